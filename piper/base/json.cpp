@@ -1,0 +1,335 @@
+#include <piper/base/json.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/base/suggest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+namespace piper {
+namespace {
+
+constexpr size_t kMaxDepth = 64;
+
+// Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
+class StrictBuilder {
+ public:
+  explicit StrictBuilder(std::string source) : source_(std::move(source)) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(int64_t value) { return put(value); }
+  bool number_unsigned(uint64_t value) {
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      fail(fmt::format("{}number {} does not fit 64 bits", where(), value));
+    return put(static_cast<int64_t>(value));
+  }
+  bool number_float(double value, const std::string& text) {
+    // An integer literal that overflowed arrives here as a double: it must not lose digits in silence.
+    if (text.find_first_of(".eE") == std::string::npos) fail(where() + "number " + text.substr(0, 40) + " does not fit 64 bits");
+    if (!std::isfinite(value)) fail(where() + "number " + text.substr(0, 40) + " is out of range");
+    return put(value);
+  }
+  bool string(std::string& value) { return put(std::move(value)); }
+  bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
+
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+
+  bool key(std::string& name) {
+    if (stack_.back()->contains(name)) fail(fmt::format("key '{}' appears twice", name));
+    key_ = name;
+    return true;
+  }
+
+  template <class Exception>
+  bool parse_error(size_t position, const std::string&, const Exception& error) {
+    std::string what = error.what();
+    if (const size_t bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
+    if (what.find("out of range") != std::string::npos || what.find("out_of_range") != std::string::npos ||
+        what.find("number overflow") != std::string::npos)
+      what = "a number is out of range (" + what + ")";
+    fail(fmt::format("is not valid JSON at byte {}: {}", position, what));
+    return false;
+  }
+
+ private:
+  std::string where() const { return key_.empty() ? "" : "'" + key_ + "': "; }
+
+  [[noreturn]] bool fail(const std::string& what) { throw InvalidInput(source_ + ": " + what); }
+
+  Json* attach(Json value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *stack_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    return &(parent[key_] = std::move(value));
+  }
+  bool put(Json value) {
+    attach(std::move(value));
+    return true;
+  }
+  bool open(Json container) {
+    if (stack_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
+    // Pointers into the parent stay valid: a container is filled only while it is on top of the stack.
+    stack_.push_back(attach(std::move(container)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  std::string source_;
+  Json root_;
+  std::vector<Json*> stack_;
+  std::string key_;
+};
+
+std::string type_of(const Json& value) {
+  if (value.is_number_integer()) return "an integer";
+  if (value.is_number_float()) return "a fraction";
+  return value.is_null() ? "null" : std::string("of type ") + value.type_name();
+}
+
+const Json kNull;
+
+}  // namespace
+
+std::string quote(const Json& value) {
+  std::string text = value.is_structured() && value.size() > 16 ? std::string(value.is_array() ? "[...]" : "{...}")
+                                                                : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+Json parse_json(std::string_view text, const std::string& source) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) throw InvalidInput(source + ": is empty; a JSON document is expected");
+  StrictBuilder builder(source);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) throw IoError(path.string() + ": is a folder; a file is expected");
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
+  const int64_t size = in.tellg();
+  if (size > max_bytes) throw IoError(fmt::format("{}: is {} bytes long; at most {} are read", path.string(), size, max_bytes));
+  std::string text(static_cast<size_t>(std::max<int64_t>(size, 0)), '\0');
+  in.seekg(0);
+  if (!in.read(text.data(), static_cast<std::streamsize>(text.size()))) throw IoError(path.string() + ": cannot be read to its end");
+  return text;
+}
+
+Json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
+  return parse_json(read_text_file(path, max_bytes), path.string());
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  const std::string temporary = path.string() + ".tmp" + std::to_string(getpid());
+  const auto fail = [&](const char* what) {
+    const std::string cause = std::strerror(errno);
+    ::unlink(temporary.c_str());
+    throw IoError(path.string() + ": cannot " + what + ": " + cause);
+  };
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail("be written");
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      ::close(fd);
+      fail("be written");
+    }
+    done += static_cast<size_t>(n);
+  }
+  if (::fsync(fd) != 0 || ::close(fd) != 0) fail("be flushed");
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
+}
+
+void write_json_file(const std::filesystem::path& path, const Json& json) { write_text_file(path, json.dump(2) + "\n"); }
+
+void Problems::add(const std::string& path, const std::string& what) { lines_.push_back(fmt::format("{}: '{}' {}", source_, path, what)); }
+
+void Problems::add(const std::string& what) { lines_.push_back(source_ + ": " + what); }
+
+void Problems::finish() const {
+  if (!lines_.empty()) throw InvalidInput(lines_);
+}
+
+ObjectReader::ObjectReader(const Json& json, std::string path, Problems* problems)
+    : json_(json.is_object() ? json : kNull), path_(std::move(path)), problems_(problems) {
+  if (!json.is_object()) {
+    const std::string what = "is " + type_of(json) + "; allowed: an object";
+    path_.empty() ? problems_->add("the document " + what) : problems_->add(path_, what);
+  }
+}
+
+std::string ObjectReader::path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+
+bool ObjectReader::has(const std::string& key) const {
+  return json_.is_object() && json_.contains(key) && !json_.at(key).is_null();
+}
+
+const Json* ObjectReader::find(const std::string& key, bool required) {
+  used_.insert(key);
+  if (has(key)) return &json_.at(key);
+  if (required && json_.is_object()) problem(key, "is missing");
+  return nullptr;
+}
+
+namespace {
+
+int64_t checked_integer(ObjectReader& reader, const std::string& key, const Json& value, int64_t min, int64_t max) {
+  const std::string allowed = fmt::format("; allowed: an integer from {} to {}", min, max);
+  if (!value.is_number_integer()) {
+    reader.problem(key, "is " + quote(value) + allowed);
+    return min;
+  }
+  const auto number = value.get<int64_t>();
+  if (number < min || number > max) {
+    reader.problem(key, fmt::format("is {}{}", number, allowed));
+    return min;
+  }
+  return number;
+}
+
+double checked_number(ObjectReader& reader, const std::string& key, const Json& value, double min, double max) {
+  const std::string allowed = fmt::format("; allowed: a number from {} to {}", min, max);
+  if (!value.is_number()) {
+    reader.problem(key, "is " + quote(value) + allowed);
+    return min;
+  }
+  const auto number = value.get<double>();
+  if (!(number >= min && number <= max)) {
+    reader.problem(key, fmt::format("is {}{}", number, allowed));
+    return min;
+  }
+  return number;
+}
+
+}  // namespace
+
+int64_t ObjectReader::integer(const std::string& key, int64_t min, int64_t max) {
+  const Json* value = find(key, true);
+  return value ? checked_integer(*this, key, *value, min, max) : min;
+}
+
+int64_t ObjectReader::integer(const std::string& key, int64_t min, int64_t max, int64_t fallback) {
+  const Json* value = find(key, false);
+  return value ? checked_integer(*this, key, *value, min, max) : fallback;
+}
+
+double ObjectReader::number(const std::string& key, double min, double max) {
+  const Json* value = find(key, true);
+  return value ? checked_number(*this, key, *value, min, max) : min;
+}
+
+double ObjectReader::number(const std::string& key, double min, double max, double fallback) {
+  const Json* value = find(key, false);
+  return value ? checked_number(*this, key, *value, min, max) : fallback;
+}
+
+bool ObjectReader::boolean(const std::string& key, bool fallback) {
+  const Json* value = find(key, false);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) {
+    problem(key, "is " + quote(*value) + "; allowed: true or false");
+    return fallback;
+  }
+  return value->get<bool>();
+}
+
+std::string ObjectReader::text(const std::string& key) {
+  const Json* value = find(key, true);
+  if (value == nullptr) return "";
+  if (value->is_string()) return value->get<std::string>();
+  problem(key, "is " + quote(*value) + "; allowed: a string");
+  return "";
+}
+
+std::string ObjectReader::text(const std::string& key, const std::string& fallback) {
+  used_.insert(key);
+  return has(key) ? text(key) : fallback;
+}
+
+std::string ObjectReader::choice(const std::string& key, const std::vector<std::string>& allowed) {
+  const bool given = has(key);
+  const std::string value = text(key);
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return value;
+  if (given && json_.at(key).is_string())
+    problem(key, fmt::format("is '{}'; allowed: {}{}", value, fmt::join(allowed, ", "), did_you_mean(value, allowed)));
+  return allowed.front();
+}
+
+std::string ObjectReader::choice(const std::string& key, const std::vector<std::string>& allowed, const std::string& fallback) {
+  used_.insert(key);
+  return has(key) ? choice(key, allowed) : fallback;
+}
+
+const Json& ObjectReader::raw(const std::string& key) {
+  const Json* value = find(key, false);
+  return value ? *value : kNull;
+}
+
+const Json* ObjectReader::object(const std::string& key) {
+  const Json* value = find(key, false);
+  if (value == nullptr || value->is_object()) return value;
+  problem(key, "is " + quote(*value) + "; allowed: an object");
+  return nullptr;
+}
+
+const Json* ObjectReader::array(const std::string& key) {
+  const Json* value = find(key, false);
+  if (value == nullptr || value->is_array()) return value;
+  problem(key, "is " + quote(*value) + "; allowed: an array");
+  return nullptr;
+}
+
+std::vector<int64_t> ObjectReader::integers(const std::string& key, int64_t min, int64_t max) {
+  std::vector<int64_t> out;
+  if (const Json* values = array(key))
+    for (size_t i = 0; i < values->size(); ++i) out.push_back(checked_integer(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
+  return out;
+}
+
+std::vector<double> ObjectReader::numbers(const std::string& key, double min, double max) {
+  std::vector<double> out;
+  if (const Json* values = array(key))
+    for (size_t i = 0; i < values->size(); ++i) out.push_back(checked_number(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
+  return out;
+}
+
+std::vector<std::string> ObjectReader::unread() const {
+  std::vector<std::string> keys;
+  if (json_.is_object())
+    for (const auto& [key, value] : json_.items())
+      if (!used_.contains(key)) keys.push_back(key);
+  return keys;
+}
+
+void ObjectReader::refuse_unknown() {
+  const std::vector<std::string> known(used_.begin(), used_.end());
+  for (const std::string& key : unread()) problem(key, "is not a known key" + did_you_mean(key, known));
+}
+
+}  // namespace piper

@@ -1,0 +1,72 @@
+#include <piper/base/json.h>
+
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+
+#include <filesystem>
+
+using namespace piper;
+
+namespace {
+
+std::string parse_error(const std::string& text) {
+  try {
+    parse_json(text, "f.json");
+  } catch (const InvalidInput& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a sound document keeps its key order and its number types") {
+  const Json json = parse_json(R"({"b": 1, "a": [1.5, -2, true, null, "x"]})", "f.json");
+  CHECK(json.dump() == R"({"b":1,"a":[1.5,-2,true,null,"x"]})");
+}
+
+TEST_CASE("what nlohmann accepts or mangles is refused by name") {
+  CHECK(parse_error("").find("f.json: is empty") == 0);
+  CHECK(parse_error(" \n ").find("f.json: is empty") == 0);
+  CHECK(parse_error(R"({"a": 1, "a": 2})").find("key 'a' appears twice") != std::string::npos);
+  CHECK(parse_error(R"({"a": 9223372036854775808})").find("does not fit 64 bits") != std::string::npos);
+  CHECK(parse_error(R"({"a": 123456789012345678901234})").find("does not fit 64 bits") != std::string::npos);
+  CHECK(parse_error(R"({"a": 1e400})").find("out of range") != std::string::npos);
+  CHECK(parse_error(R"({"a": 1} x)").find("not valid JSON") != std::string::npos);
+  CHECK(parse_error("{\"a\": ").find("not valid JSON") != std::string::npos);
+  CHECK(parse_error(std::string(1000000, '[')).find("nested deeper than 64") != std::string::npos);
+}
+
+TEST_CASE("a reader finds all problems of a document, not only the first") {
+  const Json json = parse_json(R"({"count": 3.7, "size": -1, "flag": 1, "kind": "gree", "colour": 2})", "f.json");
+  Problems problems("f.json");
+  ObjectReader reader(json, "", &problems);
+  reader.integer("count", 1, 10);
+  reader.integer("size", 1, 10);
+  reader.boolean("flag", false);
+  reader.choice("kind", {"red", "green"});
+  reader.integer("color", 0, 9, 0);
+  reader.text("name");
+  reader.refuse_unknown();
+  try {
+    problems.finish();
+    FAIL("no exception");
+  } catch (const InvalidInput& e) {
+    REQUIRE(e.problems().size() == 6);
+    CHECK(e.problems()[0] == "f.json: 'count' is 3.7; allowed: an integer from 1 to 10");
+    CHECK(e.problems()[1] == "f.json: 'size' is -1; allowed: an integer from 1 to 10");
+    CHECK(e.problems()[2] == "f.json: 'flag' is 1; allowed: true or false");
+    CHECK(e.problems()[3] == "f.json: 'kind' is 'gree'; allowed: red, green; did you mean 'green'?");
+    CHECK(e.problems()[4] == "f.json: 'name' is missing");
+    CHECK(e.problems()[5] == "f.json: 'colour' is not a known key; did you mean 'color'?");
+  }
+}
+
+TEST_CASE("a whole file is written or none") {
+  const auto path = std::filesystem::temp_directory_path() / "piper_json_test.json";
+  write_json_file(path, Json{{"a", 1}});
+  CHECK(read_json_file(path)["a"] == 1);
+  std::filesystem::remove(path);
+  CHECK_THROWS_AS(read_json_file(path), IoError);
+  CHECK_THROWS_AS(write_text_file("/nonexistent/x", "y"), IoError);
+}

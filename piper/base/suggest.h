@@ -1,0 +1,16 @@
+// "did you mean ...?" for flags, keys, subcommands and built-in names.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace piper {
+
+// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a typing error.
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+// "; did you mean 'x'?" or "".
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace piper

@@ -1,0 +1,51 @@
+#include <piper/base/units.h>
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+namespace piper {
+namespace {
+
+template <size_t N>
+std::string scaled(double value, double step, const std::array<const char*, N>& units) {
+  size_t i = 0;
+  while (i + 1 < N && std::abs(value) >= step * 0.99995) {
+    value /= step;
+    ++i;
+  }
+  const int digits = i == 0 && value == std::floor(value) ? 0 : std::abs(value) >= 100 ? 1 : 2;
+  return fmt::format("{:.{}f}{}{}", value, digits, units[i][0] ? " " : "", units[i]);
+}
+
+}  // namespace
+
+std::string format_bytes(double bytes) {
+  return scaled<6>(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+}
+
+std::string format_seconds(double seconds) {
+  if (!std::isfinite(seconds)) return "never";
+  const double size = std::abs(seconds);
+  if (size == 0) return "0 s";
+  if (size < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (size < 1) return fmt::format("{:.{}f} ms", seconds * 1e3, size < 0.1 ? 2 : 1);
+  if (size < 120) return fmt::format("{:.2f} s", seconds);
+  if (size < 7200) return fmt::format("{} min {:.0f} s", static_cast<int>(seconds / 60), std::fmod(seconds, 60));
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string format_count(double count) { return scaled<5>(count, 1000, {"", "K", "M", "B", "T"}); }
+
+std::string format_flops_per_second(double flops) {
+  return scaled<6>(flops, 1000, {"FLOP/s", "KFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"});
+}
+
+std::string format_bytes_per_second(double bytes) {
+  return scaled<5>(bytes, 1000, {"B/s", "KB/s", "MB/s", "GB/s", "TB/s"});
+}
+
+std::string format_percent(double fraction) { return fmt::format("{:.1f} %", fraction * 100); }
+
+}  // namespace piper

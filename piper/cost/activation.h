@@ -1,0 +1,35 @@
+// Bytes that a segment keeps and needs: exact, and held to the counting allocator by nn's tests.
+#pragma once
+
+#include <piper/model/model.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+
+namespace piper::cost {
+
+// The work of one segment execution on one rank.
+struct SegmentWork {
+  int64_t sequences = 0;       // B of the micro-batch
+  int64_t sequence = 0;        // S; T = B * S
+  int64_t rows = 0;            // T * k: rows this rank sends (gate, merge)
+  int64_t received_rows = 0;   // R (experts); balanced: T * k
+  int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
+  int64_t local_experts = 0;
+  int64_t element_bytes = 4;
+  int64_t tokens() const { return sequences * sequence; }
+};
+
+struct SegmentBytes {
+  int64_t tape = 0;                // SlotKind::kTape
+  int64_t forward_transient = 0;   // peak above inputs, outputs and tape while the forward runs
+  int64_t backward_transient = 0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
+};
+
+SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment, const SegmentWork& work);
+
+// Bytes of a slot of this kind.
+int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot, const SegmentWork& work);
+
+}  // namespace piper::cost

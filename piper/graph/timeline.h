@@ -1,0 +1,32 @@
+// When each task ran: the common product of both players, simulated and real.
+#pragma once
+
+#include <piper/graph/graph.h>
+
+#include <vector>
+
+namespace piper::graph {
+
+struct Interval {
+  double start_seconds = -1;
+  double end_seconds = -1;
+  bool played() const { return end_seconds >= 0; }
+};
+
+struct MemorySample {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+// Indexed by TaskId; a task that was not played has played() == false.
+struct Timeline {
+  std::vector<Interval> tasks;
+  std::vector<std::vector<MemorySample>> memory;  // by rank, ascending in time; may be empty
+  double seconds() const;                         // end of the last task
+  std::vector<int64_t> peak_bytes;                // by rank
+};
+
+// Ids of one rank's tasks on one stream in the order in which they started.
+std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Rank rank, Stream stream);
+
+}  // namespace piper::graph

@@ -1,0 +1,24 @@
+// A Hugging Face config.json becomes a Model: one importer built on what keys mean, not on model names.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/model/model.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace piper::model {
+
+// Throws InvalidInput with every problem of the document: missing or nonsensical keys, contradictions, and
+// keys that change shapes and are not supported, by name. `source` names the file in messages.
+Model import_config(const Json& config, const std::string& source);
+
+// A path to a config.json, a folder holding one, or a built-in name ("mixtral-8x7b"; case does not matter).
+// Throws InvalidInput (unknown name: with a suggestion), IoError.
+Model load_model(const std::string& name_or_path);
+
+// Names of the built-in models, sorted (the files of configs/models).
+std::vector<std::string> builtin_models();
+
+}  // namespace piper::model

@@ -1,0 +1,134 @@
+// What a model is: its layers and the shapes of everything in them. Built by import.h from a Hugging Face
+// config.json or a built-in; measured by count.h (parameters, FLOPs, bytes). Knows no machine and no tensor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::model {
+
+enum class AttentionKind {
+  kGrouped,      // MHA / GQA / MQA: num_kv_heads <= num_heads
+  kLatent,       // MLA (DeepSeek-V2): low-rank queries and keys, a rotary part of its own
+  kGatedDelta,   // linear attention (gated delta net, Qwen3-Next)
+};
+
+// How the queries and keys are normalised before the rotary embedding.
+enum class QkNorm {
+  kNone,
+  kPerHead,  // one weight of head_dim, applied to each head (Qwen3)
+  kFull,     // one weight over all heads: num_heads*head_dim and num_kv_heads*head_dim (OLMoE)
+  kUnweighted,  // normalised without a weight (Llama 4)
+};
+
+struct LatentAttention {  // DeepSeek-V2 section 2.1; 0 rank = no low-rank factor
+  int64_t query_rank = 0;
+  int64_t key_value_rank = 0;
+  int64_t nope_head_dim = 0;
+  int64_t rope_head_dim = 0;
+  int64_t value_head_dim = 0;
+  // Sparse attention indexer (DeepSeek-V3.2); 0 heads = none.
+  int64_t index_heads = 0;
+  int64_t index_head_dim = 0;
+  int64_t index_top_k = 0;
+
+  bool operator==(const LatentAttention&) const = default;
+};
+
+struct GatedDeltaAttention {  // Qwen3-Next
+  int64_t key_heads = 0;
+  int64_t value_heads = 0;
+  int64_t key_head_dim = 0;
+  int64_t value_head_dim = 0;
+  int64_t conv_kernel = 0;
+
+  bool operator==(const GatedDeltaAttention&) const = default;
+};
+
+struct Attention {
+  AttentionKind kind = AttentionKind::kGrouped;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
+  bool output_gate = false;  // queries projected twice as wide, the second half gates the output (Qwen3-Next)
+  bool sinks = false;        // one learned logit a head (gpt-oss)
+  QkNorm qk_norm = QkNorm::kNone;
+  bool rotary = true;        // false: a layer without positions (Llama 4)
+  int64_t window = 0;        // sliding or chunked attention span in tokens; 0 = full causal
+  LatentAttention latent;    // kLatent only
+  GatedDeltaAttention delta; // kGatedDelta only
+
+  bool operator==(const Attention&) const = default;
+};
+
+
+
+enum class Score { kSoftmax, kSigmoid };
+
+// A dense or a mixture feed-forward. num_experts == 0: dense with `ffn`.
+struct FeedForward {
+  int64_t ffn = 0;             // intermediate size of the dense MLP, or of one routed expert
+  int64_t num_matrices = 3;    // 3 = SwiGLU (gate, up, down), 2 = up, down (ERRATA Piper 2)
+  bool bias = false;
+  // --- mixture only ---
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  int64_t shared_ffn = 0;      // intermediate size of all shared experts together; 0 = none
+  bool shared_gate = false;    // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
+  bool router_bias = false;    // bias added to the router's logits (gpt-oss)
+  bool selection_bias = false; // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
+  Score score = Score::kSoftmax;
+  bool normalise_top_k = false;  // selected probabilities divided by their sum
+  double routed_scaling = 1.0;
+  int64_t num_groups = 1, top_groups = 1;  // group-limited routing
+  bool is_moe() const { return num_experts > 0; }
+  // Residual dense MLP beside the mixture (Arctic); 0 = none.
+  int64_t parallel_dense_ffn = 0;
+
+  bool operator==(const FeedForward&) const = default;
+};
+
+struct Layer {
+  Attention attention;
+  FeedForward feed_forward;
+  int64_t num_norms = 2;  // weighted RMSNorms of the residual stream in the layer (input, post-attention)
+
+  bool operator==(const Layer&) const = default;
+};
+
+struct Rope {
+  double theta = 10000.0;
+  double partial_factor = 1.0;   // share of head_dim that is rotated
+  std::string scaling = "none";  // "none", "linear", "llama3", "yarn", "dynamic", "longrope"
+};
+
+struct Model {
+  std::string name;
+  std::string family;  // `model_type` of the config ("mixtral"), or "" for a built-in without one
+  int64_t hidden = 0;
+  int64_t vocabulary = 0;
+  bool tied_embeddings = false;
+  bool lm_head_bias = false;
+  int64_t learned_positions = 0;  // rows of a learned position table; 0 = rotary or none
+  std::vector<Layer> layers;
+  double norm_epsilon = 1e-6;
+  bool norm_has_bias = false;  // LayerNorm with bias instead of RMSNorm
+  Rope rope;
+  int64_t max_positions = 0;      // 0 = not stated
+  double router_aux_coefficient = 0.0;
+  double initializer_range = 0.02;
+  int64_t num_next_token_layers = 0;  // multi-token-prediction layers of the checkpoint, counted apart
+  std::string activation = "silu";
+  std::vector<std::string> ignored_keys;  // keys of the config that were not understood (and change no shape we know of)
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  int64_t num_moe_layers() const;
+  // The routed experts of the widest mixture layer; 0 for a dense model.
+  int64_t num_experts() const;
+  int64_t top_k() const;
+};
+
+}  // namespace piper::model

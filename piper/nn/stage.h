@@ -1,0 +1,129 @@
+// One rank's share of the model as segments: parameters, and functions that never communicate.
+//
+// Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R received rows,
+// E experts, L local experts, F expert ffn, K top-k, P peers of the expert group. Rows of T*K are in dispatch order:
+// sorted by global expert, then by token; so rows for one peer are contiguous.
+//
+// Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the weight's size) and
+// returns input gradients. A Tape holds what the backward needs besides the tensors passed in again by the caller.
+// A null tape means: nothing will be differentiated, keep nothing.
+//
+// Thread safety: one Stage belongs to one thread.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <piper/model/model.h>
+#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace piper::nn {
+
+enum class Sharding { kReplicated, kExpert };  // over the data group; over the expert-data group
+
+struct Parameter {
+  std::string name;     // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
+  at::Tensor value;     // master weight in the compute precision
+  at::Tensor gradient;  // same shape and dtype; zero_gradients() at the start of a step
+  Sharding sharding = Sharding::kReplicated;
+  int32_t layer = -1;   // global; -1 embedding, -2 head and final norm
+  bool decays = true;   // weight decay applies (matrices yes, norms no)
+};
+
+// A view of a parameter under its Hugging Face name: fused or stacked storage is exported and imported piecewise.
+struct NamedPiece {
+  std::string name;
+  at::Tensor value;     // a view
+  at::Tensor gradient;  // a view
+};
+
+struct Tape {
+  std::vector<at::Tensor> saved;
+};
+
+// What the gate decided for one micro-batch.
+struct Routing {
+  at::Tensor weights;      // [T*K], dispatch order, compute precision
+  at::Tensor token;        // [T*K] int64 (or int32): source token of each row
+  at::Tensor position;     // [T, K]: row of token t's j-th copy
+  std::vector<int64_t> counts;           // [E] rows for each global expert, from this rank
+  // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from each peer for
+  // each local expert, [P * L], peer-major. Received rows are ordered by peer, then local expert.
+  std::vector<int64_t> received_counts;
+};
+
+struct StageOptions {
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  uint64_t seed = 0;
+  // Number of sequences in the global batch: the per-sequence auxiliary loss is summed over sequences and divided by
+  // it. Number of target tokens in the global batch: the divisor of the loss.
+  int64_t global_sequences = 1;
+  int64_t global_target_tokens = 1;
+};
+
+// Sums of one step on this rank, until take_statistics().
+struct StageStatistics {
+  double loss_sum = 0;          // sum of token losses (not divided)
+  int64_t target_tokens = 0;
+  double auxiliary_loss = 0;    // already scaled by coefficient and divided by global_sequences
+  std::map<int32_t, std::vector<int64_t>> expert_counts;  // by layer: rows this rank routed to each global expert
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  // --- forward and backward of the segments; `layer` is global ---
+  virtual at::Tensor embedding_forward(const at::Tensor& tokens_BS) = 0;  // -> x_TD
+  virtual void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) = 0;
+
+  virtual at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence, Tape* tape) = 0;
+  virtual at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD, const at::Tensor& x_TD, const at::Tensor& x1_TD, int64_t sequence, Tape& tape) = 0;
+
+  virtual at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
+  virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD, Tape& tape) = 0;
+
+  virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence, Routing& routing, Tape* tape) = 0;  // -> rows
+  // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1. `g_rows` may be consumed.
+  virtual at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights, const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
+
+  virtual at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing, Tape* tape) = 0;
+  virtual at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD, const at::Tensor& received_RD, const Routing& routing, Tape& tape) = 0;
+
+  virtual at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing, const at::Tensor& x1_TD) = 0;
+  struct MergeGradients { at::Tensor returned, weights; };
+  virtual MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned, const Routing& routing) = 0;
+
+  // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored.
+  virtual void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) = 0;
+  virtual at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape& tape) = 0;
+  virtual at::Tensor logits(const at::Tensor& x_TD) = 0;  // for evaluation and parity tests, [T, V]
+
+  // --- parameters ---
+  virtual std::vector<Parameter>& parameters() = 0;
+  virtual std::vector<NamedPiece> named_pieces() = 0;
+  virtual void zero_gradients() = 0;
+  // One contiguous buffer per reduction, in the order and with the kinds of schedule::SegmentKind: dense gradients by
+  // layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when there is none.
+  virtual at::Tensor dense_gradients(int32_t layer) = 0;
+  virtual at::Tensor expert_gradients(int32_t layer) = 0;
+  virtual StageStatistics take_statistics() = 0;
+};
+
+// Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first stage, final norm and
+// head on the last (with tied embeddings both ends hold the table). Initial values are a counter-based function of
+// (seed, Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model needs a layer
+// that this Piper cannot train, naming it.
+std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy, Rank rank, const StageOptions& options);
+
+// Why this Piper cannot train the model, one line each; empty = it can.
+std::vector<std::string> untrainable(const model::Model& model);
+
+}  // namespace piper::nn

@@ -1,0 +1,57 @@
+// The record that a plan is: written by `plan`, read by `estimate`, `sim` and `train`. One JSON document,
+// every key documented in docs/strategy.md, unknown keys refused.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/model/model.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace piper::strategy {
+
+enum class PipelineSchedule { kGPipe, k1F1B };
+enum class Recompute { kNone, kFull };  // kFull: a layer keeps its input only and runs its forward again before its backward
+enum class Precision { kFp32, kBf16, kFp64 };
+
+// Degrees of the axes. world = pp * dp; the expert mesh folds dp into ep x edp (edp = dp / ep).
+struct Mesh {
+  int64_t pp = 1;
+  int64_t ep = 1;
+  int64_t dp = 1;  // data-parallel degree of attention: all ranks of a stage; a multiple of ep
+  int64_t edp() const { return dp / ep; }
+  int64_t world() const { return pp * dp; }
+  bool operator==(const Mesh&) const = default;
+};
+
+struct Strategy {
+  std::string model;    // name, for messages
+  std::string cluster;  // name, for messages
+  Mesh mesh;
+  std::vector<int64_t> layers_per_stage;  // sums to the model's layers; size pp
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  Recompute recompute = Recompute::kNone;
+  Precision precision = Precision::kFp32;
+  int64_t sequence = 0;               // tokens
+  int64_t global_batch_sequences = 0; // = dp * micro_batch_sequences * num_micro_batches
+  int64_t micro_batch_sequences = 0;  // per rank
+  int64_t num_micro_batches = 0;      // per rank and step
+  Json predicted;                     // what the planner foretold (free form: written by plan, shown by report)
+};
+
+// The default split: as even as it goes, earlier stages take the remainder last (the embedding and the head
+// weigh on the first and last stage). Requires 1 <= pp <= layers.
+std::vector<int64_t> even_split(int64_t layers, int64_t pp);
+
+Json to_json(const Strategy& strategy);
+// Throws InvalidInput with all problems (also contradictions: degrees, products, sums).
+Strategy parse_strategy(const Json& json, const std::string& source);
+// All contradictions of a strategy with itself and with the model: one line each, "" prefix free.
+std::vector<std::string> contradictions(const Strategy& strategy, const model::Model& model);
+
+const char* name(PipelineSchedule schedule);  // "gpipe", "1f1b"
+const char* name(Recompute recompute);        // "none", "full"
+const char* name(Precision precision);        // "fp32", "bf16", "fp64"
+
+}  // namespace piper::strategy
