@@ -45,9 +45,9 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// What a slot holds.
+// What a slot holds. Token ids and targets are host data that every rank of the two end stages already has: they are
+// no slots, the player knows the task's micro-batch.
 enum class SlotKind : uint8_t {
-  kTokens,        // token ids and targets of a micro-batch (host data; not counted as activation)
   kHidden,        // x or x1: [T, d]
   kTape,          // what a segment keeps for its backward, besides the slots it reads and writes
   kRows,          // dispatch rows on the sender, [T*k, d]
@@ -70,8 +70,7 @@ struct SlotMeaning {
 };
 
 // What the tasks read and write, in this order (r = reads, w = writes; ep = 1 in brackets):
-//   embedding  F: r tokens                         w x
-//              B: r tokens, gradient(x)
+//   embedding  F:                                  w x                 B: r gradient(x)
 //   attention  F: r x                              w x1, tape          B: r gradient(x1), x, x1, tape   w gradient(x)
 //   dense_mlp  F: r x1                             w x, tape           B: r gradient(x), x1, tape       w gradient(x1)
 //   gate       F: r x1                             w rows, routing, tape
@@ -84,7 +83,7 @@ struct SlotMeaning {
 //   combine    F: r expert rows, routing           w returned          B: r returned gradient, routing  w expert rows gradient
 //   merge      F: r returned [expert rows], routing, x1   w x
 //              B: r gradient(x), returned [expert rows], routing       w returned gradient, routing gradient
-//   head       F: r x, tokens                      w tape              B: r x, tokens, tape             w gradient(x)
+//   head       F: r x                              w tape              B: r x, tape                     w gradient(x)
 // merge's backward leaves gradient(x) to the gate's backward, which adds it as the residual's gradient.
 // With recompute kFull, forward tasks write no tape and their outputs are freed by their last forward reader; only x
 // stays; Phase::kRecompute tasks (same segments, counts not exchanged again, no merge) write fresh slots before the backward.

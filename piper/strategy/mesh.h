@@ -1,5 +1,5 @@
-// Rank <-> coordinates, and the groups of every axis. Order, innermost first: ep, edp, pp (Megatron's ep-dp-pp),
-// so that an expert-parallel group sits on neighbouring devices.
+// Rank <-> coordinates, and the groups of every axis. Order, innermost first: ep, edp, pp
+// (Megatron's ep-dp-pp), so that an expert-parallel group sits on neighbouring devices.
 //
 //   rank = pp_index * dp + dp_index,   dp_index = edp_index * ep + ep_index
 #pragma once
@@ -19,17 +19,22 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
+// All functions require degrees >= 1, ep a divisor of dp, and ranks and indices inside the mesh
+// (PIPER_CHECK).
 Coordinates coordinates(const Mesh& mesh, Rank rank);
 Rank rank_at(const Mesh& mesh, int64_t pp, int64_t dp);
 
 // Members in ascending order of the axis index.
-std::vector<Rank> data_group(const Mesh& mesh, Rank rank);         // same stage: dense parameters are equal here
-std::vector<Rank> expert_group(const Mesh& mesh, Rank rank);       // same stage and edp: tokens are exchanged here
-std::vector<Rank> expert_data_group(const Mesh& mesh, Rank rank);  // same stage and ep index: expert parameters are equal here
-std::vector<Rank> pipeline_group(const Mesh& mesh, Rank rank);     // same dp index
+std::vector<Rank> data_group(const Mesh& mesh,
+                             Rank rank);  // same stage: dense parameters are equal here
+std::vector<Rank> expert_group(const Mesh& mesh,
+                               Rank rank);  // same stage and edp: tokens are exchanged here
+std::vector<Rank> expert_data_group(
+    const Mesh& mesh, Rank rank);  // same stage and ep index: expert parameters are equal here
+std::vector<Rank> pipeline_group(const Mesh& mesh, Rank rank);  // same dp index
 
-// The experts of a layer with num_experts that ep index `ep` holds: [first, first + count). Uneven counts when
-// ep does not divide num_experts are refused by contradictions().
+// The experts of a layer with num_experts that ep index `ep` holds: [first, first + count). Uneven
+// counts when ep does not divide num_experts are refused by contradictions().
 struct ExpertRange {
   int64_t first = 0;
   int64_t count = 0;

@@ -1,5 +1,5 @@
-// The record that a plan is: written by `plan`, read by `estimate`, `sim` and `train`. One JSON document,
-// every key documented in docs/strategy.md, unknown keys refused.
+// The record that a plan is: written by `plan`, read by `estimate`, `sim` and `train`. One JSON
+// document, every key documented in docs/strategy.md, unknown keys refused.
 #pragma once
 
 #include <piper/base/json.h>
@@ -12,8 +12,13 @@
 namespace piper::strategy {
 
 enum class PipelineSchedule { kGPipe, k1F1B };
-enum class Recompute { kNone, kFull };  // kFull: a layer keeps its input only and runs its forward again before its backward
+// kFull: a layer keeps its input only and runs its forward again before its backward.
+enum class Recompute { kNone, kFull };
 enum class Precision { kFp32, kBf16, kFp64 };
+
+// The largest value of any count: far beyond any machine, and every product of three stays inside
+// 64 bits.
+inline constexpr int64_t kMaxCount = 1'000'000;
 
 // Degrees of the axes. world = pp * dp; the expert mesh folds dp into ep x edp (edp = dp / ep).
 struct Mesh {
@@ -33,22 +38,30 @@ struct Strategy {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   Recompute recompute = Recompute::kNone;
   Precision precision = Precision::kFp32;
-  int64_t sequence = 0;               // tokens
-  int64_t global_batch_sequences = 0; // = dp * micro_batch_sequences * num_micro_batches
-  int64_t micro_batch_sequences = 0;  // per rank
-  int64_t num_micro_batches = 0;      // per rank and step
-  Json predicted;                     // what the planner foretold (free form: written by plan, shown by report)
+  int64_t sequence = 0;                // tokens
+  int64_t global_batch_sequences = 0;  // = dp * micro_batch_sequences * num_micro_batches
+  int64_t micro_batch_sequences = 0;   // per rank
+  int64_t num_micro_batches = 0;       // per rank and step
+  Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 
-// The default split: as even as it goes, earlier stages take the remainder last (the embedding and the head
-// weigh on the first and last stage). Requires 1 <= pp <= layers.
+// The default split: as even as it goes. The remainder goes to the inner stages first, later ones
+// before earlier ones, then to the last stage, never to the first: embedding and head weigh on the
+// two ends, and under 1F1B the first stage holds the most activations. 7 layers on 4 stages: 1 2 2
+// 2; on 5: 1 1 2 2 1. Requires 1 <= pp <= layers.
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
-// Throws InvalidInput with all problems (also contradictions: degrees, products, sums).
+// Every key but `model`, `cluster`, `predicted` and the derived `mesh.edp` is required: a strategy
+// has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
+// products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
-// All contradictions of a strategy with itself and with the model: one line each, "" prefix free.
+// All contradictions of a strategy with itself and with the model: one line each, without a prefix:
+//   'mesh.ep' is 3; allowed: a divisor of 'mesh.dp' 4 (1, 2, 4)
+// Never throws; any field may hold any value.
 std::vector<std::string> contradictions(const Strategy& strategy, const model::Model& model);
+// Those that show without a model.
+std::vector<std::string> contradictions(const Strategy& strategy);
 
 const char* name(PipelineSchedule schedule);  // "gpipe", "1f1b"
 const char* name(Recompute recompute);        // "none", "full"

@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/strategy/strategy.h>
+
+#include <algorithm>
+#include <set>
+
+namespace piper::strategy {
+namespace {
+
+// Ranks are 32-bit ids, and tasks are counted in them too.
+constexpr int64_t kMaxWorld = 1 << 24;
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t d = 1; d <= number; ++d)
+    if (number % d == 0) found.push_back(d);
+  return found;
+}
+
+std::string list_divisors(int64_t number) {
+  const std::vector<int64_t> all = divisors(number);
+  if (all.size() <= 16) return fmt::format("{}", fmt::join(all, ", "));
+  const std::vector<int64_t> head(all.begin(), all.begin() + 15);
+  return fmt::format("{}, ..., {}", fmt::join(head, ", "), number);
+}
+
+// Counts out of range; the other checks divide and multiply, so they run only when this finds
+// nothing.
+std::vector<std::string> bad_counts(const Strategy& s) {
+  std::vector<std::string> lines;
+  const auto check = [&](const char* key, int64_t value) {
+    if (value < 1 || value > kMaxCount)
+      lines.push_back(
+          fmt::format("'{}' is {}; allowed: an integer from 1 to {}", key, value, kMaxCount));
+  };
+  check("mesh.pp", s.mesh.pp);
+  check("mesh.ep", s.mesh.ep);
+  check("mesh.dp", s.mesh.dp);
+  check("micro_batch_sequences", s.micro_batch_sequences);
+  check("num_micro_batches", s.num_micro_batches);
+  if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
+    lines.push_back(fmt::format("'sequence' is {}; allowed: an integer from 1 to {}", s.sequence,
+                                int64_t{1} << 32));
+  return lines;
+}
+
+void check_stages(const Strategy& s, std::vector<std::string>& lines) {
+  if (static_cast<int64_t>(s.layers_per_stage.size()) != s.mesh.pp)
+    lines.push_back(fmt::format(
+        "'layers_per_stage' has {} entries; allowed: one for each of the {} stages of 'mesh.pp'",
+        s.layers_per_stage.size(), s.mesh.pp));
+  for (size_t i = 0; i < s.layers_per_stage.size(); ++i)
+    if (s.layers_per_stage[i] < 1 || s.layers_per_stage[i] > kMaxCount)
+      lines.push_back(fmt::format("'layers_per_stage[{}]' is {}; allowed: an integer from 1 to {}",
+                                  i, s.layers_per_stage[i], kMaxCount));
+}
+
+void check_layers(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
+  const int64_t layers = model.num_layers();
+  if (s.mesh.pp > layers) {
+    lines.push_back(
+        fmt::format("'mesh.pp' is {}, but {} has {} layers; allowed: an integer from 1 to {}",
+                    s.mesh.pp, model.name, layers, layers));
+    return;
+  }
+  int64_t sum = 0;
+  for (const int64_t n : s.layers_per_stage) sum += std::min(std::max<int64_t>(n, 0), kMaxCount);
+  if (sum != layers)
+    lines.push_back(fmt::format("'layers_per_stage' sums to {}; allowed: the {} layers of {}", sum,
+                                layers, model.name));
+}
+
+void check_experts(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
+  const int64_t ep = s.mesh.ep;
+  if (ep == 1) return;
+  std::set<int64_t> counts;
+  for (const model::Layer& layer : model.layers)
+    if (layer.feed_forward.is_moe()) counts.insert(layer.feed_forward.num_experts);
+  if (counts.empty()) {
+    lines.push_back(fmt::format(
+        "'mesh.ep' is {}, but {} is dense (no experts to divide); allowed: 1", ep, model.name));
+    return;
+  }
+  for (const int64_t experts : counts) {
+    if (ep > experts)
+      lines.push_back(fmt::format(
+          "'mesh.ep' is {}: more ranks than the {} experts of {}; allowed: {} (further ranks hold "
+          "replicas: a larger 'mesh.dp')",
+          ep, experts, model.name, list_divisors(experts)));
+    else if (experts % ep != 0)
+      lines.push_back(
+          fmt::format("'mesh.ep' is {}; allowed: a divisor of the {} experts of {} ({})", ep,
+                      experts, model.name, list_divisors(experts)));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> contradictions(const Strategy& s) {
+  std::vector<std::string> lines = bad_counts(s);
+  if (!lines.empty()) return lines;
+  if (s.mesh.dp % s.mesh.ep != 0)
+    lines.push_back(fmt::format("'mesh.ep' is {}; allowed: a divisor of 'mesh.dp' {} ({})",
+                                s.mesh.ep, s.mesh.dp, list_divisors(s.mesh.dp)));
+  if (s.mesh.world() > kMaxWorld)
+    lines.push_back(fmt::format("'mesh.pp' x 'mesh.dp' is {} ranks; allowed: at most {}",
+                                s.mesh.world(), kMaxWorld));
+  check_stages(s, lines);
+  const int64_t product = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
+  if (s.global_batch_sequences != product)
+    lines.push_back(fmt::format(
+        "'global_batch_sequences' is {}; allowed: 'mesh.dp' x 'micro_batch_sequences' x "
+        "'num_micro_batches' = {} x {} x {} = {}",
+        s.global_batch_sequences, s.mesh.dp, s.micro_batch_sequences, s.num_micro_batches,
+        product));
+  return lines;
+}
+
+std::vector<std::string> contradictions(const Strategy& s, const model::Model& model) {
+  std::vector<std::string> lines = contradictions(s);
+  if (s.mesh.pp >= 1 && s.mesh.pp <= kMaxCount) check_layers(s, model, lines);
+  if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount) check_experts(s, model, lines);
+  if (model.learned_positions > 0 && s.sequence > model.learned_positions)
+    lines.push_back(fmt::format("'sequence' is {}; allowed: at most the {} learned positions of {}",
+                                s.sequence, model.learned_positions, model.name));
+  return lines;
+}
+
+}  // namespace piper::strategy

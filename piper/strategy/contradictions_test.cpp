@@ -1,0 +1,89 @@
+#include <doctest/doctest.h>
+#include <piper/strategy/strategy.h>
+
+using namespace piper;
+using namespace piper::strategy;
+
+namespace {
+
+model::Model mixture(int64_t layers, int64_t experts) {
+  model::Model model;
+  model.name = "tiny";
+  model.layers.resize(layers);
+  for (model::Layer& layer : model.layers) layer.feed_forward.num_experts = experts;
+  return model;
+}
+
+Strategy of(Mesh mesh, std::vector<int64_t> layers) {
+  Strategy s;
+  s.mesh = mesh;
+  s.layers_per_stage = std::move(layers);
+  s.sequence = 16;
+  s.micro_batch_sequences = 1;
+  s.num_micro_batches = 2;
+  s.global_batch_sequences = mesh.dp * 2;
+  return s;
+}
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a sound strategy contradicts nothing") {
+  CHECK(contradictions(of({.pp = 2, .ep = 2, .dp = 4}, {3, 1}), mixture(4, 8)) == Lines{});
+  CHECK(contradictions(of({.pp = 1, .ep = 1, .dp = 7}, {4}), mixture(4, 0)) == Lines{});
+}
+
+TEST_CASE("more stages than layers is named with what is allowed") {
+  CHECK(contradictions(of({.pp = 3, .ep = 1, .dp = 1}, {1, 1, 1}), mixture(2, 8)) ==
+        Lines{"'mesh.pp' is 3, but tiny has 2 layers; allowed: an integer from 1 to 2"});
+}
+
+TEST_CASE("layers per stage must sum to the model's layers") {
+  CHECK(contradictions(of({.pp = 2, .ep = 1, .dp = 1}, {2, 3}), mixture(4, 8)) ==
+        Lines{"'layers_per_stage' sums to 5; allowed: the 4 layers of tiny"});
+  CHECK(contradictions(of({.pp = 2, .ep = 1, .dp = 1}, {4, 0}), mixture(4, 8)) ==
+        Lines{"'layers_per_stage[1]' is 0; allowed: an integer from 1 to 1000000"});
+}
+
+TEST_CASE("expert-parallel degrees that do not fit the experts say which do") {
+  CHECK(contradictions(of({.pp = 1, .ep = 3, .dp = 3}, {4}), mixture(4, 8)) ==
+        Lines{"'mesh.ep' is 3; allowed: a divisor of the 8 experts of tiny (1, 2, 4, 8)"});
+  CHECK(contradictions(of({.pp = 1, .ep = 16, .dp = 16}, {4}), mixture(4, 8)) ==
+        Lines{"'mesh.ep' is 16: more ranks than the 8 experts of tiny; allowed: 1, 2, 4, 8 "
+              "(further ranks hold "
+              "replicas: a larger 'mesh.dp')"});
+  CHECK(contradictions(of({.pp = 1, .ep = 2, .dp = 2}, {4}), mixture(4, 0)) ==
+        Lines{"'mesh.ep' is 2, but tiny is dense (no experts to divide); allowed: 1"});
+}
+
+TEST_CASE("layers with different numbers of experts are each checked") {
+  model::Model model = mixture(2, 8);
+  model.layers[1].feed_forward.num_experts = 6;
+  CHECK(contradictions(of({.pp = 1, .ep = 4, .dp = 4}, {2}), model).size() == 1);
+  CHECK(contradictions(of({.pp = 1, .ep = 2, .dp = 2}, {2}), model).empty());
+}
+
+TEST_CASE("values that no file could hold are lines, not crashes") {
+  Strategy s = of({.pp = 0, .ep = 0, .dp = -3}, {});
+  s.num_micro_batches = INT64_MAX;
+  CHECK(contradictions(s, mixture(2, 8)).size() == 4);
+  s = of({.pp = 1'000'000, .ep = 1, .dp = 1'000'000}, {4});
+  const Lines lines = contradictions(s, mixture(4, 8));
+  REQUIRE_FALSE(lines.empty());
+  CHECK(lines[0] == "'mesh.pp' x 'mesh.dp' is 1000000000000 ranks; allowed: at most 16777216");
+}
+
+TEST_CASE("several contradictions come together") {
+  Strategy s = of({.pp = 2, .ep = 3, .dp = 4}, {1, 1});
+  s.global_batch_sequences = 9;
+  CHECK(contradictions(s, mixture(4, 8)).size() ==
+        4);  // ep | dp, the batch, the layers, ep | experts
+}
+
+TEST_CASE("a model with learned positions bounds the sequence") {
+  model::Model model = mixture(4, 8);
+  model.learned_positions = 8;
+  CHECK(contradictions(of({.pp = 1, .ep = 1, .dp = 1}, {4}), model) ==
+        Lines{"'sequence' is 16; allowed: at most the 8 learned positions of tiny"});
+}
