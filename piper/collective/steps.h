@@ -1,0 +1,56 @@
+// A collective as steps: what one member of a group sends, receives, copies and adds, and what each
+// step waits for.
+//
+// One algorithm = one pair of files that writes the lists of all members from sizes alone: pure
+// functions, no I/O, no ranks (members are numbered 0 .. n-1), no element type. comm/ plays a list
+// on plain buffers, a price of it is a sum over the same list, and verify.h proves it for all
+// members at once. Offsets and counts are in units of the caller's choice: bytes for an exchange,
+// elements for a reduction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::collective {
+
+// The buffers of one member. A collective in place uses no kInput: its data lies in kOutput.
+enum class Buffer : uint8_t { kInput, kOutput, kScratch };
+inline constexpr int kNumBuffers = 3;
+
+// A contiguous piece of a buffer.
+struct Block {
+  Buffer buffer = Buffer::kInput;
+  int64_t offset = 0;
+  int64_t count = 0;
+};
+
+enum class StepKind : uint8_t {
+  kSend,     // source to `peer`
+  kReceive,  // target from `peer`
+  kCopy,     // target := source
+  kAdd,  // target := target + source (addition of two floating-point numbers commutes; of three it
+         // does not)
+};
+
+struct Step {
+  StepKind kind = StepKind::kSend;
+  int32_t peer = -1;  // member; send and receive only
+  // Tells apart several messages from one member to another: a send and its receive agree on it.
+  uint32_t part = 0;
+  Block source;                // read by send, copy, add
+  Block target;                // written by receive, copy, add (add also reads it)
+  std::vector<int32_t> after;  // smaller indices of the same list: start when these have finished
+};
+
+// What one member does. Steps whose `after` have finished may start in any order; the order of the
+// list is the order of preference. Two steps that touch the same place, at least one of them
+// writing, are ordered by `after`, so that the result does not depend on the order of starting or
+// of arrival.
+struct MemberSteps {
+  std::vector<Step> steps;
+  int64_t input_count = 0;  // units in each buffer
+  int64_t output_count = 0;
+  int64_t scratch_count = 0;
+};
+
+}  // namespace piper::collective
