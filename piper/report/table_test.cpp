@@ -1,0 +1,75 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/report/table.h>
+
+using namespace piper::report;
+
+namespace {
+
+Table strategies() {
+  return {.columns = {{"strategy"}, {"MFU", Align::kRight}, {"note"}},
+          .rows = {{"pp 2 x ep 2", "39.4 %", "chosen"}, {"pp 1 x ep 4", "8.1 %"}}};
+}
+
+}  // namespace
+
+TEST_CASE("numbers stand right, text stands left, no line ends in spaces") {
+  CHECK(to_text(strategies()) ==
+        "strategy        MFU  note\n"
+        "-----------  ------  ------\n"
+        "pp 2 x ep 2  39.4 %  chosen\n"
+        "pp 1 x ep 4   8.1 %\n");
+}
+
+TEST_CASE("an empty row is a rule, and the header's rule and the header can be left out") {
+  Table table{
+      .columns = {{""}, {"", Align::kRight}}, .rows = {{"a", "1"}, {}, {"sum", "10"}}, .indent = 2};
+  CHECK(to_text(table) == "  a     1\n  ---  --\n  sum  10\n");
+  table.columns[0].header = "name";
+  table.header_rule = false;
+  CHECK(to_text(table) == "  name\n  a      1\n  ----  --\n  sum   10\n");
+  CHECK(to_text(Table{}) == "");
+}
+
+TEST_CASE("widths are counted in columns of the terminal, not in bytes") {
+  CHECK(display_width("stage · 1") == 9);
+  CHECK(display_width("e\xCC\x81") == 1);  // e + combining acute
+  CHECK(display_width("漢字") == 4);
+  CHECK(display_width("\xFF\xC3") == 2);          // broken bytes
+  CHECK(display_width("\xF0\x9F\x98\x80") == 2);  // an emoji
+  const Table table{
+      .columns = {{"α"}, {"x"}}, .rows = {{"漢", "1"}, {"abc", "2"}}, .header_rule = false};
+  CHECK(to_text(table) == "α    x\n漢   1\nabc  2\n");
+}
+
+TEST_CASE("text is cut between characters and shows that it was") {
+  CHECK(cut_to_width("abcdef", 6) == "abcdef");
+  CHECK(cut_to_width("abcdef", 4) == "abc…");
+  CHECK(cut_to_width("ab cdef", 4) == "ab…");
+  CHECK(cut_to_width("漢字漢字", 4) == "漢…");
+  CHECK(cut_to_width("abc", 1) == "…");
+}
+
+TEST_CASE("a cap cuts the widest text columns and never a number") {
+  Table table{.columns = {{"name"}, {"bytes", Align::kRight}, {"why"}},
+              .rows = {{"short", "123456789012", std::string(60, 'w')}},
+              .max_width = 40};
+  const std::string text = to_text(table);
+  CHECK(text.find("123456789012") != std::string::npos);
+  CHECK(text.find("short") != std::string::npos);
+  CHECK(text.find("w…\n") != std::string::npos);
+  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    CHECK(display_width(text.substr(at, end - at)) <= 40);
+  }
+  table.max_width = 10;  // cannot be met: 5 + 12 + 8
+  CHECK(to_text(table).find("wwwwwww…\n") != std::string::npos);
+  table.max_width = 0;
+  table.columns[2].max_width = 4;
+  CHECK(to_text(table).find("www…\n") != std::string::npos);
+}
+
+TEST_CASE("control characters cannot break the table, too many cells are our fault") {
+  CHECK(to_text({.columns = {{"a"}}, .rows = {{"x\ny\t\x1b[31m"}}, .header_rule = false}) ==
+        "a\nx y  [31m\n");
+  CHECK_THROWS_AS(to_text({.columns = {{"a"}}, .rows = {{"x", "y"}}}), piper::InternalError);
+}
