@@ -114,6 +114,9 @@ class Stage {
   // layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when there is none.
   virtual at::Tensor dense_gradients(int32_t layer) = 0;
   virtual at::Tensor expert_gradients(int32_t layer) = 0;
+  // Tied embeddings over several stages: the table's gradient on the first and on the last stage (contiguous, equal
+  // shapes), which the graph sums. Undefined elsewhere.
+  virtual at::Tensor tied_embedding_gradient() = 0;
   virtual StageStatistics take_statistics() = 0;
 };
 

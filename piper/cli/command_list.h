@@ -1,0 +1,32 @@
+// The commands that need no libtorch, in the order of `piper --help`. The full program puts its own among them.
+#pragma once
+
+#include <piper/cli/command.h>
+
+#include <vector>
+
+namespace piper::cli {
+
+Run add_model(CLI::App& command);
+Run add_cluster(CLI::App& command);
+Run add_plan(CLI::App& command);
+Run add_estimate(CLI::App& command);
+Run add_sim(CLI::App& command);
+Run add_report(CLI::App& command);
+Run add_bench(CLI::App& command);
+Run add_signature(CLI::App& command);
+
+inline std::vector<Command> planner_commands() {
+  return {
+      {"model", "what a model is: parameters, FLOPs, bytes", add_model},
+      {"cluster", "what a machine is: devices, levels of network, measured curves", add_cluster},
+      {"plan", "find the strategy with the highest predicted MFU that fits, and say why", add_plan},
+      {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
+      {"sim", "play one step in virtual time and write its trace", add_sim},
+      {"report", "write a run as one self-contained HTML page", add_report},
+      {"bench", "measure against a limit or an opponent", add_bench},
+      {"signature", "one hash over golden plans, predictions and virtual times", add_signature},
+  };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,107 @@
+// piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the exit code:
+// 0 done, 1 the world failed (files, ranks) or we did, 2 the input was wrong.
+#include <fmt/core.h>
+#include <piper/base/error.h>
+#include <piper/base/suggest.h>
+#include <piper/cli/command.h>
+
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+namespace {
+
+int complain(const std::exception& error, int code) {
+  std::string text = error.what();
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    fmt::print(stderr, "piper: {}\n", text.substr(start, end - start));
+    start = end + 1;
+  }
+  return code;
+}
+
+std::vector<std::string> names_of(const CLI::App& app, bool flags) {
+  std::vector<std::string> names;
+  if (flags) {
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  } else {
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+      names.push_back(command->get_name());
+  }
+  return names;
+}
+
+// The innermost subcommand that was named on the command line.
+const CLI::App* innermost(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().back();
+  return app;
+}
+
+// CLI11 knows that an argument was not expected; what was meant is ours to guess.
+std::string unexpected_arguments(const CLI::App& root) {
+  const CLI::App* app = innermost(&root);
+  std::string lines;
+  for (const std::string& argument : root.remaining(true)) {
+    const bool flag = argument.starts_with("-");
+    const std::string word = argument.substr(0, argument.find('='));
+    const bool command = !flag && app->get_subcommands([](const CLI::App*) { return true; }).size() > 0;
+    lines += fmt::format("{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
+                         flag ? "flag" : command ? "command" : "argument", word,
+                         did_you_mean(word, names_of(*app, flag)));
+    if (app != &root) lines += fmt::format(" (see piper {} --help)", app->get_name());
+    if (flag) break;  // what follows an unknown flag is most likely its value
+  }
+  return lines;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Piper trains Mixture-of-Experts models well on machines whose network is not flat."};
+  app.set_version_flag("--version", "piper " PIPER_VERSION);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
+  std::map<const CLI::App*, Run> runs;
+  for (const Command& command : commands()) {
+    CLI::App* sub = app.add_subcommand(command.name, command.summary);
+    runs[sub] = command.add(*sub);
+  }
+  app.footer("Start with: scripts/demo\nA command's flags: piper COMMAND --help. Every command that prints a result takes --json.");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ExtrasError&) {
+    return complain(InvalidInput(unexpected_arguments(app)), 2);
+  } catch (const CLI::RequiredError& error) {
+    if (app.get_subcommands().empty()) {
+      if (argc <= 1) {
+        fmt::print("{}", app.help());
+        return 2;
+      }
+      const std::string rest = unexpected_arguments(app);
+      return complain(InvalidInput(rest.empty() ? std::string("a command is required; see piper --help") : rest), 2);
+    }
+    return complain(InvalidInput(fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name())), 2);
+  } catch (const CLI::ParseError& error) {
+    return complain(InvalidInput(error.what()), 2);
+  }
+  return runs.at(app.get_subcommands().front())();
+}
+
+}  // namespace
+}  // namespace piper::cli
+
+int main(int argc, char** argv) {
+  try {
+    return piper::cli::run(argc, argv);
+  } catch (const piper::InvalidInput& error) {
+    return piper::cli::complain(error, 2);
+  } catch (const std::exception& error) {
+    return piper::cli::complain(error, 1);
+  }
+}

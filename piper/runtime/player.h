@@ -1,0 +1,142 @@
+// The graph player in real time, for one rank: segments on tensors through nn::Stage, communication through comm.
+// Keeps the rules of sim/play.h, so that the simulated and the executed order are the same.
+//
+// A player's life: made once per run, play() once per step. It owns what the slots hold and gives each storage back
+// when the graph says that its life ends.
+//
+// Thread safety: one player belongs to its rank's thread.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <piper/comm/operations.h>
+#include <piper/graph/timeline.h>
+#include <piper/nn/stage.h>
+#include <piper/runtime/cores.h>
+#include <piper/schedule/step.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace piper::runtime {
+
+// Token ids and targets of one micro-batch on this rank. Only the first stage reads tokens, only the last targets.
+struct MicroBatch {
+  at::Tensor tokens_BS;  // int64
+  at::Tensor targets_T;  // int64, -100 = ignored
+};
+
+// The update at the end of a step, which train/ supplies: plain callables that the graph's last compute tasks run.
+struct Update {
+  // Fills this rank's share of the statistics; they are then summed over the world.
+  std::function<void(std::span<double> statistics)> local_statistics;
+  // Reads the sums; clips and updates the parameters.
+  std::function<void(std::span<const double> statistics)> apply;
+  int64_t num_statistics = 0;
+};
+
+struct PlayerOptions {
+  double timeout_seconds = 120;  // of any one wait
+  // Called after every task; for measuring memory over time. Returns this rank's live bytes.
+  std::function<int64_t()> live_bytes;
+};
+
+class Player {
+ public:
+  // The graph, the stage, the transport and the cores outlive the player. The graph must be valid and free of
+  // deadlock (graph::validate, graph::find_deadlock).
+  Player(const schedule::StepGraph& step, const strategy::Strategy& strategy, const model::Model& model, Rank rank,
+         nn::Stage& stage, comm::Transport& transport, Cores& cores, PlayerOptions options);
+  ~Player();
+
+  // Runs one step. `step_number` makes the operations' names unique over the run. `timeline`, when given, receives
+  // this rank's tasks (absolute seconds of the steady clock) and memory samples; its vectors must have the graph's
+  // sizes, and other ranks may fill theirs at the same time. Throws CommError (timeouts name rank, operation, peer).
+  void play(int64_t step_number, std::span<const MicroBatch> micro_batches, const Update& update,
+            graph::Timeline* timeline);
+
+  // Rows received by this rank's experts in the last step: by layer, summed over micro-batches.
+  const std::map<int32_t, int64_t>& received_rows() const { return received_rows_; }
+
+ private:
+  struct SlotValue {
+    at::Tensor tensor;
+    std::unique_ptr<nn::Routing> routing;
+    std::unique_ptr<nn::Tape> tape;
+  };
+  struct InFlight {
+    graph::TaskId task;
+    std::unique_ptr<comm::Operation> operation;
+    double deadline_seconds;
+  };
+
+  bool ready(const graph::Task& task) const;
+  bool start_communication();  // everything whose turn it is; true when something was posted
+  bool finish_communication(); // everything that is done; true when something was
+  void run_compute(const graph::Task& task);
+  void finish(const graph::Task& task);
+  void wait_for_communication();
+
+  void run_segment(const graph::Task& task);
+  void run_forward(const graph::Task& task, const schedule::Segment& segment);
+  void run_backward(const graph::Task& task, const schedule::Segment& segment);
+  void run_update(const graph::Task& task, const schedule::Segment& segment);
+  std::unique_ptr<comm::Operation> start(const graph::Task& task);
+  std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_all_to_all(const graph::Task& task, comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task, comm::OperationName name);
+
+  SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
+  SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }
+  // The first slot of a kind among a task's reads or writes; nullptr when there is none.
+  SlotValue* find_read(const graph::Task& task, schedule::SlotKind kind);
+  SlotValue* find_write(const graph::Task& task, schedule::SlotKind kind);
+  void put(const graph::Task& task, schedule::SlotKind kind, at::Tensor tensor);
+  nn::Tape* new_tape(const graph::Task& task);
+  nn::Routing& routing_of(const graph::Task& task);
+  const std::vector<int64_t>& counts_of(const graph::Task& task);
+  comm::Group group_of(const graph::Task& task) const;
+  at::Tensor empty(std::vector<int64_t> shape) const;
+
+  const schedule::StepGraph& step_;
+  const strategy::Strategy& strategy_;
+  const model::Model& model_;
+  Rank rank_;
+  nn::Stage& stage_;
+  comm::Transport& transport_;
+  Cores& cores_;
+  PlayerOptions options_;
+  at::ScalarType dtype_;
+
+  std::vector<int32_t> local_slot_;  // by SlotId; -1 on other ranks
+  std::vector<SlotValue> values_;
+  std::vector<int32_t> local_task_;  // by TaskId
+  std::vector<char> done_;           // by local task
+  int64_t num_done_ = 0;
+  size_t cursor_[graph::kNumStreams] = {};
+  std::vector<InFlight> in_flight_;
+  uint64_t completions_seen_ = 0;
+
+  // Counts received in a micro-batch's forward, kept for its recomputation: by (layer, micro-batch).
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
+  std::map<int32_t, int64_t> received_rows_;
+  std::vector<double> statistics_;
+
+  int64_t step_number_ = 0;
+  std::span<const MicroBatch> micro_batches_;
+  const Update* update_ = nullptr;
+  graph::Timeline* timeline_ = nullptr;
+};
+
+// Seconds of the steady clock: the common time of all ranks of a host.
+double now_seconds();
+
+// "fp32" -> at::kFloat ...
+at::ScalarType scalar_type(strategy::Precision precision);
+
+}  // namespace piper::runtime

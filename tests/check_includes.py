@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""The only direction an include may take is left to right through the house, and torch stays right of its line.
+
+Run from anywhere; exits 1 and lists every wrong include. `--self-test` proves that the check can fail.
+"""
+import pathlib
+import re
+import sys
+
+ORDER = ("base model cluster strategy balance graph collective schedule cost sim plan report comm "
+         "nn runtime train cli").split()
+FIRST_WITH_TORCH = ORDER.index("nn")
+# The planner's half of cli/ (linked without torch) may not include what is right of the line either.
+FULL_CLI = re.compile(r"(full_|train_|eval_|profile_|bench_moe)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+
+
+def problems_of(path, folder, text):
+    rank = ORDER.index(folder)
+    planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
+    for included in INCLUDE.findall(text):
+        if (rank < FIRST_WITH_TORCH or planner_cli) and TORCH.match(included):
+            yield f"{path}: includes {included}; torch stays right of the line (nn, runtime, train)"
+        if not included.startswith("piper/"):
+            continue
+        other = included.split("/")[1]
+        if other not in ORDER:
+            yield f"{path}: includes {included}; '{other}' is not a folder of the house"
+        elif ORDER.index(other) > rank:
+            yield f"{path}: includes {included}; {folder} stands left of {other}"
+        elif planner_cli and ORDER.index(other) in range(FIRST_WITH_TORCH, ORDER.index("cli")):
+            yield f"{path}: includes {included}; the planner's commands are built without {other}"
+
+
+def main():
+    if "--self-test" in sys.argv:
+        wrong = [("graph", "#include <piper/schedule/step.h>"), ("cost", "#include <ATen/ATen.h>"),
+                 ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>")]
+        for folder, text in wrong:
+            assert list(problems_of(pathlib.Path("x.cpp"), folder, text)), text
+        assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
+        print("check_includes: the check can fail")
+        return 0
+    root = pathlib.Path(__file__).resolve().parent.parent / "piper"
+    files = [p for p in sorted(root.rglob("*")) if p.suffix in (".h", ".cpp")]
+    found = []
+    for path in files:
+        folder = path.relative_to(root).parts[0]
+        found += problems_of(path.relative_to(root.parent), folder, path.read_text())
+    for line in found:
+        print(line)
+    print(f"check_includes: {len(files)} files, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
