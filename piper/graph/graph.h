@@ -1,25 +1,30 @@
-// The language: what the ranks do, as tasks, streams, slots and operations. Written by schedule/, priced by
-// cost/, played in virtual time by sim/ and in real time by runtime/. Knows no model and no tensor.
+// The language: what the ranks do, as tasks, streams, slots and operations. Written by schedule/,
+// priced by cost/, played in virtual time by sim/ and in real time by runtime/. Knows no model and
+// no tensor.
 //
 //   rank 0   compute  | F0 attention | F0 gate |            | F0 experts | ...
 //            exchange |              |         | F0 dispatch|
 //            send     |                                                        | F0 -> rank 2
 //
-// A rank has four streams. On a stream, tasks *start* strictly in the order of their ids; a task starts when the
-// task before it on its stream has started (compute: has finished) and all its dependencies have finished.
-// Communication tasks finish by themselves; several may be in flight on one stream.
+// A rank has four streams. On a stream, tasks *start* strictly in the order of their ids; a task
+// starts when the task before it on its stream has started (compute: has finished) and all its
+// dependencies have finished. Communication tasks finish by themselves; several may be in flight on
+// one stream.
 //
-// An operation ties the tasks of several ranks together: a send and its receive, or one exchange's / reduction's
-// members. All of its tasks name the same OperationId.
+// An operation ties the tasks of several ranks together: a send and its receive, or one exchange's
+// / reduction's members. All of its tasks name the same OperationId.
 //
-// A slot is one storage on one rank: written by one task, read by others, and given back when its last reader
-// has finished. The sum of the live slots over time is the activation memory. What is in a slot, and how large it
-// is, is opaque here (SlotShape); the structure never depends on routing.
+// A slot is one storage on one rank: written by one task, read by others, and given back when its
+// last reader has finished. The sum of the live slots over time is the activation memory. What is
+// in a slot, and how large it is, is opaque here (SlotShape); the structure never depends on
+// routing.
 #pragma once
 
 #include <piper/base/strong_id.h>
+#include <piper/graph/short_list.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +35,10 @@ using TaskId = StrongId<struct TaskTag>;
 using SlotId = StrongId<struct SlotTag>;
 using OperationId = StrongId<struct OperationTag>;
 using GroupId = StrongId<struct GroupTag>;
-using SegmentId = StrongId<struct SegmentTag>;    // opaque: an index into the writer's table of segments
-using SlotShape = StrongId<struct SlotShapeTag>;  // opaque: an index into the writer's table of shapes
+using SegmentId =
+    StrongId<struct SegmentTag>;  // opaque: an index into the writer's table of segments
+using SlotShape =
+    StrongId<struct SlotShapeTag>;  // opaque: an index into the writer's table of shapes
 
 enum class Stream : uint8_t { kCompute, kExchange, kSend, kReceive };
 inline constexpr int kNumStreams = 4;
@@ -59,7 +66,9 @@ struct Task {
   GroupId group = GroupId::none();              // exchange and reduction only
   Rank peer = Rank::none();                     // send and receive only
   // Ranges into Graph's pools; read them through Graph.
-  struct Range { uint32_t first = 0, count = 0; };
+  struct Range {
+    uint32_t first = 0, count = 0;
+  };
   Range dependencies, reads, writes, frees;
 };
 
@@ -69,7 +78,7 @@ struct Slot {
   int32_t micro_batch = -1;
 };
 
-// What add() takes: a task with its lists.
+// What add() takes: a task with its lists. Lists are written in braces: .reads = {a, b}.
 struct NewTask {
   Rank rank;
   TaskKind kind = TaskKind::kCompute;
@@ -79,22 +88,23 @@ struct NewTask {
   OperationId operation = OperationId::none();
   GroupId group = GroupId::none();
   Rank peer = Rank::none();
-  std::vector<TaskId> dependencies;
-  std::vector<SlotId> reads, writes;
-  std::vector<SlotId> frees;  // slots whose life ends with this task
+  ShortList<TaskId> dependencies;
+  ShortList<SlotId> reads, writes;
+  ShortList<SlotId> frees;  // slots whose life ends with this task
 };
 
 // Built once by a writer, then immutable; const access is thread-safe.
 class Graph {
  public:
-  explicit Graph(int64_t num_ranks = 0) : num_ranks_(num_ranks) {}
+  explicit Graph(int64_t num_ranks = 0);
 
   // --- writing ---
   GroupId add_group(std::vector<Rank> members);  // the same members give the same id
   SlotId add_slot(Slot slot);
   OperationId new_operation() { return OperationId(num_operations_++); }
-  // The stream follows from the kind. Dependencies are on the same rank; none() entries are dropped.
-  TaskId add(NewTask task);
+  // The stream follows from the kind. Dependencies are earlier tasks of the same rank
+  // (PIPER_CHECK); none() entries are dropped.
+  TaskId add(const NewTask& task);
 
   // --- reading ---
   int64_t num_ranks() const { return num_ranks_; }
@@ -105,7 +115,11 @@ class Graph {
   const Slot& slot(SlotId id) const { return slots_[id.index()]; }
   const std::vector<std::vector<Rank>>& groups() const { return groups_; }
   const std::vector<Rank>& group(GroupId id) const { return groups_[id.index()]; }
-  std::span<const TaskId> dependencies(const Task& task) const { return range(task_pool_, task.dependencies); }
+  // Whether the rank has any task: a graph may be written for some ranks only.
+  bool takes_part(Rank rank) const;
+  std::span<const TaskId> dependencies(const Task& task) const {
+    return range(task_pool_, task.dependencies);
+  }
   std::span<const SlotId> reads(const Task& task) const { return range(slot_pool_, task.reads); }
   std::span<const SlotId> writes(const Task& task) const { return range(slot_pool_, task.writes); }
   std::span<const SlotId> frees(const Task& task) const { return range(slot_pool_, task.frees); }
@@ -117,27 +131,34 @@ class Graph {
  private:
   template <class T>
   static std::span<const T> range(const std::vector<T>& pool, Task::Range r) {
-    return std::span<const T>(pool).subspan(r.first, r.count);
+    return {pool.data() + r.first, r.count};
   }
+  template <class T>
+  static Task::Range append(std::vector<T>& pool, const ShortList<T>& list);
 
   int64_t num_ranks_;
   int32_t num_operations_ = 0;
   std::vector<Task> tasks_;
   std::vector<Slot> slots_;
   std::vector<std::vector<Rank>> groups_;
+  std::map<std::vector<Rank>, GroupId> group_ids_;
   std::vector<TaskId> task_pool_;
   std::vector<SlotId> slot_pool_;
   std::vector<std::vector<TaskId>> streams_;
 };
 
-// Problems of a graph, one line each; empty = sound. Checks: operations complete and consistent (a send has its
-// receive, an exchange has one task per member of its group, in the same order on every member's stream), slots
-// written once, before they are read, freed once, after the last read, on their own rank.
+// Problems of a graph, one line each; empty = sound. Checks: operations complete and consistent (a
+// send has its receive, an exchange has one task per member of its group, in an order that all
+// members' streams agree on), slots written once, before they are read, freed once, after the last
+// read, on their own rank. "Before" means: known to have finished when the other starts, through
+// dependencies and the order of the streams, whatever the speed of anything. A member that takes no
+// part at all (see takes_part) is not missed.
 std::vector<std::string> validate(const Graph& graph);
 
-// The dry run: plays the graph without times. Returns "" when every task can finish, else a description of the
-// cycle of waiting ("rank 1 waits in receive (micro-batch 0) from rank 0, which waits ..."). `peak_slots`, when
-// given, receives per rank the largest number of live slots.
+// The dry run: plays the graph without times. Returns "" when every task can finish, else a
+// description of the cycle of waiting ("rank 1 waits in forward receive (micro-batch 0) from rank
+// 0, which waits ..."). `peak_slots`, when given, receives per rank the largest number of live
+// slots when every task starts as early as the rules allow.
 std::string find_deadlock(const Graph& graph, std::vector<int64_t>* peak_slots = nullptr);
 
 const char* name(TaskKind kind);

@@ -7,6 +7,7 @@
 
 namespace piper::graph {
 
+// From a task's start (communication: when it was posted) to its end.
 struct Interval {
   double start_seconds = -1;
   double end_seconds = -1;
@@ -22,11 +23,13 @@ struct MemorySample {
 struct Timeline {
   std::vector<Interval> tasks;
   std::vector<std::vector<MemorySample>> memory;  // by rank, ascending in time; may be empty
-  double seconds() const;                         // end of the last task
+  double seconds() const;                         // end of the last task; 0 when none was played
   std::vector<int64_t> peak_bytes;                // by rank
 };
 
-// Ids of one rank's tasks on one stream in the order in which they started.
-std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Rank rank, Stream stream);
+// Ids of one rank's tasks on one stream in the order in which they started (ties by id); tasks not
+// played are left out.
+std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Rank rank,
+                                Stream stream);
 
 }  // namespace piper::graph
