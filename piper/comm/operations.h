@@ -1,10 +1,12 @@
-// Collective operations over a group of ranks as steps that make progress: posted once, then advanced by
-// advance() until done. Built on collective/'s steps, played on plain buffers; no tensor library.
+// Collective operations over a group of ranks as steps that make progress: posted once, then
+// advanced by advance() until done. Built on collective/'s steps, played on plain buffers; no
+// tensor library.
 #pragma once
 
 #include <piper/comm/transport.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,13 +14,16 @@
 
 namespace piper::comm {
 
-// In flight on one rank. Buffers given to the starters stay alive until done.
+// In flight on one rank. Buffers given to the starters stay alive and untouched until done, or
+// until the operation is destroyed: dropped unfinished, it withdraws what it has posted, and the
+// peers wait in vain.
 class Operation {
  public:
   virtual ~Operation() = default;
-  // Does what can be done without blocking; true when finished. Only the rank's own thread calls it.
+  // Does what can be done without blocking; true when finished. Only the rank's own thread calls
+  // it. Throws CommError when a rank has failed or the sizes of a send and its receive differ.
   virtual bool advance() = 0;
-  // "F3 L2 dispatch, waiting for rank 2" - for timeouts.
+  // "'F3 L2 dispatch', waiting for rank 2 (receive)" - for timeouts.
   virtual std::string waiting_for() const = 0;
 };
 
@@ -29,27 +34,38 @@ struct Group {
 
 enum class Element { kFloat32, kFloat64, kInt64 };
 
-std::unique_ptr<Operation> start_send(Transport&, Rank peer, OperationName, std::span<const std::byte>);
-std::unique_ptr<Operation> start_receive(Transport&, Rank peer, OperationName, std::span<std::byte>);
+std::unique_ptr<Operation> start_send(Transport&, Rank peer, OperationName,
+                                      std::span<const std::byte>);
+std::unique_ptr<Operation> start_receive(Transport&, Rank peer, OperationName,
+                                         std::span<std::byte>);
 
-// Every member sends `count` int64 to every member: send[i*count ...] goes to member i; received[i*count ...] came
-// from member i.
-std::unique_ptr<Operation> start_exchange_counts(Transport&, const Group&, OperationName, int64_t count,
-                                                 std::span<const int64_t> send, std::span<int64_t> received);
+// Every member sends `count` int64 to every member: send[i*count ...] goes to member i;
+// received[i*count ...] came from member i.
+std::unique_ptr<Operation> start_exchange_counts(Transport&, const Group&, OperationName,
+                                                 int64_t count, std::span<const int64_t> send,
+                                                 std::span<int64_t> received);
 
-// Uneven all-to-all: send_bytes[i] to member i, taken from `send` back to back; the same for receive. Zero sizes are
-// fine. The part for itself is copied.
-std::unique_ptr<Operation> start_all_to_all(Transport&, const Group&, OperationName, std::span<const std::byte> send,
-                                            std::vector<int64_t> send_bytes, std::span<std::byte> receive,
+// Uneven all-to-all: send_bytes[i] to member i, taken from `send` back to back; the same for
+// receive. Zero sizes are fine. The part for itself is copied.
+std::unique_ptr<Operation> start_all_to_all(Transport&, const Group&, OperationName,
+                                            std::span<const std::byte> send,
+                                            std::vector<int64_t> send_bytes,
+                                            std::span<std::byte> receive,
                                             std::vector<int64_t> receive_bytes);
 
-// In place: buffer := sum over members, added in ascending member order whatever the arrival order (bit-equal on
-// every member and on every transport; fp32 sums accumulate in fp32). Reduce-scatter, then all-gather; each member
-// owns one contiguous share. Scratch: (group - 1) shares, allocated through `allocate` when given.
-std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationName, Element, std::span<std::byte> buffer);
+// In place: buffer := sum over members, added in ascending member order whatever the arrival order
+// (bit-equal on every member and on every transport; fp32 sums accumulate in fp32). Reduce-scatter,
+// then all-gather; each member owns one contiguous share. Scratch: (group - 1) shares, allocated
+// through `allocate` when given (so that it can be counted) and released with the operation. int64
+// sums wrap. `buffer` is aligned for its elements.
+using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
+std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationName, Element,
+                                            std::span<std::byte> buffer,
+                                            const Allocate& allocate = {});
 
-// Advances until done, sleeping between completions; throws CommError after `timeout_seconds` naming rank, operation
-// and peer.
+// Advances until done, sleeping between completions; throws CommError after `timeout_seconds`
+// naming rank, operation and peer: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting for
+// rank 2 (receive)", and what of all ranks is unmatched where the transport knows.
 void wait(Transport&, Operation&, double timeout_seconds);
 
 }  // namespace piper::comm

@@ -1,7 +1,8 @@
-// Moves bytes between ranks. One Transport object is one rank's endpoint; only its rank's thread may call it.
+// Moves bytes between ranks. One Transport object is one rank's endpoint; only its rank's thread
+// may call it.
 //
-// Implementations: local.h (every rank a thread of one process). All waits are bounded: a timeout or a peer's
-// failure is a CommError naming rank, operation and peer.
+// Implementations: local.h (every rank a thread of one process). All waits are bounded: a timeout
+// or a peer's failure is a CommError naming rank, operation and peer.
 #pragma once
 
 #include <piper/base/strong_id.h>
@@ -15,18 +16,20 @@
 
 namespace piper::comm {
 
-// Names one operation of the whole run: the same on every member, never reused (e.g. step << 32 | operation id).
-// `what` is for people: "F3 L2 dispatch".
+// Names one operation of the whole run: the same on every member, never reused (e.g. step << 32 |
+// operation id). `what` is for people: "F3 L2 dispatch".
 struct OperationName {
   uint64_t key = 0;
   std::string what;
 };
 
-// One posted send or receive.
+// One posted send or receive. Dropping it unfinished withdraws it: its buffer is not touched
+// afterwards.
 class Request {
  public:
   virtual ~Request() = default;
-  virtual bool done() const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
+  virtual bool done()
+      const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
 };
 
 class Transport {
@@ -35,23 +38,31 @@ class Transport {
   virtual Rank rank() const = 0;
   virtual int64_t world_size() const = 0;
 
-  // Buffers stay alive and untouched until the request is done. A send and its receive agree on (key, part) and on
-  // the size; a difference is a CommError on both sides showing both. `part` distinguishes several messages of one
-  // operation between the same two ranks. Zero bytes are a message too. To itself: allowed.
+  // Buffers stay alive and untouched until the request is done. A send and its receive agree on
+  // (key, part) and on the size; a difference is a CommError on both sides showing both. `part`
+  // distinguishes several messages of one operation between the same two ranks. Zero bytes are a
+  // message too. To itself: allowed.
   virtual std::shared_ptr<Request> post_send(Rank peer, const OperationName& name, uint32_t part,
                                              std::span<const std::byte> bytes) = 0;
   virtual std::shared_ptr<Request> post_receive(Rank peer, const OperationName& name, uint32_t part,
                                                 std::span<std::byte> bytes) = 0;
 
-  // Sleeps until one of this rank's requests completes (or the world fails): returns a counter of completions;
-  // returns at once when it already differs from `seen`. Gives up after `timeout_seconds` by returning `seen`.
+  // Sleeps until one of this rank's requests completes (or the world fails): returns a counter of
+  // completions; returns at once when it already differs from `seen`. Gives up after
+  // `timeout_seconds` by returning `seen`.
   virtual uint64_t wait_completion(uint64_t seen, double timeout_seconds) = 0;
 
-  // Tells every other rank that this one has failed: their pending and later calls throw CommError naming it.
+  // Tells every other rank that this one has failed: their pending and later calls throw CommError
+  // naming it.
   virtual void fail(const std::string& reason) = 0;
 
-  // Bytes this rank has sent to each peer so far.
+  // Bytes this rank has posted to each peer so far.
   virtual std::vector<int64_t> bytes_sent() const = 0;
+
+  // What stands in the way, for messages: posted sends and receives of any rank without their
+  // counterpart, as far as this transport can know. "rank 0: receive 'F3 L2 dispatch' from rank 1;
+  // rank 1: ...", or "".
+  virtual std::string unmatched() const { return {}; }
 };
 
 }  // namespace piper::comm

@@ -1,0 +1,179 @@
+#include <piper/base/error.h>
+#include <piper/comm/bench.h>
+#include <piper/comm/operations.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+namespace piper::comm {
+namespace {
+
+Group everyone(const Transport& transport) {
+  Group group{{}, transport.rank().value};
+  for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
+  return group;
+}
+
+// One rank of a measurement.
+struct Player {
+  Transport& transport;
+  double timeout_seconds;
+  Group group = everyone(transport);
+  uint64_t next_key = uint64_t{0xBE} << 56;
+  std::vector<std::byte> source = {}, target = {};
+
+  OperationName name(const char* what) { return {next_key++, what}; }
+  void finish(Operation& operation) { wait(transport, operation, timeout_seconds); }
+
+  // Everyone's two numbers, member after member. Also a barrier.
+  std::vector<int64_t> share(int64_t first, int64_t second) {
+    const size_t n = group.members.size();
+    std::vector<int64_t> mine, all(2 * n);
+    for (size_t i = 0; i < n; ++i) mine.insert(mine.end(), {first, second});
+    finish(*start_exchange_counts(transport, group, name("bench times"), 2, mine, all));
+    return all;
+  }
+};
+
+using Work = std::function<void(Player&, int64_t bytes)>;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Seconds of one of `repeats` operations, from the first rank's start to the last rank's end: the
+// same on all ranks.
+double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repeats) {
+  player.share(0, 0);
+  const int64_t start = now_ns();
+  for (int64_t i = 0; i < repeats; ++i) work(player, bytes);
+  const std::vector<int64_t> times = player.share(start, now_ns());
+  int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
+  for (size_t i = 0; i < times.size(); i += 2) {
+    first = std::min(first, times[i]);
+    last = std::max(last, times[i + 1]);
+  }
+  return static_cast<double>(last - first) * 1e-9 / static_cast<double>(repeats);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+// All ranks decide alike, because they decide by times that they share.
+double measure_size(Player& player, const Work& work, int64_t bytes, double budget_seconds,
+                    const BenchOptions& options, const std::function<void(double)>& progress) {
+  constexpr int64_t kMinBatches = 3, kMaxRepeats = 1000;
+  player.source.assign(bytes, std::byte{1});
+  player.target.assign(bytes, std::byte{2});
+  double used = time_batch(player, work, bytes, 1);  // warms up
+  const int64_t repeats = std::clamp(
+      static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)), int64_t{1}, kMaxRepeats);
+  std::vector<double> seconds;
+  while (static_cast<int64_t>(seconds.size()) < kMinBatches ||
+         (used < budget_seconds && static_cast<int64_t>(seconds.size()) < options.max_batches)) {
+    seconds.push_back(time_batch(player, work, bytes, repeats));
+    used += seconds.back() * static_cast<double>(repeats);
+    progress(std::clamp(used / budget_seconds, 0.0, 1.0));
+  }
+  return median(seconds);
+}
+
+std::vector<Sample> measure(LocalWorld& world, const std::vector<int64_t>& sizes,
+                            const BenchOptions& options, const Work& work) {
+  std::vector<Sample> samples;
+  const auto num_sizes = static_cast<double>(sizes.size());
+  run_ranks(world, [&](Transport& transport) {
+    Player player{transport, options.timeout_seconds};
+    const bool reports = transport.rank().value == 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto progress = [&](double part) {
+        if (reports && options.progress)
+          options.progress((static_cast<double>(i) + part) / num_sizes);
+      };
+      const double seconds = measure_size(player, work, sizes[i],
+                                          options.budget_seconds / num_sizes, options, progress);
+      progress(1);
+      if (reports) samples.push_back({sizes[i], seconds});
+    }
+  });
+  return samples;
+}
+
+void pass_on(Player& player, int64_t) {
+  const int64_t n = player.transport.world_size(), rank = player.transport.rank().value;
+  const OperationName name = player.name("bench message");
+  const auto receive =
+      start_receive(player.transport, Rank((rank + n - 1) % n), name, player.target);
+  const auto send = start_send(player.transport, Rank((rank + 1) % n), name, player.source);
+  player.finish(*send);
+  player.finish(*receive);
+}
+
+void exchange(Player& player, int64_t bytes) {
+  const auto n = static_cast<int64_t>(player.group.members.size());
+  const std::vector<int64_t> each(n, bytes / n);
+  player.finish(*start_all_to_all(player.transport, player.group, player.name("bench all-to-all"),
+                                  player.source, each, player.target, each));
+}
+
+void copy(Player& player, int64_t bytes) {
+  if (bytes > 0) std::memcpy(player.target.data(), player.source.data(), bytes);
+}
+
+// The byte that `from` has for `to` at `index` of its part.
+std::byte numbered(int64_t from, int64_t to, int64_t index) {
+  const uint64_t mixed = (static_cast<uint64_t>(index) + 1) * 0x9E3779B97F4A7C15u +
+                         static_cast<uint64_t>(from) * 0xC2B2AE3D27D4EB4Fu +
+                         static_cast<uint64_t>(to) * 0x165667B19E3779F9u;
+  return static_cast<std::byte>(mixed >> 56);
+}
+
+}  // namespace
+
+std::vector<Sample> measure_point_to_point(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                           const BenchOptions& options) {
+  return measure(world, sizes, options, pass_on);
+}
+
+std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options) {
+  std::vector<int64_t> whole = sizes;
+  for (int64_t& bytes : whole) bytes -= bytes % world.size();
+  return measure(world, whole, options, exchange);
+}
+
+std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                 const BenchOptions& options) {
+  return measure(world, sizes, options, copy);
+}
+
+int64_t count_wrong_all_to_all(LocalWorld& world, int64_t bytes, double timeout_seconds) {
+  const int64_t n = world.size(), each = bytes / n;
+  std::atomic<int64_t> num_wrong{0};
+  run_ranks(world, [&](Transport& transport) {
+    Player player{transport, timeout_seconds};
+    const int64_t rank = transport.rank().value;
+    player.source.resize(each * n);
+    player.target.resize(each * n);
+    for (int64_t to = 0; to < n; ++to)
+      for (int64_t i = 0; i < each; ++i) player.source[to * each + i] = numbered(rank, to, i);
+    // Wherever nothing arrives the byte is wrong.
+    for (int64_t from = 0; from < n; ++from)
+      for (int64_t i = 0; i < each; ++i) player.target[from * each + i] = ~numbered(from, rank, i);
+    exchange(player, each * n);
+    for (int64_t from = 0; from < n; ++from)
+      for (int64_t i = 0; i < each; ++i)
+        if (player.target[from * each + i] != numbered(from, rank, i)) ++num_wrong;
+  });
+  return num_wrong;
+}
+
+}  // namespace piper::comm

@@ -1,0 +1,51 @@
+// How fast the transport is, with all ranks busy at once, as they are in training: one time over
+// all sizes for a message, an exchange, and a plain copy of as many bytes (the limit of a transport
+// that copies). Fitted by `piper profile`, printed by `piper bench`.
+#pragma once
+
+#include <piper/comm/local.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace piper::comm {
+
+// One size. `seconds` is the median over batches of the time from the first rank's start to the
+// last rank's end.
+struct Sample {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
+struct BenchOptions {
+  double budget_seconds =
+      2;  // of one call, shared evenly by the sizes; at least three batches are run a size
+  double batch_seconds = 2e-3;  // operations are repeated until a batch lasts about as long
+  int64_t max_batches = 25;
+  double timeout_seconds = 60;  // of one wait
+  std::function<void(double)>
+      progress;  // called with the part done, 0 .. 1, in rank 0's thread; may be empty
+};
+
+// All of them start the ranks of `world` as threads and return one sample a size, in the given
+// order. Sizes >= 0. Throw CommError when a rank fails.
+
+// Every rank sends `bytes` to the next rank and receives as many from the one before, all at once.
+std::vector<Sample> measure_point_to_point(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                           const BenchOptions& options = {});
+
+// Every rank holds `bytes` for all ranks together, bytes / n for each, itself included;
+// Sample.bytes is rounded down to a multiple of n.
+std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options = {});
+
+// Every rank copies `bytes` of its own memory, all at once, without the transport.
+std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                 const BenchOptions& options = {});
+
+// Runs one all-to-all of `bytes` a rank on numbered bytes; how many arrive wrong, on all ranks
+// together.
+int64_t count_wrong_all_to_all(LocalWorld& world, int64_t bytes, double timeout_seconds = 60);
+
+}  // namespace piper::comm

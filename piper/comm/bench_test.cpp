@@ -1,0 +1,53 @@
+#include <doctest/doctest.h>
+#include <piper/comm/bench.h>
+
+#include <algorithm>
+
+namespace piper::comm {
+namespace {
+
+const BenchOptions kShort{.budget_seconds = 0.02, .batch_seconds = 1e-4, .max_batches = 3};
+
+TEST_CASE("every measurement gives one positive time a size, in order, on odd group sizes") {
+  const std::vector<int64_t> sizes{0, 64, 70000};
+  for (const int64_t n : {1, 3}) {
+    LocalWorld world(n);
+    for (auto* measure : {&measure_point_to_point, &measure_all_to_all, &measure_copy}) {
+      const std::vector<Sample> samples = measure(world, sizes, kShort);
+      REQUIRE(samples.size() == 3);
+      for (size_t i = 0; i < samples.size(); ++i) {
+        CHECK(samples[i].bytes > sizes[i] - n);
+        CHECK(samples[i].bytes <= sizes[i]);
+        CHECK(samples[i].seconds >= 0);
+      }
+      CHECK(samples[2].seconds > 0);
+    }
+  }
+}
+
+TEST_CASE(
+    "an exchange is measured in whole parts: sizes are rounded down to a multiple of the ranks") {
+  LocalWorld world(3);
+  CHECK(measure_all_to_all(world, {100}, kShort).front().bytes == 99);
+}
+
+TEST_CASE("progress rises from above 0 to 1") {
+  LocalWorld world(2);
+  std::vector<double> parts;
+  BenchOptions options = kShort;
+  options.progress = [&](double part) { parts.push_back(part); };
+  measure_point_to_point(world, {8, 16}, options);
+  REQUIRE(parts.size() >= 2);
+  CHECK(std::is_sorted(parts.begin(), parts.end()));
+  CHECK(parts.back() == doctest::Approx(1));
+}
+
+TEST_CASE("nothing arrives wrong in an exchange") {
+  for (const int64_t n : {1, 2, 7}) {
+    LocalWorld world(n);
+    CHECK(count_wrong_all_to_all(world, 7000) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace piper::comm

@@ -1,0 +1,115 @@
+#include <fmt/core.h>
+#include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
+#include <piper/collective/all_to_all_flat.h>
+#include <piper/comm/element.h>
+#include <piper/comm/operations.h>
+#include <piper/comm/step_player.h>
+
+#include <chrono>
+
+namespace piper::comm {
+namespace {
+
+using collective::Block;
+using collective::Buffer;
+using collective::MemberSteps;
+using collective::StepKind;
+
+// One message: member 0 is this rank, member 1 the peer.
+std::unique_ptr<Operation> start_message(Transport& transport, Rank peer, OperationName name,
+                                         StepKind kind, PlayBuffers buffers) {
+  MemberSteps steps{.input_count = static_cast<int64_t>(buffers.input.size()),
+                    .output_count = static_cast<int64_t>(buffers.output.size())};
+  steps.steps = {{.kind = kind,
+                  .peer = 1,
+                  .source = {Buffer::kInput, 0, steps.input_count},
+                  .target = {Buffer::kOutput, 0, steps.output_count}}};
+  return std::make_unique<StepPlayer>(transport, Group{{transport.rank(), peer}, 0},
+                                      std::move(name), std::move(steps), std::move(buffers),
+                                      Unit{});
+}
+
+void check_group(const Transport& transport, const Group& group, const std::string& what) {
+  PIPER_CHECK(group.index >= 0 && group.index < static_cast<int64_t>(group.members.size()) &&
+                  group.members[group.index] == transport.rank(),
+              "rank " + std::to_string(transport.rank().value) + " in the group of " + what);
+}
+
+}  // namespace
+
+std::unique_ptr<Operation> start_send(Transport& transport, Rank peer, OperationName name,
+                                      std::span<const std::byte> bytes) {
+  return start_message(transport, peer, std::move(name), StepKind::kSend, {.input = bytes});
+}
+
+std::unique_ptr<Operation> start_receive(Transport& transport, Rank peer, OperationName name,
+                                         std::span<std::byte> bytes) {
+  return start_message(transport, peer, std::move(name), StepKind::kReceive, {.output = bytes});
+}
+
+std::unique_ptr<Operation> start_exchange_counts(Transport& transport, const Group& group,
+                                                 OperationName name, int64_t count,
+                                                 std::span<const int64_t> send,
+                                                 std::span<int64_t> received) {
+  const std::vector<int64_t> bytes(group.members.size(),
+                                   count * static_cast<int64_t>(sizeof(int64_t)));
+  return start_all_to_all(transport, group, std::move(name), std::as_bytes(send), bytes,
+                          std::as_writable_bytes(received), bytes);
+}
+
+std::unique_ptr<Operation> start_all_to_all(Transport& transport, const Group& group,
+                                            OperationName name, std::span<const std::byte> send,
+                                            std::vector<int64_t> send_bytes,
+                                            std::span<std::byte> receive,
+                                            std::vector<int64_t> receive_bytes) {
+  check_group(transport, group, name.what);
+  PIPER_CHECK(
+      send_bytes.size() == group.members.size() && receive_bytes.size() == group.members.size(),
+      name.what);
+  return std::make_unique<StepPlayer>(
+      transport, group, std::move(name),
+      collective::all_to_all_flat(group.index, send_bytes, receive_bytes),
+      PlayBuffers{.input = send, .output = receive}, Unit{});
+}
+
+std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& group,
+                                            OperationName name, Element element,
+                                            std::span<std::byte> buffer, const Allocate& allocate) {
+  check_group(transport, group, name.what);
+  const Unit unit{size_of(element), element};
+  PIPER_CHECK(buffer.size() % unit.bytes == 0, name.what);
+  MemberSteps steps =
+      collective::all_reduce_direct(group.index, static_cast<int64_t>(group.members.size()),
+                                    static_cast<int64_t>(buffer.size()) / unit.bytes);
+  PlayBuffers buffers{.output = buffer};
+  if (steps.scratch_count > 0) {
+    const size_t bytes = steps.scratch_count * unit.bytes;
+    buffers.scratch = allocate ? allocate(bytes)
+                               : std::shared_ptr<std::byte>(new std::byte[bytes],
+                                                            std::default_delete<std::byte[]>());
+  }
+  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
+                                      std::move(buffers), unit);
+}
+
+void wait(Transport& transport, Operation& operation, double timeout_seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  // No count of completions is this large: the first call only reads it.
+  uint64_t seen = transport.wait_completion(~uint64_t{0}, 0);
+  while (!operation.advance()) {
+    const double left =
+        timeout_seconds - std::chrono::duration<double>(Clock::now() - begin).count();
+    const uint64_t now = left > 0 ? transport.wait_completion(seen, left) : seen;
+    if (now == seen) {
+      const std::string unmatched = transport.unmatched();
+      throw CommError(fmt::format("rank {}: timed out after {:.1f} s in {}{}",
+                                  transport.rank().value, timeout_seconds, operation.waiting_for(),
+                                  unmatched.empty() ? "" : " (unmatched: " + unmatched + ")"));
+    }
+    seen = now;
+  }
+}
+
+}  // namespace piper::comm

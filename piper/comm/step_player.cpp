@@ -1,0 +1,123 @@
+#include <fmt/core.h>
+#include <piper/base/error.h>
+#include <piper/comm/element.h>
+#include <piper/comm/step_player.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace piper::comm {
+
+using collective::Block;
+using collective::Buffer;
+using collective::Step;
+using collective::StepKind;
+
+StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName name,
+                       collective::MemberSteps steps, PlayBuffers buffers, Unit unit)
+    : transport_(transport),
+      members_(group.members),
+      name_(std::move(name)),
+      steps_(std::move(steps.steps)),
+      buffers_(std::move(buffers)),
+      unit_(unit),
+      num_unmet_(steps_.size()),
+      dependents_(steps_.size()) {
+  PIPER_CHECK(static_cast<int64_t>(buffers_.input.size()) == steps.input_count * unit.bytes,
+              name_.what);
+  PIPER_CHECK(static_cast<int64_t>(buffers_.output.size()) == steps.output_count * unit.bytes,
+              name_.what);
+  PIPER_CHECK(steps.scratch_count == 0 || buffers_.scratch != nullptr, name_.what);
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    num_unmet_[s] = static_cast<int32_t>(steps_[s].after.size());
+    for (const int32_t before : steps_[s].after)
+      dependents_[before].push_back(static_cast<int32_t>(s));
+    if (num_unmet_[s] == 0) ready_.push_back(static_cast<int32_t>(s));
+  }
+  start_ready();
+}
+
+std::span<const std::byte> StepPlayer::source(const Block& block) const {
+  if (block.buffer == Buffer::kInput)
+    return buffers_.input.subspan(block.offset * unit_.bytes, block.count * unit_.bytes);
+  return target(block);
+}
+
+std::span<std::byte> StepPlayer::target(const Block& block) const {
+  const size_t offset = block.offset * unit_.bytes, size = block.count * unit_.bytes;
+  switch (block.buffer) {
+    case Buffer::kInput:
+      PIPER_CHECK(false, "a step writes the input of " + name_.what);
+      break;
+    case Buffer::kOutput:
+      return buffers_.output.subspan(offset, size);
+    case Buffer::kScratch:
+      return {buffers_.scratch.get() + offset, size};
+  }
+  return {};
+}
+
+void StepPlayer::start(int32_t index) {
+  const Step& step = steps_[index];
+  switch (step.kind) {
+    case StepKind::kSend:
+      in_flight_.push_back({index, transport_.post_send(members_[step.peer], name_, step.part,
+                                                        source(step.source))});
+      return;
+    case StepKind::kReceive:
+      in_flight_.push_back({index, transport_.post_receive(members_[step.peer], name_, step.part,
+                                                           target(step.target))});
+      return;
+    case StepKind::kCopy:
+      if (step.source.count > 0)
+        std::memcpy(target(step.target).data(), source(step.source).data(),
+                    step.source.count * unit_.bytes);
+      return finish(index);
+    case StepKind::kAdd:
+      add(unit_.element, target(step.target), source(step.source));
+      return finish(index);
+  }
+}
+
+void StepPlayer::finish(int32_t index) {
+  ++num_finished_;
+  for (const int32_t dependent : dependents_[index])
+    if (--num_unmet_[dependent] == 0) ready_.push_back(dependent);
+}
+
+void StepPlayer::start_ready() {
+  for (size_t i = 0; i < ready_.size(); ++i) start(ready_[i]);  // grows while it runs
+  ready_.clear();
+}
+
+bool StepPlayer::advance() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t i = 0; i < in_flight_.size();) {
+      if (!in_flight_[i].request->done()) {
+        ++i;
+        continue;
+      }
+      finish(in_flight_[i].step);
+      in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
+      moved = true;
+    }
+    start_ready();
+  }
+  return num_finished_ == steps_.size();
+}
+
+std::string StepPlayer::waiting_for() const {
+  constexpr size_t kShown = 4;
+  if (in_flight_.empty()) return fmt::format("'{}'", name_.what);
+  std::string text = fmt::format("'{}', waiting for ", name_.what);
+  for (size_t i = 0; i < std::min(kShown, in_flight_.size()); ++i) {
+    const Step& step = steps_[in_flight_[i].step];
+    text += fmt::format("{}rank {} ({})", i == 0 ? "" : ", ", members_[step.peer].value,
+                        step.kind == StepKind::kSend ? "send" : "receive");
+  }
+  if (in_flight_.size() > kShown) text += fmt::format(" and {} more", in_flight_.size() - kShown);
+  return text;
+}
+
+}  // namespace piper::comm

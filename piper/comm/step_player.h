@@ -1,0 +1,59 @@
+// Plays one member's steps of a collective on plain buffers: the one way in which comm/ executes
+// anything.
+#pragma once
+
+#include <piper/collective/steps.h>
+#include <piper/comm/operations.h>
+
+namespace piper::comm {
+
+// What the steps' buffers are. `output` is read too (additions, collectives in place); input stays
+// as it is.
+struct PlayBuffers {
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  std::shared_ptr<std::byte> scratch;  // of scratch_count units
+};
+
+// What a unit of the steps is.
+struct Unit {
+  int64_t bytes = 1;
+  Element element = Element::kInt64;  // of additions
+};
+
+class StepPlayer final : public Operation {
+ public:
+  // Starts all steps that wait for nothing. Requires buffers as large as the steps say. `transport`
+  // outlives the player.
+  StepPlayer(Transport& transport, const Group& group, OperationName name,
+             collective::MemberSteps steps, PlayBuffers buffers, Unit unit);
+
+  bool advance() override;
+  std::string waiting_for() const override;
+
+ private:
+  struct InFlight {
+    int32_t step;
+    std::shared_ptr<Request> request;
+  };
+
+  void start(int32_t step);
+  void finish(int32_t step);  // makes those ready that waited for it
+  void start_ready();
+  std::span<const std::byte> source(const collective::Block& block) const;
+  std::span<std::byte> target(const collective::Block& block) const;
+
+  Transport& transport_;
+  std::vector<Rank> members_;
+  OperationName name_;
+  std::vector<collective::Step> steps_;
+  PlayBuffers buffers_;
+  Unit unit_;
+  std::vector<int32_t> num_unmet_;                // by step: unfinished steps it waits for
+  std::vector<std::vector<int32_t>> dependents_;  // by step: steps that wait for it
+  std::vector<int32_t> ready_;                    // to be started, in this order
+  size_t num_finished_ = 0;
+  std::vector<InFlight> in_flight_;  // last: requests are withdrawn before anything else goes
+};
+
+}  // namespace piper::comm
