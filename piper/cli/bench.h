@@ -1,0 +1,20 @@
+// `piper bench NAME`: measurements against a limit or an opponent. One file a bench:
+// bench_<name>.cpp defines add_bench_<name>(), listed in planner_benches.cpp (no torch) or
+// full_benches.cpp, one of which is linked.
+#pragma once
+
+#include <piper/cli/command.h>
+
+#include <vector>
+
+namespace piper::cli {
+
+// The benches of this program, in the order of `piper bench --help`.
+const std::vector<Command>& benches();
+
+// Without libtorch:
+inline constexpr const char* kAllToAllSummary =
+    "all-to-all over the transport against a plain copy";
+Run add_bench_alltoall(CLI::App& command);
+
+}  // namespace piper::cli

@@ -1,0 +1,15 @@
+// All benches: the planner's and those that need libtorch.
+#include <piper/cli/bench.h>
+
+namespace piper::cli {
+
+Run add_bench_moe(CLI::App& command);
+
+const std::vector<Command>& benches() {
+  static const std::vector<Command> list{
+      {"alltoall", kAllToAllSummary, add_bench_alltoall},
+      {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe}};
+  return list;
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,11 @@
+// The benches of a planner built without libtorch.
+#include <piper/cli/bench.h>
+
+namespace piper::cli {
+
+const std::vector<Command>& benches() {
+  static const std::vector<Command> list{{"alltoall", kAllToAllSummary, add_bench_alltoall}};
+  return list;
+}
+
+}  // namespace piper::cli
