@@ -29,7 +29,7 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::torch)
     endif()
   endforeach()
   set_target_properties(Libtorch::torch PROPERTIES
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
+    INTERFACE_INCLUDE_DIRECTORIES "${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
     INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed;-Wl,-rpath,${PIPER_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${libraries}")
 endif()
