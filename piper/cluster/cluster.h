@@ -27,13 +27,14 @@ struct Level {
   int64_t num_members = 1;      // units of the level below that one unit of this level holds
   // The path between two devices whose innermost common level this is: bandwidth per device, one direction,
   // when every device of the level communicates at once.
+  // Latency: of one collective or message as its caller sees it (start-up included), not of the wire.
   AlphaBeta link;
   int64_t num_nics = 0;         // network cards of one unit of the level below, through which it speaks here; 0 = not counted
   double nic_bytes_per_second = 0;  // per NIC, one direction; 0 = not stated
 };
 
-// A measured rate over a regular grid, interpolated linearly in the logarithms of the coordinates; outside
-// the grid the nearest edge's rate holds (and `outside` says so).
+// A measured rate over a regular grid, interpolated multilinearly in the logarithms of coordinates and
+// rate (a power law is exact); outside the grid the nearest edge's rate holds (and `outside` says so).
 struct Grid {
   std::vector<std::string> axes;            // {"m", "n", "k"} or {"bytes"}
   std::vector<std::vector<double>> points;  // ascending, per axis
@@ -48,12 +49,12 @@ struct Compute {
   double peak_flops_per_second = 0;  // dense peak: MFU divides by it
   Grid gemm;                         // axes m (rows = tokens), n (out), k (in): FLOP/s
   Grid attention;                    // axes sequence, head_dim: FLOP/s of causal attention, forward (2 half-matmuls counted once)
-  Grid attention_backward;
+  Grid attention_backward;           // the same; the backward counts as twice the forward's FLOPs, as MFU does
   double gemm_efficiency = 0;        // of the peak, for large shapes, where no grid is known
 };
 
 struct Source {
-  std::string fact;    // "peaks.bf16"
+  std::string fact;    // "compute.bf16.peak_flops_per_second"; see facts.h
   std::string source;  // where it comes from
 };
 
@@ -85,10 +86,14 @@ struct Cluster {
 };
 
 // Reads and checks a description: all problems at once as InvalidInput. Unknown keys are refused.
+// The keys are documented by configs/clusters/dgx-h100.json, which states nearly all of them.
 Cluster parse_cluster(const Json& json, const std::string& source);
+// What parse_cluster reads; facts that are not stated (0, an empty curve) are left out.
 Json to_json(const Cluster& cluster);
-// A path or a built-in name.
+// A built-in name (case does not matter) or a path. Throws InvalidInput (unknown name: with a
+// suggestion), IoError.
 Cluster load_cluster(const std::string& name_or_path);
+// Names of the built-in clusters, sorted (the files of configs/clusters).
 std::vector<std::string> builtin_clusters();
 
 }  // namespace piper::cluster

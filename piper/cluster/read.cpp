@@ -1,0 +1,169 @@
+// parse_cluster: the JSON form, its limits, and every complaint about it.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cluster/cluster.h>
+
+#include <set>
+
+namespace piper::cluster {
+namespace {
+
+// Far beyond any machine, and small enough that products and quotients stay finite.
+constexpr double kMaxRate = 1e24;        // FLOP/s or bytes/s
+constexpr double kMaxSeconds = 3600;     // of one latency
+constexpr double kMaxCoordinate = 1e15;  // of a curve
+constexpr int64_t kMaxBytes = int64_t{1} << 50;
+constexpr int64_t kMaxDevices = (int64_t{1} << 31) - 1;  // ids of devices and ranks have 32 bits
+constexpr size_t kMaxLevels = 16;
+constexpr size_t kMaxPoints = 256;  // of one axis
+
+const std::vector<std::string> kPrecisions = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
+
+std::vector<double> parse_axis(ObjectReader& reader, const std::string& axis) {
+  if (!reader.has(axis)) reader.problem(axis, "is missing");
+  const std::vector<double> points = reader.numbers(axis, 1, kMaxCoordinate);
+  if (points.empty() || points.size() > kMaxPoints)
+    reader.problem(axis, fmt::format("has {} points; allowed: 1 to {}", points.size(), kMaxPoints));
+  for (size_t i = 1; i < points.size(); ++i)
+    if (!(points[i] > points[i - 1])) {
+      reader.problem(axis, fmt::format("does not ascend: {} follows {}", points[i], points[i - 1]));
+      break;
+    }
+  return points;
+}
+
+// {"m": [...], "n": [...], "k": [...], "values": [... row-major, the last axis fastest]}
+Grid parse_grid(ObjectReader& parent, const std::string& key,
+                const std::vector<std::string>& axes) {
+  Grid grid;
+  const Json* json = parent.object(key);
+  if (json == nullptr) return grid;
+  ObjectReader reader(*json, parent.path(key), parent.problems());
+  grid.axes = axes;
+  size_t cells = 1;
+  for (const std::string& axis : axes) {
+    grid.points.push_back(parse_axis(reader, axis));
+    cells *= grid.points.back().size();
+  }
+  if (!reader.has("values")) reader.problem("values", "is missing");
+  grid.rate = reader.numbers("values", 1, kMaxRate);
+  if (cells > 0 && grid.rate.size() != cells)
+    reader.problem("values", fmt::format("has {} values; allowed: {}, one for every point of the "
+                                         "grid",
+                                         grid.rate.size(), cells));
+  reader.refuse_unknown();
+  return grid;
+}
+
+Compute parse_one_compute(const Json& json, const std::string& path, Problems* problems) {
+  ObjectReader reader(json, path, problems);
+  Compute compute;
+  compute.peak_flops_per_second = reader.number("peak_flops_per_second", 1, kMaxRate);
+  compute.gemm_efficiency = reader.number("gemm_efficiency", 0, 1, 0);
+  compute.gemm = parse_grid(reader, "gemm_flops_per_second", {"m", "n", "k"});
+  compute.attention = parse_grid(reader, "attention_flops_per_second", {"sequence", "head_dim"});
+  compute.attention_backward =
+      parse_grid(reader, "attention_backward_flops_per_second", {"sequence", "head_dim"});
+  reader.refuse_unknown();
+  return compute;
+}
+
+std::map<std::string, Compute> parse_compute(ObjectReader& parent) {
+  std::map<std::string, Compute> compute;
+  if (!parent.has("compute")) parent.problem("compute", "is missing");
+  const Json* json = parent.object("compute");
+  if (json == nullptr) return compute;
+  ObjectReader reader(*json, parent.path("compute"), parent.problems());
+  for (const std::string& precision : kPrecisions)
+    if (const Json* one = reader.object(precision))
+      compute[precision] = parse_one_compute(*one, reader.path(precision), reader.problems());
+  if (json->empty()) parent.problem("compute", "is empty; allowed: at least one precision");
+  reader.refuse_unknown();
+  return compute;
+}
+
+Level parse_level(const Json& json, const std::string& path, Problems* problems) {
+  ObjectReader reader(json, path, problems);
+  Level level;
+  level.name = reader.text("name");
+  if (json.is_object() && reader.has("name") && level.name.empty())
+    reader.problem("name", "is empty");
+  level.num_members = reader.integer("num_members", 1, kMaxDevices);
+  level.link.bytes_per_second = reader.number("bandwidth_bytes_per_second", 1, kMaxRate);
+  level.link.latency_seconds = reader.number("latency_seconds", 0, kMaxSeconds);
+  level.num_nics = reader.integer("num_nics", 0, 1'000'000, 0);
+  level.nic_bytes_per_second = reader.number("nic_bytes_per_second", 0, kMaxRate, 0);
+  if (level.nic_bytes_per_second > 0 && level.num_nics == 0)
+    reader.problem("nic_bytes_per_second", "is given without 'num_nics'");
+  reader.refuse_unknown();
+  return level;
+}
+
+std::vector<Level> parse_levels(ObjectReader& parent) {
+  std::vector<Level> levels;
+  if (!parent.has("levels")) parent.problem("levels", "is missing");
+  const Json* json = parent.array("levels");
+  if (json == nullptr) return levels;
+  if (json->empty() || json->size() > kMaxLevels) {
+    parent.problem("levels",
+                   fmt::format("has {} entries; allowed: 1 to {}", json->size(), kMaxLevels));
+    return levels;
+  }
+  std::set<std::string> names;
+  int64_t devices = 1;
+  for (size_t i = 0; i < json->size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", parent.path("levels"), i);
+    levels.push_back(parse_level((*json)[i], path, parent.problems()));
+    if (!levels.back().name.empty() && !names.insert(levels.back().name).second)
+      parent.problems()->add(path + ".name", fmt::format("'{}' appears twice", levels.back().name));
+    if (devices <= kMaxDevices) devices *= levels.back().num_members;
+  }
+  if (devices > kMaxDevices)
+    parent.problem("levels", fmt::format("hold more than {} devices together", kMaxDevices));
+  return levels;
+}
+
+std::map<std::string, double> parse_numbers(ObjectReader& parent) {
+  std::map<std::string, double> numbers;
+  const Json* json = parent.object("numbers");
+  if (json == nullptr) return numbers;
+  ObjectReader reader(*json, parent.path("numbers"), parent.problems());
+  for (const auto& [name, value] : json->items()) numbers[name] = reader.number(name, -1e30, 1e30);
+  return numbers;
+}
+
+std::vector<Source> parse_sources(ObjectReader& parent) {
+  std::vector<Source> sources;
+  const Json* json = parent.object("sources");
+  if (json == nullptr) return sources;
+  ObjectReader reader(*json, parent.path("sources"), parent.problems());
+  for (const auto& [fact, value] : json->items()) sources.push_back({fact, reader.text(fact)});
+  return sources;
+}
+
+}  // namespace
+
+Cluster parse_cluster(const Json& json, const std::string& source) {
+  Problems problems(source);
+  ObjectReader reader(json, "", &problems);
+  Cluster cluster;
+  cluster.name = reader.text("name");
+  cluster.description = reader.text("description", "");
+  cluster.device = reader.text("device");
+  cluster.kind = reader.choice("kind", {"gpu", "cpu"});
+  cluster.memory_bytes = reader.integer("memory_bytes", 1, kMaxBytes);
+  cluster.memory_bytes_per_second = reader.number("memory_bytes_per_second", 1, kMaxRate);
+  cluster.fixed_task_seconds = reader.number("fixed_task_seconds", 0, kMaxSeconds, 0);
+  cluster.cores_per_node = reader.integer("cores_per_node", 0, 1'000'000, 0);
+  cluster.compute = parse_compute(reader);
+  cluster.element_wise = parse_grid(reader, "element_wise_bytes_per_second", {"bytes"});
+  cluster.copy = parse_grid(reader, "copy_bytes_per_second", {"bytes"});
+  cluster.levels = parse_levels(reader);
+  cluster.numbers = parse_numbers(reader);
+  cluster.sources = parse_sources(reader);
+  reader.refuse_unknown();
+  problems.finish();
+  return cluster;
+}
+
+}  // namespace piper::cluster
