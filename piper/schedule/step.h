@@ -1,16 +1,21 @@
-// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `runtime` in real time.
+// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `runtime`
+// in real time.
 //
-// A pipeline schedule (gpipe.h, one_f_one_b.h) is a list of compute-only actions per stage. write_step() lowers it:
-// every action becomes the segments of the stage's layers, with the exchanges between them; passes then insert the
-// sends and receives between stages, the gradient reductions and the update.
+// A pipeline schedule (gpipe.h, one_f_one_b.h) is a list of compute-only actions per stage.
+// write_step() lowers it: every action becomes the segments of the stage's layers, with the
+// exchanges between them; passes then insert the sends and receives between stages, the gradient
+// reductions and the update.
 //
 // A mixture layer's forward, for one micro-batch on one rank (T tokens, k copies each, d hidden):
 //
-//   x_TD --attention--> x1_TD --gate--> rows_(Tk)D --dispatch--> recv_RD --experts--> out_RD --combine--> back_(Tk)D
-//                         |        \--> routing (weights, permutation, counts)                              |
-//                         +------------------------------------------------------------- merge -------------+--> x_TD
+//   x_TD --attention--> x1_TD --gate--> rows_(Tk)D --dispatch--> recv_RD --experts--> out_RD
+//   --combine--> back_(Tk)D
+//                         |        \--> routing (weights, permutation, counts) |
+//                         +------------------------------------------------------------- merge
+//                         -------------+--> x_TD
 //
-// With ep = 1 the two exchanges vanish and experts read the gate's rows. A dense layer is attention, then dense_mlp.
+// With ep = 1 the two exchanges vanish and experts read the gate's rows. A dense layer is
+// attention, then dense_mlp.
 #pragma once
 
 #include <piper/graph/graph.h>
@@ -23,20 +28,22 @@
 namespace piper::schedule {
 
 enum class SegmentKind : uint8_t {
-  kEmbedding,   // tokens -> x
-  kAttention,   // x -> x1 (norm, projections, attention, residual)
-  kDenseMlp,    // x1 -> x (norm, MLP, residual)
-  kGate,        // x1 -> rows, routing (norm, router, top-k, permutation)
-  kExperts,     // received rows -> rows
-  kMerge,       // rows back, routing, x1 -> x (weighted sum, residual; shared expert when there is one)
-  kHead,        // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
+  kEmbedding,  // tokens -> x
+  kAttention,  // x -> x1 (norm, projections, attention, residual)
+  kDenseMlp,   // x1 -> x (norm, MLP, residual)
+  kGate,       // x1 -> rows, routing (norm, router, top-k, permutation)
+  kExperts,    // received rows -> rows
+  kMerge,  // rows back, routing, x1 -> x (weighted sum, residual; shared expert when there is one)
+  kHead,   // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
   // Phase::kUpdate:
-  kDenseGradients,   // all-reduce over the data group: the layer's attention, router, norms (layer -1: embedding, -2: head and final norm)
+  kDenseGradients,   // all-reduce over the data group: the layer's attention, router, norms (layer
+                     // -1: embedding, -2: head and final norm)
   kExpertGradients,  // all-reduce over the expert-data group: the layer's routed experts
   kTiedEmbedding,    // all-reduce between first and last stage
-  kGradientNorm,     // compute: this rank's share of the sum of squares (every parameter counted once over the mesh)
-  kStatistics,       // all-reduce over the world: squared norm, loss sum, token count, ...
-  kOptimizer,        // compute: clip and AdamW
+  kGradientNorm,  // compute: this rank's share of the sum of squares (every parameter counted once
+                  // over the mesh)
+  kStatistics,    // all-reduce over the world: squared norm, loss sum, token count, ...
+  kOptimizer,     // compute: clip and AdamW
 };
 
 struct Segment {
@@ -45,19 +52,19 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// What a slot holds. Token ids and targets are host data that every rank of the two end stages already has: they are
-// no slots, the player knows the task's micro-batch.
+// What a slot holds. Token ids and targets are host data that every rank of the two end stages
+// already has: they are no slots, the player knows the task's micro-batch.
 enum class SlotKind : uint8_t {
-  kHidden,        // x or x1: [T, d]
-  kTape,          // what a segment keeps for its backward, besides the slots it reads and writes
-  kRows,          // dispatch rows on the sender, [T*k, d]
-  kRouting,       // weights [T*k], permutation, counts
-  kReceived,      // rows after dispatch, [R, d]
-  kExpertRows,    // rows out of the experts, [R, d]
-  kReturned,      // rows after combine, [T*k, d]
-  kHiddenGradient,    // [T, d]
-  kRowsGradient,      // gradient of kRows (after the backward exchange), [T*k, d]
-  kReceivedGradient,  // gradient of kReceived (leaves the experts' backward), [R, d]
+  kHidden,          // x or x1: [T, d]
+  kTape,            // what a segment keeps for its backward, besides the slots it reads and writes
+  kRows,            // dispatch rows on the sender, [T*k, d]
+  kRouting,         // weights [T*k], permutation, counts
+  kReceived,        // rows after dispatch, [R, d]
+  kExpertRows,      // rows out of the experts, [R, d]
+  kReturned,        // rows after combine, [T*k, d]
+  kHiddenGradient,  // [T, d]
+  kRowsGradient,    // gradient of kRows (after the backward exchange), [T*k, d]
+  kReceivedGradient,    // gradient of kReceived (leaves the experts' backward), [R, d]
   kExpertRowsGradient,  // gradient of kExpertRows (arrives at the experts' backward), [R, d]
   kReturnedGradient,    // gradient of kReturned (leaves merge's backward), [T*k, d]
   kRoutingGradient,     // gradient of the weights, [T*k]
@@ -65,43 +72,65 @@ enum class SlotKind : uint8_t {
 
 struct SlotMeaning {
   SlotKind kind = SlotKind::kHidden;
-  Segment segment;  // the segment whose forward (or backward) writes it
+  Segment segment;  // the segment whose forward or backward task writes it; the exchange's segment
+                    // if one does
   bool operator==(const SlotMeaning&) const = default;
 };
 
 // What the tasks read and write, in this order (r = reads, w = writes; ep = 1 in brackets):
 //   embedding  F:                                  w x                 B: r gradient(x)
-//   attention  F: r x                              w x1, tape          B: r gradient(x1), x, x1, tape   w gradient(x)
-//   dense_mlp  F: r x1                             w x, tape           B: r gradient(x), x1, tape       w gradient(x1)
-//   gate       F: r x1                             w rows, routing, tape
-//              B: r rows gradient, routing gradient, gradient(x), x1, routing, tape    w gradient(x1)
+//   attention  F: r x                              w x1, tape          B: r gradient(x1), x, x1,
+//   tape   w gradient(x) dense_mlp  F: r x1                             w x, tape           B: r
+//   gradient(x), x1, tape       w gradient(x1) gate       F: r x1                             w
+//   rows, routing, tape
+//              B: r rows gradient, routing gradient, gradient(x), x1, routing, tape    w
+//              gradient(x1)
 //   counts        r routing                        w (nothing; the counts join the routing slot)
-//   dispatch   F: r rows, routing                  w received          B: r received gradient, routing  w rows gradient
-//   experts    F: r received [rows], routing       w expert rows, tape
+//   dispatch   F: r rows, routing                  w received          B: r received gradient,
+//   routing  w rows gradient experts    F: r received [rows], routing       w expert rows, tape
 //              B: r expert rows gradient [returned gradient], received [rows], routing, tape
 //                                                  w received gradient [rows gradient]
-//   combine    F: r expert rows, routing           w returned          B: r returned gradient, routing  w expert rows gradient
-//   merge      F: r returned [expert rows], routing, x1   w x
-//              B: r gradient(x), returned [expert rows], routing       w returned gradient, routing gradient
-//   head       F: r x                              w tape              B: r x, tape                     w gradient(x)
-// merge's backward leaves gradient(x) to the gate's backward, which adds it as the residual's gradient.
-// With recompute kFull, forward tasks write no tape and their outputs are freed by their last forward reader; only x
-// stays; Phase::kRecompute tasks (same segments, counts not exchanged again, no merge) write fresh slots before the backward.
+//   combine    F: r expert rows, routing           w returned          B: r returned gradient,
+//   routing  w expert rows gradient merge      F: r returned [expert rows], routing, x1   w x
+//              B: r gradient(x), returned [expert rows], routing       w returned gradient, routing
+//              gradient
+//   head       F: r x                              w tape              B: r x, tape w gradient(x)
+// An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
+// combine, forward and backward alike. The embedding's and the head's layer is -1. Reductions and
+// update tasks read and write no slots. merge's backward leaves gradient(x) to the gate's backward,
+// which adds it as the residual's gradient. A slot is freed by its last reader; one that is sent to
+// another stage, by the send.
+//
+// With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
+// their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
+// counts are not exchanged again: the player keeps them from the forward, as host data) write fresh
+// slots right before the layer's backward; a dense_mlp then frees the x that it writes. The head is
+// no layer: it keeps its tape and is never recomputed.
+//
+// A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
+// are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
+// of one rank are left out (reductions.h). Every rank's last tasks are the gradient norm, the
+// statistics and the optimizer.
 struct StepGraph {
   graph::Graph graph{0};
-  std::vector<Segment> segments;      // by graph::SegmentId
-  std::vector<SlotMeaning> slots;     // by graph::SlotShape
+  std::vector<Segment> segments;   // by graph::SegmentId
+  std::vector<SlotMeaning> slots;  // by graph::SlotShape
   const Segment& segment(const graph::Task& task) const { return segments[task.segment.index()]; }
-  const SlotMeaning& meaning(graph::SlotId slot) const { return slots[graph.slot(slot).shape.index()]; }
+  const SlotMeaning& meaning(graph::SlotId slot) const {
+    return slots[graph.slot(slot).shape.index()];
+  }
 };
 
-// Requires contradictions(strategy, model) to be empty. `ranks`: write only these ranks' tasks (all when empty);
-// operations then keep the members written, so a subset is for pricing and simulation of one pipeline, not for
-// execution.
-StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy, const std::vector<Rank>& ranks = {});
+// Requires contradictions(strategy, model) to be empty (PIPER_CHECK). `ranks`: write only these
+// ranks' tasks (all when empty); operations then keep the members written, so a subset is for
+// pricing and simulation of one pipeline, not for execution.
+StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
+                     const std::vector<Rank>& ranks = {});
 
-// "F3 L2 experts" - phase, micro-batch, layer, segment: the name of a task in traces and messages. Exchanges are
-// named "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2".
+// "F3 L2 experts" - phase (F, R, B, U), micro-batch, layer, segment: the name of a task in traces
+// and messages. Exchanges are named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine",
+// point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U L2 dense gradients", "U
+// embedding dense gradients".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 
@@ -111,7 +140,9 @@ struct Action {
   int32_t micro_batch;
   bool operator==(const Action&) const = default;
 };
-// Dispatches on strategy.schedule to gpipe.h / one_f_one_b.h. stage in [0, pp), num_micro_batches >= 1.
-std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int64_t stage, int64_t num_micro_batches);
+// Dispatches on strategy.schedule to gpipe.h / one_f_one_b.h. stage in [0, pp), num_micro_batches
+// >= 1.
+std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int64_t stage,
+                            int64_t num_micro_batches);
 
 }  // namespace piper::schedule

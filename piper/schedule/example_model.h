@@ -1,0 +1,37 @@
+// Small models and strategies for tests.
+#pragma once
+
+#include <piper/model/model.h>
+#include <piper/strategy/strategy.h>
+
+#include <vector>
+
+namespace piper::schedule::example {
+
+// `experts` by layer; 0: a dense layer.
+inline model::Model model(const std::vector<int64_t>& experts, bool tied = false) {
+  model::Model m;
+  m.name = "example";
+  m.tied_embeddings = tied;
+  m.layers.resize(experts.size());
+  for (size_t i = 0; i < experts.size(); ++i) m.layers[i].feed_forward.num_experts = experts[i];
+  return m;
+}
+
+inline strategy::Strategy strategy(
+    strategy::Mesh mesh, int64_t layers, int64_t num_micro_batches,
+    strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B,
+    strategy::Recompute recompute = strategy::Recompute::kNone) {
+  strategy::Strategy s;
+  s.mesh = mesh;
+  s.layers_per_stage = strategy::even_split(layers, mesh.pp);
+  s.schedule = schedule;
+  s.recompute = recompute;
+  s.sequence = 16;
+  s.micro_batch_sequences = 1;
+  s.num_micro_batches = num_micro_batches;
+  s.global_batch_sequences = mesh.dp * num_micro_batches;
+  return s;
+}
+
+}  // namespace piper::schedule::example

@@ -1,0 +1,47 @@
+#include <piper/schedule/reductions.h>
+
+namespace piper::schedule {
+
+using graph::TaskId;
+
+void Reductions::reduce(const Segment& segment, const std::vector<Rank>& members, TaskId after) {
+  if (members.size() > 1) tasks_.push_back(writer_.reduce(segment, members, {after}));
+}
+
+void Reductions::write_layer(int32_t layer) {
+  const strategy::Mesh& mesh = writer_.step().strategy.mesh;
+  const TaskId last = writer_.last_compute();
+  writer_.begin(graph::Phase::kUpdate, -1);
+  reduce({SegmentKind::kDenseGradients, layer}, strategy::data_group(mesh, writer_.rank()), last);
+  if (layer >= 0 && writer_.step().model.layers[layer].feed_forward.is_moe())
+    reduce({SegmentKind::kExpertGradients, layer},
+           strategy::expert_data_group(mesh, writer_.rank()), last);
+}
+
+void Reductions::write_tied_embedding() {
+  const strategy::Mesh& mesh = writer_.step().strategy.mesh;
+  const strategy::Coordinates& at = writer_.at();
+  const bool is_end = at.pp == 0 || at.pp == mesh.pp - 1;
+  if (!writer_.step().model.tied_embeddings || mesh.pp == 1 || !is_end) return;
+  const std::vector<Rank> ends = {strategy::rank_at(mesh, 0, at.dp),
+                                  strategy::rank_at(mesh, mesh.pp - 1, at.dp)};
+  // It sums what the data group has summed, so it waits for all of that; by then there is nothing
+  // to overlap with.
+  graph::ShortList<TaskId> after = tasks_;
+  after.push_back(writer_.last_compute());
+  tasks_.push_back(writer_.reduce({SegmentKind::kTiedEmbedding, -1}, ends, after));
+}
+
+void Reductions::write_update() {
+  const strategy::Mesh& mesh = writer_.step().strategy.mesh;
+  writer_.begin(graph::Phase::kUpdate, -1);
+  write_tied_embedding();
+  const TaskId norm = writer_.compute({SegmentKind::kGradientNorm, -1}, {}, tasks_);
+  std::vector<Rank> world;
+  for (int64_t rank = 0; rank < mesh.world(); ++rank) world.push_back(Rank(rank));
+  TaskId statistics = TaskId::none();
+  if (world.size() > 1) statistics = writer_.reduce({SegmentKind::kStatistics, -1}, world, {norm});
+  writer_.compute({SegmentKind::kOptimizer, -1}, {}, {statistics});
+}
+
+}  // namespace piper::schedule

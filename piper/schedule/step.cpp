@@ -1,0 +1,24 @@
+#include <piper/base/error.h>
+#include <piper/schedule/stage.h>
+#include <piper/schedule/step.h>
+#include <piper/schedule/writer.h>
+
+#include <algorithm>
+
+namespace piper::schedule {
+
+StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
+                     const std::vector<Rank>& ranks) {
+  const std::vector<std::string> problems = strategy::contradictions(strategy, model);
+  PIPER_CHECK(problems.empty(), problems.front());
+  std::vector<Rank> written = ranks;
+  if (written.empty())
+    for (int64_t rank = 0; rank < strategy.mesh.world(); ++rank) written.push_back(Rank(rank));
+  std::sort(written.begin(), written.end());
+  written.erase(std::unique(written.begin(), written.end()), written.end());
+  StepWriter writer(model, strategy);
+  for (const Rank rank : written) write_rank(writer, rank);
+  return writer.take();
+}
+
+}  // namespace piper::schedule

@@ -1,0 +1,374 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/graph/print.h>
+#include <piper/schedule/example_model.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/mesh.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+using namespace piper;
+using namespace piper::schedule;
+using graph::Graph;
+using graph::NewTask;
+using graph::Phase;
+using graph::Task;
+using graph::TaskId;
+using graph::TaskKind;
+using strategy::Mesh;
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+
+namespace {
+
+const char* short_name(SlotKind kind) {
+  switch (kind) {
+    case SlotKind::kHidden:
+      return "x";
+    case SlotKind::kTape:
+      return "tape";
+    case SlotKind::kRows:
+      return "rows";
+    case SlotKind::kRouting:
+      return "routing";
+    case SlotKind::kReceived:
+      return "received";
+    case SlotKind::kExpertRows:
+      return "expert_rows";
+    case SlotKind::kReturned:
+      return "returned";
+    case SlotKind::kHiddenGradient:
+      return "g_x";
+    case SlotKind::kRowsGradient:
+      return "g_rows";
+    case SlotKind::kReceivedGradient:
+      return "g_received";
+    case SlotKind::kExpertRowsGradient:
+      return "g_expert_rows";
+    case SlotKind::kReturnedGradient:
+      return "g_returned";
+    case SlotKind::kRoutingGradient:
+      return "g_routing";
+  }
+  return "?";
+}
+
+// Tasks of one rank in the order of their ids: "F0 L0 gate: x:attention -> rows:gate ... | frees".
+std::string lives(const StepGraph& step, Rank rank) {
+  std::string text;
+  const auto list = [&](std::span<const graph::SlotId> slots) {
+    std::string out;
+    for (const graph::SlotId slot : slots) {
+      const SlotMeaning& meaning = step.meaning(slot);
+      out += fmt::format(" {}:{}{}", short_name(meaning.kind), name(meaning.segment.kind),
+                         meaning.segment.layer >= 0 ? std::to_string(meaning.segment.layer) : "");
+    }
+    return out;
+  };
+  for (const Task& task : step.graph.tasks()) {
+    if (task.rank != rank) continue;
+    text += fmt::format("{}:{} ->{} |{}\n", task_name(step, task), list(step.graph.reads(task)),
+                        list(step.graph.writes(task)), list(step.graph.frees(task)));
+  }
+  return text;
+}
+
+// The same graph with one change: `edit` may alter a task or drop it (by returning false).
+Graph edited(const Graph& graph, const std::function<bool(NewTask&, const Task&)>& edit,
+             const std::vector<TaskId>& order = {}) {
+  Graph out(graph.num_ranks());
+  for (const auto& group : graph.groups()) out.add_group(group);
+  for (const graph::Slot& slot : graph.slots()) out.add_slot(slot);
+  for (int64_t i = 0; i < graph.num_operations(); ++i) out.new_operation();
+  std::vector<TaskId> new_ids(graph.tasks().size(), TaskId::none());
+  for (size_t i = 0; i < graph.tasks().size(); ++i) {
+    const Task& task = order.empty() ? graph.tasks()[i] : graph.task(order[i]);
+    NewTask copy{.rank = task.rank,
+                 .kind = task.kind,
+                 .phase = task.phase,
+                 .micro_batch = task.micro_batch,
+                 .segment = task.segment,
+                 .operation = task.operation,
+                 .group = task.group,
+                 .peer = task.peer,
+                 .reads = graph.reads(task),
+                 .writes = graph.writes(task),
+                 .frees = graph.frees(task)};
+    for (const TaskId id : graph.dependencies(task))
+      copy.dependencies.push_back(new_ids[id.index()]);
+    if (edit(copy, task)) new_ids[task.id.index()] = out.add(copy);
+  }
+  return out;
+}
+
+std::string first_problem(const Graph& graph) {
+  const std::vector<std::string> problems = graph::validate(graph);
+  return problems.empty() ? "" : problems.front();
+}
+
+}  // namespace
+
+TEST_CASE("a mixture layer with exchanges reads, writes and frees what the contract says") {
+  const StepGraph step =
+      write_step(example::model({4}), example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1));
+  CHECK(lives(step, Rank(1)) ==
+        "F0 embedding: -> x:embedding |\n"
+        "F0 L0 attention: x:embedding -> x:attention0 tape:attention0 |\n"
+        "F0 L0 gate: x:attention0 -> rows:gate0 routing:gate0 tape:gate0 |\n"
+        "F0 L0 counts: routing:gate0 -> |\n"
+        "F0 L0 dispatch: rows:gate0 routing:gate0 -> received:gate0 | rows:gate0\n"
+        "F0 L0 experts: received:gate0 routing:gate0 -> expert_rows:experts0 tape:experts0 |\n"
+        "F0 L0 combine: expert_rows:experts0 routing:gate0 -> returned:experts0 | "
+        "expert_rows:experts0\n"
+        "F0 L0 merge: returned:experts0 routing:gate0 x:attention0 -> x:merge0 |\n"
+        "F0 head: x:merge0 -> tape:head |\n"
+        "B0 head: x:merge0 tape:head -> g_x:head | x:merge0 tape:head\n"
+        "U head dense gradients: -> |\n"
+        "B0 L0 merge: g_x:head returned:experts0 routing:gate0 -> g_returned:merge0 "
+        "g_routing:merge0 | "
+        "returned:experts0\n"
+        "B0 L0 combine: g_returned:merge0 routing:gate0 -> g_expert_rows:experts0 | "
+        "g_returned:merge0\n"
+        "B0 L0 experts: g_expert_rows:experts0 received:gate0 routing:gate0 tape:experts0 -> "
+        "g_received:experts0 | "
+        "g_expert_rows:experts0 received:gate0 tape:experts0\n"
+        "B0 L0 dispatch: g_received:experts0 routing:gate0 -> g_rows:gate0 | g_received:experts0\n"
+        "B0 L0 gate: g_rows:gate0 g_routing:merge0 g_x:head x:attention0 routing:gate0 tape:gate0 "
+        "-> g_x:gate0 | "
+        "g_rows:gate0 g_routing:merge0 g_x:head routing:gate0 tape:gate0\n"
+        "B0 L0 attention: g_x:gate0 x:embedding x:attention0 tape:attention0 -> g_x:attention0 | "
+        "g_x:gate0 "
+        "x:embedding x:attention0 tape:attention0\n"
+        "U L0 dense gradients: -> |\n"
+        "B0 embedding: g_x:attention0 -> | g_x:attention0\n"
+        "U embedding dense gradients: -> |\n"
+        "U gradient norm: -> |\n"
+        "U statistics: -> |\n"
+        "U optimizer: -> |\n");
+}
+
+TEST_CASE("a mixture layer alone on its experts exchanges nothing") {
+  const StepGraph step = write_step(example::model({4}), example::strategy({}, 1, 1));
+  CHECK(lives(step, Rank(0)) ==
+        "F0 embedding: -> x:embedding |\n"
+        "F0 L0 attention: x:embedding -> x:attention0 tape:attention0 |\n"
+        "F0 L0 gate: x:attention0 -> rows:gate0 routing:gate0 tape:gate0 |\n"
+        "F0 L0 experts: rows:gate0 routing:gate0 -> expert_rows:experts0 tape:experts0 |\n"
+        "F0 L0 merge: expert_rows:experts0 routing:gate0 x:attention0 -> x:merge0 |\n"
+        "F0 head: x:merge0 -> tape:head |\n"
+        "B0 head: x:merge0 tape:head -> g_x:head | x:merge0 tape:head\n"
+        "B0 L0 merge: g_x:head expert_rows:experts0 routing:gate0 -> g_returned:merge0 "
+        "g_routing:merge0 | "
+        "expert_rows:experts0\n"
+        "B0 L0 experts: g_returned:merge0 rows:gate0 routing:gate0 tape:experts0 -> "
+        "g_rows:experts0 | "
+        "g_returned:merge0 rows:gate0 tape:experts0\n"
+        "B0 L0 gate: g_rows:experts0 g_routing:merge0 g_x:head x:attention0 routing:gate0 "
+        "tape:gate0 -> g_x:gate0 | "
+        "g_rows:experts0 g_routing:merge0 g_x:head routing:gate0 tape:gate0\n"
+        "B0 L0 attention: g_x:gate0 x:embedding x:attention0 tape:attention0 -> g_x:attention0 | "
+        "g_x:gate0 "
+        "x:embedding x:attention0 tape:attention0\n"
+        "B0 embedding: g_x:attention0 -> | g_x:attention0\n"
+        "U gradient norm: -> |\n"
+        "U optimizer: -> |\n");
+}
+
+TEST_CASE("with recomputation a layer keeps its input only, and runs again before its backward") {
+  const StepGraph step = write_step(example::model({0, 4}),
+                                    example::strategy({.pp = 1, .ep = 2, .dp = 2}, 2, 1,
+                                                      PipelineSchedule::k1F1B, Recompute::kFull));
+  const std::string text = lives(step, Rank(0));
+  CHECK(text.find(
+            "F0 L0 attention: x:embedding -> x:attention0 |\n"
+            "F0 L0 dense mlp: x:attention0 -> x:dense mlp0 | x:attention0\n"
+            "F0 L1 attention: x:dense mlp0 -> x:attention1 |\n"
+            "F0 L1 gate: x:attention1 -> rows:gate1 routing:gate1 |\n"
+            "F0 L1 counts: routing:gate1 -> |\n"
+            "F0 L1 dispatch: rows:gate1 routing:gate1 -> received:gate1 | rows:gate1\n"
+            "F0 L1 experts: received:gate1 routing:gate1 -> expert_rows:experts1 | received:gate1\n"
+            "F0 L1 combine: expert_rows:experts1 routing:gate1 -> returned:experts1 | "
+            "expert_rows:experts1\n"
+            "F0 L1 merge: returned:experts1 routing:gate1 x:attention1 -> x:merge1 | "
+            "returned:experts1 "
+            "routing:gate1 x:attention1\n") != std::string::npos);
+  CHECK(text.find(
+            "R0 L1 attention: x:dense mlp0 -> x:attention1 tape:attention1 |\n"
+            "R0 L1 gate: x:attention1 -> rows:gate1 routing:gate1 tape:gate1 |\n"
+            "R0 L1 dispatch: rows:gate1 routing:gate1 -> received:gate1 | rows:gate1\n"
+            "R0 L1 experts: received:gate1 routing:gate1 -> expert_rows:experts1 tape:experts1 |\n"
+            "R0 L1 combine: expert_rows:experts1 routing:gate1 -> returned:experts1 | "
+            "expert_rows:experts1\n"
+            "B0 L1 merge:") != std::string::npos);
+  CHECK(text.find("R0 L0 attention: x:embedding -> x:attention0 tape:attention0 |\n"
+                  "R0 L0 dense mlp: x:attention0 -> x:dense mlp0 tape:dense mlp0 | x:dense mlp0\n"
+                  "B0 L0 dense mlp: g_x:attention1 x:attention0 tape:dense mlp0 -> g_x:dense mlp0 "
+                  "| g_x:attention1 "
+                  "tape:dense mlp0\n"
+                  "B0 L0 attention:") != std::string::npos);
+}
+
+TEST_CASE("two stages of one rank each: the graph as it stands") {
+  const StepGraph step =
+      write_step(example::model({0, 0}), example::strategy({.pp = 2, .ep = 1, .dp = 1}, 2, 1));
+  CHECK(graph::print(step.graph, [&](const Task& task) { return task_name(step, task); }) ==
+        "rank 0\n"
+        "  compute\n"
+        "    #1 F0 embedding writes 1\n"
+        "    #2 F0 L0 attention reads 1 writes 2 3\n"
+        "    #3 F0 L0 dense mlp reads 2 writes 4 5\n"
+        "    #5 B0 L0 dense mlp after #0 reads 0 2 5 writes 6 frees 0 5\n"
+        "    #6 B0 L0 attention reads 6 1 2 3 writes 7 frees 6 1 2 3\n"
+        "    #7 B0 embedding reads 7 frees 7\n"
+        "    #8 U gradient norm\n"
+        "    #10 U optimizer after #9\n"
+        "  exchange\n"
+        "    #9 U statistics after #8\n"
+        "  send\n"
+        "    #4 F0 send -> 1 after #3 reads 4 frees 4\n"
+        "  receive\n"
+        "    #0 B0 receive <- 1 writes 0\n"
+        "rank 1\n"
+        "  compute\n"
+        "    #12 F0 L1 attention after #11 reads 8 writes 9 10\n"
+        "    #13 F0 L1 dense mlp reads 9 writes 11 12\n"
+        "    #14 F0 head reads 11 writes 13\n"
+        "    #15 B0 head reads 11 13 writes 14 frees 11 13\n"
+        "    #16 B0 L1 dense mlp reads 14 9 12 writes 15 frees 14 12\n"
+        "    #17 B0 L1 attention after #11 reads 15 8 9 10 writes 16 frees 15 8 9 10\n"
+        "    #19 U gradient norm\n"
+        "    #21 U optimizer after #20\n"
+        "  exchange\n"
+        "    #20 U statistics after #19\n"
+        "  send\n"
+        "    #18 B0 send -> 0 after #17 reads 16 frees 16\n"
+        "  receive\n"
+        "    #11 F0 receive <- 0 writes 8\n");
+}
+
+TEST_CASE("a receive waits for the action before the last") {
+  const StepGraph step =
+      write_step(example::model({0, 0}), example::strategy({.pp = 2, .ep = 1, .dp = 1}, 2, 4));
+  std::map<std::string, std::string> after;
+  for (const TaskId id : step.graph.stream(Rank(1), graph::Stream::kReceive)) {
+    const Task& task = step.graph.task(id);
+    const auto dependencies = step.graph.dependencies(task);
+    after[task_name(step, task)] =
+        dependencies.empty() ? "" : task_name(step, step.graph.task(dependencies.front()));
+  }
+  // Actions of the last stage: F0 B0 F1 B1 F2 B2 ...
+  CHECK(after == std::map<std::string, std::string>{{"F0 receive <- 0", ""},
+                                                    {"F1 receive <- 0", "F0 head"},
+                                                    {"F2 receive <- 0", "F1 head"},
+                                                    {"F3 receive <- 0", "F2 head"}});
+}
+
+TEST_CASE("every mesh, schedule and recomputation gives a sound graph without deadlock") {
+  for (const int64_t pp : {1, 2, 4})
+    for (const int64_t ep : {1, 2, 4})
+      for (const int64_t edp : {1, 2})
+        for (const int64_t m : {1, 3, 8})
+          for (const PipelineSchedule schedule :
+               {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
+            for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+              CAPTURE(pp);
+              CAPTURE(ep);
+              CAPTURE(edp);
+              CAPTURE(m);
+              CAPTURE(strategy::name(schedule));
+              CAPTURE(strategy::name(recompute));
+              const Mesh mesh{.pp = pp, .ep = ep, .dp = ep * edp};
+              const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true),
+                                                example::strategy(mesh, 5, m, schedule, recompute));
+              CHECK(first_problem(step.graph) == "");
+              CHECK(graph::find_deadlock(step.graph) == "");
+            }
+}
+
+TEST_CASE("odd sizes give sound graphs too") {
+  const StepGraph step = write_step(example::model({7, 7, 7, 7, 7, 7, 7}),
+                                    example::strategy({.pp = 7, .ep = 7, .dp = 7}, 7, 3));
+  CHECK(first_problem(step.graph) == "");
+  CHECK(graph::find_deadlock(step.graph) == "");
+}
+
+TEST_CASE("a receive that is dropped is found by both checks") {
+  const StepGraph step =
+      write_step(example::model({4, 4}), example::strategy({.pp = 2, .ep = 2, .dp = 2}, 2, 2));
+  const Graph broken = edited(step.graph, [](NewTask& task, const Task&) {
+    return !(task.kind == TaskKind::kReceive && task.rank == Rank(2) && task.micro_batch == 1);
+  });
+  CHECK(first_problem(broken).find("is one of 1 tasks of its operation; 2 are needed") !=
+        std::string::npos);
+  CHECK(graph::find_deadlock(broken).find(
+            "forward send (micro-batch 1) to rank 2, which has no task for it") !=
+        std::string::npos);
+}
+
+TEST_CASE("two exchanges swapped on one rank are found") {
+  const StepGraph step =
+      write_step(example::model({4}), example::strategy({.pp = 1, .ep = 2, .dp = 4}, 1, 2));
+  const auto& exchanges = step.graph.stream(Rank(1), graph::Stream::kExchange);
+  // The reductions of layer and embedding: independent of each other, so only their order can be
+  // wrong.
+  const auto find = [&](const char* title) {
+    return *std::find_if(exchanges.begin(), exchanges.end(),
+                         [&](TaskId id) { return task_name(step, step.graph.task(id)) == title; });
+  };
+  const TaskId a = find("U L0 dense gradients"), b = find("U L0 expert gradients");
+  std::vector<TaskId> order;
+  for (const Task& task : step.graph.tasks())
+    order.push_back(task.id == a ? b : task.id == b ? a : task.id);
+  const Graph broken = edited(
+      step.graph, [](NewTask&, const Task&) { return true; }, order);
+  CHECK(first_problem(broken).find("comes in no order") != std::string::npos);
+}
+
+TEST_CASE("stages that follow different schedules deadlock, and the circle is named") {
+  // Rank 1 follows GPipe: it makes the gradient of micro-batch 0 after the forward of 1. Rank 0 is
+  // made to wait for that gradient before the forward of 1.
+  const StepGraph step =
+      write_step(example::model({0, 0}),
+                 example::strategy({.pp = 2, .ep = 1, .dp = 1}, 2, 2, PipelineSchedule::kGPipe));
+  TaskId gradient = TaskId::none();
+  const Graph broken = edited(step.graph, [&](NewTask& task, const Task& old) {
+    const std::string title = task_name(step, old);
+    if (title == "B0 receive <- 1") gradient = old.id;
+    if (title == "F1 L0 attention") task.dependencies.push_back(gradient);
+    return true;
+  });
+  CHECK(gradient.valid());
+  CHECK(graph::find_deadlock(broken) ==
+        "rank 0 waits in backward receive (micro-batch 0) from rank 1, which waits in forward "
+        "receive (micro-batch 1) from rank 0, and so the circle closes");
+}
+
+TEST_CASE("a subset of the ranks is written with the same tasks, and is sound without the others") {
+  const model::Model model = example::model({4, 4, 4, 4});
+  const strategy::Strategy strategy = example::strategy({.pp = 4, .ep = 2, .dp = 4}, 4, 8);
+  const std::vector<Rank> pipeline = strategy::pipeline_group(strategy.mesh, Rank(1));
+  const StepGraph whole = write_step(model, strategy);
+  const StepGraph part = write_step(model, strategy, pipeline);
+  CHECK(part.graph.tasks().size() * 4 == whole.graph.tasks().size());
+  for (const Rank rank : pipeline) CHECK(lives(part, rank) == lives(whole, rank));
+  CHECK_FALSE(part.graph.takes_part(Rank(0)));
+  CHECK(first_problem(part.graph) == "");
+  CHECK(graph::find_deadlock(part.graph) == "");
+}
+
+TEST_CASE("a strategy that does not fit its model is refused") {
+  CHECK_THROWS_AS(
+      write_step(example::model({4}), example::strategy({.pp = 2, .ep = 1, .dp = 1}, 2, 1)),
+      InternalError);
+}
+
+TEST_CASE("a large step is sound") {
+  const strategy::Strategy strategy = example::strategy({.pp = 16, .ep = 8, .dp = 8}, 61, 16);
+  const StepGraph step = write_step(example::model(std::vector<int64_t>(61, 64)), strategy);
+  CHECK(step.graph.tasks().size() > 100'000);
+  CHECK(first_problem(step.graph) == "");
+  CHECK(graph::find_deadlock(step.graph) == "");
+}

@@ -1,0 +1,30 @@
+// The point-to-point pass: puts the sends and receives between stages into a list of compute-only
+// actions.
+#pragma once
+
+#include <piper/schedule/step.h>
+
+#include <vector>
+
+namespace piper::schedule {
+
+struct Item {
+  enum class Kind : uint8_t { kReceive, kCompute, kSend } kind;
+  Action action;  // the action that needs what is received, computes, or made what is sent
+  bool operator==(const Item&) const = default;
+};
+
+// What the action receives from: the stage before for a forward, the stage behind for a backward;
+// no stage (-1) at the pipeline's ends. It sends to the other neighbour.
+int64_t stage_received_from(const Action& action, int64_t pp, int64_t stage);
+int64_t stage_sent_to(const Action& action, int64_t pp, int64_t stage);
+
+// A send follows its action. A receive is posted one action ahead: it stands right behind action
+// j-2 of the action j that needs it, so it is in flight during action j-1 and at most one buffer
+// waits for each direction.
+//
+//   actions         F0     F1     B0     F2 ...       of stage 1 of 3
+//   items    rF0 rF1 F0 sF0 rB0 F1 sF1 rF2 B0 sB0 ...
+std::vector<Item> insert_transfers(const std::vector<Action>& actions, int64_t pp, int64_t stage);
+
+}  // namespace piper::schedule

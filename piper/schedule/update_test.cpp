@@ -1,0 +1,94 @@
+#include <doctest/doctest.h>
+#include <piper/schedule/example_model.h>
+#include <piper/schedule/step.h>
+
+#include <algorithm>
+#include <map>
+
+using namespace piper;
+using namespace piper::schedule;
+using graph::Phase;
+using graph::Task;
+using graph::TaskId;
+using graph::TaskKind;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names names_of(const StepGraph& step, int rank, TaskKind kind) {
+  Names names;
+  for (const Task& task : step.graph.tasks())
+    if (task.rank == Rank(rank) && task.kind == kind) names.push_back(task_name(step, task));
+  return names;
+}
+
+const Task& find(const StepGraph& step, int rank, const std::string& title) {
+  const auto found = std::find_if(
+      step.graph.tasks().begin(), step.graph.tasks().end(),
+      [&](const Task& task) { return task.rank == Rank(rank) && task_name(step, task) == title; });
+  REQUIRE(found != step.graph.tasks().end());
+  return *found;
+}
+
+Names after(const StepGraph& step, const Task& task) {
+  Names names;
+  for (const TaskId id : step.graph.dependencies(task))
+    names.push_back(task_name(step, step.graph.task(id)));
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "gradients are reduced layer by layer behind the last backward, then come norm, statistics, "
+    "optimizer") {
+  const StepGraph step =
+      write_step(example::model({4, 0}), example::strategy({.pp = 1, .ep = 2, .dp = 4}, 2, 3));
+  CHECK(names_of(step, 3, TaskKind::kAllReduce) ==
+        Names{"U head dense gradients", "U L1 dense gradients", "U L0 dense gradients",
+              "U L0 expert gradients", "U embedding dense gradients", "U statistics"});
+  CHECK(after(step, find(step, 3, "U L1 dense gradients")) == Names{"B2 L1 attention"});
+  CHECK(after(step, find(step, 3, "U L0 expert gradients")) == Names{"B2 L0 attention"});
+  CHECK(after(step, find(step, 3, "U gradient norm")).size() == 5);  // every reduction
+  CHECK(after(step, find(step, 3, "U statistics")) == Names{"U gradient norm"});
+  CHECK(after(step, find(step, 3, "U optimizer")) == Names{"U statistics"});
+}
+
+TEST_CASE("each reduction is over the ranks that hold the same parameters") {
+  const StepGraph step =
+      write_step(example::model({4}), example::strategy({.pp = 1, .ep = 2, .dp = 4}, 1, 1));
+  const auto group = [&](const char* title) {
+    return step.graph.group(find(step, 1, title).group);
+  };
+  CHECK(group("U L0 dense gradients") == std::vector{Rank(0), Rank(1), Rank(2), Rank(3)});
+  CHECK(group("U L0 expert gradients") == std::vector{Rank(1), Rank(3)});
+  CHECK(group("F0 L0 dispatch") == std::vector{Rank(0), Rank(1)});
+}
+
+TEST_CASE("reductions over one rank and exchanges with ep 1 are left out") {
+  const StepGraph alone = write_step(example::model({4}), example::strategy({}, 1, 2));
+  CHECK(std::all_of(alone.graph.tasks().begin(), alone.graph.tasks().end(),
+                    [](const Task& task) { return task.kind == TaskKind::kCompute; }));
+  const StepGraph sharded =
+      write_step(example::model({4}), example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1));
+  const Names reductions = names_of(sharded, 0, TaskKind::kAllReduce);
+  CHECK(std::count(reductions.begin(), reductions.end(), "U L0 expert gradients") == 0);  // edp 1
+  CHECK(names_of(sharded, 0, TaskKind::kExchangeCounts) == Names{"F0 L0 counts"});
+}
+
+TEST_CASE("a tied embedding is summed between the two ends of each pipeline") {
+  const StepGraph step = write_step(example::model({4, 4, 4}, true),
+                                    example::strategy({.pp = 3, .ep = 1, .dp = 2}, 3, 2));
+  const Task& first = find(step, 1, "U tied embedding");
+  CHECK(step.graph.group(first.group) == std::vector{Rank(1), Rank(5)});
+  CHECK(find(step, 5, "U tied embedding").operation == first.operation);
+  const Names middle = names_of(step, 3, TaskKind::kAllReduce);
+  CHECK(std::count(middle.begin(), middle.end(), "U tied embedding") == 0);
+  const Names waits = after(step, find(step, 5, "U tied embedding"));
+  CHECK(std::count(waits.begin(), waits.end(), "U head dense gradients") == 1);
+  const StepGraph one_stage =
+      write_step(example::model({4}, true), example::strategy({.pp = 1, .ep = 1, .dp = 2}, 1, 1));
+  const Names alone = names_of(one_stage, 0, TaskKind::kAllReduce);
+  CHECK(std::count(alone.begin(), alone.end(), "U tied embedding") == 0);
+}

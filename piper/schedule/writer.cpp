@@ -1,0 +1,170 @@
+#include <piper/schedule/writer.h>
+
+#include <algorithm>
+
+namespace piper::schedule {
+
+using graph::NewTask;
+using graph::SlotId;
+using graph::TaskId;
+using graph::TaskKind;
+
+namespace {
+
+constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kOptimizer) + 1;
+constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kRoutingGradient) + 1;
+constexpr int32_t kFirstLayer = -2;
+
+// The counter of `key` in a short list of pairs; returns what it was before.
+template <class Key>
+size_t count_up(std::vector<std::pair<Key, size_t>>& counters, const Key& key) {
+  for (auto& [known, count] : counters)
+    if (known == key) return count++;
+  counters.emplace_back(key, 1);
+  return 0;
+}
+
+template <class Id, class Entry>
+Id intern(std::vector<int32_t>& ids, size_t index, std::vector<Entry>& entries,
+          const Entry& entry) {
+  if (ids[index] < 0) {
+    ids[index] = static_cast<int32_t>(entries.size());
+    entries.push_back(entry);
+  }
+  return Id(ids[index]);
+}
+
+}  // namespace
+
+StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& strategy)
+    : model(model), strategy(strategy) {
+  step_.graph = graph::Graph(strategy.mesh.world());
+  const size_t num_layers = model.layers.size() - kFirstLayer;
+  segment_ids_.assign(kNumSegmentKinds * num_layers, -1);
+  shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * num_layers, -1);
+}
+
+graph::SegmentId StepWriter::id_of(const Segment& segment) {
+  const size_t layer = segment.layer - kFirstLayer;
+  return intern<graph::SegmentId>(segment_ids_,
+                                  layer * kNumSegmentKinds + static_cast<size_t>(segment.kind),
+                                  step_.segments, segment);
+}
+
+graph::SlotShape StepWriter::id_of(const SlotMeaning& meaning) {
+  const size_t layer = meaning.segment.layer - kFirstLayer;
+  const size_t segment = layer * kNumSegmentKinds + static_cast<size_t>(meaning.segment.kind);
+  return intern<graph::SlotShape>(shape_ids_,
+                                  segment * kNumSlotKinds + static_cast<size_t>(meaning.kind),
+                                  step_.slots, meaning);
+}
+
+graph::OperationId StepWriter::nth(std::vector<graph::OperationId>& operations, size_t n) {
+  while (operations.size() <= n) operations.push_back(step_.graph.new_operation());
+  return operations[n];
+}
+
+graph::OperationId StepWriter::exchange(graph::GroupId group, size_t n) {
+  if (exchanges_.size() <= group.index()) exchanges_.resize(group.index() + 1);
+  return nth(exchanges_[group.index()], n);
+}
+
+graph::OperationId StepWriter::message(Rank from, Rank to, size_t n) {
+  return nth(messages_[static_cast<uint64_t>(from.index()) << 32 | to.index()], n);
+}
+
+RankWriter::RankWriter(StepWriter& step, Rank rank)
+    : step_(step),
+      rank_(rank),
+      at_(strategy::coordinates(step.strategy.mesh, rank)),
+      expert_group_(step.graph().add_group(strategy::expert_group(step.strategy.mesh, rank))),
+      first_slot_(step.graph().slots().size()) {}
+
+void RankWriter::begin(graph::Phase phase, int32_t micro_batch) {
+  phase_ = phase;
+  micro_batch_ = micro_batch;
+}
+
+SlotId RankWriter::slot(SlotKind kind, const Segment& segment) {
+  writer_of_.push_back(TaskId::none());
+  return step_.graph().add_slot({.rank = rank_,
+                                 .shape = step_.id_of(SlotMeaning{kind, segment}),
+                                 .micro_batch = micro_batch_});
+}
+
+void RankWriter::wait_for_writers(NewTask& task, const Slots& slots) const {
+  TaskId last_computed = TaskId::none();
+  for (const SlotId slot : slots.reads) {
+    if (!slot.valid()) continue;
+    const TaskId writer = writer_of_[slot.index() - first_slot_];
+    if (!writer.valid()) continue;
+    if (step_.graph().task(writer).kind != TaskKind::kCompute)
+      task.dependencies.push_back(writer);
+    else
+      last_computed = std::max(last_computed, writer);
+  }
+  if (task.kind != TaskKind::kCompute) task.dependencies.push_back(last_computed);
+}
+
+TaskId RankWriter::write(NewTask task, const Slots& slots) {
+  task.rank = rank_;
+  task.phase = phase_;
+  task.micro_batch = micro_batch_;
+  task.reads = slots.reads;
+  task.writes = slots.writes;
+  task.frees = slots.frees;
+  wait_for_writers(task, slots);
+  const TaskId id = step_.graph().add(task);
+  for (const SlotId slot : slots.writes)
+    if (slot.valid()) writer_of_[slot.index() - first_slot_] = id;
+  return id;
+}
+
+TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
+                           const graph::ShortList<TaskId>& after) {
+  last_compute_ = write(
+      {.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after}, slots);
+  return last_compute_;
+}
+
+TaskId RankWriter::exchange(TaskKind kind, const Segment& segment, const Slots& slots,
+                            TaskId after) {
+  return write({.kind = kind,
+                .segment = step_.id_of(segment),
+                .operation = step_.exchange(expert_group_, count_up(num_exchanges_, expert_group_)),
+                .group = expert_group_,
+                .dependencies = {after}},
+               slots);
+}
+
+TaskId RankWriter::reduce(const Segment& segment, const std::vector<Rank>& members,
+                          const graph::ShortList<TaskId>& after) {
+  const graph::GroupId group = step_.graph().add_group(members);
+  return write({.kind = TaskKind::kAllReduce,
+                .segment = step_.id_of(segment),
+                .operation = step_.exchange(group, count_up(num_exchanges_, group)),
+                .group = group,
+                .dependencies = after},
+               {});
+}
+
+void RankWriter::send(int64_t stage, SlotId slot) {
+  const Rank peer = strategy::rank_at(step_.strategy.mesh, stage, at_.dp);
+  write({.kind = TaskKind::kSend,
+         .operation = step_.message(rank_, peer, count_up(num_messages_, std::pair(rank_, peer))),
+         .peer = peer},
+        {.reads = {slot}, .frees = {slot}});
+}
+
+SlotId RankWriter::receive(int64_t stage, const SlotMeaning& meaning) {
+  const Rank peer = strategy::rank_at(step_.strategy.mesh, stage, at_.dp);
+  const SlotId arrived = slot(meaning.kind, meaning.segment);
+  write({.kind = TaskKind::kReceive,
+         .operation = step_.message(peer, rank_, count_up(num_messages_, std::pair(peer, rank_))),
+         .peer = peer,
+         .dependencies = {last_compute_}},
+        {.writes = {arrived}});
+  return arrived;
+}
+
+}  // namespace piper::schedule

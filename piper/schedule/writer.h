@@ -1,0 +1,95 @@
+// What the lowering writes with: tables shared by all ranks (StepWriter) and one rank's tasks
+// (RankWriter), which finds out by itself what a task must wait for.
+#pragma once
+
+#include <piper/schedule/step.h>
+#include <piper/strategy/mesh.h>
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace piper::schedule {
+
+// Holds the step while it is written. The model and the strategy outlive it. Not thread-safe.
+class StepWriter {
+ public:
+  StepWriter(const model::Model& model, const strategy::Strategy& strategy);
+
+  const model::Model& model;
+  const strategy::Strategy& strategy;
+
+  graph::Graph& graph() { return step_.graph; }
+  StepGraph take() { return std::move(step_); }
+
+  graph::SegmentId id_of(const Segment& segment);
+  graph::SlotShape id_of(const SlotMeaning& meaning);
+
+  // All members of a group write the same exchanges in the same order, and two neighbours the same
+  // messages: the n-th of one is the n-th of the other. So n names the operation.
+  graph::OperationId exchange(graph::GroupId group, size_t n);
+  graph::OperationId message(Rank from, Rank to, size_t n);
+
+ private:
+  graph::OperationId nth(std::vector<graph::OperationId>& operations, size_t n);
+
+  StepGraph step_;
+  std::vector<int32_t> segment_ids_,
+      shape_ids_;  // by everything that tells two apart; -1: not yet used
+  std::vector<std::vector<graph::OperationId>> exchanges_;                  // by group
+  std::unordered_map<uint64_t, std::vector<graph::OperationId>> messages_;  // by from and to
+};
+
+// What a task reads, writes and frees, in the order that step.h fixes.
+struct Slots {
+  graph::ShortList<graph::SlotId> reads, writes, frees;  // none() entries are left out
+};
+
+// Writes one rank's tasks, in order. A task depends on the communication tasks that wrote what it
+// reads; a communication task depends also on the last compute task that wrote some of it (compute
+// tasks wait for each other anyway).
+class RankWriter {
+ public:
+  RankWriter(StepWriter& step, Rank rank);
+
+  StepWriter& step() { return step_; }
+  Rank rank() const { return rank_; }
+  const strategy::Coordinates& at() const { return at_; }
+
+  // What the tasks and slots that follow belong to.
+  void begin(graph::Phase phase, int32_t micro_batch);
+
+  graph::SlotId slot(SlotKind kind, const Segment& segment);
+  graph::TaskId compute(const Segment& segment, const Slots& slots,
+                        const graph::ShortList<graph::TaskId>& after = {});
+  // Between the ranks of the expert group. `segment` is the one whose rows (or counts) move.
+  graph::TaskId exchange(graph::TaskKind kind, const Segment& segment, const Slots& slots,
+                         graph::TaskId after = graph::TaskId::none());
+  // Sums over `members`, which are the same on all of them.
+  graph::TaskId reduce(const Segment& segment, const std::vector<Rank>& members,
+                       const graph::ShortList<graph::TaskId>& after);
+  // Sends the slot to the rank of the same data index on another stage, and frees it.
+  void send(int64_t stage, graph::SlotId slot);
+  graph::SlotId receive(int64_t stage,
+                        const SlotMeaning& meaning);  // after the last compute task written
+
+  graph::TaskId last_compute() const { return last_compute_; }
+
+ private:
+  graph::TaskId write(graph::NewTask task, const Slots& slots);
+  void wait_for_writers(graph::NewTask& task, const Slots& slots) const;
+
+  StepWriter& step_;
+  Rank rank_;
+  strategy::Coordinates at_;
+  graph::GroupId expert_group_;
+  graph::Phase phase_ = graph::Phase::kForward;
+  int32_t micro_batch_ = -1;
+  graph::TaskId last_compute_ = graph::TaskId::none();
+  size_t first_slot_;                     // slots of this rank are numbered from here
+  std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_
+  std::vector<std::pair<graph::GroupId, size_t>> num_exchanges_;
+  std::vector<std::pair<std::pair<Rank, Rank>, size_t>> num_messages_;  // at most four pairs
+};
+
+}  // namespace piper::schedule
