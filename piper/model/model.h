@@ -58,13 +58,12 @@ struct Attention {
   QkNorm qk_norm = QkNorm::kNone;
   bool rotary = true;        // false: a layer without positions (Llama 4)
   int64_t window = 0;        // sliding or chunked attention span in tokens; 0 = full causal
+  bool chunked = false;      // the window starts anew at every multiple of its span (Llama 4)
   LatentAttention latent;    // kLatent only
   GatedDeltaAttention delta; // kGatedDelta only
 
   bool operator==(const Attention&) const = default;
 };
-
-
 
 enum class Score { kSoftmax, kSigmoid };
 
@@ -72,21 +71,25 @@ enum class Score { kSoftmax, kSigmoid };
 struct FeedForward {
   int64_t ffn = 0;             // intermediate size of the dense MLP, or of one routed expert
   int64_t num_matrices = 3;    // 3 = SwiGLU (gate, up, down), 2 = up, down (ERRATA Piper 2)
-  bool bias = false;
+  bool bias = false;           // of the dense MLP, or of the shared experts
   // --- mixture only ---
+  bool expert_bias = false;    // biases in every routed expert (gpt-oss)
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t shared_ffn = 0;      // intermediate size of all shared experts together; 0 = none
   bool shared_gate = false;    // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
   bool router_bias = false;    // bias added to the router's logits (gpt-oss)
   bool selection_bias = false; // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
+  bool selection_bias_is_parameter = false;  // ... except where it is stored as one (ERNIE 4.5)
   Score score = Score::kSoftmax;
   bool normalise_top_k = false;  // selected probabilities divided by their sum
   double routed_scaling = 1.0;
   int64_t num_groups = 1, top_groups = 1;  // group-limited routing
   bool is_moe() const { return num_experts > 0; }
-  // Residual dense MLP beside the mixture (Arctic); 0 = none.
+  // Residual dense MLP beside the mixture (Arctic); 0 = none. Shared experts and this one have 3 or 2 matrices as
+  // stated by num_dense_matrices.
   int64_t parallel_dense_ffn = 0;
+  int64_t num_dense_matrices = 3;
 
   bool operator==(const FeedForward&) const = default;
 };
@@ -116,13 +119,16 @@ struct Model {
   std::vector<Layer> layers;
   double norm_epsilon = 1e-6;
   bool norm_has_bias = false;  // LayerNorm with bias instead of RMSNorm
+  bool final_norm = true;      // the norm before the head has a weight (OLMo's has none)
   Rope rope;
   int64_t max_positions = 0;      // 0 = not stated
   double router_aux_coefficient = 0.0;
   double initializer_range = 0.02;
   int64_t num_next_token_layers = 0;  // multi-token-prediction layers of the checkpoint, counted apart
   std::string activation = "silu";
+  std::string source;             // where the shapes come from, when the document says so (built-ins do)
   std::vector<std::string> ignored_keys;  // keys of the config that were not understood (and change no shape we know of)
+  std::vector<std::string> assumptions;   // what the document leaves open and how it was read, one line each
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   int64_t num_moe_layers() const;

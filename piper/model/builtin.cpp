@@ -1,0 +1,68 @@
+// load_model: the built-ins (configs/models, built into the library), files and folders.
+#include <embedded/models.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/base/suggest.h>
+#include <piper/model/import.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace piper::model {
+namespace {
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// "…/DeepSeek-V3/config.json" is called DeepSeek-V3, "…/DeepSeek-V3.config.json" too.
+std::string name_of(const std::filesystem::path& path) {
+  std::string name = path.filename().string();
+  if (name == "config.json") {
+    const std::string folder = std::filesystem::absolute(path).lexically_normal().parent_path().filename().string();
+    return folder.empty() ? name : folder;
+  }
+  for (const std::string_view ending : {".config.json", ".json"})
+    if (name.size() > ending.size() && name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  return name;
+}
+
+bool looks_like_a_path(const std::string& text) {
+  std::error_code error;
+  return text.find('/') != std::string::npos || text.ends_with(".json") || std::filesystem::exists(text, error);
+}
+
+}  // namespace
+
+std::vector<std::string> builtin_models() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile& file : embedded::models()) names.emplace_back(file.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Model load_model(const std::string& name_or_path) {
+  const std::string wanted = lower(name_or_path);
+  for (const EmbeddedFile& file : embedded::models()) {
+    if (file.name != wanted) continue;
+    const std::string source = fmt::format("built-in model {}", file.name);
+    Model model = import_config(parse_json(file.text, source), source);
+    model.name = file.name;
+    return model;
+  }
+  if (looks_like_a_path(name_or_path)) {
+    std::filesystem::path path = name_or_path;
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) path /= "config.json";
+    Model model = import_config(read_json_file(path), path.string());
+    model.name = name_of(path);
+    return model;
+  }
+  const std::vector<std::string> names = builtin_models();
+  throw InvalidInput(fmt::format("model '{}' is not known; allowed: a config.json, a folder holding one, or one of {}{}",
+                                 name_or_path, fmt::join(names, ", "), did_you_mean(wanted, names)));
+}
+
+}  // namespace piper::model

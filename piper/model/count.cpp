@@ -1,0 +1,143 @@
+#include <piper/model/count.h>
+
+namespace piper::model {
+namespace {
+
+int64_t qk_norm_parameters(const Attention& a) {
+  switch (a.qk_norm) {
+    case QkNorm::kNone:
+    case QkNorm::kUnweighted:
+      return 0;
+    case QkNorm::kPerHead:
+      return 2 * a.head_dim;
+    case QkNorm::kFull:
+      return (a.num_heads + a.num_kv_heads) * a.head_dim;
+  }
+  return 0;
+}
+
+int64_t grouped_parameters(int64_t hidden, const Attention& a) {
+  const int64_t query = a.num_heads * a.head_dim * (a.output_gate ? 2 : 1);
+  const int64_t key = a.num_kv_heads * a.head_dim;
+  const int64_t weights = hidden * (query + 2 * key + a.num_heads * a.head_dim);
+  const int64_t biases = (a.query_bias ? query : 0) + (a.key_bias ? key : 0) +
+                         (a.value_bias ? key : 0) + (a.output_bias ? hidden : 0);
+  return weights + biases + (a.sinks ? a.num_heads : 0) + qk_norm_parameters(a);
+}
+
+// The biases of a low-rank projection sit on its first factor (DeepSeek's q_a_proj, kv_a_proj_with_mqa).
+int64_t latent_parameters(int64_t hidden, const Attention& a) {
+  const LatentAttention& l = a.latent;
+  const int64_t query = a.num_heads * (l.nope_head_dim + l.rope_head_dim);
+  const int64_t low_rank = l.key_value_rank + l.rope_head_dim;
+  int64_t total = l.query_rank > 0 ? hidden * l.query_rank + l.query_rank + l.query_rank * query
+                                   : hidden * query;
+  total += hidden * low_rank + l.key_value_rank;
+  total += l.key_value_rank * a.num_heads * (l.nope_head_dim + l.value_head_dim);
+  total += a.num_heads * l.value_head_dim * hidden;
+  total += (a.query_bias ? l.query_rank : 0) + (a.key_bias ? low_rank : 0) +
+           (a.output_bias ? hidden : 0);
+  if (l.index_heads > 0)  // queries from the low rank, one key head with a LayerNorm, head weights
+    total += l.query_rank * l.index_heads * l.index_head_dim + hidden * l.index_head_dim +
+             2 * l.index_head_dim + hidden * l.index_heads;
+  return total;
+}
+
+// Projections to q, k, v, z and to the two gates b, a; a depthwise convolution over q, k, v; a decay and a step
+// size a head; a norm over the head's values; the way out.
+int64_t gated_delta_parameters(int64_t hidden, const GatedDeltaAttention& g) {
+  const int64_t key = g.key_heads * g.key_head_dim;
+  const int64_t value = g.value_heads * g.value_head_dim;
+  return hidden * (2 * key + 2 * value + 2 * g.value_heads) + (2 * key + value) * g.conv_kernel +
+         2 * g.value_heads + g.value_head_dim + value * hidden;
+}
+
+int64_t attention_parameters(int64_t hidden, const Attention& a) {
+  switch (a.kind) {
+    case AttentionKind::kGrouped:
+      return grouped_parameters(hidden, a);
+    case AttentionKind::kLatent:
+      return latent_parameters(hidden, a);
+    case AttentionKind::kGatedDelta:
+      return gated_delta_parameters(hidden, a.delta);
+  }
+  return 0;
+}
+
+int64_t mlp_parameters(int64_t hidden, int64_t ffn, int64_t num_matrices, bool bias) {
+  if (ffn == 0) return 0;
+  return num_matrices * hidden * ffn + (bias ? (num_matrices - 1) * ffn + hidden : 0);
+}
+
+int64_t router_parameters(int64_t hidden, const FeedForward& f) {
+  return f.num_experts * hidden + (f.router_bias ? f.num_experts : 0) +
+         (f.selection_bias && f.selection_bias_is_parameter ? f.num_experts : 0) +
+         (f.shared_gate ? hidden : 0);
+}
+
+// One layer of the model's kind, two projections' worth of joining (2 hidden -> hidden), three norms; embedding and
+// head are the model's own (DeepSeek-V3, section 2.2).
+int64_t next_token_layer_parameters(const Model& model) {
+  if (model.num_next_token_layers == 0 || model.layers.empty()) return 0;
+  const int64_t layer = count_layer(model, model.layers.back()).total();
+  return model.num_next_token_layers * (layer + 2 * model.hidden * model.hidden + 3 * model.hidden);
+}
+
+}  // namespace
+
+int64_t Parameters::total() const { return sum().total() + embedding + head + final_norm; }
+
+LayerParameters Parameters::sum() const {
+  LayerParameters sum;
+  for (const LayerParameters& layer : layers) {
+    sum.attention += layer.attention;
+    sum.router += layer.router;
+    sum.routed_experts += layer.routed_experts;
+    sum.shared_experts += layer.shared_experts;
+    sum.dense_mlp += layer.dense_mlp;
+    sum.norms += layer.norms;
+  }
+  return sum;
+}
+
+LayerParameters count_layer(const Model& model, const Layer& layer) {
+  const FeedForward& f = layer.feed_forward;
+  LayerParameters out;
+  out.attention = attention_parameters(model.hidden, layer.attention);
+  out.norms = layer.num_norms * model.hidden * (model.norm_has_bias ? 2 : 1);
+  if (!f.is_moe()) {
+    out.dense_mlp = mlp_parameters(model.hidden, f.ffn, f.num_matrices, f.bias);
+    return out;
+  }
+  out.router = router_parameters(model.hidden, f);
+  out.routed_experts =
+      f.num_experts * mlp_parameters(model.hidden, f.ffn, f.num_matrices, f.expert_bias);
+  out.shared_experts =
+      mlp_parameters(model.hidden, f.shared_ffn, f.num_dense_matrices, f.bias) +
+      mlp_parameters(model.hidden, f.parallel_dense_ffn, f.num_dense_matrices, f.bias);
+  return out;
+}
+
+Parameters count_parameters(const Model& model) {
+  Parameters out;
+  for (const Layer& layer : model.layers) out.layers.push_back(count_layer(model, layer));
+  out.embedding = (model.vocabulary + model.learned_positions) * model.hidden;
+  out.head = (model.tied_embeddings ? 0 : model.vocabulary * model.hidden) +
+             (model.lm_head_bias ? model.vocabulary : 0);
+  out.final_norm = model.final_norm ? model.hidden * (model.norm_has_bias ? 2 : 1) : 0;
+  out.next_token_layers = next_token_layer_parameters(model);
+  return out;
+}
+
+int64_t active_parameters(const Model& model, bool with_embedding) {
+  const Parameters parameters = count_parameters(model);
+  int64_t active = parameters.total();
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const FeedForward& f = model.layers[i].feed_forward;
+    if (f.is_moe())
+      active -= parameters.layers[i].routed_experts / f.num_experts * (f.num_experts - f.top_k);
+  }
+  return with_embedding || model.tied_embeddings ? active : active - parameters.embedding;
+}
+
+}  // namespace piper::model

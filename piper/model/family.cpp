@@ -1,0 +1,142 @@
+#include <piper/model/family.h>
+
+#include <array>
+#include <utility>
+
+namespace piper::model {
+namespace {
+
+constexpr auto kPerHead = QkNorm::kPerHead;
+constexpr auto kFull = QkNorm::kFull;
+constexpr auto kQkv = Biases::kQueryKeyValue;
+constexpr auto kAll = Biases::kAll;
+constexpr auto kSigmoid = Score::kSigmoid;
+
+// What DeepSeek-V3 and its descendants share.
+constexpr FamilyTraits sigmoid_router(std::string_view model_type) {
+  return {.model_type = model_type, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true};
+}
+
+constexpr FamilyTraits kFamilies[] = {
+    // --- mixtures ---
+    {.model_type = "mixtral", .normalise_top_k = true, .auxiliary = 0.001, .rope_theta = 1e6},
+    {.model_type = "qwen2_moe", .bias_when_asked = kQkv, .bias_default = kQkv, .shared_gate = true,
+     .auxiliary = 0.001},
+    {.model_type = "qwen3_moe", .qk_norm = kPerHead, .auxiliary = 0.001},
+    {.model_type = "qwen3_next", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .normalise_top_k = true,
+     .shared_gate = true, .auxiliary = 0.001, .rope_partial = 0.25},
+    {.model_type = "qwen3_5_moe", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .normalise_top_k = true,
+     .shared_gate = true, .auxiliary = 0.001, .rope_partial = 0.25},
+    {.model_type = "qwen3_5", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .rope_partial = 0.25},
+    {.model_type = "olmoe", .qk_norm = kFull, .auxiliary = 0.01},
+    {.model_type = "flex_olmo", .qk_norm = kFull, .auxiliary = 0.01, .rope_theta = 5e5},
+    {.model_type = "deepseek"},
+    {.model_type = "deepseek_v2"},
+    sigmoid_router("deepseek_v3"),
+    sigmoid_router("deepseek_v32"),
+    sigmoid_router("kimi_k2"),
+    sigmoid_router("glm4_moe_lite"),
+    sigmoid_router("glm_moe_dsa"),
+    {.model_type = "glm4_moe", .bias_when_asked = kQkv, .qk_norm = kPerHead, .qk_norm_by_key = true,
+     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .rope_partial = 0.5},
+    {.model_type = "solar_open", .bias_when_asked = kQkv, .qk_norm = kPerHead, .qk_norm_by_key = true,
+     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .rope_theta = 1e6},
+    {.model_type = "dots1", .qk_norm = kPerHead, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true},
+    {.model_type = "exaone_moe", .qk_norm = kPerHead, .normalise_top_k = true, .score = kSigmoid,
+     .selection_bias = true},
+    {.model_type = "hy_v3", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .score = kSigmoid,
+     .selection_bias = true, .rope_theta = 11158840.0},
+    {.model_type = "mellum", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .auxiliary = 0.001},
+    {.model_type = "minimax_m2", .qk_norm = kFull, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true,
+     .auxiliary = 0.001, .rope_theta = 5e6},
+    {.model_type = "afmoe", .qk_norm = kPerHead, .head_dim = 128, .output_gate = true, .num_norms = 4,
+     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .selection_bias_is_parameter = true},
+    {.model_type = "ernie4_5_moe", .tied = true, .normalise_top_k = true, .selection_bias = true,
+     .selection_bias_is_parameter = true, .auxiliary = 0.001, .rope_theta = 5e5},
+    {.model_type = "gpt_oss", .bias_default = kAll, .head_dim = 64, .sinks = true, .normalise_top_k = true,
+     .router_bias = true, .expert_bias = true, .auxiliary = 0.9, .rope_theta = 150000.0},
+    {.model_type = "llama4", .qk_norm = QkNorm::kUnweighted, .qk_norm_by_key = true, .qk_norm_key_default = true,
+     .head_dim = 128, .chunked_without_nope = true, .score = kSigmoid, .shared_experts = 1, .auxiliary = 0.001,
+     .rope_theta = 5e5},
+    {.model_type = "granitemoe", .normalise_top_k = true, .auxiliary = 0.001},
+    {.model_type = "granitemoeshared", .normalise_top_k = true, .auxiliary = 0.001},
+    {.model_type = "granitemoe_swa", .sinks = true, .normalise_top_k = true, .auxiliary = 0.001},
+    {.model_type = "phimoe", .norm_bias = true, .auxiliary = 0.001, .rope_theta = 1e6},
+    {.model_type = "hunyuan_v1_moe", .qk_norm = kPerHead, .normalise_top_k = true},
+    {.model_type = "aria", .normalise_top_k = true},
+    {.model_type = "cohere2_moe", .num_norms = 1, .tied = true, .normalise_top_k = true},
+    {.model_type = "dbrx", .num_norms = 2, .normalise_top_k = true, .auxiliary = 0.05},
+    {.model_type = "arctic", .num_norms = 3, .normalise_top_k = true, .auxiliary = 0.001,
+     .parallel_dense_over_hidden = 1},
+    // --- dense ---
+    {.model_type = "llama"},
+    {.model_type = "mistral"},
+    {.model_type = "ministral"},
+    {.model_type = "ministral3"},
+    {.model_type = "qwen2", .bias_when_asked = kQkv, .bias_default = kQkv},
+    {.model_type = "qwen3", .qk_norm = kPerHead, .head_dim = 128},
+    {.model_type = "gemma", .head_dim = 256, .tied = true},
+    {.model_type = "gemma2", .head_dim = 256, .windows_alternate = true, .num_norms = 4, .tied = true},
+    {.model_type = "gemma3", .qk_norm = kPerHead, .head_dim = 256, .num_norms = 4, .tied = true, .rope_theta = 1e6},
+    {.model_type = "vaultgemma", .head_dim = 256, .windows_alternate = true, .tied = true},
+    {.model_type = "glm", .bias_when_asked = kQkv, .bias_default = kQkv, .head_dim = 128, .rope_partial = 0.5},
+    {.model_type = "glm4", .bias_when_asked = kQkv, .bias_default = kQkv, .head_dim = 128, .num_norms = 4,
+     .rope_partial = 0.5},
+    {.model_type = "olmo", .num_norms = 0, .final_norm = false},
+    {.model_type = "olmo2", .qk_norm = kFull},
+    {.model_type = "olmo3", .qk_norm = kFull},
+    {.model_type = "exaone4", .qk_norm = kPerHead},
+    {.model_type = "ernie4_5", .head_dim = 128, .tied = true, .rope_theta = 5e5},
+    {.model_type = "smollm3", .tied = true, .rope_theta = 2e6},
+    {.model_type = "seed_oss", .bias_when_asked = kQkv, .bias_default = kQkv, .head_dim = 128},
+    {.model_type = "phi3"},
+    {.model_type = "phi", .bias_default = kAll, .num_norms = 1, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
+     .head_bias = true, .rope_partial = 0.5},
+    {.model_type = "starcoder2", .num_norms = 2, .norm_bias = true, .num_matrices = 2, .tied = true},
+    {.model_type = "stablelm", .bias_when_asked = kQkv, .norm_bias = true, .rope_partial = 0.25},
+    {.model_type = "cohere", .qk_norm = kFull, .qk_norm_by_key = true, .num_norms = 1, .tied = true},
+    {.model_type = "cohere2", .num_norms = 1, .tied = true},
+    {.model_type = "granite"},
+    {.model_type = "granite_swa", .sinks = true, .tied = true},
+    {.model_type = "arcee", .num_matrices = 2},
+    {.model_type = "nemotron", .norm_bias = true, .num_matrices = 2, .rope_partial = 0.5},
+    {.model_type = "jais2", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true},
+    {.model_type = "helium", .bias_when_asked = kQkv, .head_dim = 128},
+    {.model_type = "hunyuan_v1_dense", .qk_norm = kPerHead},
+    {.model_type = "hyperclovax"},
+    {.model_type = "internlm3"},
+    {.model_type = "iquestcoder"},
+    {.model_type = "cwm", .head_dim = 128},
+    {.model_type = "nanochat", .qk_norm = QkNorm::kUnweighted, .num_norms = 0, .final_norm = false, .num_matrices = 2},
+    {.model_type = "youtu", .tied = true},
+    {.model_type = "minicpm3", .tied = true},
+    {.model_type = "gpt2", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true, .tied = true,
+     .learned_positions = true, .ffn_over_hidden = 4},
+    {.model_type = "gpt_neox", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
+     .rope_partial = 0.25},
+    {.model_type = "opt", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true, .tied = true,
+     .learned_positions = true, .position_offset = 2},
+};
+
+struct RefusedFamily {
+  std::string_view model_type;
+  std::string_view why;
+};
+
+constexpr RefusedFamily kRefused[] = {
+    {"x", "x"},
+};
+
+}  // namespace
+
+Family find_family(std::string_view model_type) {
+  constexpr std::string_view kText = "_text";
+  if (model_type.ends_with(kText)) model_type.remove_suffix(kText.size());
+  for (const FamilyTraits& traits : kFamilies)
+    if (traits.model_type == model_type) return {traits, true, ""};
+  for (const RefusedFamily& refused : kRefused)
+    if (refused.model_type == model_type) return {{}, true, std::string(refused.why)};
+  return {};
+}
+
+}  // namespace piper::model

@@ -1,0 +1,69 @@
+// What a family of models implies without its config.json saying so ("Qwen3 normalises q and k a head"), as a table.
+// Everything here is a default: a key of the config that states the same thing wins.
+// Source: the modeling files of `transformers` 5.23; tests/oracle_parameters.py holds the table to them.
+#pragma once
+
+#include <piper/model/model.h>
+
+#include <string>
+#include <string_view>
+
+namespace piper::model {
+
+// Which projections of attention carry a bias.
+enum class Biases { kNone, kQueryKeyValue, kAll };
+
+struct FamilyTraits {
+  std::string_view model_type;
+
+  // --- attention ---
+  Biases bias_when_asked = Biases::kAll;  // what `attention_bias: true` means
+  Biases bias_default = Biases::kNone;    // without the key
+  QkNorm qk_norm = QkNorm::kNone;
+  bool qk_norm_by_key = false;            // only when use_qk_norm / qk_layernorm says so
+  bool qk_norm_key_default = false;       // ... and its value when absent
+  int64_t head_dim = 0;                   // when the key is absent; 0 = hidden / heads
+  bool output_gate = false;
+  bool sinks = false;
+  bool chunked_without_nope = false;      // Llama 4: layers with positions attend in chunks, every fourth has none
+  bool windows_alternate = false;         // Gemma 2: without layer_types, even layers slide
+
+  // --- the block ---
+  int64_t num_norms = 2;                  // weighted norms of the residual stream a layer
+  bool norm_bias = false;                 // LayerNorm with bias
+  bool final_norm = true;
+  int64_t num_matrices = 3;               // 3 gate, up, down; 2 up, down
+  bool mlp_bias = false;                  // when the key is absent
+  bool tied = false;                      // when the key is absent
+  bool head_bias = false;
+  bool learned_positions = false;
+  int64_t position_offset = 0;            // extra rows of the position table (OPT: 2)
+  int64_t ffn_over_hidden = 0;            // feed-forward width when the key is absent, in units of hidden
+
+  // --- mixture ---
+  bool normalise_top_k = false;
+  Score score = Score::kSoftmax;
+  bool selection_bias = false;
+  bool selection_bias_is_parameter = false;
+  bool router_bias = false;
+  bool expert_bias = false;
+  bool shared_gate = false;
+  int64_t shared_experts = 0;             // when no key says how many
+  double auxiliary = 0.0;                 // router_aux_loss_coef when the key is absent
+  int64_t parallel_dense_over_hidden = 0; // Arctic: a dense MLP beside the mixture, in units of hidden
+
+  // --- positions ---
+  double rope_theta = 10000.0;            // when the key is absent
+  double rope_partial = 1.0;
+};
+
+struct Family {
+  FamilyTraits traits;
+  bool known = false;       // false: traits are the commonest ones
+  std::string refused;      // why models of this type cannot be described; "" = they can
+};
+
+// `model_type` as written; a "_text" at its end does not matter.
+Family find_family(std::string_view model_type);
+
+}  // namespace piper::model

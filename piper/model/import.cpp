@@ -1,0 +1,135 @@
+#include <piper/model/import.h>
+
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/model/count.h>
+#include <piper/model/import_parts.h>
+
+namespace piper::model {
+namespace {
+
+constexpr Spellings kHidden = {"hidden_size", "n_embd", "d_model", "hidden_dim"};
+constexpr Spellings kLayers = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"};
+
+void import_ties(Import& in) {
+  auto tied = in.keys.boolean({"tie_word_embeddings"});
+  if (!tied) tied = in.keys.outer_boolean("tie_word_embeddings");
+  in.model.tied_embeddings = tied.value_or(in.family.tied);
+  if (!tied && !in.known_family)
+    in.model.assumptions.push_back("tie_word_embeddings is not given: embedding and head are counted apart");
+  in.model.lm_head_bias = in.keys.boolean({"lm_head_bias"}).value_or(in.family.head_bias);
+}
+
+void import_norms(Import& in) {
+  static constexpr Spellings kEpsilon = {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
+                                  "layernorm_epsilon", "layer_norm_rms_epsilon"};
+  const auto epsilon = in.keys.number(kEpsilon, 0.0, 1.0);
+  in.model.norm_epsilon = epsilon.value_or(1e-6);
+  if (!epsilon) in.model.assumptions.push_back("no epsilon of the norms is given: 1e-6");
+  in.model.norm_has_bias = in.family.norm_bias;
+  in.model.final_norm = in.family.final_norm;
+  int64_t num_norms = in.family.num_norms;
+  // One norm feeds attention and feed-forward when they run side by side (StableLM).
+  if (in.keys.boolean({"use_parallel_residual"}).value_or(false) && in.family.model_type != "gpt_neox") num_norms = 1;
+  if (in.keys.boolean({"use_post_norm"}).value_or(false)) num_norms += 2;
+  for (Layer& layer : in.model.layers) layer.num_norms = num_norms;
+}
+
+void import_rest(Import& in) {
+  in.model.initializer_range = in.keys.number({"initializer_range", "init_std"}, 0.0, 1e3).value_or(0.02);
+  in.model.num_next_token_layers =
+      in.keys.integer({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers"}, 0, 64).value_or(0);
+  const auto activation = in.keys.text({"hidden_act", "hidden_activation", "activation_function", "act_fn"});
+  in.model.activation = activation.value_or("silu");
+}
+
+// What a config.json has no key for: the object "piper" of our own built-ins.
+void import_own_keys(Import& in) {
+  const Json* own = in.keys.object({"piper"});
+  if (own == nullptr) return;
+  ObjectReader reader(*own, in.keys.path({"piper"}), in.keys.problems());
+  in.model.source = reader.text("source", "");
+  if (const Json* assumed = reader.array("assumed"))
+    for (const Json& line : *assumed) {
+      if (line.is_string()) in.model.assumptions.push_back(line.get<std::string>());
+      else reader.problem("assumed", "holds " + quote(line) + "; allowed: strings");
+    }
+  const int64_t expert_matrices = reader.integer("matrices_per_expert", 2, 3, 0);
+  const int64_t dense_matrices = reader.integer("matrices_per_dense_mlp", 2, 3, 0);
+  const int64_t num_norms = reader.integer("norms_per_layer", 0, 8, -1);
+  for (Layer& layer : in.model.layers) {
+    FeedForward& f = layer.feed_forward;
+    if (expert_matrices > 0 && f.is_moe()) f.num_matrices = expert_matrices;
+    if (dense_matrices > 0) (f.is_moe() ? f.num_dense_matrices : f.num_matrices) = dense_matrices;
+    if (num_norms >= 0) layer.num_norms = num_norms;
+  }
+  reader.refuse_unknown();
+}
+
+// In floating point, where nothing overflows: counts must fit 64 bits.
+void check_size(const Model& model, Problems* problems) {
+  double total = 2.0 * static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden);
+  for (const Layer& layer : model.layers) {
+    const FeedForward& f = layer.feed_forward;
+    const Attention& a = layer.attention;
+    const auto hidden = static_cast<double>(model.hidden);
+    const auto experts = static_cast<double>(std::max<int64_t>(1, f.num_experts));
+    const auto ranks = static_cast<double>(a.latent.query_rank + a.latent.key_value_rank);
+    const auto head_dims = static_cast<double>(a.head_dim + a.latent.value_head_dim);
+    const auto delta = static_cast<double>(a.delta.key_heads * a.delta.key_head_dim) +
+                       static_cast<double>(a.delta.value_heads * a.delta.value_head_dim);
+    total += 4 * hidden * (experts * static_cast<double>(f.ffn) + static_cast<double>(f.shared_ffn) + 2 * delta);
+    total += 4 * (hidden + ranks) * static_cast<double>(a.num_heads) * head_dims;
+  }
+  if (total > 1e17)
+    problems->add(fmt::format("describes a model of about {:.1e} parameters; allowed: at most 1e17", total));
+}
+
+FamilyTraits traits_of(Keys& keys, Problems* problems, Model& model, bool& known) {
+  const auto type = keys.text({"model_type"});
+  model.family = type.value_or("");
+  const Family family = find_family(model.family);
+  known = family.known;
+  if (!family.refused.empty())
+    problems->add(keys.path({"model_type"}),
+                  fmt::format("is '{}', which Piper cannot describe: {}", model.family, family.refused));
+  if (!type) model.assumptions.push_back("no model_type is given: shapes follow the other keys alone");
+  else if (!known)
+    model.assumptions.push_back(fmt::format("model_type '{}' is not known: shapes follow the other keys alone",
+                                            model.family));
+  return family.traits;
+}
+
+}  // namespace
+
+Model import_config(const Json& config, const std::string& source) {
+  Problems problems(source);
+  if (!config.is_object()) {
+    ObjectReader(config, "", &problems);
+    problems.finish();
+  }
+  Keys keys(config, &problems);
+  Model model;
+  model.name = source;
+  bool known = false;
+  const FamilyTraits traits = traits_of(keys, &problems, model, known);
+  if (!problems.empty()) problems.finish();
+  model.hidden = keys.required_integer(kHidden, 1, kMaxHidden);
+  model.vocabulary = keys.required_integer({"vocab_size", "n_vocab"}, 1, kMaxFfn);
+  model.layers.resize(static_cast<size_t>(keys.required_integer(kLayers, 1, kMaxLayers)));
+  Import in{keys, traits, known, model};
+  import_attention(in);
+  import_windows(in);
+  import_feed_forward(in);
+  import_positions(in);
+  import_norms(in);
+  import_ties(in);
+  import_rest(in);
+  import_own_keys(in);
+  sort_unread_keys(in);
+  if (problems.empty()) check_size(model, &problems);
+  problems.finish();
+  return model;
+}
+
+}  // namespace piper::model

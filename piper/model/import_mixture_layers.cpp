@@ -1,0 +1,72 @@
+// Which layers are mixtures: every family has a rule of its own, and they combine.
+#include <fmt/format.h>
+#include <piper/model/import_parts.h>
+
+#include <algorithm>
+
+namespace piper::model {
+namespace {
+
+// moe_layer_freq: every n-th layer counted from 0 (DeepSeek), or 0/1 a layer (MiMo, Moonlight).
+void apply_frequency(Import& in, std::vector<bool>& moe) {
+  static constexpr Spellings kKey = {"moe_layer_freq"};
+  if (!in.keys.has(kKey)) return;
+  const auto num_layers = static_cast<int64_t>(moe.size());
+  const std::vector<int64_t> values = in.keys.integers_by_layer(kKey, 0, kMaxLayers, num_layers);
+  const bool listed = std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end() ||
+                      std::count(values.begin(), values.end(), 0) > 0;
+  for (size_t i = 0; i < moe.size() && i < values.size(); ++i)
+    moe[i] = moe[i] && (listed ? values[i] != 0 : static_cast<int64_t>(i) % values[i] == 0);
+}
+
+// The last layer of every group of n.
+void apply_step(Import& in, std::vector<bool>& moe) {
+  const auto step = in.keys.integer({"decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval",
+                                     "moe_layer_frequency"},
+                                    1, kMaxLayers);
+  if (!step) return;
+  for (size_t i = 0; i < moe.size(); ++i) moe[i] = moe[i] && static_cast<int64_t>(i + 1) % *step == 0;
+}
+
+void apply_range(Import& in, std::vector<bool>& moe) {
+  const auto num_layers = static_cast<int64_t>(moe.size());
+  const int64_t first =
+      in.keys.integer({"first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "n_dense_layers"}, 0,
+                      kMaxLayers).value_or(0);
+  int64_t last = in.keys.integer({"moe_layer_end_index"}, -1, kMaxLayers).value_or(-1);
+  if (last < 0) last = num_layers - 1;
+  for (int64_t i = 0; i < num_layers; ++i)
+    if (i < first || i > last) moe[static_cast<size_t>(i)] = false;
+}
+
+void apply_lists(Import& in, std::vector<bool>& moe) {
+  const auto num_layers = static_cast<int64_t>(moe.size());
+  for (const int64_t layer : in.keys.integers({"mlp_only_layers"}, 0, num_layers - 1))
+    moe[static_cast<size_t>(layer)] = false;
+  if (in.keys.has({"moe_layers"})) {
+    std::vector<bool> listed(moe.size(), false);
+    for (const int64_t layer : in.keys.integers({"moe_layers"}, 0, num_layers - 1))
+      listed[static_cast<size_t>(layer)] = true;
+    moe = listed;
+  }
+  const std::vector<std::string> types = in.keys.texts_by_layer({"mlp_layer_types"}, num_layers);
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] != "sparse" && types[i] != "dense")
+      in.keys.problems()->add(fmt::format("{}[{}]", in.keys.path({"mlp_layer_types"}), i),
+                              fmt::format("is '{}'; allowed: dense, sparse", types[i]));
+    moe[i] = types[i] == "sparse";
+  }
+}
+
+}  // namespace
+
+std::vector<bool> mixture_layers(Import& in) {
+  std::vector<bool> moe(in.model.layers.size(), true);
+  apply_frequency(in, moe);
+  apply_step(in, moe);
+  apply_range(in, moe);
+  apply_lists(in, moe);
+  return moe;
+}
+
+}  // namespace piper::model

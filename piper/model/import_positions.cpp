@@ -1,0 +1,76 @@
+// Where positions come from: rotary embeddings (old keys rope_theta + rope_scaling, new rope_parameters) or a table.
+#include <fmt/format.h>
+#include <piper/model/import_parts.h>
+
+#include <array>
+
+namespace piper::model {
+namespace {
+
+constexpr double kMaxTheta = 1e15;
+
+std::string scaling_kind(ObjectReader& rope) {
+  // "type" is the older spelling; configs in the wild carry both.
+  const std::string older = rope.text("type", "default");
+  const std::string kind = rope.text("rope_type", older);
+  if (kind == "default" || kind == "mrope") return "none";
+  if (kind == "su") return "longrope";
+  for (const char* known : {"none", "linear", "llama3", "yarn", "dynamic", "longrope"})
+    if (kind == known) return kind;
+  rope.problem(rope.has("rope_type") ? "rope_type" : "type",
+               fmt::format("is '{}'; allowed: default, linear, llama3, yarn, dynamic, longrope", kind));
+  return "none";
+}
+
+// rope_parameters may be split by the kind of layer (Gemma 3: sliding layers have a theta of their own); the model
+// keeps the full-attention one.
+const Json& full_attention_part(const Json& rope) {
+  if (rope.contains("full_attention") && rope["full_attention"].is_object()) return rope["full_attention"];
+  return rope;
+}
+
+void import_rope_object(Import& in, Spellings names, Rope& rope, std::optional<double>& theta,
+                        std::optional<double>& partial) {
+  const Json* object = in.keys.object(names);
+  if (object == nullptr) return;
+  ObjectReader reader(full_attention_part(*object), in.keys.path(names), in.keys.problems());
+  const std::string kind = scaling_kind(reader);
+  if (kind != "none") rope.scaling = kind;
+  if (reader.has("factor")) reader.number("factor", 1e-6, 1e9);
+  if (reader.has("rope_theta")) {
+    const double value = reader.number("rope_theta", 1.0, kMaxTheta);
+    if (theta && *theta != value)
+      reader.problem("rope_theta", fmt::format("is {} but 'rope_theta' is {}; they mean the same", value, *theta));
+    theta = value;
+  }
+  if (reader.has("partial_rotary_factor") && !partial) partial = reader.number("partial_rotary_factor", 0.0, 1.0);
+}
+
+void import_rope(Import& in) {
+  Rope& rope = in.model.rope;
+  auto theta = in.keys.number({"rope_theta", "rotary_emb_base", "rope_base"}, 1.0, kMaxTheta);
+  auto partial = in.keys.number({"partial_rotary_factor", "rotary_pct", "rope_pct"}, 0.0, 1.0);
+  import_rope_object(in, {"rope_scaling"}, rope, theta, partial);
+  import_rope_object(in, {"rope_parameters"}, rope, theta, partial);
+  if (const auto rotated = in.keys.integer({"rotary_dim"}, 1, kMaxHeadDim); rotated && !partial)
+    partial = static_cast<double>(*rotated) / static_cast<double>(in.model.layers.front().attention.head_dim);
+  rope.theta = theta.value_or(in.family.rope_theta);
+  rope.partial_factor = partial.value_or(in.family.rope_partial);
+  if (!theta && !in.family.learned_positions)
+    in.model.assumptions.push_back(fmt::format("rope_theta is not given: {}{}", rope.theta,
+                                               in.known_family ? ", the family's default" : ""));
+}
+
+}  // namespace
+
+void import_positions(Import& in) {
+  static constexpr Spellings kPositions = {"max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
+                                    "model_max_length"};
+  in.model.max_positions = in.keys.integer(kPositions, 1, kMaxPositions).value_or(0);
+  import_rope(in);
+  if (!in.family.learned_positions) return;
+  in.model.learned_positions = in.keys.required_integer(kPositions, 1, kMaxFfn) + in.family.position_offset;
+  for (Layer& layer : in.model.layers) layer.attention.rotary = false;
+}
+
+}  // namespace piper::model

@@ -1,0 +1,170 @@
+#include <piper/model/keys.h>
+
+#include <fmt/format.h>
+
+namespace piper::model {
+namespace {
+
+constexpr const char* kInnerModels[] = {"text_config", "llm_config", "language_config"};
+constexpr const char* kParts[] = {"attn_config", "ffn_config"};  // DBRX
+
+const char* present(const ObjectReader& scope, Spellings names) {
+  for (const char* name : names)
+    if (scope.has(name)) return name;
+  return nullptr;
+}
+
+}  // namespace
+
+Keys::Keys(const Json& document, Problems* problems) : problems_(problems) {
+  const Json* root = &document;
+  std::string path;
+  for (const char* inner : kInnerModels) {
+    if (!document.is_object() || !document.contains(inner) || document[inner].is_null()) continue;
+    wrapper_.emplace(document, "", problems);
+    wrapper_object_ = &document;
+    root = &document[inner];
+    path = inner;
+    wrapper_->ignore(inner);
+    wrapper_->ignore("model_type");
+    break;
+  }
+  add_scope(*root, path);
+  for (const char* part : kParts)
+    if (const Json* object = scopes_.front().object(part)) add_scope(*object, scopes_.front().path(part));
+}
+
+void Keys::add_scope(const Json& object, const std::string& path) {
+  scopes_.emplace_back(object, path, problems_);
+  objects_.push_back(&object);
+}
+
+bool Keys::has(Spellings names) const {
+  for (const ObjectReader& scope : scopes_)
+    if (present(scope, names) != nullptr) return true;
+  return false;
+}
+
+Keys::Found Keys::find(Spellings names) {
+  Found found;
+  const Json* value = nullptr;
+  for (size_t i = 0; i < scopes_.size(); ++i)
+    for (const char* name : names) {
+      scopes_[i].ignore(name);
+      if (!scopes_[i].has(name)) continue;
+      const Json& other = objects_[i]->at(name);
+      if (value == nullptr) {
+        found = {&scopes_[i], name};
+        value = &other;
+      } else if (*value != other) {
+        scopes_[i].problem(name, fmt::format("is {} but '{}' is {}; they mean the same", quote(other),
+                                             found.scope->path(found.name), quote(*value)));
+      }
+    }
+  return found;
+}
+
+std::optional<int64_t> Keys::integer(Spellings names, int64_t min, int64_t max) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return std::nullopt;
+  return found.scope->integer(found.name, min, max);
+}
+
+int64_t Keys::required_integer(Spellings names, int64_t min, int64_t max) {
+  const std::optional<int64_t> value = integer(names, min, max);
+  if (!value) problem(names, fmt::format("is missing; allowed: an integer from {} to {}", min, max));
+  return value.value_or(min);
+}
+
+std::optional<double> Keys::number(Spellings names, double min, double max) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return std::nullopt;
+  return found.scope->number(found.name, min, max);
+}
+
+std::optional<bool> Keys::boolean(Spellings names) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return std::nullopt;
+  return found.scope->boolean(found.name, false);
+}
+
+std::optional<std::string> Keys::text(Spellings names) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return std::nullopt;
+  return found.scope->text(found.name);
+}
+
+std::vector<int64_t> Keys::integers_by_layer(Spellings names, int64_t min, int64_t max, int64_t num_layers) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return {};
+  const auto wanted = static_cast<size_t>(num_layers);
+  if (!found.scope->raw(found.name).is_array())
+    return std::vector<int64_t>(wanted, found.scope->integer(found.name, min, max));
+  std::vector<int64_t> values = found.scope->integers(found.name, min, max);
+  if (values.size() != wanted)
+    found.scope->problem(found.name, fmt::format("has {} entries; allowed: one for each of the {} layers",
+                                                 values.size(), num_layers));
+  values.resize(wanted, min);
+  return values;
+}
+
+std::vector<std::string> Keys::texts_by_layer(Spellings names, int64_t num_layers) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return {};
+  const Json* array = found.scope->array(found.name);
+  if (array == nullptr) return {};
+  const auto wanted = static_cast<size_t>(num_layers);
+  std::vector<std::string> values;
+  for (size_t i = 0; i < array->size() && i < wanted; ++i) {
+    const Json& value = (*array)[i];
+    if (!value.is_string())
+      found.scope->problem(fmt::format("{}[{}]", found.name, i), "is " + quote(value) + "; allowed: a string");
+    values.push_back(value.is_string() ? value.get<std::string>() : std::string());
+  }
+  if (values.size() < wanted) {
+    found.scope->problem(found.name, fmt::format("has {} entries; allowed: one for each of the {} layers",
+                                                 values.size(), num_layers));
+    return {};
+  }
+  return values;
+}
+
+std::vector<int64_t> Keys::integers(Spellings names, int64_t min, int64_t max) {
+  const Found found = find(names);
+  return found.scope == nullptr ? std::vector<int64_t>{} : found.scope->integers(found.name, min, max);
+}
+
+const Json* Keys::object(Spellings names) {
+  const Found found = find(names);
+  return found.scope == nullptr ? nullptr : found.scope->object(found.name);
+}
+
+std::optional<bool> Keys::outer_boolean(const char* name) {
+  if (!wrapper_ || !wrapper_->has(name)) return std::nullopt;
+  return wrapper_->boolean(name, false);
+}
+
+std::string Keys::path(Spellings names) const {
+  for (const ObjectReader& scope : scopes_)
+    if (const char* name = present(scope, names)) return scope.path(name);
+  return scopes_.front().path(*names.begin());
+}
+
+void Keys::problem(Spellings names, const std::string& what) { problems_->add(path(names), what); }
+
+void Keys::ignore(const char* name) {
+  for (ObjectReader& scope : scopes_) scope.ignore(name);
+  if (wrapper_) wrapper_->ignore(name);
+}
+
+std::vector<Keys::Unread> Keys::unread() const {
+  std::vector<Unread> out;
+  for (size_t i = 0; i < scopes_.size(); ++i)
+    for (const std::string& key : scopes_[i].unread())
+      out.push_back({scopes_[i].path(key), key, &objects_[i]->at(key), false});
+  if (wrapper_)
+    for (const std::string& key : wrapper_->unread()) out.push_back({key, key, &wrapper_object_->at(key), true});
+  return out;
+}
+
+}  // namespace piper::model

@@ -1,0 +1,72 @@
+// The keys of a config.json by meaning: one meaning has several spellings ("num_local_experts", "num_experts",
+// "n_routed_experts"), and may stand in a nested object (text_config, attn_config). Used by the importer alone.
+//
+// A getter takes all spellings of one meaning, the commonest first: it names the key in messages when none is there.
+// Two spellings with different values are a problem (a contradiction). Every problem goes to Problems; getters return
+// nothing or a harmless value then, so that reading goes on and finds the rest.
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::model {
+
+using Spellings = std::initializer_list<const char*>;
+
+class Keys {
+ public:
+  // A language model inside a wrapper (text_config) is read instead of the wrapper. `document` must outlive this.
+  Keys(const Json& document, Problems* problems);
+
+  bool has(Spellings names) const;
+  std::optional<int64_t> integer(Spellings names, int64_t min, int64_t max);
+  int64_t required_integer(Spellings names, int64_t min, int64_t max);
+  std::optional<double> number(Spellings names, double min, double max);
+  std::optional<bool> boolean(Spellings names);
+  std::optional<std::string> text(Spellings names);
+  // An array of one value a layer, or one value for all; empty when absent. Another length is a problem.
+  std::vector<int64_t> integers_by_layer(Spellings names, int64_t min, int64_t max, int64_t num_layers);
+  // An array of strings with one entry a layer; empty when absent. A longer one is cut.
+  std::vector<std::string> texts_by_layer(Spellings names, int64_t num_layers);
+  std::vector<int64_t> integers(Spellings names, int64_t min, int64_t max);
+  const Json* object(Spellings names);
+
+  // The wrapper's value where the inner object has none (tie_word_embeddings).
+  std::optional<bool> outer_boolean(const char* name);
+
+  // The path of the spelling that is there (else of the first), for messages.
+  std::string path(Spellings names) const;
+  void problem(Spellings names, const std::string& what);
+  Problems* problems() { return problems_; }
+
+  void ignore(const char* name);
+  struct Unread {
+    std::string path;
+    std::string key;
+    const Json* value;
+    bool outside;  // beside the language model, in its wrapper
+  };
+  std::vector<Unread> unread() const;
+
+ private:
+  struct Found {
+    ObjectReader* scope = nullptr;
+    const char* name = nullptr;
+  };
+  Found find(Spellings names);
+  void add_scope(const Json& object, const std::string& path);
+
+  Problems* problems_;
+  std::deque<ObjectReader> scopes_;
+  std::deque<const Json*> objects_;  // of each scope
+  std::optional<ObjectReader> wrapper_;
+  const Json* wrapper_object_ = nullptr;
+};
+
+}  // namespace piper::model

@@ -1,0 +1,75 @@
+// What becomes of keys that no part of the importer has read.
+#include <fmt/format.h>
+#include <piper/model/import_parts.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace piper::model {
+namespace {
+
+// Understood, and without effect on shapes, counts or the mathematics of training.
+constexpr std::string_view kWithoutEffect[] = {
+    "architectures", "auto_map", "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype",
+    "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
+    "attention_dropout", "hidden_dropout", "hidden_dropout_prob", "resid_pdrop", "resid_dropout", "embd_pdrop",
+    "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout", "activation_dropout",
+    "layerdrop", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict",
+    "is_encoder_decoder", "is_decoder", "id2label", "label2id", "problem_type", "chunk_size_feed_forward",
+    "pretraining_tp", "ep_size", "quantization_config", "compression_config", "seq_aux", "topk_method",
+    "initial_context_length", "original_max_position_embeddings", "rope_interleave", "attn_implementation",
+    "_attn_implementation", "task_specific_params", "tokenizer_class", "gradient_checkpointing", "router_jitter_noise",
+    "input_jitter_noise", "rotary_dim", "num_labels", "finetuning_task", "torchscript", "pruned_heads", "prefix",
+    "summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "use_return_dict", "generation_config", "enable_expert_tensor_parallelism", "piper",
+};
+
+// A part of a key's name that speaks of shapes. Such a key that nobody reads must not pass in silence.
+constexpr std::string_view kOfShapes[] = {
+    "mamba", "ssm_", "_ssm", "lora", "cross_attention", "zero_expert", "expert", "altup", "laurel", "_rank",
+    "_heads", "head_dim", "intermediate_size", "hidden_size", "_layers", "layer_types", "conv_", "_conv", "d_conv",
+    "state_size", "d_state", "expand", "ffn_dim", "gating", "_per_layer", "block_configs", "attn_layer",
+    "num_memory", "layers_block_type", "hybrid_override_pattern", "latent_dim", "compress_ratio", "n_embd", "d_model",
+    "attn_type", "position_embedding", "positional_embedding", "alibi", "use_bias", "_bias", "qk_norm", "sandwich",
+    "sub_norm", "parallel_attn", "new_decoder_architecture", "tie_", "v_head", "hc_mult",
+};
+
+// Named like a shape, yet without effect on any.
+constexpr std::string_view kNotOfShapes[] = {
+    "output_hidden_states", "expert_capacity", "moe_expert_capacity", "moe_train_capacity_factor", "n_ctx",
+    "enable_expert_tensor_parallelism", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
+    "num_experts_per_tok_warmup", "expert_parallel_size", "mup_num_layers", "use_parallel_embedding",
+};
+
+bool listed(std::string_view key, std::span<const std::string_view> list) {
+  return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+bool speaks_of_shapes(std::string_view key) {
+  if (listed(key, kNotOfShapes)) return false;
+  return std::any_of(std::begin(kOfShapes), std::end(kOfShapes),
+                     [&](std::string_view part) { return key.find(part) != std::string_view::npos; });
+}
+
+// Off, absent, zero, or empty: asks for nothing.
+bool asks_for_nothing(const Json& value) {
+  if (value.is_null()) return true;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  return (value.is_structured() || value.is_string()) && (value.empty() || value == "");
+}
+
+}  // namespace
+
+void sort_unread_keys(Import& in) {
+  for (const Keys::Unread& unread : in.keys.unread()) {
+    if (listed(unread.key, kWithoutEffect)) continue;
+    if (!unread.outside && speaks_of_shapes(unread.key) && !asks_for_nothing(*unread.value))
+      in.keys.problems()->add(unread.path, fmt::format("is {}; it may change the model's shapes and is not supported",
+                                                       quote(*unread.value)));
+    else
+      in.model.ignored_keys.push_back(unread.path);
+  }
+}
+
+}  // namespace piper::model

@@ -1,0 +1,34 @@
+#include <piper/model/model.h>
+
+#include <algorithm>
+
+namespace piper::model {
+namespace {
+
+const Layer* widest_mixture(const Model& model) {
+  const Layer* widest = nullptr;
+  for (const Layer& layer : model.layers)
+    if (layer.feed_forward.is_moe() &&
+        (widest == nullptr || layer.feed_forward.num_experts > widest->feed_forward.num_experts))
+      widest = &layer;
+  return widest;
+}
+
+}  // namespace
+
+int64_t Model::num_moe_layers() const {
+  return std::count_if(layers.begin(), layers.end(),
+                       [](const Layer& layer) { return layer.feed_forward.is_moe(); });
+}
+
+int64_t Model::num_experts() const {
+  const Layer* layer = widest_mixture(*this);
+  return layer ? layer->feed_forward.num_experts : 0;
+}
+
+int64_t Model::top_k() const {
+  const Layer* layer = widest_mixture(*this);
+  return layer ? layer->feed_forward.top_k : 0;
+}
+
+}  // namespace piper::model
