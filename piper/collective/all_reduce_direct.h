@@ -9,10 +9,13 @@
 //                   x0 += x1   then   x2 += x0   (= (x0 + x1) + x2: addition commutes)   then   x2
 //                   += x3
 //
-// The chain costs no copy and n - 1 shares of scratch.
+// The chain costs no copy. A share is worked on in pieces, so that scratch is small and stays in
+// the cache: two slots, each of n - 1 pieces, one filling while the other is added.
 #pragma once
 
 #include <piper/collective/steps.h>
+
+#include <cstdint>
 
 namespace piper::collective {
 
@@ -20,7 +23,13 @@ namespace piper::collective {
 // element at most.
 Block reduce_share(int64_t member, int64_t num_members, int64_t count);
 
-// The steps of `member`, in units of elements. Requires 0 <= member < num_members, count >= 0.
-MemberSteps all_reduce_direct(int64_t member, int64_t num_members, int64_t count);
+// Elements of a piece when a share is not cut.
+inline constexpr int64_t kWholeShare = INT64_MAX;
+
+// The steps of `member`, in units of elements. Every share is cut into pieces of `piece` elements
+// (the last one may be shorter), the same for all members. Requires 0 <= member < num_members,
+// count >= 0, piece >= 1.
+MemberSteps all_reduce_direct(int64_t member, int64_t num_members, int64_t count,
+                              int64_t piece = kWholeShare);
 
 }  // namespace piper::collective

@@ -42,10 +42,14 @@ TEST_CASE("the verifier finds a sum in another order") {
   auto members = reduction();
   MemberSteps& owner = members[0];  // adds x1, x2, x3 to x0: exchange two of the sources
   std::vector<size_t> adds;
-  for (size_t s = 0; s < owner.steps.size(); ++s)
+  std::vector<int32_t> receives;
+  for (size_t s = 0; s < owner.steps.size(); ++s) {
     if (owner.steps[s].kind == StepKind::kAdd) adds.push_back(s);
+    if (owner.steps[s].kind == StepKind::kReceive && owner.steps[s].part == 0)
+      receives.push_back(static_cast<int32_t>(s));
+  }
   for (const size_t add : adds)
-    owner.steps[add].after.insert(owner.steps[add].after.end(), {0, 1, 2});
+    owner.steps[add].after.insert(owner.steps[add].after.end(), receives.begin(), receives.end());
   CHECK(verify_all_reduce(members, 8).empty());
   std::swap(owner.steps[adds[0]].source, owner.steps[adds[1]].source);
   CHECK(mentions(verify_all_reduce(members, 8), "not the sum in ascending order"));

@@ -16,6 +16,10 @@ using collective::Buffer;
 using collective::MemberSteps;
 using collective::StepKind;
 
+// Of an all-reduce: large enough to hide the cost of a message, small enough that a piece of every
+// peer stays in a core's cache.
+constexpr int64_t kPieceElements = 1 << 15;
+
 // One message: member 0 is this rank, member 1 the peer.
 std::unique_ptr<Operation> start_message(Transport& transport, Rank peer, OperationName name,
                                          StepKind kind, PlayBuffers buffers) {
@@ -79,9 +83,9 @@ std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& g
   check_group(transport, group, name.what);
   const Unit unit{size_of(element), element};
   PIPER_CHECK(buffer.size() % unit.bytes == 0, name.what);
-  MemberSteps steps =
-      collective::all_reduce_direct(group.index, static_cast<int64_t>(group.members.size()),
-                                    static_cast<int64_t>(buffer.size()) / unit.bytes);
+  MemberSteps steps = collective::all_reduce_direct(
+      group.index, static_cast<int64_t>(group.members.size()),
+      static_cast<int64_t>(buffer.size()) / unit.bytes, kPieceElements);
   PlayBuffers buffers{.output = buffer};
   if (steps.scratch_count > 0) {
     const size_t bytes = steps.scratch_count * unit.bytes;

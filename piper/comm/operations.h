@@ -55,9 +55,10 @@ std::unique_ptr<Operation> start_all_to_all(Transport&, const Group&, OperationN
 
 // In place: buffer := sum over members, added in ascending member order whatever the arrival order
 // (bit-equal on every member and on every transport; fp32 sums accumulate in fp32). Reduce-scatter,
-// then all-gather; each member owns one contiguous share. Scratch: (group - 1) shares, allocated
-// through `allocate` when given (so that it can be counted) and released with the operation. int64
-// sums wrap. `buffer` is aligned for its elements.
+// then all-gather; each member owns one contiguous share. Scratch: two pieces of 32 Ki
+// elements for every peer at most, and never more than (group - 1) shares; allocated through
+// `allocate` when given (so that it can be counted) and released with the operation. int64 sums
+// wrap. `buffer` is aligned for its elements.
 using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationName, Element,
                                             std::span<std::byte> buffer,

@@ -189,6 +189,13 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "a large all-reduce, cut into more pieces than there are slots, is the ascending sum to the "
+    "bit") {
+  check_all_reduce<float>(2, 7 * 32768 + 3, Element::kFloat32, 0);
+  check_all_reduce<double>(3, 10 * 32768 + 1, Element::kFloat64, 0);
+}
+
 TEST_CASE("an all-reduce is bit-equal in 50 runs with random delays") {
   // Another order would not be: otherwise this test could not fail.
   std::vector<float> descending = numbers<float>(6, 501);

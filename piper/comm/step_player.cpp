@@ -61,13 +61,11 @@ void StepPlayer::start(int32_t index) {
   const Step& step = steps_[index];
   switch (step.kind) {
     case StepKind::kSend:
-      in_flight_.push_back({index, transport_.post_send(members_[step.peer], name_, step.part,
-                                                        source(step.source))});
-      return;
+      return track(
+          index, transport_.post_send(members_[step.peer], name_, step.part, source(step.source)));
     case StepKind::kReceive:
-      in_flight_.push_back({index, transport_.post_receive(members_[step.peer], name_, step.part,
-                                                           target(step.target))});
-      return;
+      return track(index, transport_.post_receive(members_[step.peer], name_, step.part,
+                                                  target(step.target)));
     case StepKind::kCopy:
       if (step.source.count > 0)
         std::memcpy(target(step.target).data(), source(step.source).data(),
@@ -77,6 +75,11 @@ void StepPlayer::start(int32_t index) {
       add(unit_.element, target(step.target), source(step.source));
       return finish(index);
   }
+}
+
+void StepPlayer::track(int32_t index, std::shared_ptr<Request> request) {
+  if (request->done()) return finish(index);
+  in_flight_.push_back({index, std::move(request)});
 }
 
 void StepPlayer::finish(int32_t index) {

@@ -38,6 +38,7 @@ class StepPlayer final : public Operation {
   };
 
   void start(int32_t step);
+  void track(int32_t step, std::shared_ptr<Request> request);
   void finish(int32_t step);  // makes those ready that waited for it
   void start_ready();
   std::span<const std::byte> source(const collective::Block& block) const;
