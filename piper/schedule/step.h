@@ -8,11 +8,12 @@
 //
 // A mixture layer's forward, for one micro-batch on one rank (T tokens, k copies each, d hidden):
 //
-//   x_TD --attention--> x1_TD --gate--> rows_(Tk)D --dispatch--> recv_RD --experts--> out_RD
-//   --combine--> back_(Tk)D
-//                         |        \--> routing (weights, permutation, counts) |
-//                         +------------------------------------------------------------- merge
-//                         -------------+--> x_TD
+//   x --attention--> x1 --gate--> rows --dispatch--> received --experts--> expert rows
+//                     |       \--> routing (weights, permutation, counts)          |
+//                     |                |                                        combine
+//                     |                |                                           |
+//                     +----------------+------------------> merge <-- returned <---+
+//                                                             \--> x of the next layer
 //
 // With ep = 1 the two exchanges vanish and experts read the gate's rows. A dense layer is
 // attention, then dense_mlp.
@@ -33,17 +34,18 @@ enum class SegmentKind : uint8_t {
   kDenseMlp,   // x1 -> x (norm, MLP, residual)
   kGate,       // x1 -> rows, routing (norm, router, top-k, permutation)
   kExperts,    // received rows -> rows
-  kMerge,  // rows back, routing, x1 -> x (weighted sum, residual; shared expert when there is one)
-  kHead,   // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
+  kMerge,      // returned rows, routing, x1 -> x (weighted sum, residual, any shared expert)
+  kHead,       // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
   // Phase::kUpdate:
-  kDenseGradients,   // all-reduce over the data group: the layer's attention, router, norms (layer
-                     // -1: embedding, -2: head and final norm)
+  // all-reduce over the data group: the layer's attention, router, norms, dense MLP, shared expert
+  // (layer -1: embedding, -2: head and final norm)
+  kDenseGradients,
   kExpertGradients,  // all-reduce over the expert-data group: the layer's routed experts
   kTiedEmbedding,    // all-reduce between first and last stage
-  kGradientNorm,  // compute: this rank's share of the sum of squares (every parameter counted once
-                  // over the mesh)
-  kStatistics,    // all-reduce over the world: squared norm, loss sum, token count, ...
-  kOptimizer,     // compute: clip and AdamW
+  // compute: this rank's share of the sum of squares (every parameter counted once over the mesh)
+  kGradientNorm,
+  kStatistics,  // all-reduce over the world: squared norm, loss sum, token count, ...
+  kOptimizer,   // compute: clip and AdamW
 };
 
 struct Segment {
@@ -72,29 +74,36 @@ enum class SlotKind : uint8_t {
 
 struct SlotMeaning {
   SlotKind kind = SlotKind::kHidden;
-  Segment segment;  // the segment whose forward or backward task writes it; the exchange's segment
-                    // if one does
+  // Whose forward or backward task writes it; the exchange's segment if one does.
+  Segment segment;
   bool operator==(const SlotMeaning&) const = default;
 };
 
-// What the tasks read and write, in this order (r = reads, w = writes; ep = 1 in brackets):
-//   embedding  F:                                  w x                 B: r gradient(x)
-//   attention  F: r x                              w x1, tape          B: r gradient(x1), x, x1,
-//   tape   w gradient(x) dense_mlp  F: r x1                             w x, tape           B: r
-//   gradient(x), x1, tape       w gradient(x1) gate       F: r x1                             w
-//   rows, routing, tape
-//              B: r rows gradient, routing gradient, gradient(x), x1, routing, tape    w
-//              gradient(x1)
-//   counts        r routing                        w (nothing; the counts join the routing slot)
-//   dispatch   F: r rows, routing                  w received          B: r received gradient,
-//   routing  w rows gradient experts    F: r received [rows], routing       w expert rows, tape
-//              B: r expert rows gradient [returned gradient], received [rows], routing, tape
-//                                                  w received gradient [rows gradient]
-//   combine    F: r expert rows, routing           w returned          B: r returned gradient,
-//   routing  w expert rows gradient merge      F: r returned [expert rows], routing, x1   w x
-//              B: r gradient(x), returned [expert rows], routing       w returned gradient, routing
-//              gradient
-//   head       F: r x                              w tape              B: r x, tape w gradient(x)
+// What the tasks read and write, in this order (ep = 1 in brackets):
+//   task       phase  reads                                        writes
+//   embedding    F                                                 x
+//                B    gradient(x)
+//   attention    F    x                                            x1, tape
+//                B    gradient(x1), x, x1, tape                    gradient(x)
+//   dense_mlp    F    x1                                           x, tape
+//                B    gradient(x), x1, tape                        gradient(x1)
+//   gate         F    x1                                           rows, routing, tape
+//                B    rows gradient, routing gradient, gradient(x),
+//                     x1, routing, tape                            gradient(x1)
+//   counts       F    routing                                      (they join the routing slot)
+//   dispatch     F    rows, routing                                received
+//                B    received gradient, routing                   rows gradient
+//   experts      F    received [rows], routing                     expert rows, tape
+//                B    expert rows gradient [returned gradient],    received gradient
+//                     received [rows], routing, tape               [rows gradient]
+//   combine      F    expert rows, routing                         returned
+//                B    returned gradient, routing                   expert rows gradient
+//   merge        F    returned [expert rows], routing, x1          x
+//                B    gradient(x), returned [expert rows], routing returned gradient,
+//                                                                  routing gradient
+//   head         F    x                                            tape
+//                B    x, tape                                      gradient(x)
+//
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
 // combine, forward and backward alike. The embedding's and the head's layer is -1. Reductions and
 // update tasks read and write no slots. merge's backward leaves gradient(x) to the gate's backward,

@@ -25,13 +25,14 @@ Coordinates coordinates(const Mesh& mesh, Rank rank);
 Rank rank_at(const Mesh& mesh, int64_t pp, int64_t dp);
 
 // Members in ascending order of the axis index.
-std::vector<Rank> data_group(const Mesh& mesh,
-                             Rank rank);  // same stage: dense parameters are equal here
-std::vector<Rank> expert_group(const Mesh& mesh,
-                               Rank rank);  // same stage and edp: tokens are exchanged here
-std::vector<Rank> expert_data_group(
-    const Mesh& mesh, Rank rank);  // same stage and ep index: expert parameters are equal here
-std::vector<Rank> pipeline_group(const Mesh& mesh, Rank rank);  // same dp index
+//   data_group          same stage: dense parameters are equal here
+//   expert_group        same stage and edp: tokens are exchanged here
+//   expert_data_group   same stage and ep index: expert parameters are equal here
+//   pipeline_group      same dp index
+std::vector<Rank> data_group(const Mesh& mesh, Rank rank);
+std::vector<Rank> expert_group(const Mesh& mesh, Rank rank);
+std::vector<Rank> expert_data_group(const Mesh& mesh, Rank rank);
+std::vector<Rank> pipeline_group(const Mesh& mesh, Rank rank);
 
 // The experts of a layer with num_experts that ep index `ep` holds: [first, first + count). Uneven
 // counts when ep does not divide num_experts are refused by contradictions().
