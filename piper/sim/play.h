@@ -1,8 +1,16 @@
 // Plays a step in virtual time: when would every task run, and how much memory would be live?
 //
-// Rules (the ones the real player keeps): streams start in order; a compute task holds one core of its node (ready
-// tasks take cores first come, first served; ties by rank) or its device; a send and its receive run from the moment
-// both are posted; an exchange or reduction runs on each member from the moment all members have posted.
+// Rules (the ones the real player keeps):
+//   streams    start in order; a task starts when its dependencies have finished
+//   compute    holds one core of its node (ready tasks take cores first come, first served; ties by
+//              rank), or its device; a rank asks for a core when its compute task before has
+//              finished and the dependencies have
+//   send, receive        run from the moment both are posted
+//   exchange, reduction  run on each member from the moment all members have posted
+//   memory     a slot lives from the start of the task that writes it (communication: from its
+//              posting) to the end of the task that frees it; transient bytes while a compute task
+//              runs; the static bytes always. What ends at an instant ends before what starts then.
+// Communication does not compete for links here: that is in the prices.
 #pragma once
 
 #include <piper/cost/prices.h>
@@ -11,9 +19,10 @@
 
 namespace piper::sim {
 
-// Deterministic. Throws InternalError when the graph deadlocks (validate and find_deadlock come first). Ranks that
-// have no tasks in the graph take no part. When operations lack members (a subset of ranks was written), the members
-// present are enough.
+// Deterministic; a million tasks a second and more. Throws InternalError when the graph deadlocks
+// (validate and find_deadlock come first) or the prices are not this step's. Ranks that have no
+// tasks in the graph take no part. When operations lack members (a subset of ranks was written),
+// the members present are enough. An interval starts when the task starts or is posted.
 graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices);
 
 }  // namespace piper::sim

@@ -1,0 +1,231 @@
+// An event-driven simulation. The only events are ends of tasks; all that end at one instant are taken together:
+// first they give back memory and cores, then the ranks concerned start what they now can (in the order of ranks),
+// then free cores go to those who have waited longest. Every task is looked at when its stream reaches it and each
+// time something of its rank ends while it is at the head: a handful of times, so the cost is linear in the tasks.
+#include <piper/base/error.h>
+#include <piper/graph/operations.h>
+#include <piper/sim/play.h>
+
+#include <algorithm>
+#include <deque>
+#include <queue>
+
+namespace piper::sim {
+
+using graph::Stream;
+using graph::Task;
+using graph::TaskId;
+using graph::TaskKind;
+
+namespace {
+
+struct End {
+  double seconds;
+  TaskId task;
+  // For a queue with the earliest on top; ties by id.
+  bool operator<(const End& other) const {
+    return seconds != other.seconds ? seconds > other.seconds : task > other.task;
+  }
+};
+
+// Live bytes of one rank over time.
+class Memory {
+ public:
+  void start(int64_t static_bytes) {
+    samples_.clear();
+    peak_ = live_ = 0;
+    change(0, static_bytes);
+  }
+  void change(double now, int64_t bytes) {
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+    if (!samples_.empty() && samples_.back().seconds == now)
+      samples_.back().bytes = live_;
+    else
+      samples_.push_back({now, live_});
+  }
+  int64_t peak() const { return peak_; }
+  std::vector<graph::MemorySample> take() { return std::move(samples_); }
+
+ private:
+  int64_t live_ = 0, peak_ = 0;
+  std::vector<graph::MemorySample> samples_;
+};
+
+// Cores of one node, and the ranks that wait for one.
+struct Node {
+  int64_t num_free = 0;
+  std::deque<Rank> waiting;
+};
+
+class Simulation {
+ public:
+  Simulation(const schedule::StepGraph& step, const cost::Prices& prices)
+      : graph_(step.graph),
+        prices_(prices),
+        operations_(step.graph),
+        num_posted_(step.graph.num_operations()),
+        next_(step.graph.num_ranks() * graph::kNumStreams),
+        computing_(step.graph.num_ranks()),
+        is_touched_(step.graph.num_ranks()),
+        memory_(step.graph.num_ranks()) {
+    check_prices();
+    timeline_.tasks.resize(graph_.tasks().size());
+    const auto last_node = std::max_element(prices.node_of_rank.begin(), prices.node_of_rank.end());
+    if (shares_cores())
+      nodes_.resize(*last_node + 1, Node{.num_free = prices.cores_per_node, .waiting = {}});
+  }
+
+  graph::Timeline play() {
+    for (int64_t rank = 0; rank < graph_.num_ranks(); ++rank)
+      if (graph_.takes_part(Rank(rank))) {
+        memory_[rank].start(prices_.static_bytes[rank]);
+        touch(Rank(rank));
+      }
+    advance();
+    while (!ends_.empty()) {
+      now_ = ends_.top().seconds;
+      for (; !ends_.empty() && ends_.top().seconds == now_; ends_.pop())
+        end(graph_.task(ends_.top().task));
+      advance();
+    }
+    PIPER_CHECK(num_ended_ == graph_.tasks().size(), graph::find_deadlock(graph_));
+    for (Memory& memory : memory_) {
+      timeline_.peak_bytes.push_back(memory.peak());
+      timeline_.memory.push_back(memory.take());
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  void check_prices() const {
+    const auto num_ranks = static_cast<size_t>(graph_.num_ranks());
+    PIPER_CHECK(prices_.seconds.size() == graph_.tasks().size(), "a price for every task");
+    PIPER_CHECK(prices_.transient_bytes.size() == graph_.tasks().size(),
+                "transient bytes of every task");
+    PIPER_CHECK(prices_.slot_bytes.size() == graph_.slots().size(), "bytes of every slot");
+    PIPER_CHECK(prices_.static_bytes.size() == num_ranks, "static bytes of every rank");
+    PIPER_CHECK(!shares_cores() || prices_.node_of_rank.size() == num_ranks,
+                "a node for every rank");
+  }
+
+  bool shares_cores() const { return prices_.cores_per_node > 0; }
+  Node& node_of(Rank rank) { return nodes_[prices_.node_of_rank[rank.index()]]; }
+  Memory& memory_of(const Task& task) { return memory_[task.rank.index()]; }
+
+  void touch(Rank rank) {
+    if (is_touched_[rank.index()]) return;
+    is_touched_[rank.index()] = 1;
+    touched_.push_back(rank);
+  }
+
+  void end(const Task& task) {
+    ++num_ended_;
+    timeline_.tasks[task.id.index()].end_seconds = now_;
+    int64_t bytes = 0;
+    for (const graph::SlotId slot : graph_.frees(task)) bytes += prices_.slot_bytes[slot.index()];
+    if (task.kind == TaskKind::kCompute) {
+      bytes += prices_.transient_bytes[task.id.index()];
+      computing_[task.rank.index()] = 0;
+      if (shares_cores()) ++node_of(task.rank).num_free;
+    }
+    if (bytes != 0) memory_of(task).change(now_, -bytes);
+    touch(task.rank);
+  }
+
+  // Starts what can start on the ranks where something ended.
+  void advance() {
+    std::sort(touched_.begin(), touched_.end());
+    for (const Rank rank : touched_) {
+      advance_compute(rank);
+      for (const Stream stream : {Stream::kExchange, Stream::kSend, Stream::kReceive})
+        advance_stream(rank, stream);
+    }
+    // A core is freed by a rank that was touched, and asked for by one: its node is among theirs.
+    if (shares_cores())
+      for (const Rank rank : touched_) hand_out_cores(node_of(rank));
+    for (const Rank rank : touched_) is_touched_[rank.index()] = 0;
+    touched_.clear();
+  }
+
+  size_t& next(Rank rank, Stream stream) {
+    return next_[rank.index() * graph::kNumStreams + static_cast<size_t>(stream)];
+  }
+
+  // The task at the head of a stream if its dependencies have finished.
+  const Task* ready(Rank rank, Stream stream) {
+    const std::vector<TaskId>& ids = graph_.stream(rank, stream);
+    const size_t i = next(rank, stream);
+    if (i == ids.size()) return nullptr;
+    const Task& task = graph_.task(ids[i]);
+    for (const TaskId id : graph_.dependencies(task))
+      if (!timeline_.tasks[id.index()].played()) return nullptr;
+    return &task;
+  }
+
+  void advance_compute(Rank rank) {
+    if (computing_[rank.index()]) return;
+    const Task* task = ready(rank, Stream::kCompute);
+    if (task == nullptr) return;
+    computing_[rank.index()] = 1;  // or waiting for a core
+    if (shares_cores())
+      node_of(rank).waiting.push_back(rank);
+    else
+      start_compute(*task);
+  }
+
+  void hand_out_cores(Node& node) {
+    for (; node.num_free > 0 && !node.waiting.empty(); node.waiting.pop_front()) {
+      --node.num_free;
+      const Rank rank = node.waiting.front();
+      start_compute(
+          graph_.task(graph_.stream(rank, Stream::kCompute)[next(rank, Stream::kCompute)]));
+    }
+  }
+
+  void start_compute(const Task& task) {
+    ++next(task.rank, Stream::kCompute);
+    start(task, prices_.transient_bytes[task.id.index()]);
+    ends_.push({now_ + prices_.seconds[task.id.index()], task.id});
+  }
+
+  void advance_stream(Rank rank, Stream stream) {
+    for (const Task* task = ready(rank, stream); task != nullptr; task = ready(rank, stream)) {
+      ++next(rank, stream);
+      start(*task, 0);
+      const std::span<const TaskId> members = operations_.tasks(task->operation);
+      if (static_cast<size_t>(++num_posted_[task->operation.index()]) == members.size())
+        for (const TaskId id : members) ends_.push({now_ + prices_.seconds[id.index()], id});
+    }
+  }
+
+  void start(const Task& task, int64_t transient_bytes) {
+    timeline_.tasks[task.id.index()].start_seconds = now_;
+    int64_t bytes = transient_bytes;
+    for (const graph::SlotId slot : graph_.writes(task)) bytes += prices_.slot_bytes[slot.index()];
+    if (bytes != 0) memory_of(task).change(now_, bytes);
+  }
+
+  const graph::Graph& graph_;
+  const cost::Prices& prices_;
+  graph::Operations operations_;
+  graph::Timeline timeline_;
+  double now_ = 0;
+  size_t num_ended_ = 0;
+  std::priority_queue<End> ends_;
+  std::vector<int32_t> num_posted_;  // by operation
+  std::vector<size_t> next_;         // by rank and stream: index of the next task to start
+  std::vector<char> computing_;      // by rank
+  std::vector<Rank> touched_;
+  std::vector<char> is_touched_;  // by rank
+  std::vector<Node> nodes_;
+  std::vector<Memory> memory_;  // by rank
+};
+
+}  // namespace
+
+graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices) {
+  return Simulation(step, prices).play();
+}
+
+}  // namespace piper::sim
