@@ -8,15 +8,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <unordered_set>
 
 namespace piper {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
+
+// Keys come from outside: without control characters, and not longer than a line bears.
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
 
 // Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
 class StrictBuilder {
@@ -48,8 +56,9 @@ class StrictBuilder {
   bool end_array() { return close(); }
 
   bool key(std::string& name) {
-    if (stack_.back()->contains(name)) fail(fmt::format("key '{}' appears twice", name));
     key_ = name;
+    // A set beside each open object: looking a key up in an ordered_json is linear.
+    if (!keys_.back().insert(name).second) fail(fmt::format("key '{}' appears twice", printable(name)));
     return true;
   }
 
@@ -65,7 +74,7 @@ class StrictBuilder {
   }
 
  private:
-  std::string where() const { return key_.empty() ? "" : "'" + key_ + "': "; }
+  std::string where() const { return key_.empty() ? "" : "'" + printable(key_) + "': "; }
 
   [[noreturn]] bool fail(const std::string& what) { throw InvalidInput(source_ + ": " + what); }
 
@@ -79,7 +88,7 @@ class StrictBuilder {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    return &(parent[key_] = std::move(value));
+    return &parent.get_ref<Json::object_t&>().emplace_back(key_, std::move(value)).second;
   }
   bool put(Json value) {
     attach(std::move(value));
@@ -89,16 +98,20 @@ class StrictBuilder {
     if (stack_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
     // Pointers into the parent stay valid: a container is filled only while it is on top of the stack.
     stack_.push_back(attach(std::move(container)));
+    keys_.emplace_back();
     return true;
   }
   bool close() {
     stack_.pop_back();
+    keys_.pop_back();
+    key_.clear();
     return true;
   }
 
   std::string source_;
   Json root_;
   std::vector<Json*> stack_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of the open containers
   std::string key_;
 };
 
@@ -115,7 +128,11 @@ const Json kNull;
 std::string quote(const Json& value) {
   std::string text = value.is_structured() && value.size() > 16 ? std::string(value.is_array() ? "[...]" : "{...}")
                                                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  if (text.size() > 60) {
+    size_t cut = 57;
+    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) --cut;  // not inside a UTF-8 character
+    text = text.substr(0, cut) + "...";
+  }
   return text;
 }
 
@@ -144,7 +161,8 @@ Json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {
-  const std::string temporary = path.string() + ".tmp" + std::to_string(getpid());
+  static std::atomic<int> serial = 0;  // several threads may write at once
+  const std::string temporary = fmt::format("{}.tmp{}-{}", path.string(), getpid(), serial++);
   const auto fail = [&](const char* what) {
     const std::string cause = std::strerror(errno);
     ::unlink(temporary.c_str());
@@ -162,13 +180,16 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
     }
     done += static_cast<size_t>(n);
   }
-  if (::fsync(fd) != 0 || ::close(fd) != 0) fail("be flushed");
+  const bool flushed = ::fsync(fd) == 0;
+  if ((::close(fd) != 0) | !flushed) fail("be flushed");
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
 }
 
-void write_json_file(const std::filesystem::path& path, const Json& json) { write_text_file(path, json.dump(2) + "\n"); }
+void write_json_file(const std::filesystem::path& path, const Json& json) { 
+  write_text_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
 
-void Problems::add(const std::string& path, const std::string& what) { lines_.push_back(fmt::format("{}: '{}' {}", source_, path, what)); }
+void Problems::add(const std::string& path, const std::string& what) { lines_.push_back(fmt::format("{}: '{}' {}", source_, printable(path), what)); }
 
 void Problems::add(const std::string& what) { lines_.push_back(source_ + ": " + what); }
 

@@ -21,7 +21,8 @@ namespace piper {
 
 using Json = nlohmann::ordered_json;
 
-// Parses `text`; `source` (a file name) goes into messages. Throws InvalidInput with line and column.
+// Parses `text`; `source` (a file name) goes into messages. Throws InvalidInput
+// naming the key or the byte. Linear in the size of the text.
 Json parse_json(std::string_view text, const std::string& source);
 
 // Reads and parses a file of at most `max_bytes`. Throws IoError (absent, unreadable), InvalidInput.
@@ -30,7 +31,8 @@ Json read_json_file(const std::filesystem::path& path, int64_t max_bytes = 64 <<
 // Text of a whole file. Throws IoError naming path and cause.
 std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 32);
 
-// Writes atomically: temporary file beside it, fsync, rename. Throws IoError.
+// Writes atomically: temporary file beside it, fsync, rename. Throws IoError. Broken UTF-8 in a
+// value is replaced, a number that is not finite becomes null.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 void write_json_file(const std::filesystem::path& path, const Json& json);  // indented by 2
 

@@ -37,6 +37,18 @@ TEST_CASE("what nlohmann accepts or mangles is refused by name") {
   CHECK(parse_error(std::string(1000000, '[')).find("nested deeper than 64") != std::string::npos);
 }
 
+TEST_CASE("a large object is read in linear time") {
+  std::string text = "{";
+  for (int i = 0; i < 200000; ++i) text += "\"k" + std::to_string(i) + "\":1,";
+  text += "\"last\":2}";
+  CHECK(parse_json(text, "f.json").size() == 200001);  // quadratic: minutes
+}
+
+TEST_CASE("a message blames the key it is about and stays on one line") {
+  CHECK(parse_error(R"([{"x":1},99999999999999999999])").find("'x'") == std::string::npos);
+  CHECK(parse_error("{\"a\\nb\": 1, \"a\\nb\": 2}").find('\n') == std::string::npos);
+}
+
 TEST_CASE("a reader finds all problems of a document, not only the first") {
   const Json json = parse_json(R"({"count": 3.7, "size": -1, "flag": 1, "kind": "gree", "colour": 2})", "f.json");
   Problems problems("f.json");

@@ -26,9 +26,12 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  word = word.substr(0, 100);
+  // Fewer changes than the word has letters, and no more than a third of it (at least 2).
+  size_t best_distance = std::min(word.size(), std::max<size_t>(2, word.size() / 3) + 1);
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word.substr(0, 200), std::string_view(candidate).substr(0, 200));
+    if (candidate.size() > 2 * word.size() + 2) continue;
+    const size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

@@ -12,4 +12,6 @@ TEST_CASE("a typing error gets a suggestion and a foreign word does not") {
   CHECK(nearest("clusters", words) == "cluster");
   CHECK(nearest("zebra-crossing", words) == "");
   CHECK(did_you_mean("plna", words) == "; did you mean 'plan'?");
+  CHECK(nearest("x", words) == "");
+  CHECK(nearest(std::string(5000, 'p'), words) == "");
 }

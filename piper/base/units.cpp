@@ -27,12 +27,14 @@ std::string format_bytes(double bytes) {
 
 std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "never";
-  const double size = std::abs(seconds);
-  if (size == 0) return "0 s";
-  if (size < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (size < 1) return fmt::format("{:.{}f} ms", seconds * 1e3, size < 0.1 ? 2 : 1);
-  if (size < 120) return fmt::format("{:.2f} s", seconds);
-  if (size < 7200) return fmt::format("{} min {:.0f} s", static_cast<int>(seconds / 60), std::fmod(seconds, 60));
+  if (seconds < 0) return "-" + format_seconds(-seconds);
+  if (seconds == 0) return "0 s";
+  // The thresholds lie where rounding would carry into the next unit.
+  if (seconds < 0.99995e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 0.99995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.1 ? 2 : 1);
+  if (seconds < 119.995) return fmt::format("{:.2f} s", seconds);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 7200) return fmt::format("{} min {} s", whole / 60, whole % 60);
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 

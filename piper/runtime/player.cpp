@@ -82,6 +82,7 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   received_rows_.clear();
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
+  last_progress_seconds_ = now_seconds();
   const std::vector<TaskId>& compute = step_.graph.stream(rank_, Stream::kCompute);
   size_t& next = cursor_[static_cast<size_t>(Stream::kCompute)];
   while (num_done_ < std::ssize(done_)) {
@@ -104,9 +105,8 @@ bool Player::start_communication() {
     size_t& next = cursor_[static_cast<size_t>(stream)];
     for (; next < tasks.size() && ready(step_.graph.task(tasks[next])); ++next, moved = true) {
       const Task& task = step_.graph.task(tasks[next]);
-      const double now = now_seconds();
-      if (timeline_) timeline_->tasks[task.id.index()].start_seconds = now;
-      in_flight_.push_back({task.id, start(task), now + options_.timeout_seconds});
+      if (timeline_) timeline_->tasks[task.id.index()].start_seconds = now_seconds();
+      in_flight_.push_back({task.id, start(task)});
     }
   }
   return moved;
@@ -137,6 +137,7 @@ void Player::run_compute(const Task& task) {
 }
 
 void Player::finish(const Task& task) {
+  last_progress_seconds_ = now_seconds();
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;
   ++num_done_;
@@ -147,11 +148,11 @@ void Player::finish(const Task& task) {
 void Player::wait_for_communication() {
   PIPER_CHECK(!in_flight_.empty(),
               fmt::format("rank {} has nothing to do and nothing in flight: the graph deadlocks", rank_.value));
-  const auto oldest = std::ranges::min_element(in_flight_, {}, &InFlight::deadline_seconds);
-  const double left = oldest->deadline_seconds - now_seconds();
+  const double left = last_progress_seconds_ + options_.timeout_seconds - now_seconds();
   if (left <= 0) {
-    const std::string what = fmt::format("rank {}: timed out after {:.0f} s in {}", rank_.value,
-                                         options_.timeout_seconds, oldest->operation->waiting_for());
+    const std::string what =
+        fmt::format("rank {}: timed out after {:.1f} s without progress in {}; {}", rank_.value, options_.timeout_seconds,
+                    in_flight_.front().operation->waiting_for(), transport_.unmatched());
     transport_.fail(what);
     throw CommError(what);
   }

@@ -41,7 +41,7 @@ struct Update {
 };
 
 struct PlayerOptions {
-  double timeout_seconds = 120;  // of any one wait
+  double timeout_seconds = 120;  // without any progress on this rank
   // Called after every task; for measuring memory over time. Returns this rank's live bytes.
   std::function<int64_t()> live_bytes;
 };
@@ -72,7 +72,6 @@ class Player {
   struct InFlight {
     graph::TaskId task;
     std::unique_ptr<comm::Operation> operation;
-    double deadline_seconds;
   };
 
   bool ready(const graph::Task& task) const;
@@ -119,8 +118,8 @@ class Player {
   std::vector<char> done_;           // by local task
   int64_t num_done_ = 0;
   size_t cursor_[graph::kNumStreams] = {};
-  std::vector<InFlight> in_flight_;
   uint64_t completions_seen_ = 0;
+  double last_progress_seconds_ = 0;
 
   // Counts received in a micro-batch's forward, kept for its recomputation: by (layer, micro-batch).
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
@@ -131,6 +130,9 @@ class Player {
   std::span<const MicroBatch> micro_batches_;
   const Update* update_ = nullptr;
   graph::Timeline* timeline_ = nullptr;
+
+  // Last, so that it goes first: operations write into the members above until they are withdrawn.
+  std::vector<InFlight> in_flight_;
 };
 
 // Seconds of the steady clock: the common time of all ranks of a host.

@@ -1,0 +1,61 @@
+// piper eval: the loss of a Hugging Face folder of weights on a byte text.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cli/command.h>
+#include <piper/model/import.h>
+#include <piper/report/progress.h>
+#include <piper/runtime/player.h>
+#include <piper/train/evaluate.h>
+#include <piper/train/hf_weights.h>
+
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  std::string weights, data;
+  int64_t sequence = 0;
+  bool fp64 = false, json = false;
+};
+
+int run(const Flags& flags) {
+  const model::Model model = model::load_model(flags.weights);
+  if (const auto problems = nn::untrainable(model); !problems.empty()) throw InvalidInput(problems);
+  const train::WeightFolder folder(flags.weights);
+  train::check_weights(folder, model);
+  const train::Text text = train::read_text(flags.data);
+  train::check_vocabulary(text, model.vocabulary);
+  train::check_window(text, flags.sequence);
+  const strategy::Precision precision = flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
+  const strategy::Strategy strategy = train::one_rank(model, flags.sequence, 1, precision);
+  const auto stage = nn::make_stage(model, strategy, Rank(0), {.dtype = runtime::scalar_type(precision)});
+  train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
+
+  report::Progress bar({.label = "eval", .total = text.size() / flags.sequence, .unit = "windows"});
+  const train::Evaluation result = train::evaluate(*stage, model, text, flags.sequence, [&](int64_t done, int64_t) { bar.set(done); });
+  bar.finish();
+  if (flags.json) {
+    std::cout << Json{{"loss", result.loss}, {"tokens", result.tokens}, {"perplexity", std::exp(result.loss)}, {"sequence", flags.sequence}}.dump(2) << "\n";
+  } else {
+    fmt::print("loss {:.6f} nats a token over {} tokens (perplexity {:.3f})\n", result.loss, result.tokens, std::exp(result.loss));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_eval(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")->required();
+  command.add_option("--data", flags->data, "text file or folder, read as bytes")->required();
+  command.add_option("--sequence", flags->sequence, "tokens of a window")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  command.add_flag("--fp64", flags->fp64, "compute in double precision");
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,174 @@
+// piper train: trains a model by a strategy on this machine and shows predicted beside measured.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cli/command.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/model/count.h>
+#include <piper/model/import.h>
+#include <piper/report/progress.h>
+#include <piper/report/run_files.h>
+#include <piper/report/table.h>
+#include <piper/runtime/profile.h>
+#include <piper/train/run.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Flags {
+  StrategyFlags strategy;
+  std::string data, run_folder = "runs/latest", weights;
+  int64_t steps = 100, warmup = -1, checkpoint_every = 0, keep = 2;
+  uint64_t seed = 0;
+  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, timeout_seconds = 120;
+  bool resume = false, fresh = false, export_weights = false, json = false;
+};
+
+// The profile that a prediction needs, when the user named no cluster.
+cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision) {
+  runtime::ProfileOptions options{.num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
+  report::Progress bar({.label = "profile (no --cluster given)", .total = 100, .unit = "%"});
+  options.progress = [&](const std::string& what, double part) { bar.set(static_cast<int64_t>(part * 100), what); };
+  cluster::Cluster here = runtime::profile_host(options).cluster;
+  bar.set(100, "");
+  return here;
+}
+
+train::Text load_text(const std::string& data) {
+  return data.empty() ? train::read_own_text(PIPER_SOURCE_FOLDER) : train::read_text(data);
+}
+
+void print_comparison(const train::RunResult& result) {
+  using report::Align;
+  const report::Comparison& c = result.comparison;
+  report::Table table;
+  table.columns = {{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"error", Align::kRight}};
+  const auto row = [&](const std::string& name, double predicted, double measured, auto format) {
+    table.rows.push_back({name, format(predicted), format(measured), fmt::format("{:+.1f} %", (predicted - measured) / measured * 100)});
+  };
+  row("step time", *c.predicted_step_seconds, *c.measured_step_seconds, format_seconds);
+  row("MFU", *c.predicted_mfu, *c.measured_mfu, format_percent);
+  for (const report::RankComparison& rank : c.ranks)
+    row(fmt::format("peak memory, rank {}", rank.rank), static_cast<double>(*rank.predicted_peak_bytes),
+        static_cast<double>(*rank.measured_peak_bytes), format_bytes);
+  fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
+}
+
+Json result_json(const train::RunResult& result) {
+  Json steps = Json::array();
+  for (const train::StepMetrics& metrics : result.metrics) steps.push_back(train::to_json(metrics));
+  return {{"steps", steps},
+          {"comparison", report::to_json(result.comparison)},
+          {"balanced_predicted_step_seconds", result.prediction.step_seconds},
+          {"same_order_as_simulated", result.same_order}};
+}
+
+void write_head(const train::RunRequest& request) {
+  report::Header header;
+  header.model = request.model.name;
+  header.cluster = request.cluster.description.empty() ? request.cluster.name : request.cluster.description;
+  header.facts = {
+      {"parameters", fmt::format("{}, {} active", format_count(static_cast<double>(model::count_parameters(request.model).total())),
+                                 format_count(static_cast<double>(model::active_parameters(request.model))))},
+      {"text", fmt::format("{} ({})", request.text.source(), format_bytes(static_cast<double>(request.text.size())))},
+      {"steps", fmt::format("{} of {} sequences of {} tokens", request.num_steps, request.strategy.global_batch_sequences, request.strategy.sequence)}};
+  write_json_file(request.folder / report::kRunFile, report::to_json(header));
+  write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
+}
+
+train::RunRequest request_of(const Flags& flags) {
+  train::RunRequest request;
+  request.model = model::load_model(flags.strategy.model);
+  request.config = model::config_text(flags.strategy.model);
+  request.strategy = strategy_from_flags(flags.strategy, request.model);
+  if (const auto problems = nn::untrainable(request.model); !problems.empty()) throw InvalidInput(problems);
+  request.text = load_text(flags.data);
+  train::check_vocabulary(request.text, request.model.vocabulary);
+  train::check_window(request.text, request.strategy.sequence);
+  request.cluster = flags.strategy.cluster.empty() ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
+                                                   : cluster::load_cluster(flags.strategy.cluster);
+  request.folder = flags.run_folder;
+  request.num_steps = flags.steps;
+  request.options.seed = flags.seed;
+  request.options.adamw.weight_decay = flags.weight_decay;
+  request.options.clip_norm = flags.clip_norm;
+  request.options.timeout_seconds = flags.timeout_seconds;
+  request.options.learning_rate = {
+      .peak = flags.learning_rate,
+      .minimum = flags.minimum_learning_rate >= 0 ? flags.minimum_learning_rate : flags.learning_rate / 10,
+      .warmup_steps = flags.warmup >= 0 ? flags.warmup : std::min<int64_t>(flags.steps / 10, 100),
+      .total_steps = flags.steps};
+  if (const auto problems = train::problems(request.options.learning_rate); !problems.empty()) throw InvalidInput(problems);
+  request.checkpoint_every = flags.checkpoint_every;
+  request.keep_checkpoints = flags.keep;
+  request.resume = flags.resume;
+  request.initial_weights = flags.weights;
+  request.export_weights = flags.export_weights;
+  return request;
+}
+
+int run(const Flags& flags) {
+  if (flags.resume && flags.fresh) throw InvalidInput("--resume and --fresh contradict each other; give one of them");
+  train::RunRequest request = request_of(flags);
+  if (flags.fresh) fs::remove_all(request.folder / "checkpoints");
+  fs::create_directories(request.folder);
+  write_head(request);
+  const strategy::Strategy& s = request.strategy;
+  if (!flags.json)
+    fmt::print("{}: {} parameters, pp {} ep {} dp {} ({} ranks), {}, recompute {}, {} x {} sequences of {} tokens a rank\n"
+               "text: {} ({})\n",
+               request.model.name, format_count(static_cast<double>(model::count_parameters(request.model).total())), s.mesh.pp, s.mesh.ep, s.mesh.dp,
+               s.mesh.world(), strategy::name(s.schedule), strategy::name(s.recompute), s.num_micro_batches,
+               s.micro_batch_sequences, s.sequence, request.text.source(), format_bytes(static_cast<double>(request.text.size())));
+  if (!flags.json) request.say = [](const std::string& line) { fmt::print("{}\n", line); };
+  report::Progress bar({.label = "train", .total = flags.steps, .unit = "steps"});
+  request.on_step = [&](const train::StepMetrics& metrics) {
+    if (!flags.json) bar.print(train::console_line(metrics));
+    bar.set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
+  };
+  const train::RunResult result = train::run_training(request);
+  bar.finish();
+  if (flags.json) {
+    std::cout << result_json(result).dump(2) << "\n";
+    return 0;
+  }
+  print_comparison(result);
+  fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n", result.metrics.front().loss,
+             result.metrics.back().loss, request.folder.string(), request.folder.string());
+  return 0;
+}
+
+}  // namespace
+
+Run add_train(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  add_strategy_flags(command, flags->strategy);
+  command.add_option("--data", flags->data, "text file or folder, read as bytes (default: the project's own files)");
+  command.add_option("--run", flags->run_folder, "folder that the run leaves behind")->capture_default_str();
+  command.add_option("--steps", flags->steps, "training steps in all")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();
+  command.add_option("--seed", flags->seed, "of initial weights and data")->capture_default_str();
+  command.add_option("--learning-rate", flags->learning_rate, "peak")->check(CLI::Range(0.0, 10.0))->capture_default_str();
+  command.add_option("--minimum-learning-rate", flags->minimum_learning_rate, "at the end (default: a tenth of the peak)")->check(CLI::Range(0.0, 10.0));
+  command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  command.add_option("--weight-decay", flags->weight_decay)->check(CLI::Range(0.0, 10.0))->capture_default_str();
+  command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  command.add_option("--weights", flags->weights, "start from this Hugging Face folder");
+  command.add_flag("--export", flags->export_weights, "write the final weights as a Hugging Face folder, RUN/weights");
+  command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")->check(CLI::Range(int64_t{0}, int64_t{1} << 30))->capture_default_str();
+  command.add_option("--keep-checkpoints", flags->keep)->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
+  command.add_flag("--resume", flags->resume, "go on from the newest complete checkpoint of --run");
+  command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
+  command.add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")->check(CLI::Range(0.1, 86400.0))->capture_default_str();
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

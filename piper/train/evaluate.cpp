@@ -1,0 +1,52 @@
+#include <piper/train/evaluate.h>
+
+#include <piper/train/data.h>
+
+#include <algorithm>
+
+namespace piper::train {
+
+strategy::Strategy one_rank(const model::Model& model, int64_t sequence, int64_t sequences,
+                            strategy::Precision precision) {
+  strategy::Strategy s;
+  s.model = model.name;
+  s.layers_per_stage = {model.num_layers()};
+  s.precision = precision;
+  s.sequence = sequence;
+  s.global_batch_sequences = s.micro_batch_sequences = sequences;
+  s.num_micro_batches = 1;
+  return s;
+}
+
+at::Tensor forward_all(nn::Stage& stage, const model::Model& model, const at::Tensor& tokens_BS) {
+  const int64_t sequence = tokens_BS.size(1);
+  at::Tensor x_TD = stage.embedding_forward(tokens_BS);
+  for (int32_t layer = 0; layer < model.num_layers(); ++layer) {
+    at::Tensor x1_TD = stage.attention_forward(layer, x_TD, sequence, nullptr);
+    if (!model.layers[static_cast<size_t>(layer)].feed_forward.is_moe()) {
+      x_TD = stage.dense_mlp_forward(layer, x1_TD, nullptr);
+      continue;
+    }
+    nn::Routing routing;
+    const at::Tensor rows = stage.gate_forward(layer, x1_TD, sequence, routing, nullptr);
+    const at::Tensor out = stage.experts_forward(layer, rows, routing, nullptr);
+    x_TD = stage.merge_forward(layer, out, routing, x1_TD);
+  }
+  return x_TD;
+}
+
+Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Text& text, int64_t sequence,
+                    const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t num_windows = num_evaluation_windows(text, sequence);
+  const int64_t at_once = std::max<int64_t>(1, 2048 / sequence);
+  for (int64_t first = 0; first < num_windows; first += at_once) {
+    const int64_t count = std::min(at_once, num_windows - first);
+    const Batch batch = evaluation_batch(text, sequence, first, count);
+    stage.head_forward(forward_all(stage, model, batch.tokens_BS), batch.targets_T, nullptr);
+    if (progress) progress(first + count, num_windows);
+  }
+  const nn::StageStatistics sums = stage.take_statistics();
+  return {sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.target_tokens)), sums.target_tokens};
+}
+
+}  // namespace piper::train

@@ -1,0 +1,139 @@
+#include <piper/train/prediction.h>
+
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/count.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/mesh.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace piper::train {
+namespace {
+
+using schedule::SegmentKind;
+
+// Under what name a task's time is compared; communication includes waiting for the others.
+std::string component(const schedule::StepGraph& step, const graph::Task& task) {
+  switch (task.kind) {
+    case graph::TaskKind::kCompute:
+      return schedule::name(step.segment(task).kind);
+    case graph::TaskKind::kSend:
+    case graph::TaskKind::kReceive:
+      return "point-to-point (with waiting)";
+    case graph::TaskKind::kExchangeCounts:
+    case graph::TaskKind::kAllToAll:
+      return "exchange (with waiting)";
+    case graph::TaskKind::kAllReduce:
+      return "reduction (with waiting)";
+  }
+  return "";
+}
+
+std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step, const graph::Timeline& timeline) {
+  std::map<std::string, double> seconds;
+  for (const graph::Task& task : step.graph.tasks()) {
+    const graph::Interval& interval = timeline.tasks[task.id.index()];
+    if (interval.played()) seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
+  }
+  return seconds;
+}
+
+double peak_of_all(const cluster::Cluster& cluster, const strategy::Strategy& strategy) {
+  const auto found = cluster.compute.find(strategy::name(strategy.precision));
+  if (found == cluster.compute.end()) return 0;
+  const int64_t world = strategy.mesh.world();
+  int64_t units = world;
+  if (cluster.cores_per_node > 0) {
+    const int64_t nodes = (world + cluster.devices_per_node() - 1) / cluster.devices_per_node();
+    units = nodes * cluster.cores_per_node;
+  }
+  return static_cast<double>(units) * found->second.peak_flops_per_second;
+}
+
+}  // namespace
+
+schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
+  if (const auto problems = strategy::contradictions(strategy, model); !problems.empty()) throw InvalidInput(problems);
+  schedule::StepGraph step = schedule::write_step(model, strategy);
+  const std::vector<std::string> problems = graph::validate(step.graph);
+  PIPER_CHECK(problems.empty(), problems.empty() ? "" : problems.front());
+  const std::string deadlock = graph::find_deadlock(step.graph);
+  PIPER_CHECK(deadlock.empty(), deadlock);
+  return step;
+}
+
+double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
+                               const cluster::Cluster& cluster, double step_seconds) {
+  const double peak = peak_of_all(cluster, strategy);
+  if (peak <= 0 || step_seconds <= 0) return 0;
+  const model::TokenFlops token = model::token_flops(model, strategy.sequence);
+  const auto tokens = static_cast<double>(strategy.global_batch_sequences * strategy.sequence);
+  return (token.forward() + token.backward()) * tokens / (step_seconds * peak);
+}
+
+Prediction predict(const schedule::StepGraph& step, const model::Model& model, const strategy::Strategy& strategy,
+                   const cluster::Cluster& cluster, const cost::ExpertLoad& load) {
+  Prediction prediction;
+  prediction.prices = cost::price(step, model, strategy, cluster, load);
+  prediction.timeline = sim::play(step, prediction.prices);
+  prediction.step_seconds = prediction.timeline.seconds();
+  prediction.mfu = model_flops_utilization(model, strategy, cluster, prediction.step_seconds);
+  return prediction;
+}
+
+report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
+                           const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                           const Prediction& prediction, const Measurement& measured) {
+  report::Comparison comparison;
+  comparison.predicted_step_seconds = prediction.step_seconds;
+  comparison.measured_step_seconds = measured.step_seconds;
+  comparison.predicted_mfu = prediction.mfu;
+  comparison.measured_mfu = model_flops_utilization(model, strategy, cluster, measured.step_seconds);
+  const auto predicted_seconds = seconds_by_component(step, prediction.timeline);
+  const auto measured_seconds = seconds_by_component(step, measured.timeline);
+  const auto world = static_cast<double>(strategy.mesh.world());
+  for (const auto& [name, seconds] : predicted_seconds) {
+    const auto found = measured_seconds.find(name);
+    comparison.time_components.push_back(
+        {name, seconds / world,
+         found == measured_seconds.end() ? std::nullopt : std::optional(found->second / world)});
+  }
+  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
+  const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
+  for (int64_t r = 0; r < strategy.mesh.world(); ++r) {
+    const auto i = static_cast<size_t>(r);
+    report::RankComparison rank;
+    rank.rank = r;
+    rank.stage = strategy::coordinates(strategy.mesh, Rank(r)).pp;
+    rank.predicted_peak_bytes = prediction.timeline.peak_bytes[i];
+    rank.measured_peak_bytes = measured.peak_bytes[i];
+    rank.limit_bytes = cluster.memory_bytes;
+    const cost::StageMemory& stage = stages[static_cast<size_t>(*rank.stage)];
+    rank.predicted_components = {{"weights", stage.weights},
+                                 {"gradients", stage.gradients},
+                                 {"optimizer", stage.optimizer},
+                                 {"activations", prediction.timeline.peak_bytes[i] - stage.state()}};
+    rank.measured_components = {{"weights, gradients, optimizer", measured.state_bytes[i]},
+                                {"activations", measured.peak_bytes[i] - measured.state_bytes[i]}};
+    comparison.ranks.push_back(std::move(rank));
+  }
+  return comparison;
+}
+
+cost::ExpertLoad load_of(const model::Model& model, const std::map<int32_t, std::vector<int64_t>>& counts) {
+  cost::ExpertLoad load;
+  load.share.resize(model.layers.size());
+  for (const auto& [layer, rows] : counts) {
+    const auto total = static_cast<double>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+    if (total <= 0) continue;
+    for (const int64_t count : rows)
+      load.share[static_cast<size_t>(layer)].push_back(static_cast<double>(count) / total);
+  }
+  return load;
+}
+
+}  // namespace piper::train

@@ -1,0 +1,51 @@
+// What is foretold for one step of a strategy on a cluster: the graph, its prices and its simulated timeline. The run
+// plays the very same graph object.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/cost/prices.h>
+#include <piper/graph/timeline.h>
+#include <piper/model/model.h>
+#include <piper/report/comparison.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/strategy.h>
+
+#include <map>
+#include <vector>
+
+namespace piper::train {
+
+struct Prediction {
+  cost::Prices prices;
+  graph::Timeline timeline;
+  double step_seconds = 0;
+  double mfu = 0;
+};
+
+// Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy and model.
+schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
+
+// Prices and simulates it. `load` = real expert loads, when known.
+Prediction predict(const schedule::StepGraph& step, const model::Model& model, const strategy::Strategy& strategy,
+                   const cluster::Cluster& cluster, const cost::ExpertLoad& load = {});
+
+// FLOPs of the step (forward + backward, no recomputation) / (seconds x peak of all devices, or of the shared cores).
+double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
+                               const cluster::Cluster& cluster, double step_seconds);
+
+// What was measured in a run, beside a prediction.
+struct Measurement {
+  graph::Timeline timeline;           // of the step with the median time; seconds from its start
+  double step_seconds = 0;            // median over the steps after the first two
+  std::vector<int64_t> peak_bytes;    // by rank
+  std::vector<int64_t> state_bytes;   // by rank: weights, gradients, optimizer as allocated
+};
+
+report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
+                           const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                           const Prediction& prediction, const Measurement& measured);
+
+// The share of rows of every expert, from counts summed over some steps: what predict() takes.
+cost::ExpertLoad load_of(const model::Model& model, const std::map<int32_t, std::vector<int64_t>>& counts);
+
+}  // namespace piper::train

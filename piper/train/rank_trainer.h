@@ -1,0 +1,80 @@
+// One rank's life in a run: its stage, optimizer and player, and what a step means to them.
+//
+// Thread safety: one RankTrainer belongs to its rank's thread; what RunShared holds is shared and immutable.
+#pragma once
+
+#include <piper/runtime/player.h>
+#include <piper/train/learning_rate.h>
+#include <piper/train/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace piper::train {
+
+struct TrainOptions {
+  uint64_t seed = 0;
+  AdamWOptions adamw;
+  LearningRateSchedule learning_rate;
+  double clip_norm = 1.0;  // of the whole mesh's gradient; 0 = no clipping
+  double timeout_seconds = 120;
+};
+
+// The micro-batch of (step, dp index, micro-batch); called from every rank's thread.
+using BatchSource = std::function<runtime::MicroBatch(int64_t step, int64_t dp_index, int64_t micro_batch)>;
+
+// What all ranks of a run share. The step graph is valid and free of deadlock.
+struct RunShared {
+  const model::Model& model;
+  const strategy::Strategy& strategy;
+  const schedule::StepGraph& step;
+  TrainOptions options;
+  BatchSource batches;
+};
+
+// The same on every rank: sums over the world.
+struct StepOutcome {
+  double loss = 0;  // mean over the global batch's target tokens
+  double auxiliary_loss = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
+  // Rows routed to each expert in this step, by layer (mixture layers only).
+  std::map<int32_t, std::vector<int64_t>> expert_counts;
+  double load_imbalance = 0;  // most loaded expert over the mean, the worst layer; 0 for a dense model
+};
+
+class RankTrainer {
+ public:
+  RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
+              std::function<int64_t()> live_bytes = {});
+  ~RankTrainer();
+
+  // Runs step `number` (from 1). `timeline` as for runtime::Player::play.
+  StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
+
+  Rank rank() const { return rank_; }
+  nn::Stage& stage() { return *stage_; }
+  AdamW& optimizer() { return *optimizer_; }
+
+ private:
+  std::vector<runtime::MicroBatch> fetch(int64_t number) const;
+  void local_statistics(std::span<double> statistics);
+  void apply(std::span<const double> statistics);
+
+  const RunShared& run_;
+  Rank rank_;
+  strategy::Coordinates at_;
+  std::unique_ptr<nn::Stage> stage_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<runtime::Player> player_;
+  runtime::Update update_;
+  std::vector<int32_t> mixture_layers_;
+  int64_t number_ = 0;
+  StepOutcome outcome_;
+};
+
+}  // namespace piper::train

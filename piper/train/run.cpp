@@ -1,0 +1,256 @@
+#include <piper/train/run.h>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/comm/local.h>
+#include <piper/nn/counting_allocator.h>
+#include <piper/report/run_files.h>
+#include <piper/train/checkpoint.h>
+#include <piper/train/data.h>
+#include <piper/train/hf_weights.h>
+#include <piper/train/run_recorder.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+namespace piper::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Meeting point of all ranks; also tells whether one of them has failed (then it throws CommError).
+void barrier(comm::Transport& transport, const comm::Group& world, uint64_t key, double timeout_seconds) {
+  std::vector<int64_t> send(world.members.size(), 0), received(world.members.size());
+  const auto operation =
+      comm::start_exchange_counts(transport, world, {key, "barrier"}, 1, send, received);
+  comm::wait(transport, *operation, timeout_seconds);
+}
+
+constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;  // apart from the steps' operations
+
+// Everything that the ranks' threads share.
+class Run {
+ public:
+  explicit Run(const RunRequest& request)
+      : request_(request),
+        step_(checked_step(request.model, request.strategy)),
+        shared_{request.model, request.strategy, step_, request.options, {}},
+        cores_(request.cluster.cores_per_node),
+        world_(request.strategy.mesh.world()),
+        recorder_(step_, request.strategy, request.cluster) {
+    shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
+      Batch batch = training_batch(request_.text, request_.strategy, request_.options.seed, step, dp, micro_batch);
+      return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
+    };
+  }
+
+  RunResult run();
+
+ private:
+  void say(const std::string& line) const {
+    if (request_.say) request_.say(line);
+  }
+  void check() const;
+  void open_folder();
+  void rank_main(comm::Transport& transport);
+  void load(RankTrainer& trainer);
+  void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds);
+  void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world, int64_t number);
+  void export_weights(RankTrainer& trainer);
+  CheckpointIdentity identity() const;
+  RunResult finish();
+
+  const RunRequest& request_;
+  schedule::StepGraph step_;
+  RunShared shared_;
+  runtime::Cores cores_;
+  comm::LocalWorld world_;
+  RunRecorder recorder_;
+  Prediction prediction_;
+  std::optional<WeightFolder> weights_;
+  std::optional<FoundCheckpoint> resumed_;
+  int64_t first_step_ = 1;
+  std::optional<MetricsWriter> metrics_writer_;
+  std::vector<StepMetrics> metrics_;
+  int64_t skipped_ = 0, skipped_in_a_row_ = 0;
+
+  std::mutex mutex_;
+  std::unique_ptr<CheckpointSave> save_;
+  std::vector<NamedTensor> exported_;
+};
+
+void Run::check() const {
+  const strategy::Strategy& s = request_.strategy;
+  std::vector<std::string> problems = nn::untrainable(request_.model);
+  if (s.precision == strategy::Precision::kBf16)
+    problems.push_back("precision is bf16; allowed: fp32, fp64 (training in bf16 is not available in this version)");
+  if (request_.text.size() > 0 && request_.model.vocabulary < 256)
+    problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256", request_.model.name,
+                                   request_.model.vocabulary));
+  if (!problems.empty()) throw InvalidInput(problems);
+  check_window(request_.text, s.sequence);
+}
+
+CheckpointIdentity Run::identity() const {
+  return {request_.model.name, model_fingerprint(request_.model), request_.strategy.mesh,
+          request_.strategy.layers_per_stage};
+}
+
+void Run::open_folder() {
+  const fs::path checkpoints = request_.folder / "checkpoints";
+  std::error_code error;
+  fs::create_directories(request_.folder, error);
+  if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
+  for (const std::string& leftover : sweep_leftovers(checkpoints)) say("removed unfinished save " + leftover);
+  if (request_.resume) {
+    resumed_ = require_newest_complete(checkpoints);
+    if (const auto problems = differences(resumed_->manifest, identity(), resumed_->path); !problems.empty())
+      throw InvalidInput(problems);
+    const TrainState& state = resumed_->manifest.state;
+    if (state.text_fingerprint != request_.text.fingerprint())
+      throw InvalidInput(fmt::format("{}: was trained on another text than {}", resumed_->path.string(),
+                                     request_.text.source()));
+    first_step_ = state.step + 1;
+    skipped_ = state.skipped_steps;
+    shared_.options.seed = state.seed;
+    say(fmt::format("resuming after step {} from {}", state.step, resumed_->path.string()));
+    if (first_step_ > request_.num_steps)
+      throw InvalidInput(fmt::format("--steps is {}; the checkpoint has {} steps already; allowed: more than that",
+                                     request_.num_steps, state.step));
+  } else if (const Search found = find_newest_complete(checkpoints); found.newest) {
+    throw InvalidInput(fmt::format("{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
+                                   "delete them, or name another --run folder",
+                                   checkpoints.string(), found.newest->path.filename().string()));
+  }
+  if (!request_.initial_weights.empty()) {
+    weights_.emplace(request_.initial_weights);
+    check_weights(*weights_, request_.model);
+  }
+  metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
+  write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
+}
+
+void Run::load(RankTrainer& trainer) {
+  if (resumed_) {
+    read_shard(*resumed_, trainer.rank(), checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
+  } else if (weights_) {
+    load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
+  }
+}
+
+void Run::rank_main(comm::Transport& transport) {
+  at::set_num_threads(1);
+  const Rank rank = transport.rank();
+  const nn::AllocatingRank allocating(rank);
+  comm::Group world;
+  for (int64_t r = 0; r < transport.world_size(); ++r) world.members.push_back(Rank(r));
+  world.index = rank.value;
+
+  RankTrainer trainer(shared_, transport, cores_, [rank] { return nn::live_bytes(rank); });
+  load(trainer);
+  recorder_.set_state_bytes(rank, nn::live_bytes(rank));
+  nn::reset_peak(rank);
+  barrier(transport, world, kBarrierKeys, request_.options.timeout_seconds);
+  double before = runtime::now_seconds();
+  for (int64_t number = first_step_; number <= request_.num_steps; ++number) {
+    const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
+    recorder_.set_peak_bytes(rank, nn::peak_bytes(rank));
+    const double after = runtime::now_seconds();
+    if (rank == Rank(0)) record_step(transport, number, outcome, after - before);
+    before = after;
+    const bool last = number == request_.num_steps;
+    if (request_.checkpoint_every > 0 && (number % request_.checkpoint_every == 0 || last)) {
+      save(trainer, transport, world, number);
+      before = runtime::now_seconds();
+    }
+  }
+  if (request_.export_weights) export_weights(trainer);
+}
+
+void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds) {
+  const strategy::Strategy& s = request_.strategy;
+  skipped_ += outcome.skipped;
+  skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
+  StepMetrics metrics;
+  metrics.step = number;
+  metrics.loss = outcome.loss;
+  metrics.auxiliary_loss = outcome.auxiliary_loss;
+  metrics.grad_norm = outcome.grad_norm;
+  metrics.learning_rate = outcome.learning_rate;
+  metrics.step_seconds = seconds;
+  metrics.tokens_per_second = static_cast<double>(s.global_batch_sequences * s.sequence) / seconds;
+  metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds);
+  metrics.peak_bytes = recorder_.largest_peak_bytes();
+  metrics.load_imbalance = outcome.load_imbalance;
+  metrics.skipped = outcome.skipped;
+  metrics_writer_->write(metrics);
+  metrics_.push_back(metrics);
+  recorder_.record(number, seconds, outcome.expert_counts);
+  if (request_.on_step) request_.on_step(metrics);
+  if (skipped_in_a_row_ >= 3) {
+    const std::string what = fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
+    transport.fail(what);
+    throw InvalidInput(what + "; lower --learning-rate");
+  }
+}
+
+void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world, int64_t number) {
+  const uint64_t key = kBarrierKeys + static_cast<uint64_t>(number) * 2;
+  if (trainer.rank() == Rank(0)) {
+    TrainState state;
+    state.step = number;
+    state.seed = shared_.options.seed;
+    state.target_tokens = number * request_.strategy.global_batch_sequences * request_.strategy.sequence;
+    state.skipped_steps = skipped_;
+    state.text_fingerprint = request_.text.fingerprint();
+    save_ = std::make_unique<CheckpointSave>(request_.folder / "checkpoints", identity(), state);
+  }
+  barrier(transport, world, key, request_.options.timeout_seconds);
+  save_->write_shard(trainer.rank(), checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
+  barrier(transport, world, key + 1, request_.options.timeout_seconds);
+  if (trainer.rank() != Rank(0)) return;
+  save_->commit();
+  save_.reset();
+  keep_newest(request_.folder / "checkpoints", request_.keep_checkpoints);
+}
+
+void Run::export_weights(RankTrainer& trainer) {
+  std::vector<NamedTensor> mine;
+  for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) mine.push_back({piece.name, piece.value.clone()});
+  const std::lock_guard lock(mutex_);
+  exported_.insert(exported_.end(), mine.begin(), mine.end());
+}
+
+RunResult Run::finish() {
+  RunResult result;
+  result.metrics = metrics_;
+  result.prediction = std::move(prediction_);
+  result.measurement = recorder_.measurement();
+  result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
+                                        load_of(request_.model, recorder_.expert_counts()));
+  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster, result.prediction_with_load,
+                              result.measurement);
+  result.same_order = recorder_.same_order(result.prediction.timeline);
+  recorder_.write_files(request_.folder, result);
+  if (request_.export_weights)
+    train::export_weights(request_.folder / "weights", request_.config, std::move(exported_));
+  return result;
+}
+
+RunResult Run::run() {
+  check();
+  open_folder();
+  prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+  nn::install_counting_allocator();
+  comm::run_ranks(world_, [this](comm::Transport& transport) { rank_main(transport); });
+  return finish();
+}
+
+}  // namespace
+
+RunResult run_training(const RunRequest& request) { return Run(request).run(); }
+
+}  // namespace piper::train

@@ -1,0 +1,57 @@
+// A whole run: predict, train on one thread a rank, watch, checkpoint, compare, and leave a folder behind that
+// `piper report` reads.
+//
+//   RUN/strategy.json       the strategy, as planned
+//   RUN/metrics.jsonl       a line a step
+//   RUN/predicted_trace.json, measured_trace.json    one step each, Chrome traces
+//   RUN/comparison.json     predicted beside measured
+//   RUN/expert_load.json    rows of every expert
+//   RUN/checkpoints/        train/checkpoint.h
+//   RUN/weights/            Hugging Face folder of the final weights
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/train/metrics.h>
+#include <piper/train/prediction.h>
+#include <piper/train/rank_trainer.h>
+#include <piper/train/text.h>
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::train {
+
+struct RunRequest {
+  model::Model model;
+  Json config = Json::object();  // the model's config.json, for the exported folder
+  strategy::Strategy strategy;
+  cluster::Cluster cluster;      // what the prediction is made with; its peak is MFU's divisor
+  Text text;
+  std::filesystem::path folder;
+  int64_t num_steps = 0;
+  TrainOptions options;
+  int64_t checkpoint_every = 0;  // steps; 0 = none
+  int64_t keep_checkpoints = 2;
+  bool resume = false;           // from the newest complete checkpoint, which must exist
+  std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
+  bool export_weights = false;
+  std::function<void(const std::string& line)> say;  // progress in words; may be empty
+  std::function<void(const StepMetrics&)> on_step;   // from rank 0's thread
+};
+
+struct RunResult {
+  std::vector<StepMetrics> metrics;
+  Prediction prediction;            // made before the run, with balanced load
+  Prediction prediction_with_load;  // made after it, with the loads of the measured step's run
+  Measurement measurement;
+  report::Comparison comparison;    // against prediction_with_load
+  bool same_order = false;          // every stream of every rank started its tasks in the simulated order
+};
+
+// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError.
+RunResult run_training(const RunRequest& request);
+
+}  // namespace piper::train

@@ -1,0 +1,122 @@
+#include <piper/train/run_recorder.h>
+
+#include <piper/report/chrome_trace.h>
+#include <piper/report/run_files.h>
+#include <piper/strategy/mesh.h>
+#include <piper/train/run.h>
+
+#include <algorithm>
+
+namespace piper::train {
+namespace {
+
+constexpr size_t kWarmUpSteps = 2;  // not part of the median
+
+}  // namespace
+
+RunRecorder::RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
+                         const cluster::Cluster& cluster)
+    : step_(step), strategy_(strategy), cluster_(cluster) {
+  const auto world = static_cast<size_t>(strategy.mesh.world());
+  state_bytes_.assign(world, 0);
+  peak_bytes_.assign(world, 0);
+}
+
+graph::Timeline RunRecorder::empty_timeline() const {
+  graph::Timeline timeline;
+  timeline.tasks.resize(step_.graph.tasks().size());
+  timeline.memory.resize(state_bytes_.size());
+  return timeline;
+}
+
+graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, made] = timelines_.try_emplace(step_number);
+  if (made) {
+    found->second = empty_timeline();
+    // A rank is at most one step ahead of another, so the oldest of kKept is no longer written.
+    if (std::ssize(timelines_) > kKept) timelines_.erase(timelines_.begin());
+  }
+  return &found->second;
+}
+
+void RunRecorder::set_peak_bytes(Rank rank, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  peak_bytes_[rank.index()] = bytes;
+}
+
+int64_t RunRecorder::largest_peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return *std::ranges::max_element(peak_bytes_);
+}
+
+void RunRecorder::record(int64_t step_number, double seconds,
+                         const std::map<int32_t, std::vector<int64_t>>& expert_counts) {
+  seconds_.emplace_back(step_number, seconds);
+  for (const auto& [layer, counts] : expert_counts) {
+    std::vector<int64_t>& sums = expert_counts_[layer];
+    sums.resize(counts.size());
+    for (size_t e = 0; e < counts.size(); ++e) sums[e] += counts[e];
+  }
+}
+
+// The step with the median time among those kept, the first ones apart when there are others.
+int64_t RunRecorder::median_step() const {
+  std::vector<std::pair<double, int64_t>> kept;
+  for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
+    if (timelines_.contains(seconds_[i].first)) kept.emplace_back(seconds_[i].second, seconds_[i].first);
+  std::ranges::sort(kept);
+  return kept[kept.size() / 2].second;
+}
+
+Measurement RunRecorder::measurement() const {
+  Measurement measured;
+  measured.timeline = timelines_.at(median_step());
+  double start = 1e300;
+  for (const graph::Interval& task : measured.timeline.tasks)
+    if (task.played()) start = std::min(start, task.start_seconds);
+  for (graph::Interval& task : measured.timeline.tasks)
+    if (task.played()) task = {task.start_seconds - start, task.end_seconds - start};
+  for (std::vector<graph::MemorySample>& samples : measured.timeline.memory)
+    for (graph::MemorySample& sample : samples) sample.seconds -= start;
+  measured.timeline.peak_bytes = peak_bytes_;
+
+  std::vector<double> seconds;
+  for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
+    seconds.push_back(seconds_[i].second);
+  std::ranges::sort(seconds);
+  measured.step_seconds = seconds[seconds.size() / 2];
+  measured.peak_bytes = peak_bytes_;
+  measured.state_bytes = state_bytes_;
+  return measured;
+}
+
+bool RunRecorder::same_order(const graph::Timeline& simulated) const {
+  const graph::Timeline& executed = timelines_.rbegin()->second;
+  for (int64_t r = 0; r < step_.graph.num_ranks(); ++r)
+    for (int stream = 0; stream < graph::kNumStreams; ++stream) {
+      const auto s = static_cast<graph::Stream>(stream);
+      if (graph::start_order(step_.graph, simulated, Rank(r), s) !=
+          graph::start_order(step_.graph, executed, Rank(r), s))
+        return false;
+    }
+  return true;
+}
+
+void RunRecorder::write_files(const std::filesystem::path& folder, const RunResult& result) const {
+  report::TraceDescription description;
+  for (int64_t r = 0; r < strategy_.mesh.world(); ++r)
+    description.stage_of_rank.push_back(strategy::coordinates(strategy_.mesh, Rank(r)).pp);
+  description.title = "predicted";
+  report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_, result.prediction_with_load.timeline,
+                                  description);
+  description.title = "measured";
+  report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_, result.measurement.timeline, description);
+  write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
+  report::ExpertRows rows;
+  rows.num_steps = std::ssize(seconds_);
+  for (const auto& [layer, counts] : expert_counts_) rows.layers.push_back({layer, counts});
+  write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
+}
+
+}  // namespace piper::train

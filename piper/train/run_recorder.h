@@ -1,0 +1,50 @@
+// What a run notes while it goes, and what it leaves in its folder.
+#pragma once
+
+#include <piper/train/prediction.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace piper::train {
+
+struct RunResult;
+
+// Thread-safe where ranks meet: each rank writes its own entries of a timeline; record() is rank 0's.
+class RunRecorder {
+ public:
+  RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy, const cluster::Cluster& cluster);
+
+  // Where the ranks write the tasks of a step. The last kKept steps are kept.
+  graph::Timeline* timeline_of(int64_t step_number);
+  void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
+  void set_peak_bytes(Rank rank, int64_t bytes);
+  int64_t largest_peak_bytes() const;
+  void record(int64_t step_number, double seconds, const std::map<int32_t, std::vector<int64_t>>& expert_counts);
+
+  // After the run: the kept step with the median time; seconds counted from its first task.
+  Measurement measurement() const;
+  const std::map<int32_t, std::vector<int64_t>>& expert_counts() const { return expert_counts_; }
+  bool same_order(const graph::Timeline& simulated) const;
+  void write_files(const std::filesystem::path& folder, const RunResult& result) const;
+
+ private:
+  static constexpr int64_t kKept = 16;
+
+  int64_t median_step() const;
+  graph::Timeline empty_timeline() const;
+
+  const schedule::StepGraph& step_;
+  const strategy::Strategy& strategy_;
+  const cluster::Cluster& cluster_;
+  mutable std::mutex mutex_;
+  std::map<int64_t, graph::Timeline> timelines_;  // by step number
+  std::vector<std::pair<int64_t, double>> seconds_;
+  std::vector<int64_t> state_bytes_, peak_bytes_;
+  std::map<int32_t, std::vector<int64_t>> expert_counts_;  // sums over steps
+};
+
+}  // namespace piper::train
