@@ -40,19 +40,25 @@ Line start_line(const std::vector<Sample>& samples) {
   std::vector<double> intercepts;
   for (const Sample& sample : samples)
     intercepts.push_back(sample.seconds - line.beta * sample.bytes);
-  line.alpha = median(intercepts);
+  line.alpha = std::max(0.0, median(intercepts));
   return line;
 }
 
-// The line through zero of least relative error: minimises sum w (beta n / t - 1)^2.
-Line without_latency(const std::vector<Sample>& samples, const std::vector<double>& weights) {
-  double xx = 0, x = 0;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const double ratio = samples[i].bytes / samples[i].seconds;
-    xx += weights[i] * ratio * ratio;
-    x += weights[i] * ratio;
-  }
-  return {.alpha = 0, .beta = x / xx};
+// What the errors are measured by: the prediction, which an outlier cannot shrink or blow up as it
+// could its own time. Never much below the measurement (a message of 0 bytes without latency).
+std::vector<double> predictions(const std::vector<Sample>& samples, const Line& line) {
+  std::vector<double> seconds;
+  for (const Sample& sample : samples)
+    seconds.push_back(std::max(line(sample.bytes), 1e-3 * sample.seconds));
+  return seconds;
+}
+
+std::vector<double> relative_errors(const std::vector<Sample>& samples,
+                                    const std::vector<double>& predicted) {
+  std::vector<double> errors;
+  for (size_t i = 0; i < samples.size(); ++i)
+    errors.push_back((predicted[i] - samples[i].seconds) / predicted[i]);
+  return errors;
 }
 
 Line from_largest(const std::vector<Sample>& samples) {
@@ -62,31 +68,26 @@ Line from_largest(const std::vector<Sample>& samples) {
   return {.alpha = 0, .beta = largest.seconds / largest.bytes};
 }
 
-// Minimises sum w ((alpha + beta n) / t - 1)^2 over alpha >= 0, beta > 0: the normal equations of
-// the unknowns alpha, beta with the regressors 1/t and n/t and the target 1.
-Line weighted_line(const std::vector<Sample>& samples, const std::vector<double>& weights) {
+// Minimises sum w ((alpha + beta n - t) / p)^2 over alpha >= 0, beta > 0, p being the last round's
+// predictions: the normal equations with the regressors 1 / p, n / p and the target t / p.
+Line weighted_line(const std::vector<Sample>& samples, const std::vector<double>& predicted,
+                   const std::vector<double>& weights) {
   double aa = 0, ab = 0, bb = 0, a = 0, b = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
-    const double u = 1 / samples[i].seconds, v = samples[i].bytes / samples[i].seconds;
+    const double u = 1 / predicted[i], v = samples[i].bytes / predicted[i];
+    const double y = samples[i].seconds / predicted[i];
     aa += weights[i] * u * u;
     ab += weights[i] * u * v;
     bb += weights[i] * v * v;
-    a += weights[i] * u;
-    b += weights[i] * v;
+    a += weights[i] * u * y;
+    b += weights[i] * v * y;
   }
   const double determinant = aa * bb - ab * ab;
   const Line line{.alpha = (a * bb - b * ab) / determinant,
                   .beta = (b * aa - a * ab) / determinant};
-  if (!(determinant > 0) || line.alpha < 0) return without_latency(samples, weights);
+  if (!(determinant > 0) || line.alpha < 0) return {.alpha = 0, .beta = b / bb};
   if (!(line.beta > 0)) return from_largest(samples);
   return line;
-}
-
-std::vector<double> relative_errors(const std::vector<Sample>& samples, const Line& line) {
-  std::vector<double> errors;
-  for (const Sample& sample : samples)
-    errors.push_back((line(sample.bytes) - sample.seconds) / sample.seconds);
-  return errors;
 }
 
 std::vector<double> huber_weights(const std::vector<double>& errors) {
@@ -99,17 +100,17 @@ std::vector<double> huber_weights(const std::vector<double>& errors) {
   return weights;
 }
 
-double r_squared(const std::vector<Sample>& samples, const Line& line) {
+double r_squared(const std::vector<Sample>& samples, const std::vector<double>& predicted) {
   double weight = 0, mean = 0;
-  for (const Sample& s : samples) {
-    weight += 1 / (s.seconds * s.seconds);
-    mean += 1 / s.seconds;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    weight += 1 / (predicted[i] * predicted[i]);
+    mean += samples[i].seconds / (predicted[i] * predicted[i]);
   }
   mean /= weight;
   double unexplained = 0, total = 0;
-  for (const Sample& s : samples) {
-    unexplained += std::pow((line(s.bytes) - s.seconds) / s.seconds, 2);
-    total += std::pow((mean - s.seconds) / s.seconds, 2);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    unexplained += std::pow((predicted[i] - samples[i].seconds) / predicted[i], 2);
+    total += std::pow((mean - samples[i].seconds) / predicted[i], 2);
   }
   if (total == 0) return unexplained == 0 ? 1 : 0;
   return std::max(0.0, 1 - unexplained / total);
@@ -125,7 +126,9 @@ Fit fit_alpha_beta(const std::vector<Sample>& samples) {
 
   Line line = start_line(samples);
   for (int round = 0; round < kMaxRounds; ++round) {
-    const Line next = weighted_line(samples, huber_weights(relative_errors(samples, line)));
+    const std::vector<double> predicted = predictions(samples, line);
+    const Line next =
+        weighted_line(samples, predicted, huber_weights(relative_errors(samples, predicted)));
     const bool settled = std::abs(next.alpha - line.alpha) <= 1e-12 * std::abs(line.alpha) &&
                          std::abs(next.beta - line.beta) <= 1e-12 * std::abs(line.beta);
     line = next;
@@ -134,12 +137,14 @@ Fit fit_alpha_beta(const std::vector<Sample>& samples) {
 
   Fit fit;
   fit.line = {.latency_seconds = line.alpha, .bytes_per_second = 1 / line.beta};
-  fit.residuals = relative_errors(samples, line);
   std::vector<double> sizes;
-  for (const double residual : fit.residuals) sizes.push_back(std::abs(residual));
+  for (const Sample& s : samples) {
+    fit.residuals.push_back((line(s.bytes) - s.seconds) / s.seconds);
+    sizes.push_back(std::abs(fit.residuals.back()));
+  }
   fit.median_residual = median(sizes);
   fit.worst_residual = *std::max_element(sizes.begin(), sizes.end());
-  fit.r_squared = r_squared(samples, line);
+  fit.r_squared = r_squared(samples, predictions(samples, line));
   return fit;
 }
 

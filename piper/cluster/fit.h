@@ -2,7 +2,7 @@
 //
 //   T(n) = alpha + n * beta,  alpha >= 0, beta > 0
 //
-// Least squares of the *relative* error, (T(n_i) - t_i) / t_i: a 512-byte message counts as much as
+// Least squares of the *relative* error, (T(n_i) - t_i) / T(n_i): a 512-byte message counts as much as
 // a 512 MB one, otherwise alpha would be lost in the noise of the largest. Robust: samples that lie
 // further from the line than the bulk are weighted down (Huber weights, iterated from a start that
 // outliers cannot pull: the median of pairwise slopes, Theil-Sen). Pure functions, thread-safe.
@@ -25,7 +25,7 @@ struct Fit {
   std::vector<double> residuals;
   double median_residual = 0;  // of the absolute residuals
   double worst_residual = 0;   // the largest absolute residual
-  // Share of the variance of the seconds that the line explains, weighted as in the fit (1 / t^2):
+  // Share of the variance of the seconds that the line explains, weighted as in the fit (1 / T^2):
   // 1 = exact, 0 = no better than a constant.
   double r_squared = 0;
 };

@@ -31,8 +31,6 @@ TEST_CASE("two samples determine the line by hand") {
 }
 
 TEST_CASE("residuals are relative and signed: prediction over measurement") {
-  // Relative least squares of (1, 1), (1, 3), (2, 2) with alpha = 0 forced below:
-  // the samples at 1 byte pull apart by the factor 3; the line goes through both clouds.
   const Fit fit = fit_alpha_beta({{1, 1}, {1, 3}, {2, 2}});
   REQUIRE(fit.residuals.size() == 3);
   for (size_t i = 0; i < 3; ++i) {
@@ -43,12 +41,11 @@ TEST_CASE("residuals are relative and signed: prediction over measurement") {
 }
 
 TEST_CASE("without a latency the line of least relative error passes through zero") {
-  // beta = sum(n/t) / sum((n/t)^2) with n/t = 1, 2: 3/5 s/byte. A free line would have alpha < 0:
-  // it falls from 1 s at 1 byte to 1 s at 2 bytes only with alpha = 1, beta = 0, so take samples
-  // that rise faster than proportionally: (1, 1), (2, 4): n/t = 1, 0.5; beta = 1.5 / 1.25 = 1.2.
+  // (1, 1), (2, 4) rise faster than proportionally: the free line has alpha = -2. Through zero
+  // beta is the mean of t / n = 1, 2 (errors relative to beta n count alike): 1.5 s/byte.
   const Fit fit = fit_alpha_beta({{1, 1}, {2, 4}});
   CHECK(fit.line.latency_seconds == 0);
-  CHECK(1 / fit.line.bytes_per_second == doctest::Approx(1.2).epsilon(0.1));
+  CHECK(1 / fit.line.bytes_per_second == doctest::Approx(1.5));
 }
 
 TEST_CASE("an exact ladder of sizes is recovered at both ends") {
@@ -79,6 +76,16 @@ TEST_CASE("four hiccups of a hundredfold delay do not move the line by 10 percen
   CHECK(fit.line.bytes_per_second == doctest::Approx(10e9).epsilon(0.1));
   CHECK(fit.median_residual < 0.1);
   CHECK(fit.worst_residual > 0.9);  // they stay visible
+}
+
+TEST_CASE("two samples a tenth as long as they should be do not move the line by 10 percent") {
+  // Errors relative to the measurement would give these ten times the leverage of the others.
+  std::vector<Sample> samples = ladder(20e-6, 10e9);
+  for (const size_t i : {3, 18}) samples[i].seconds /= 10;
+  const Fit fit = fit_alpha_beta(samples);
+  CHECK(fit.line.latency_seconds == doctest::Approx(20e-6).epsilon(0.1));
+  CHECK(fit.line.bytes_per_second == doctest::Approx(10e9).epsilon(0.1));
+  CHECK(fit.worst_residual > 7);
 }
 
 TEST_CASE("small messages count as much as large ones") {
