@@ -23,7 +23,7 @@ constexpr size_t kMaxDepth = 64;
 // Keys come from outside: without control characters, and not longer than a line bears.
 std::string printable(std::string text) {
   std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+  return text.size() > 60 ? fmt::format("{}...", text.substr(0, 57)) : text;
 }
 
 // Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
@@ -74,7 +74,7 @@ class StrictBuilder {
   }
 
  private:
-  std::string where() const { return key_.empty() ? "" : "'" + printable(key_) + "': "; }
+  std::string where() const { return key_.empty() ? "" : fmt::format("'{}': ", printable(key_)); }
 
   [[noreturn]] bool fail(const std::string& what) { throw InvalidInput(source_ + ": " + what); }
 

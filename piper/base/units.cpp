@@ -27,7 +27,7 @@ std::string format_bytes(double bytes) {
 
 std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "never";
-  if (seconds < 0) return "-" + format_seconds(-seconds);
+  if (seconds < 0) return fmt::format("-{}", format_seconds(-seconds));
   if (seconds == 0) return "0 s";
   // The thresholds lie where rounding would carry into the next unit.
   if (seconds < 0.99995e-3) return fmt::format("{:.1f} us", seconds * 1e6);
