@@ -17,11 +17,17 @@ constexpr FamilyTraits sigmoid_router(std::string_view model_type) {
   return {.model_type = model_type, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true};
 }
 
+constexpr FamilyTraits sparse_attention(std::string_view model_type) {
+  FamilyTraits traits = sigmoid_router(model_type);
+  traits.mlp_bias_fixed = true;
+  return traits;
+}
+
 constexpr FamilyTraits kFamilies[] = {
     // --- mixtures ---
     {.model_type = "mixtral", .normalise_top_k = true, .auxiliary = 0.001, .rope_theta = 1e6},
-    {.model_type = "qwen2_moe", .bias_when_asked = kQkv, .bias_default = kQkv, .shared_gate = true,
-     .auxiliary = 0.001},
+    {.model_type = "qwen2_moe", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true,
+     .shared_gate = true, .auxiliary = 0.001},
     {.model_type = "qwen3_moe", .qk_norm = kPerHead, .auxiliary = 0.001},
     {.model_type = "qwen3_next", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .normalise_top_k = true,
      .shared_gate = true, .auxiliary = 0.001, .rope_partial = 0.25},
@@ -33,10 +39,10 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "deepseek"},
     {.model_type = "deepseek_v2"},
     sigmoid_router("deepseek_v3"),
-    sigmoid_router("deepseek_v32"),
+    sparse_attention("deepseek_v32"),
     sigmoid_router("kimi_k2"),
     sigmoid_router("glm4_moe_lite"),
-    sigmoid_router("glm_moe_dsa"),
+    sparse_attention("glm_moe_dsa"),
     {.model_type = "glm4_moe", .bias_when_asked = kQkv, .qk_norm = kPerHead, .qk_norm_by_key = true,
      .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .rope_partial = 0.5},
     {.model_type = "solar_open", .bias_when_asked = kQkv, .qk_norm = kPerHead, .qk_norm_by_key = true,
@@ -49,9 +55,9 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "mellum", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .auxiliary = 0.001},
     {.model_type = "minimax_m2", .qk_norm = kFull, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true,
      .auxiliary = 0.001, .rope_theta = 5e6},
-    {.model_type = "afmoe", .qk_norm = kPerHead, .head_dim = 128, .output_gate = true, .num_norms = 4,
-     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .selection_bias_is_parameter = true},
-    {.model_type = "ernie4_5_moe", .tied = true, .normalise_top_k = true, .selection_bias = true,
+    {.model_type = "afmoe", .qk_norm = kPerHead, .head_dim = 128, .output_gate = true, .gate_without_bias = true,
+     .num_norms = 4,     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .selection_bias_is_parameter = true},
+    {.model_type = "ernie4_5_moe", .tied = true, .head_bias_follows_use_bias = true, .normalise_top_k = true, .selection_bias = true,
      .selection_bias_is_parameter = true, .auxiliary = 0.001, .rope_theta = 5e5},
     {.model_type = "gpt_oss", .bias_default = kAll, .head_dim = 64, .sinks = true, .normalise_top_k = true,
      .router_bias = true, .expert_bias = true, .auxiliary = 0.9, .rope_theta = 150000.0},
@@ -62,10 +68,13 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "granitemoeshared", .normalise_top_k = true, .auxiliary = 0.001},
     {.model_type = "granitemoe_swa", .sinks = true, .normalise_top_k = true, .auxiliary = 0.001},
     {.model_type = "phimoe", .norm_bias = true, .auxiliary = 0.001, .rope_theta = 1e6},
-    {.model_type = "hunyuan_v1_moe", .qk_norm = kPerHead, .normalise_top_k = true},
+    {.model_type = "hunyuan_v1_moe", .qk_norm = kPerHead, .normalise_top_k = true, .shared_experts = 1},
     {.model_type = "aria", .normalise_top_k = true},
     {.model_type = "cohere2_moe", .num_norms = 1, .tied = true, .normalise_top_k = true},
-    {.model_type = "dbrx", .num_norms = 2, .normalise_top_k = true, .auxiliary = 0.05},
+    {.model_type = "axk1", .extra_mixture_norms = 1, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true},
+    {.model_type = "kolibri1", .qk_norm = kPerHead, .head_dim = 128, .num_norms = 4},
+    {.model_type = "flint", .qk_norm = kPerHead, .sinks = true},
+    {.model_type = "dbrx", .normalise_top_k = true, .auxiliary = 0.05},
     {.model_type = "arctic", .num_norms = 3, .normalise_top_k = true, .auxiliary = 0.001,
      .parallel_dense_over_hidden = 1},
     // --- dense ---
@@ -73,7 +82,7 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "mistral"},
     {.model_type = "ministral"},
     {.model_type = "ministral3"},
-    {.model_type = "qwen2", .bias_when_asked = kQkv, .bias_default = kQkv},
+    {.model_type = "qwen2", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true},
     {.model_type = "qwen3", .qk_norm = kPerHead, .head_dim = 128},
     {.model_type = "gemma", .head_dim = 256, .tied = true},
     {.model_type = "gemma2", .head_dim = 256, .windows_alternate = true, .num_norms = 4, .tied = true},
@@ -92,8 +101,9 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "phi3"},
     {.model_type = "phi", .bias_default = kAll, .num_norms = 1, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
      .head_bias = true, .rope_partial = 0.5},
-    {.model_type = "starcoder2", .num_norms = 2, .norm_bias = true, .num_matrices = 2, .tied = true},
-    {.model_type = "stablelm", .bias_when_asked = kQkv, .norm_bias = true, .rope_partial = 0.25},
+    {.model_type = "starcoder2", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
+     .tied = true},
+    {.model_type = "stablelm", .bias_when_asked = kQkv, .qk_norm = kFull, .qk_norm_by_key = true, .norm_bias = true, .rope_partial = 0.25},
     {.model_type = "cohere", .qk_norm = kFull, .qk_norm_by_key = true, .num_norms = 1, .tied = true},
     {.model_type = "cohere2", .num_norms = 1, .tied = true},
     {.model_type = "granite"},
@@ -114,8 +124,6 @@ constexpr FamilyTraits kFamilies[] = {
      .learned_positions = true, .ffn_over_hidden = 4},
     {.model_type = "gpt_neox", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
      .rope_partial = 0.25},
-    {.model_type = "opt", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true, .tied = true,
-     .learned_positions = true, .position_offset = 2},
 };
 
 struct RefusedFamily {
@@ -123,8 +131,34 @@ struct RefusedFamily {
   std::string_view why;
 };
 
+// Their keys alone would be read as something simpler.
 constexpr RefusedFamily kRefused[] = {
-    {"x", "x"},
+    {"jetmoe", "its attention is a mixture of experts too"},
+    {"bitnet", "attention and feed-forward have norms inside"},
+    {"apertus", "its activation has parameters"},
+    {"diffllama", "differential attention"},
+    {"doge", "dynamic mask attention and weighted residuals"},
+    {"beam", "a parametric gate in attention and low-rank tables"},
+    {"olmo_hybrid", "linear attention of another shape than the gated delta net's"},
+    {"kimi_linear", "linear attention of another shape than the gated delta net's"},
+    {"bailing_hybrid", "linear attention of another shape than the gated delta net's"},
+    {"minimax", "lightning attention"},
+    {"minimax_text_01", "lightning attention"},
+    {"recurrent_gemma", "recurrent layers"},
+    {"jamba", "state-space layers"},
+    {"granitemoehybrid", "state-space layers"},
+    {"persimmon", "norms with biases on queries and keys"},
+    {"moshi", "several heads and codebooks"},
+    {"bloom", "ALiBi positions and a norm on the embedding"},
+    {"falcon", "fused multi-query projections and parallel blocks"},
+    {"gpt_bigcode", "fused multi-query projections"},
+    {"gptj", "parallel blocks with biases on one half only"},
+    {"codegen", "parallel blocks with biases on one half only"},
+    {"gpt_neo", "biases on the output projection only"},
+    {"biogpt", "a learned position table with an offset"},
+    {"bert-generation", "an encoder with a learned position table"},
+    {"phi4_multimodal", "image and audio encoders and adapters inside the language model"},
+    {"git", "an image encoder inside the language model"},
 };
 
 }  // namespace

@@ -13,11 +13,13 @@ constexpr Spellings kLayers = {"num_hidden_layers", "n_layer", "n_layers", "num_
 
 void import_ties(Import& in) {
   auto tied = in.keys.boolean({"tie_word_embeddings"});
-  if (!tied) tied = in.keys.outer_boolean("tie_word_embeddings");
+  const auto outer = in.keys.outer_boolean("tie_word_embeddings");
+  if (!tied) tied = outer;
   in.model.tied_embeddings = tied.value_or(in.family.tied);
   if (!tied && !in.known_family)
     in.model.assumptions.push_back("tie_word_embeddings is not given: embedding and head are counted apart");
-  in.model.lm_head_bias = in.keys.boolean({"lm_head_bias"}).value_or(in.family.head_bias);
+  in.model.lm_head_bias = in.keys.boolean({"lm_head_bias"}).value_or(
+      in.family.head_bias_follows_use_bias ? in.keys.boolean({"use_bias"}).value_or(false) : in.family.head_bias);
 }
 
 void import_norms(Import& in) {
@@ -32,7 +34,8 @@ void import_norms(Import& in) {
   // One norm feeds attention and feed-forward when they run side by side (StableLM).
   if (in.keys.boolean({"use_parallel_residual"}).value_or(false) && in.family.model_type != "gpt_neox") num_norms = 1;
   if (in.keys.boolean({"use_post_norm"}).value_or(false)) num_norms += 2;
-  for (Layer& layer : in.model.layers) layer.num_norms = num_norms;
+  for (Layer& layer : in.model.layers)
+    layer.num_norms = num_norms + (layer.feed_forward.is_moe() ? in.family.extra_mixture_norms : 0);
 }
 
 void import_rest(Import& in) {
@@ -93,6 +96,7 @@ FamilyTraits traits_of(Keys& keys, Problems* problems, Model& model, bool& known
   if (!family.refused.empty())
     problems->add(keys.path({"model_type"}),
                   fmt::format("is '{}', which Piper cannot describe: {}", model.family, family.refused));
+  keys.ignore("model_type");
   if (!type) model.assumptions.push_back("no model_type is given: shapes follow the other keys alone");
   else if (!known)
     model.assumptions.push_back(fmt::format("model_type '{}' is not known: shapes follow the other keys alone",
@@ -114,6 +118,8 @@ Model import_config(const Json& config, const std::string& source) {
   bool known = false;
   const FamilyTraits traits = traits_of(keys, &problems, model, known);
   if (!problems.empty()) problems.finish();
+  if (keys.boolean({"is_encoder_decoder"}).value_or(false))
+    keys.problem({"is_encoder_decoder"}, "is true; allowed: false (a decoder alone)");
   model.hidden = keys.required_integer(kHidden, 1, kMaxHidden);
   model.vocabulary = keys.required_integer({"vocab_size", "n_vocab"}, 1, kMaxFfn);
   model.layers.resize(static_cast<size_t>(keys.required_integer(kLayers, 1, kMaxLayers)));

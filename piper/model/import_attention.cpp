@@ -12,15 +12,22 @@ void set_biases(Attention& a, Biases biases) {
 
 void import_biases(Import& in, Attention& a) {
   set_biases(a, in.family.bias_default);
-  if (const auto all = in.keys.boolean({"attention_bias", "use_bias", "qkv_bias", "use_qkv_bias"}))
-    set_biases(a, *all ? in.family.bias_when_asked : Biases::kNone);
+  const auto all = in.keys.boolean({"attention_bias", "use_bias"});
+  if (all && !in.family.bias_fixed) set_biases(a, *all ? in.family.bias_when_asked : Biases::kNone);
+  if (const auto inputs = in.keys.boolean({"qkv_bias", "use_qkv_bias"}))
+    a.query_bias = a.key_bias = a.value_bias = *inputs;
   if (const auto output = in.keys.boolean({"attention_out_bias"})) a.output_bias = *output;
+  a.gate_bias = a.output_gate && a.query_bias && !in.family.gate_without_bias;
 }
 
 QkNorm import_qk_norm(Import& in) {
-  if (const auto asked = in.keys.boolean({"use_qk_norm", "qk_layernorm"}))
+  static constexpr Spellings kAsked = {"use_qk_norm", "qk_layernorm"};
+  if (const auto asked = in.keys.boolean(kAsked)) {
+    if (*asked && in.family.norm_bias && in.family.qk_norm == QkNorm::kNone)
+      in.keys.problem(kAsked, "is true; it adds norms with biases to queries and keys, which are not supported");
     // A family that the table does not know normalises a head, as most do.
     return !*asked ? QkNorm::kNone : in.family.qk_norm != QkNorm::kNone ? in.family.qk_norm : QkNorm::kPerHead;
+  }
   const bool on = !in.family.qk_norm_by_key || in.family.qk_norm_key_default;
   return on ? in.family.qk_norm : QkNorm::kNone;
 }
@@ -65,6 +72,12 @@ LatentAttention import_latent(Import& in) {
     l.index_top_k = keys.required_integer({"index_topk"}, 1, kMaxPositions);
     if (l.query_rank == 0) keys.problem({"index_n_heads"}, "needs q_lora_rank, whose output the indexer reads");
   }
+  const std::vector<std::string> indexers = keys.texts_by_layer({"indexer_types"}, in.model.num_layers());
+  for (const std::string& type : indexers)
+    if (type != "full") {
+      keys.problem({"indexer_types"}, fmt::format("holds '{}'; allowed: full (an indexer in every layer)", type));
+      break;
+    }
   // Written by transformers, implied by the others.
   for (const char* implied : {"qk_head_dim", "head_dim"}) keys.ignore(implied);
   return l;

@@ -148,8 +148,10 @@ void import_feed_forward(Import& in) {
   const std::vector<bool> is_moe = mixture ? mixture_layers(in) : std::vector<bool>(in.model.layers.size(), false);
   const bool some_dense = std::count(is_moe.begin(), is_moe.end(), false) > 0;
   const ByLayer widths = dense_widths(in, some_dense);
-  const bool bias = in.keys.boolean({"mlp_bias", "use_mlp_bias"})
-                        .value_or(in.keys.boolean({"use_bias"}).value_or(in.family.mlp_bias));
+  const auto asked = in.keys.boolean({"mlp_bias", "use_mlp_bias"});
+  const bool bias = asked && !in.family.mlp_bias_fixed
+                        ? *asked
+                        : in.keys.boolean({"use_bias"}).value_or(in.family.mlp_bias);
   for (size_t i = 0; i < in.model.layers.size(); ++i) {
     FeedForward& out = in.model.layers[i].feed_forward;
     out.ffn = widths[i];

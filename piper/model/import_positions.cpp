@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <piper/model/import_parts.h>
 
-#include <array>
-
 namespace piper::model {
 namespace {
 
@@ -69,7 +67,7 @@ void import_positions(Import& in) {
   in.model.max_positions = in.keys.integer(kPositions, 1, kMaxPositions).value_or(0);
   import_rope(in);
   if (!in.family.learned_positions) return;
-  in.model.learned_positions = in.keys.required_integer(kPositions, 1, kMaxFfn) + in.family.position_offset;
+  in.model.learned_positions = in.keys.required_integer(kPositions, 1, kMaxFfn);
   for (Layer& layer : in.model.layers) layer.attention.rotary = false;
 }
 

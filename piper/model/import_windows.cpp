@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <piper/model/import_parts.h>
 
+#include <set>
+
 namespace piper::model {
 namespace {
 
@@ -31,6 +33,7 @@ struct Spans {
 };
 
 void set_by_type(Import& in, const std::vector<std::string>& types, const Spans& spans) {
+  std::set<std::string> refused;  // named once, by the first layer of the type
   for (size_t i = 0; i < types.size(); ++i) {
     Attention& a = in.model.layers[i].attention;
     const std::string& type = types[i];
@@ -42,7 +45,7 @@ void set_by_type(Import& in, const std::vector<std::string>& types, const Spans&
     } else if (type == "chunked_attention") {
       a.window = spans.chunk;
       a.chunked = spans.chunk > 0;
-    } else {
+    } else if (refused.insert(type).second) {
       in.keys.problems()->add(
           fmt::format("{}[{}]", in.keys.path({"layer_types"}), i),
           fmt::format("is '{}'; allowed: full_attention, sliding_attention, chunked_attention, and linear_attention "

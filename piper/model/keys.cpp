@@ -50,6 +50,7 @@ Keys::Found Keys::find(Spellings names) {
   const Json* value = nullptr;
   for (size_t i = 0; i < scopes_.size(); ++i)
     for (const char* name : names) {
+      if (i > 0 && std::string_view(name) == "model_type") continue;  // DBRX repeats it in its parts
       scopes_[i].ignore(name);
       if (!scopes_[i].has(name)) continue;
       const Json& other = objects_[i]->at(name);

@@ -3,6 +3,7 @@
 #include <piper/model/import_parts.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 namespace piper::model {
@@ -21,7 +22,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "_attn_implementation", "task_specific_params", "tokenizer_class", "gradient_checkpointing", "router_jitter_noise",
     "input_jitter_noise", "rotary_dim", "num_labels", "finetuning_task", "torchscript", "pruned_heads", "prefix",
     "summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-    "use_return_dict", "generation_config", "enable_expert_tensor_parallelism", "piper",
+    "use_return_dict", "generation_config", "enable_expert_tensor_parallelism",
 };
 
 // A part of a key's name that speaks of shapes. Such a key that nobody reads must not pass in silence.
@@ -31,12 +32,13 @@ constexpr std::string_view kOfShapes[] = {
     "state_size", "d_state", "expand", "ffn_dim", "gating", "_per_layer", "block_configs", "attn_layer",
     "num_memory", "layers_block_type", "hybrid_override_pattern", "latent_dim", "compress_ratio", "n_embd", "d_model",
     "attn_type", "position_embedding", "positional_embedding", "alibi", "use_bias", "_bias", "qk_norm", "sandwich",
-    "sub_norm", "parallel_attn", "new_decoder_architecture", "tie_", "v_head", "hc_mult",
+    "sub_norm", "type_vocab_size", "block_types", "lru_width", "parallel_attn", "new_decoder_architecture", "tie_", "v_head", "hc_mult",
 };
 
 // Named like a shape, yet without effect on any.
 constexpr std::string_view kNotOfShapes[] = {
-    "output_hidden_states", "expert_capacity", "moe_expert_capacity", "moe_train_capacity_factor", "n_ctx",
+    "output_hidden_states", "expert_capacity", "shared_expert_combination_strategy",
+     "moe_expert_capacity", "moe_train_capacity_factor", "n_ctx",
     "enable_expert_tensor_parallelism", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
     "num_experts_per_tok_warmup", "expert_parallel_size", "mup_num_layers", "use_parallel_embedding",
 };
@@ -63,7 +65,7 @@ bool asks_for_nothing(const Json& value) {
 
 void sort_unread_keys(Import& in) {
   for (const Keys::Unread& unread : in.keys.unread()) {
-    if (listed(unread.key, kWithoutEffect)) continue;
+    if (unread.value->is_null() || listed(unread.key, kWithoutEffect)) continue;
     if (!unread.outside && speaks_of_shapes(unread.key) && !asks_for_nothing(*unread.value))
       in.keys.problems()->add(unread.path, fmt::format("is {}; it may change the model's shapes and is not supported",
                                                        quote(*unread.value)));

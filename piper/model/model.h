@@ -54,6 +54,7 @@ struct Attention {
   int64_t head_dim = 0;
   bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
   bool output_gate = false;  // queries projected twice as wide, the second half gates the output (Qwen3-Next)
+  bool gate_bias = false;    // the gate's half has a bias too
   bool sinks = false;        // one learned logit a head (gpt-oss)
   QkNorm qk_norm = QkNorm::kNone;
   bool rotary = true;        // false: a layer without positions (Llama 4)

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Holds `piper model` to transformers: same config in, same number of parameters out, to the parameter.
+
+Three sets of configs, each written the new way (rope_parameters, dtype) and read by the program under test:
+  published  ../shared/data/models, where they are: the makers' own config.json, byte for byte
+  defaults   the default config of every decoder that transformers knows
+  variants   small configs of the families below, one fact changed at a time (biases, ties, dense layers, ...)
+A published config and a family named in EXACT must agree exactly. Any other architecture may be refused (exit code 2,
+a reason), but a number that is wrong is always a failure.
+
+Buffers are not counted, tied parameters once. Environment: PIPER, the program. Exits with 77 (skipped) where torch and
+transformers are not installed.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+try:
+    import torch
+    import transformers
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+transformers.logging.set_verbosity_error()
+PIPER = os.environ.get("PIPER", "build/release/piper")
+PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "models"
+
+# Families that must be read, not refused, where this transformers knows them.
+EXACT = """afmoe arcee aria_text axk1 cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5 ernie4_5_moe
+exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox
+gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3
+hyperclovax iquestcoder jais2 kolibri1 llama llama4_text mellum minicpm3 minimax_m2 ministral ministral3 mistral mixtral nanochat
+nemotron olmo olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu""".split()
+
+# What a default config leaves out and every real one states.
+COMPLETE = {
+    "deepseek_v2": dict(num_experts_per_tok=6),
+    "glm4_moe": dict(head_dim=128),
+    "hunyuan_v1_dense": dict(head_dim=128),
+    "hunyuan_v1_moe": dict(head_dim=128),
+    "ministral": dict(head_dim=128),
+    "nemotron": dict(num_key_value_heads=8),
+}
+# Wrappers whose model holds an image or audio encoder beside the language model that Piper reads.
+WRAPPERS = {"gemma3", "got_ocr2", "moss_transcribe_diarize", "emu3", "llama4", "qwen3_5", "qwen3_5_moe", "dots3_note"}
+
+CHANGES = [
+    dict(tie_word_embeddings=True), dict(tie_word_embeddings=False),
+    dict(attention_bias=True), dict(attention_bias=False), dict(use_bias=True), dict(use_bias=False),
+    dict(qkv_bias=False), dict(attention_out_bias=True), dict(lm_head_bias=True), dict(mlp_bias=True),
+    dict(use_qk_norm=True), dict(use_qk_norm=False), dict(qk_layernorm=True), dict(use_parallel_residual=True),
+    dict(use_post_norm=False),
+    dict(num_key_value_heads=2), dict(head_dim=48), dict(vocab_size=777), dict(intermediate_size=200),
+    dict(moe_intermediate_size=72), dict(num_experts=12), dict(num_local_experts=12), dict(n_routed_experts=16),
+    dict(first_k_dense_replace=2), dict(decoder_sparse_step=2), dict(mlp_only_layers=[0, 3]),
+    dict(interleave_moe_layer_step=2), dict(moe_layers=[1]), dict(num_dense_layers=2), dict(moe_layer_interval=2),
+    dict(n_shared_experts=3), dict(num_shared_experts=2), dict(moe_num_shared_experts=0),
+    dict(shared_expert_intermediate_size=160), dict(shared_intermediate_size=64), dict(q_lora_rank=None),
+    dict(q_lora_rank=32), dict(kv_lora_rank=24), dict(v_head_dim=32), dict(index_n_heads=4),
+    dict(linear_num_value_heads=8), dict(linear_conv_kernel_dim=3), dict(sliding_window=64),
+]
+SMALL = dict(num_hidden_layers=5, vocab_size=512, hidden_size=256, intermediate_size=384)
+SMALL_HEADS = dict(num_attention_heads=8, num_key_value_heads=4)
+
+
+def count(config):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    return sum(p.numel() for p in model.parameters())
+
+
+class Cases:
+    def __init__(self):
+        self.cases = []  # (name, text, parameters, must be exact)
+
+    def add(self, name, config, must, text=None):
+        """False when transformers itself cannot build it."""
+        try:
+            parameters = count(config)
+        except Exception as error:  # whatever a modeling file raises
+            self.why = str(error).split("\n")[0][:100]
+            return False
+        self.cases.append((name, text or config.to_json_string(), parameters, must))
+        return True
+
+
+def old_spelling(text):
+    """rope_parameters and dtype as they were written before transformers 5."""
+    old = json.loads(text)
+    rope = dict(old.pop("rope_parameters"))
+    old["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    old["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
+    old["torch_dtype"] = old.pop("dtype", "bfloat16")
+    return json.dumps(old)
+
+
+def published(cases):
+    if not PUBLISHED.is_dir():
+        print(f"published configs: skipped, {PUBLISHED} is not there")
+        return
+    for path in sorted(PUBLISHED.glob("*.config.json")):
+        text = path.read_text()
+        inner = json.loads(text)
+        inner = inner.get("text_config", inner)
+        kind = {"kimi_k2": "deepseek_v3"}.get(inner["model_type"], inner["model_type"])
+        if kind not in CONFIG_MAPPING:
+            print(f"published {path.name}: this transformers does not know '{kind}'")
+            continue
+        inner.pop("quantization_config", None)
+        if not cases.add(f"published {path.name}", CONFIG_MAPPING[kind](**inner), True, text):
+            sys.exit(f"FAILED: transformers cannot build {path.name}: {cases.why}")
+
+
+def defaults(cases):
+    for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        if kind in WRAPPERS:
+            continue
+        try:
+            config = CONFIG_MAPPING[kind](**COMPLETE.get(kind, {}))
+        except Exception:  # a default config that is not valid
+            continue
+        built = cases.add(f"default {kind}", config, kind in EXACT)
+        if not built and kind in EXACT:
+            sys.exit(f"FAILED: transformers cannot build the default {kind}: {cases.why}")
+
+
+def small_config(kind, change):
+    known = CONFIG_MAPPING[kind](**COMPLETE.get(kind, {}))
+    keep = {k: v for k, v in {**SMALL, **SMALL_HEADS}.items() if hasattr(known, k)}
+    return CONFIG_MAPPING[kind](**{**COMPLETE.get(kind, {}), **keep, **change})
+
+
+def variants(cases):
+    for kind in EXACT:
+        if kind not in CONFIG_MAPPING:
+            print(f"variants of {kind}: this transformers does not know it")
+            continue
+        known = CONFIG_MAPPING[kind](**COMPLETE.get(kind, {}))
+        for change in CHANGES:
+            if not all(hasattr(known, key) for key in change):
+                continue
+            try:
+                config = small_config(kind, change)
+            except Exception:  # not valid in this family
+                continue
+            if not cases.add(f"{kind} {change}", config, False):
+                continue
+            text = cases.cases[-1][1]
+            if isinstance(json.loads(text).get("rope_parameters", {}).get("rope_theta"), float):
+                cases.cases.append((f"{kind} {change}, old spelling", old_spelling(text), cases.cases[-1][2], False))
+
+
+def judge(case):
+    name, text, expected, must = case
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        done = subprocess.run([PIPER, "model", file.name, "--json"], capture_output=True, text=True)
+    if done.returncode == 2 and done.stderr.strip() and not must:
+        return "refused", f"{name}: {done.stderr.strip().splitlines()[0]}"
+    if done.returncode != 0:
+        return "failed", f"{name}: exit code {done.returncode}: {done.stderr.strip()[:300]}"
+    counted = json.loads(done.stdout)["parameters"]["total"]
+    if counted != expected:
+        return "failed", f"{name}: {counted} counted, {expected} in transformers ({counted - expected:+d})"
+    return "exact", name
+
+
+def main():
+    cases = Cases()
+    for group in (published, defaults, variants):
+        before = len(cases.cases)
+        group(cases)
+        print(f"{group.__name__}: {len(cases.cases) - before} configs", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(judge, cases.cases))
+    if "--verbose" in sys.argv:
+        for verdict, line in results:
+            if verdict == "refused":
+                print("refused", line)
+    failures = [line for verdict, line in results if verdict == "failed"]
+    tally = {v: sum(verdict == v for verdict, _ in results) for v in ("exact", "refused", "failed")}
+    print(f"transformers {transformers.__version__}: {tally}")
+    for line in failures:
+        print("FAILED", line)
+    return 1 if failures or tally["exact"] == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
