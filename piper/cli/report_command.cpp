@@ -1,0 +1,67 @@
+// piper report: the HTML page of a run's folder.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cli/command.h>
+#include <piper/report/run_files.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  std::string folder;
+  std::string out;
+  std::vector<std::string> plans;
+  bool json = false;
+};
+
+void add_plans(report::Report& report, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    report.further_plans.push_back(report::parse_ranked_strategies(read_json_file(path), path));
+  }
+}
+
+int run(const Flags& flags) {
+  report::Report report = report::read_run(flags.folder);
+  add_plans(report, flags.plans);
+  const std::filesystem::path path =
+      flags.out.empty() ? std::filesystem::path(flags.folder) / "report.html"
+                        : std::filesystem::path(flags.out);
+  const std::string html = report::render(report);
+  write_text_file(path, html);
+  if (flags.json) {
+    const Json json = {{"report", path.string()},
+                       {"size_bytes", html.size()},
+                       {"num_steps", report.metrics.size()},
+                       {"has_predicted_timeline", report.predicted.has_value()},
+                       {"has_measured_timeline", report.measured.has_value()},
+                       {"has_comparison", report.comparison.has_value()},
+                       {"num_further_plans", report.further_plans.size()}};
+    std::cout << json.dump(2) << "\n";
+  } else {
+    fmt::print("{}\n", path.string());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_report(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("run", flags->folder, "folder that `piper train --run` wrote")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--out", flags->out, "page to write [report.html in the run's folder]")
+      ->type_name("FILE");
+  command
+      .add_option("--plan", flags->plans,
+                  "a further plan to show: what `piper plan --json` printed (may be repeated)")
+      ->type_name("FILE");
+  command.add_flag("--json", flags->json, "print what the page holds as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

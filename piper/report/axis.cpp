@@ -1,0 +1,29 @@
+#include <piper/base/error.h>
+#include <piper/report/axis.h>
+
+#include <cmath>
+#include <cstdint>
+
+namespace piper::report {
+
+double tick_step(double low, double high, int target) {
+  PIPER_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high && target >= 1, "ticks");
+  if (low == high) return 1;
+  const double rough = (high - low) / target;
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  const double lead = rough / power;  // in [1, 10)
+  return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
+}
+
+std::vector<double> ticks(double low, double high, int target) {
+  if (low == high) return {low};
+  const double step = tick_step(low, high, target);
+  std::vector<double> result;
+  // Counted in whole steps: no rounding error adds up, and zero is zero.
+  const auto first = static_cast<int64_t>(std::ceil(low / step - 1e-9));
+  const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));
+  for (int64_t i = first; i <= last; ++i) result.push_back(static_cast<double>(i) * step);
+  return result;
+}
+
+}  // namespace piper::report

@@ -1,0 +1,25 @@
+// Scales and ticks of the charts.
+#pragma once
+
+#include <vector>
+
+namespace piper::report {
+
+// Maps [low, high] of the data linearly to [from, to] of the picture (from > to turns the axis
+// round).
+struct Scale {
+  double low = 0, high = 1;
+  double from = 0, to = 1;
+  double operator()(double value) const {
+    return high > low ? from + (value - low) / (high - low) * (to - from) : from;
+  }
+};
+
+// Round numbers (1, 2 or 5 times a power of ten apart) within [low, high], about `target` of them,
+// ascending. Requires finite bounds, target >= 1. Equal bounds give that one value.
+std::vector<double> ticks(double low, double high, int target);
+
+// The distance between two neighbours of ticks().
+double tick_step(double low, double high, int target);
+
+}  // namespace piper::report

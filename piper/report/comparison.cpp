@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+#include <piper/report/comparison.h>
+
+#include <limits>
+
+namespace piper::report {
+namespace {
+
+constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
+
+template <class Number>
+void put(Json& json, const char* key, const std::optional<Number>& value) {
+  if (value) json[key] = *value;
+}
+
+std::optional<double> number(ObjectReader& reader, const char* key) {
+  if (!reader.has(key)) return reader.ignore(key), std::nullopt;
+  return reader.number(key, 0, kMaxNumber);
+}
+
+std::optional<int64_t> integer(ObjectReader& reader, const char* key) {
+  if (!reader.has(key)) return reader.ignore(key), std::nullopt;
+  return reader.integer(key, 0, kMaxBytes);
+}
+
+Json to_json(const ByteComponents& components) {
+  Json json = Json::object();
+  for (const auto& [name, bytes] : components) json[name] = bytes;
+  return json;
+}
+
+Json to_json(const RankComparison& rank) {
+  Json json;
+  json["rank"] = rank.rank;
+  put(json, "stage", rank.stage);
+  put(json, "predicted_peak_bytes", rank.predicted_peak_bytes);
+  put(json, "measured_peak_bytes", rank.measured_peak_bytes);
+  put(json, "limit_bytes", rank.limit_bytes);
+  json["predicted_components"] = to_json(rank.predicted_components);
+  json["measured_components"] = to_json(rank.measured_components);
+  return json;
+}
+
+ByteComponents parse_components(ObjectReader& reader, const char* key) {
+  ByteComponents components;
+  const Json* object = reader.object(key);
+  if (object == nullptr) return components;
+  ObjectReader bytes(*object, reader.path(key), reader.problems());
+  for (const auto& [name, value] : object->items()) {
+    components.emplace_back(name, bytes.integer(name, 0, kMaxBytes));
+  }
+  return components;
+}
+
+RankComparison parse_rank(const Json& json, const std::string& path, Problems* problems) {
+  ObjectReader reader(json, path, problems);
+  RankComparison rank;
+  rank.rank = reader.integer("rank", 0, 1 << 24);
+  rank.stage = integer(reader, "stage");
+  rank.predicted_peak_bytes = integer(reader, "predicted_peak_bytes");
+  rank.measured_peak_bytes = integer(reader, "measured_peak_bytes");
+  rank.limit_bytes = integer(reader, "limit_bytes");
+  rank.predicted_components = parse_components(reader, "predicted_components");
+  rank.measured_components = parse_components(reader, "measured_components");
+  reader.refuse_unknown();
+  return rank;
+}
+
+TimeComponent parse_time(const Json& json, const std::string& path, Problems* problems) {
+  ObjectReader reader(json, path, problems);
+  TimeComponent component;
+  component.name = reader.text("name");
+  component.predicted_seconds = number(reader, "predicted_seconds");
+  component.measured_seconds = number(reader, "measured_seconds");
+  reader.refuse_unknown();
+  return component;
+}
+
+}  // namespace
+
+Json to_json(const Comparison& comparison) {
+  Json json = Json::object();
+  put(json, "predicted_step_seconds", comparison.predicted_step_seconds);
+  put(json, "measured_step_seconds", comparison.measured_step_seconds);
+  put(json, "predicted_mfu", comparison.predicted_mfu);
+  put(json, "measured_mfu", comparison.measured_mfu);
+  json["time_components"] = Json::array();
+  for (const TimeComponent& component : comparison.time_components) {
+    Json entry;
+    entry["name"] = component.name;
+    put(entry, "predicted_seconds", component.predicted_seconds);
+    put(entry, "measured_seconds", component.measured_seconds);
+    json["time_components"].push_back(entry);
+  }
+  json["ranks"] = Json::array();
+  for (const RankComparison& rank : comparison.ranks) json["ranks"].push_back(to_json(rank));
+  return json;
+}
+
+Comparison parse_comparison(const Json& json, const std::string& source) {
+  Problems problems(source);
+  ObjectReader reader(json, "", &problems);
+  Comparison comparison;
+  comparison.predicted_step_seconds = number(reader, "predicted_step_seconds");
+  comparison.measured_step_seconds = number(reader, "measured_step_seconds");
+  comparison.predicted_mfu = number(reader, "predicted_mfu");
+  comparison.measured_mfu = number(reader, "measured_mfu");
+  if (const Json* times = reader.array("time_components")) {
+    for (size_t i = 0; i < times->size(); ++i) {
+      comparison.time_components.push_back(
+          parse_time((*times)[i], fmt::format("time_components[{}]", i), &problems));
+    }
+  }
+  if (const Json* ranks = reader.array("ranks")) {
+    for (size_t i = 0; i < ranks->size(); ++i) {
+      comparison.ranks.push_back(parse_rank((*ranks)[i], fmt::format("ranks[{}]", i), &problems));
+    }
+  }
+  reader.refuse_unknown();
+  problems.finish();
+  return comparison;
+}
+
+std::optional<double> relative_error(std::optional<double> predicted,
+                                     std::optional<double> measured) {
+  if (!predicted || !measured || *measured == 0) return std::nullopt;
+  return (*predicted - *measured) / *measured;
+}
+
+}  // namespace piper::report

@@ -1,0 +1,58 @@
+// comparison.json: what was predicted for a run beside what was measured in it. Written by `train`,
+// read by `report`.
+//
+//   {"predicted_step_seconds": 0.31, "measured_step_seconds": 0.33, "predicted_mfu": 0.41,
+//   "measured_mfu": 0.39,
+//    "time_components": [{"name": "experts", "predicted_seconds": 0.12, "measured_seconds": 0.13}],
+//    "ranks": [{"rank": 0, "stage": 0, "predicted_peak_bytes": 91000000, "measured_peak_bytes":
+//    90500000,
+//               "limit_bytes": 4000000000,
+//               "predicted_components": {"weights": 20000000, "gradients": 20000000, "optimizer":
+//               40000000,
+//                                        "activations": 10000000, "buffers": 1000000},
+//               "measured_components": {}}]}
+//
+// Every figure may be absent (not known). `components` are the parts that are live at the peak and
+// sum to it.
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace piper::report {
+
+struct TimeComponent {
+  std::string name;
+  std::optional<double> predicted_seconds, measured_seconds;
+};
+
+using ByteComponents = std::vector<std::pair<std::string, int64_t>>;  // in the order shown
+
+struct RankComparison {
+  int64_t rank = 0;
+  std::optional<int64_t> stage;
+  std::optional<int64_t> predicted_peak_bytes, measured_peak_bytes, limit_bytes;
+  ByteComponents predicted_components, measured_components;
+};
+
+struct Comparison {
+  std::optional<double> predicted_step_seconds, measured_step_seconds;
+  std::optional<double> predicted_mfu, measured_mfu;
+  std::vector<TimeComponent> time_components;
+  std::vector<RankComparison> ranks;
+};
+
+Json to_json(const Comparison& comparison);
+// Throws InvalidInput with all problems; unknown keys are refused.
+Comparison parse_comparison(const Json& json, const std::string& source);
+
+// (predicted - measured) / measured; none when either is unknown or nothing was measured.
+std::optional<double> relative_error(std::optional<double> predicted,
+                                     std::optional<double> measured);
+
+}  // namespace piper::report

@@ -1,0 +1,34 @@
+// expert_load.json: how many rows every expert of every mixture layer received. Written by `train`,
+// read by `report`.
+//
+//   {"num_steps": 20, "layers": [{"layer": 0, "rows": [512, 498, 530, 508]}]}
+//
+// Layers may have different numbers of experts; dense layers are left out.
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace piper::report {
+
+struct LayerRows {
+  int64_t layer = 0;
+  std::vector<int64_t>
+      rows;  // by expert, summed over all ranks, micro-batches and `num_steps` steps
+  // Busiest expert / mean; 1 = balanced. 0 when there are no rows.
+  double imbalance() const;
+};
+
+struct ExpertRows {
+  int64_t num_steps = 0;  // over which the rows were summed
+  std::vector<LayerRows> layers;
+};
+
+Json to_json(const ExpertRows& rows);
+// Throws InvalidInput with all problems; unknown keys are refused.
+ExpertRows parse_expert_rows(const Json& json, const std::string& source);
+
+}  // namespace piper::report

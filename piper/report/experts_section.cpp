@@ -1,0 +1,94 @@
+// How evenly the router loads the experts: a map of layers by experts, and the imbalance over the
+// steps.
+#include <fmt/format.h>
+#include <piper/report/html.h>
+#include <piper/report/line_chart.h>
+#include <piper/report/sections.h>
+#include <piper/report/svg.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace piper::report {
+namespace {
+
+constexpr double kWidth = 1080, kLeft = 84, kRight = 120, kTop = 4;
+constexpr int kNumShades = 9;  // classes heat-0 .. heat-8, heat-4 = balanced
+
+// The shade of a load relative to the mean: 0 -> 0, 1 -> the middle, 2 and more -> the last.
+int shade(double load) {
+  return std::clamp(static_cast<int>(load / 2 * kNumShades), 0, kNumShades - 1);
+}
+
+// Cells of a layer's experts; `load` is 1 where an expert has its even share.
+void draw_layer(Svg& svg, const LayerRows& layer, double y, double height) {
+  const double sum = std::accumulate(layer.rows.begin(), layer.rows.end(), 0.0);
+  const auto count = static_cast<double>(layer.rows.size());
+  const double width = (kWidth - kLeft - kRight) / count;
+  const double gap = width > 6 ? 1 : 0;
+  for (size_t e = 0; e < layer.rows.size(); ++e) {
+    const double share = sum > 0 ? static_cast<double>(layer.rows[e]) / sum : 0;
+    const double load = share * count;
+    svg.rect(kLeft + static_cast<double>(e) * width, y, width - gap, height - 1,
+             fmt::format("heat-{}", shade(load)),
+             fmt::format("layer {} · expert {}: {} rows, {:.2f} of an even share", layer.layer, e,
+                         layer.rows[e], load));
+    if (width >= 36 && height >= 16) {
+      svg.text(kLeft + (static_cast<double>(e) + 0.5) * width, y + height / 2 + 3,
+               fmt::format("{:.2f}", load), Anchor::kMiddle, "cell");
+    }
+  }
+}
+
+std::string heat_map(const std::vector<LayerRows>& layers) {
+  const double height = layers.size() <= 16 ? 24 : layers.size() <= 40 ? 14 : 8;
+  const double bottom = kTop + height * static_cast<double>(layers.size());
+  Svg svg(kWidth, bottom + 22, "Rows of every expert of every layer, relative to an even share");
+  const size_t every = height >= 14 ? 1 : 4;
+  size_t widest = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const double y = kTop + height * static_cast<double>(i);
+    draw_layer(svg, layers[i], y, height);
+    widest = std::max(widest, layers[i].rows.size());
+    if (i % every != 0) continue;
+    svg.text(kLeft - 10, y + height / 2 + 4, fmt::format("layer {}", layers[i].layer), Anchor::kEnd,
+             "tick");
+    svg.text(kWidth - kRight + 10, y + height / 2 + 4,
+             fmt::format("busiest × {:.2f}", layers[i].imbalance()), Anchor::kStart, "tick");
+  }
+  svg.text((kLeft + kWidth - kRight) / 2, bottom + 16, fmt::format("expert 0 to {}", widest - 1),
+           Anchor::kMiddle, "label");
+  return svg.finish();
+}
+
+std::string load_map(const ExpertRows& load) {
+  std::vector<LayerRows> layers;
+  for (const LayerRows& layer : load.layers) {
+    if (!layer.rows.empty()) layers.push_back(layer);
+  }
+  if (layers.empty()) return absent("The model has no mixture layers.");
+  std::string out = fmt::format("<h3>Share of the rows, 1 = even <small>over {} {}</small></h3>\n",
+                                load.num_steps, load.num_steps == 1 ? "step" : "steps");
+  out += legend({{"heat-0", "none"}, {"heat-4", "even share"}, {"heat-8", "twice that or more"}});
+  return out + heat_map(layers);
+}
+
+}  // namespace
+
+std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics) {
+  std::string out =
+      rows == nullptr ? absent("The load of the experts was not recorded.") : load_map(*rows);
+  Series imbalance{.name = "imbalance", .css_class = "series-b"};
+  for (const MetricsRow& row : metrics) {
+    if (row.load_imbalance) {
+      imbalance.points.emplace_back(static_cast<double>(row.step), *row.load_imbalance);
+    }
+  }
+  return out + line_chart({.description = "Load imbalance over the steps",
+                           .x_label = "step",
+                           .y_label = "Busiest expert, in even shares, over the steps",
+                           .series = {imbalance},
+                           .height = 200});
+}
+
+}  // namespace piper::report

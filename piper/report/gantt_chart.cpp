@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/report/axis.h>
+#include <piper/report/gantt_chart.h>
+#include <piper/report/svg.h>
+
+#include <algorithm>
+#include <map>
+
+namespace piper::report {
+namespace {
+
+using graph::Stream;
+
+constexpr double kWidth = 1080, kLeft = 130, kRight = 76, kTop = 4;
+constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 3 * (kThin + kGap) + 7;
+constexpr double kNarrow = 0.5;  // pixels: a bar below cannot be told from its neighbour
+constexpr double kTouching = 0.25;
+
+// Top and height of a stream's lane within a rank's row.
+std::pair<double, double> lane_place(Stream stream) {
+  constexpr double kBelow = kCompute + kGap;
+  switch (stream) {
+    case Stream::kCompute:
+      return {0, kCompute};
+    case Stream::kExchange:
+      return {kBelow, kThin};
+    case Stream::kSend:
+      return {kBelow + kThin + kGap, kThin};
+    case Stream::kReceive:
+      return {kBelow + 2 * (kThin + kGap), kThin};
+  }
+  return {0, 0};
+}
+
+double length(const Bar& bar) { return bar.end_seconds - bar.start_seconds; }
+
+// Which ranks of many are drawn: the first, the last, and evenly between.
+std::vector<size_t> chosen(size_t num_ranks, size_t max_ranks) {
+  std::vector<size_t> indices;
+  if (num_ranks <= max_ranks || max_ranks < 2) {
+    for (size_t i = 0; i < std::min(num_ranks, max_ranks); ++i) indices.push_back(i);
+    return indices;
+  }
+  for (size_t i = 0; i < max_ranks; ++i) indices.push_back(i * (num_ranks - 1) / (max_ranks - 1));
+  return indices;
+}
+
+class Chart {
+ public:
+  Chart(const Gantt& gantt, const GanttChartOptions& options)
+      : gantt_(gantt),
+        ranks_(chosen(gantt.ranks.size(), options.max_ranks)),
+        x_{0, std::max(options.axis_seconds, gantt.seconds), kLeft, kWidth - kRight},
+        bottom_(kTop + kRow * static_cast<double>(ranks_.size())),
+        svg_(kWidth, bottom_ + 24, options.description) {}
+
+  std::string draw() {
+    axis();
+    double y = kTop;
+    for (const size_t index : ranks_) {
+      rank(gantt_.ranks[index], y);
+      y += kRow;
+    }
+    const double end = x_(gantt_.seconds);
+    svg_.line(end, kTop - 4, end, bottom_, "step-end",
+              "end of the step: " + format_seconds(gantt_.seconds));
+    return svg_.finish();
+  }
+
+ private:
+  void axis() {
+    for (const double at : ticks(0, x_.high, 8)) {
+      svg_.line(x_(at), kTop, x_(at), bottom_, "grid");
+      svg_.text(x_(at), bottom_ + 16, format_seconds(at), Anchor::kMiddle, "tick");
+    }
+  }
+
+  void rank(const GanttRank& rank, double y) {
+    svg_.text(kLeft - 10, y + 14, rank.label, Anchor::kEnd, "label");
+    svg_.rect(x_.from, y, x_(gantt_.seconds) - x_.from, kCompute, "idle");
+    std::map<std::pair<Stream, int32_t>, std::vector<Bar>> lanes;
+    for (const Bar& bar : rank.bars) lanes[{bar.stream, bar.lane}].push_back(bar);
+    const double pixels_per_second = (x_.to - x_.from) / x_.high;
+    for (const auto& [lane, bars] : lanes) {
+      const auto [top, height] = lane_place(lane.first);
+      for (const Bar& bar : merge_narrow(bars, pixels_per_second)) {
+        const double width = std::max(0.3, length(bar) * pixels_per_second);
+        svg_.rect(x_(bar.start_seconds), y + top, width, height, css_class(bar.bar_class),
+                  bar.name + " · " + format_seconds(length(bar)));
+      }
+    }
+    const double busy = Gantt::busy_share(rank, gantt_.seconds);
+    svg_.text(kWidth - kRight + 10, y + 14, fmt::format("{:.0f} % busy", busy * 100),
+              Anchor::kStart, "tick");
+  }
+
+  const Gantt& gantt_;
+  std::vector<size_t> ranks_;
+  Scale x_;
+  double bottom_;
+  Svg svg_;
+};
+
+}  // namespace
+
+std::string css_class(BarClass bar_class) {
+  std::string text = fmt::format("bar-{}", name(bar_class));
+  std::replace(text.begin(), text.end(), ' ', '-');
+  return text;
+}
+
+std::vector<Bar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second) {
+  std::vector<Bar> merged;
+  std::vector<int64_t> num_tasks;
+  double longest = 0;  // of the tasks in the last bar: it lends the bar its colour
+  for (const Bar& bar : bars) {
+    if (!merged.empty()) {
+      Bar& last = merged.back();
+      const bool touching = (bar.start_seconds - last.end_seconds) * pixels_per_second < kTouching;
+      const bool narrow = length(last) * pixels_per_second < kNarrow ||
+                          (last.bar_class == bar.bar_class && num_tasks.back() > 1);
+      if (touching && narrow && length(bar) * pixels_per_second < kNarrow) {
+        if (length(bar) > longest) last.bar_class = bar.bar_class;
+        longest = std::max(longest, length(bar));
+        last.end_seconds = std::max(last.end_seconds, bar.end_seconds);
+        ++num_tasks.back();
+        continue;
+      }
+    }
+    merged.push_back(bar);
+    num_tasks.push_back(1);
+    longest = length(bar);
+  }
+  for (size_t i = 0; i < merged.size(); ++i) {
+    if (num_tasks[i] > 1)
+      merged[i].name = fmt::format("{} and {} more", merged[i].name, num_tasks[i] - 1);
+  }
+  return merged;
+}
+
+std::string gantt_chart(const Gantt& gantt, const GanttChartOptions& options) {
+  return Chart(gantt, options).draw();
+}
+
+}  // namespace piper::report

@@ -1,0 +1,29 @@
+// Draws a Gantt: per rank a thick lane for compute and thin ones for exchanges and transfers. What
+// stays of the lane's ground is idle: the pipeline's bubble.
+#pragma once
+
+#include <piper/report/gantt.h>
+
+#include <string>
+#include <vector>
+
+namespace piper::report {
+
+struct GanttChartOptions {
+  std::string description;
+  double axis_seconds =
+      0;                  // right end of the time axis; the same for charts that are to be compared
+  size_t max_ranks = 16;  // of more, this many are drawn, evenly chosen
+};
+
+std::string gantt_chart(const Gantt& gantt, const GanttChartOptions& options);
+
+// "bar-forward-experts": the CSS class of a bar.
+std::string css_class(BarClass bar_class);
+
+// Bars too narrow to be seen one by one become one, so that a lane `pixels` wide holds at most
+// about two bars a pixel whatever the number of tasks. Bars of one lane, ascending, in; ascending
+// out.
+std::vector<Bar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second);
+
+}  // namespace piper::report

@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+#include <piper/report/gantt_chart.h>
+
+using namespace piper::report;
+using piper::graph::Stream;
+
+namespace {
+
+Bar bar(double start, double end, BarClass bar_class, const std::string& name = "task") {
+  return {.bar_class = bar_class, .start_seconds = start, .end_seconds = end, .name = name};
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("a task goes to the first lane that is free when it starts") {
+  Lanes lanes;
+  CHECK(lanes.place(0, 2) == 0);
+  CHECK(lanes.place(1, 3) == 1);
+  CHECK(lanes.place(2, 4) == 0);
+  CHECK(lanes.place(2.5, 5) == 2);
+  CHECK(lanes.place(3, 4) == 1);
+  CHECK(lanes.count() == 3);
+}
+
+TEST_CASE("bars that can be seen stay as they are") {
+  const std::vector<Bar> bars = {bar(0, 1, BarClass::kForwardLayers),
+                                 bar(1, 1.01, BarClass::kUpdate),
+                                 bar(1.01, 2, BarClass::kForwardLayers)};
+  CHECK(merge_narrow(bars, 100).size() == 3);
+}
+
+TEST_CASE("a million narrow bars become about two a pixel, the time they cover stays") {
+  std::vector<Bar> bars;
+  for (int i = 0; i < 1'000'000; ++i) {
+    bars.push_back(bar(i * 1e-6, (i + 1) * 1e-6,
+                       i % 2 == 0 ? BarClass::kForwardLayers : BarClass::kBackwardLayers));
+  }
+  const std::vector<Bar> merged = merge_narrow(bars, 900);
+  CHECK(merged.size() <= 1900);
+  CHECK(merged.size() >= 800);
+  double covered = 0;
+  for (const Bar& b : merged) covered += b.end_seconds - b.start_seconds;
+  CHECK(covered == doctest::Approx(1));
+  CHECK(merged[0].name.find(" more") != std::string::npos);
+}
+
+TEST_CASE("a gap that can be seen is never bridged") {
+  const std::vector<Bar> merged = merge_narrow(
+      {bar(0, 0.1, BarClass::kForwardLayers), bar(5, 5.1, BarClass::kForwardLayers)}, 1);
+  CHECK(merged.size() == 2);
+}
+
+TEST_CASE("a chart shows every rank's tasks over its idle ground") {
+  Gantt gantt{.ranks = {{.rank = 0,
+                         .label = "rank 0 · stage 0",
+                         .bars = {bar(0, 1, BarClass::kForwardExperts, "F0 L0 <experts>")}},
+                        {.rank = 1,
+                         .label = "rank 1 · stage 1",
+                         .bars = {bar(1, 2, BarClass::kBackwardLayers)}}},
+              .seconds = 2};
+  const std::string svg = gantt_chart(gantt, {.description = "one step", .axis_seconds = 4});
+  CHECK(count(svg, "class=\"idle\"") == 2);
+  // 874 pixels are 4 s: the first task takes a quarter of them.
+  CHECK(svg.find("<rect class=\"bar-forward-experts\" x=\"130\" y=\"4\" width=\"218.5\" "
+                 "height=\"18\"><title>F0 L0 &lt;experts&gt; · 1.00 s</title></rect>") !=
+        std::string::npos);
+  CHECK(svg.find("rank 1 · stage 1</text>") != std::string::npos);
+  CHECK(count(svg, ">50 % busy</text>") == 2);
+}
+
+TEST_CASE("of many ranks the first, the last and some between are drawn") {
+  Gantt gantt{.seconds = 1};
+  for (int r = 0; r < 512; ++r) {
+    gantt.ranks.push_back(
+        {.rank = r, .label = "rank " + std::to_string(r), .bars = {bar(0, 1, BarClass::kUpdate)}});
+  }
+  const std::string svg = gantt_chart(gantt, {.axis_seconds = 1, .max_ranks = 16});
+  CHECK(count(svg, "class=\"idle\"") == 16);
+  CHECK(svg.find(">rank 0<") != std::string::npos);
+  CHECK(svg.find(">rank 511<") != std::string::npos);
+}

@@ -1,0 +1,46 @@
+// The few elements that the report's sections are written with. Every text passed in is escaped
+// here; only a parameter called `html` is taken as it is.
+#pragma once
+
+#include <piper/report/table.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace piper::report {
+
+// For text and attribute values: & < > " ' become entities; control characters and broken UTF-8
+// become U+FFFD.
+std::string escape(std::string_view text);
+
+std::string paragraph(std::string_view text);
+// The sentence that stands where something is not known: never an empty box.
+std::string absent(std::string_view sentence);
+
+// <section id=...> with a heading; `html` is its content.
+std::string section(std::string_view id, std::string_view title, std::string_view html);
+
+struct HtmlCell {
+  std::string text;
+  std::string css_class = {};  // of the cell; empty = by the column's alignment alone
+};
+
+struct HtmlTable {
+  std::vector<Column> columns;  // `max_width` is not used
+  struct Row {
+    std::vector<HtmlCell> cells;
+    std::string css_class = {};
+  };
+  std::vector<Row> rows;
+};
+
+std::string to_html(const HtmlTable& table);
+
+struct LegendEntry {
+  std::string css_class;  // colours the swatch
+  std::string text;
+};
+std::string legend(const std::vector<LegendEntry>& entries);
+
+}  // namespace piper::report

@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+#include <piper/report/axis.h>
+#include <piper/report/html.h>
+#include <piper/report/line_chart.h>
+#include <piper/report/svg.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace piper::report {
+namespace {
+
+constexpr double kWidth = 1080, kLeft = 74, kRight = 14, kTop = 12, kBottom = 42;
+using Point = std::pair<double, double>;
+
+bool finite(const Point& point) {
+  return std::isfinite(point.first) && std::isfinite(point.second);
+}
+
+struct Bounds {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+  void add(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  // Never empty, and with a little air around a curve.
+  void widen(double share) {
+    const double air = high > low ? (high - low) * share : std::max(std::abs(high), 1.0) * 0.5;
+    low -= air;
+    high += air;
+  }
+};
+
+// The points of one pixel column, in the order of their x: first, extremes, last.
+void keep_extremes(std::vector<Point>& kept, std::vector<Point>& column) {
+  if (column.empty()) return;
+  const auto by_y = [](const Point& a, const Point& b) { return a.second < b.second; };
+  const auto [low, high] = std::minmax_element(column.begin(), column.end(), by_y);
+  std::vector<size_t> indices = {0, static_cast<size_t>(low - column.begin()),
+                                 static_cast<size_t>(high - column.begin()), column.size() - 1};
+  std::sort(indices.begin(), indices.end());
+  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
+  for (const size_t i : indices) kept.push_back(column[i]);
+  column.clear();
+}
+
+std::vector<Point> thinned(const std::vector<Point>& pixels) {
+  std::vector<Point> kept, column;
+  for (const Point& p : pixels) {
+    if (!column.empty() && std::floor(p.first) != std::floor(column.front().first)) {
+      keep_extremes(kept, column);
+    }
+    column.push_back(p);
+  }
+  keep_extremes(kept, column);
+  return kept;
+}
+
+void draw(Svg& svg, const Series& series, const Scale& x, const Scale& y) {
+  std::vector<Point> run;
+  const auto flush = [&] {
+    if (run.size() == 1) svg.circle(run[0].first, run[0].second, 3, series.css_class + " dot");
+    if (run.size() > 1) svg.polyline(thinned(run), "curve " + series.css_class);
+    run.clear();
+  };
+  for (const Point& point : series.points) {
+    if (finite(point)) {
+      run.emplace_back(x(point.first), y(point.second));
+    } else {
+      flush();
+    }
+  }
+  flush();
+}
+
+std::string shortest(double value) { return fmt::format("{:.6g}", value); }
+
+void draw_axes(Svg& svg, const LineChart& chart, const Scale& x, const Scale& y) {
+  const auto format_x = chart.format_x ? chart.format_x : shortest;
+  const auto format_y = chart.format_y ? chart.format_y : shortest;
+  for (const double value : ticks(y.low, y.high, 6)) {
+    svg.line(x.from, y(value), x.to, y(value), "grid");
+    svg.text(x.from - 8, y(value) + 4, format_y(value), Anchor::kEnd, "tick");
+  }
+  for (const double value : ticks(x.low, x.high, 10)) {
+    svg.line(x(value), y.from, x(value), y.from + 4, "axis");
+    svg.text(x(value), y.from + 17, format_x(value), Anchor::kMiddle, "tick");
+  }
+  svg.line(x.from, y.from, x.to, y.from, "axis");
+  svg.text((x.from + x.to) / 2, y.from + 34, chart.x_label, Anchor::kMiddle, "label");
+}
+
+}  // namespace
+
+std::string line_chart(const LineChart& chart) {
+  Bounds x_bounds, y_bounds;
+  for (const Series& series : chart.series) {
+    for (const Point& point : series.points) {
+      if (!finite(point)) continue;
+      x_bounds.add(point.first);
+      y_bounds.add(point.second);
+    }
+  }
+  if (x_bounds.low > x_bounds.high) return "";
+  if (x_bounds.low == x_bounds.high) x_bounds.widen(0);
+  y_bounds.widen(0.05);
+  if (chart.from_zero) y_bounds.low = 0;
+  const Scale x{x_bounds.low, x_bounds.high, kLeft, kWidth - kRight};
+  const Scale y{y_bounds.low, y_bounds.high, chart.height - kBottom, kTop};
+
+  Svg svg(kWidth, chart.height, chart.description);
+  draw_axes(svg, chart, x, y);
+  for (const Series& series : chart.series) draw(svg, series, x, y);
+  std::vector<LegendEntry> entries;
+  for (const Series& series : chart.series) entries.push_back({series.css_class, series.name});
+  const std::string title = chart.y_label.empty() ? "" : "<h3>" + escape(chart.y_label) + "</h3>\n";
+  return title + (entries.size() > 1 ? legend(entries) : "") + svg.finish();
+}
+
+}  // namespace piper::report

@@ -1,0 +1,61 @@
+#include <doctest/doctest.h>
+#include <piper/report/axis.h>
+#include <piper/report/line_chart.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace piper::report;
+
+namespace {
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("ticks are round numbers within the bounds") {
+  CHECK(ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
+  CHECK(ticks(-1.5, 1.4, 3) == std::vector<double>{-1, 0, 1});
+  CHECK(ticks(3, 3, 5) == std::vector<double>{3});
+  const auto small = ticks(0.00021, 0.00039, 4);
+  REQUIRE(small.size() == 3);
+  CHECK(small[0] == doctest::Approx(0.00025));
+  CHECK(small[2] == doctest::Approx(0.00035));
+}
+
+TEST_CASE("a scale maps both ends, turned round if asked") {
+  const Scale y{.low = 2, .high = 4, .from = 100, .to = 0};
+  CHECK(y(2) == 100);
+  CHECK(y(4) == 0);
+  CHECK(y(3) == 50);
+  CHECK(Scale{.low = 1, .high = 1, .from = 7, .to = 9}(1) == 7);
+}
+
+TEST_CASE("nothing to draw draws nothing") {
+  CHECK(line_chart({}) == "");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(line_chart({.series = {{.name = "a", .css_class = "a", .points = {{0, nan}}}}}) == "");
+}
+
+TEST_CASE("a value that is not finite breaks the curve") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Series series{.name = "loss",
+                      .css_class = "series-a",
+                      .points = {{0, 3}, {1, 2}, {2, inf}, {3, 2}, {4, 1}, {5, inf}, {6, 1}}};
+  const std::string html = line_chart({.series = {series}});
+  CHECK(count(html, "<polyline") == 2);
+  CHECK(count(html, "<circle") == 1);  // a point alone
+  CHECK(html.find("inf") == std::string::npos);
+}
+
+TEST_CASE("a long series is thinned and keeps its outliers") {
+  Series series{.name = "loss", .css_class = "series-a"};
+  for (int i = 0; i < 1'000'000; ++i) series.points.emplace_back(i, i == 500'000 ? 100 : 1);
+  const std::string html = line_chart({.series = {series}, .from_zero = true, .height = 240});
+  CHECK(html.size() < 100'000);
+  CHECK(html.find(",20.77 ") != std::string::npos);  // 100 of 104.95 within 12 .. 198
+}

@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+#include <piper/report/ranked_strategies.h>
+
+#include <limits>
+
+namespace piper::report {
+namespace {
+
+constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+
+std::optional<double> number(ObjectReader& reader, const char* key) {
+  return reader.has(key) ? std::optional(reader.number(key, 0, kMaxNumber)) : std::nullopt;
+}
+
+std::optional<int64_t> integer(ObjectReader& reader, const char* key) {
+  return reader.has(key) ? std::optional(reader.integer(key, 0, kMaxInteger)) : std::nullopt;
+}
+
+// A name, or an object that carries one.
+std::string name_of(ObjectReader& reader, const char* key) {
+  if (!reader.has(key)) return "";
+  const Json& value = reader.raw(key);
+  if (!value.is_object()) return reader.text(key);
+  return ObjectReader(value, reader.path(key), reader.problems()).text("name", "");
+}
+
+StrategyRow parse_row(ObjectReader& reader) {
+  StrategyRow row;
+  if (const Json* mesh = reader.object("mesh")) {
+    row.mesh = mesh_words(*mesh);
+  } else {
+    reader.problem("mesh", "is missing");
+  }
+  row.schedule = reader.text("schedule", "");
+  row.recompute = reader.text("recompute", "");
+  row.micro_batch_sequences = reader.integer("micro_batch_sequences", 0, kMaxInteger, 0);
+  row.num_micro_batches = reader.integer("num_micro_batches", 0, kMaxInteger, 0);
+  row.chosen = reader.boolean("chosen", false);
+  if (const Json* predicted = reader.object("predicted")) {
+    ObjectReader values(*predicted, reader.path("predicted"), reader.problems());
+    row.mfu = number(values, "mfu");
+    row.step_seconds = number(values, "step_seconds");
+    row.peak_bytes = integer(values, "peak_bytes");
+  }
+  if (const Json* measured = reader.object("measured")) {
+    ObjectReader values(*measured, reader.path("measured"), reader.problems());
+    row.measured_mfu = number(values, "mfu");
+    row.measured_step_seconds = number(values, "step_seconds");
+    row.measured_peak_bytes = integer(values, "peak_bytes");
+  }
+  return row;
+}
+
+std::vector<std::string> parse_notes(ObjectReader& reader) {
+  std::vector<std::string> notes;
+  if (const Json* array = reader.array("notes")) {
+    for (const Json& note : *array) {
+      if (note.is_string()) notes.push_back(note.get<std::string>());
+    }
+  }
+  return notes;
+}
+
+}  // namespace
+
+std::string mesh_words(const Json& mesh) {
+  std::string words;
+  for (const auto& [axis, degree] : mesh.items()) {
+    if (!degree.is_number_integer()) continue;
+    words += fmt::format("{}{} {}", words.empty() ? "" : " · ", axis, degree.get<int64_t>());
+  }
+  return words;
+}
+
+RankedStrategies parse_ranked_strategies(const Json& json, const std::string& source) {
+  Problems problems(source);
+  ObjectReader reader(json, "", &problems);
+  RankedStrategies result;
+  result.model = name_of(reader, "model");
+  result.cluster = name_of(reader, "cluster");
+  for (const char* key : {"num_devices", "devices"}) {
+    if (result.num_devices == 0) result.num_devices = reader.integer(key, 0, kMaxInteger, 0);
+  }
+  result.notes = parse_notes(reader);
+  const Json* strategies = reader.array("strategies");
+  if (strategies == nullptr) problems.add("strategies", "is missing");
+  for (size_t i = 0; strategies != nullptr && i < strategies->size(); ++i) {
+    ObjectReader row((*strategies)[i], fmt::format("strategies[{}]", i), &problems);
+    result.rows.push_back(parse_row(row));
+  }
+  const Json* rejected = reader.array("rejected");
+  for (size_t i = 0; rejected != nullptr && i < rejected->size(); ++i) {
+    ObjectReader entry((*rejected)[i], fmt::format("rejected[{}]", i), &problems);
+    result.rejected.push_back({.family = entry.text("family", ""),
+                               .constraint = entry.text("constraint", ""),
+                               .change = entry.text("change", "")});
+  }
+  problems.finish();
+  return result;
+}
+
+}  // namespace piper::report

@@ -1,0 +1,41 @@
+#include <piper/report/html.h>
+#include <piper/report/report.h>
+#include <piper/report/sections.h>
+#include <piper/report/style.h>
+
+namespace piper::report {
+namespace {
+
+template <class T>
+const T* pointer(const std::optional<T>& value) {
+  return value ? &*value : nullptr;
+}
+
+std::string page(const std::string& title, const std::string& body) {
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+         escape(title) + "</title>\n<style>\n" + std::string(style_sheet()) +
+         "</style>\n</head>\n<body>\n<main>\n" + body + "</main>\n</body>\n</html>\n";
+}
+
+}  // namespace
+
+std::string render(const Report& report) {
+  const Comparison* comparison = pointer(report.comparison);
+  std::string body = header_section(report);
+  body += section("timeline", "One step, predicted and measured",
+                  timeline_section(pointer(report.predicted), pointer(report.measured)));
+  body += section("comparison", "Predicted against measured", comparison_section(comparison));
+  body += section("loss", "Loss", loss_section(report.metrics));
+  body +=
+      section("strategies", "Ranked strategies", strategies_section(pointer(report.strategies)));
+  body += section("memory", "Memory of every rank", memory_section(comparison));
+  body += section("experts", "Load of the experts",
+                  experts_section(pointer(report.expert_rows), report.metrics));
+  body += section("plans", "Other models, other machines", plans_section(report.further_plans));
+  body += section("machine", "The machine", machine_section(pointer(report.machine)));
+  const std::string& model = report.header.model;
+  return page(model.empty() ? "Piper" : "Piper · " + model, body);
+}
+
+}  // namespace piper::report

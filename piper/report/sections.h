@@ -1,0 +1,24 @@
+// The report's sections: each a function from its data to the HTML between its heading and the
+// next. One file a section; report.cpp puts them in order. None throws for missing or strange
+// figures: it says what is missing.
+#pragma once
+
+#include <piper/report/report.h>
+
+#include <string>
+
+namespace piper::report {
+
+std::string header_section(const Report& report);
+// A table of what was ranked; at most `max_rows` rows, and what was refused.
+std::string strategies_section(const RankedStrategies* strategies, size_t max_rows = 12);
+// Two charts over one time axis; either may be null.
+std::string timeline_section(const Gantt* predicted, const Gantt* measured);
+std::string memory_section(const Comparison* comparison);
+std::string loss_section(const std::vector<MetricsRow>& metrics);
+std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics);
+std::string comparison_section(const Comparison* comparison);
+std::string plans_section(const std::vector<RankedStrategies>& plans);
+std::string machine_section(const cluster::Cluster* machine);
+
+}  // namespace piper::report
