@@ -14,22 +14,24 @@ namespace {
 struct Flags {
   std::string folder;
   std::string out;
+  std::string profile;
   std::vector<std::string> plans;
   bool json = false;
 };
 
 void add_plans(report::Report& report, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
-    report.further_plans.push_back(report::parse_ranked_strategies(read_json_file(path), path));
+    report::add_plan(report, report::parse_ranked_strategies(read_json_file(path), path));
   }
 }
 
 int run(const Flags& flags) {
   report::Report report = report::read_run(flags.folder);
   add_plans(report, flags.plans);
-  const std::filesystem::path path =
-      flags.out.empty() ? std::filesystem::path(flags.folder) / "report.html"
-                        : std::filesystem::path(flags.out);
+  if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
+  const std::filesystem::path path = flags.out.empty()
+                                         ? std::filesystem::path(flags.folder) / "report.html"
+                                         : std::filesystem::path(flags.out);
   const std::string html = report::render(report);
   write_text_file(path, html);
   if (flags.json) {
@@ -58,7 +60,12 @@ Run add_report(CLI::App& command) {
       ->type_name("FILE");
   command
       .add_option("--plan", flags->plans,
-                  "a further plan to show: what `piper plan --json` printed (may be repeated)")
+                  "what `piper plan` wrote, --json or --out: this run's ranking, or a further plan "
+                  "(may be repeated)")
+      ->type_name("FILE");
+  command
+      .add_option("--profile", flags->profile,
+                  "what `piper profile` wrote [cluster.json in the run's folder]")
       ->type_name("FILE");
   command.add_flag("--json", flags->json, "print what the page holds as JSON");
   return [flags] { return run(*flags); };

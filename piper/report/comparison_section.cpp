@@ -4,6 +4,7 @@
 #include <piper/report/html.h>
 #include <piper/report/sections.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace piper::report {
@@ -46,21 +47,29 @@ class Rows {
                                {"relative error", Align::kRight}}};
 };
 
-int64_t component(const ByteComponents& components, const std::string& name) {
-  for (const auto& [key, bytes] : components) {
-    if (key == name) return bytes;
+// The predicted bytes of the parts that a measured part lists by name ("weights, gradients"); none when one of them
+// was not predicted.
+std::optional<double> predicted_of(const ByteComponents& predicted, std::string_view names) {
+  double sum = 0;
+  while (!names.empty()) {
+    const size_t end = std::min(names.find(", "), names.size());
+    const auto part = std::find_if(predicted.begin(), predicted.end(), [&](const auto& component) {
+      return component.first == names.substr(0, end);
+    });
+    if (part == predicted.end()) return std::nullopt;
+    sum += static_cast<double>(part->second);
+    names.remove_prefix(std::min(end + 2, names.size()));
   }
-  return 0;
+  return sum;
 }
 
 void add_memory(Rows& rows, const RankComparison& rank) {
   const std::string label = fmt::format("rank {}", rank.rank);
   rows.add("peak memory, " + label, real(rank.predicted_peak_bytes), real(rank.measured_peak_bytes),
            format_bytes);
-  if (rank.measured_components.empty()) return;
-  for (const auto& [name, predicted] : rank.predicted_components) {
-    rows.add("  " + name + ", " + label, static_cast<double>(predicted),
-             static_cast<double>(component(rank.measured_components, name)), format_bytes);
+  for (const auto& [names, bytes] : rank.measured_components) {
+    rows.add("  " + names + ", " + label, predicted_of(rank.predicted_components, names),
+             static_cast<double>(bytes), format_bytes);
   }
 }
 

@@ -62,6 +62,24 @@ std::vector<std::string> parse_notes(ObjectReader& reader) {
   return notes;
 }
 
+// A strategy's own record: the only row, and the devices are its ranks.
+void parse_single(ObjectReader& reader, RankedStrategies& result) {
+  result.rows.push_back(parse_row(reader));
+  const Json* mesh = reader.object("mesh");
+  if (mesh == nullptr) return;
+  ObjectReader axes(*mesh, "mesh", reader.problems());
+  result.num_devices = axes.integer("pp", 1, 1 << 24) * axes.integer("dp", 1, 1 << 24);
+}
+
+RejectedFamily parse_rejected(ObjectReader& reader) {
+  RejectedFamily rejected{.family = reader.text("family", ""),
+                          .constraint = reader.text("constraint", ""),
+                          .smallest_change = reader.text("smallest_change", "")};
+  const std::string equation = reader.text("equation", "");
+  if (!equation.empty()) rejected.constraint += " (" + equation + ")";
+  return rejected;
+}
+
 }  // namespace
 
 std::string mesh_words(const Json& mesh) {
@@ -79,22 +97,22 @@ RankedStrategies parse_ranked_strategies(const Json& json, const std::string& so
   RankedStrategies result;
   result.model = name_of(reader, "model");
   result.cluster = name_of(reader, "cluster");
-  for (const char* key : {"num_devices", "devices"}) {
-    if (result.num_devices == 0) result.num_devices = reader.integer(key, 0, kMaxInteger, 0);
-  }
+  result.num_devices = reader.integer("num_devices", 0, kMaxInteger, 0);
   result.notes = parse_notes(reader);
-  const Json* strategies = reader.array("strategies");
-  if (strategies == nullptr) problems.add("strategies", "is missing");
-  for (size_t i = 0; strategies != nullptr && i < strategies->size(); ++i) {
-    ObjectReader row((*strategies)[i], fmt::format("strategies[{}]", i), &problems);
-    result.rows.push_back(parse_row(row));
+  if (!reader.has("strategies") && reader.has("mesh")) {
+    parse_single(reader, result);
+  } else if (const Json* strategies = reader.array("strategies")) {
+    for (size_t i = 0; i < strategies->size(); ++i) {
+      ObjectReader row((*strategies)[i], fmt::format("strategies[{}]", i), &problems);
+      result.rows.push_back(parse_row(row));
+    }
+  } else if (problems.empty()) {
+    problems.add("strategies", "is missing");
   }
   const Json* rejected = reader.array("rejected");
   for (size_t i = 0; rejected != nullptr && i < rejected->size(); ++i) {
     ObjectReader entry((*rejected)[i], fmt::format("rejected[{}]", i), &problems);
-    result.rejected.push_back({.family = entry.text("family", ""),
-                               .constraint = entry.text("constraint", ""),
-                               .change = entry.text("change", "")});
+    result.rejected.push_back(parse_rejected(entry));
   }
   problems.finish();
   return result;

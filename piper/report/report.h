@@ -11,6 +11,7 @@
 #include <piper/report/gantt.h>
 #include <piper/report/metrics.h>
 #include <piper/report/ranked_strategies.h>
+#include <piper/strategy/strategy.h>
 
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct Header {
 
 struct Report {
   Header header;
+  std::optional<strategy::Strategy> trained;   // what the run followed
   std::optional<RankedStrategies> strategies;  // of this run
   std::optional<Gantt> predicted, measured;    // one step each
   std::optional<Comparison> comparison;        // time, MFU and memory, predicted beside measured

@@ -70,10 +70,11 @@ bool matches(const StrategyRow& row, const strategy::Strategy& s) {
          row.num_micro_batches == s.num_micro_batches;
 }
 
-void mark_chosen(Report& report, const strategy::Strategy& strategy) {
-  if (!report.strategies) return;
+// Marks the trained strategy among the ranked ones and gives it what was measured.
+void mark_chosen(Report& report) {
+  if (!report.strategies || !report.trained) return;
   const auto row = std::find_if(report.strategies->rows.begin(), report.strategies->rows.end(),
-                                [&](const StrategyRow& r) { return matches(r, strategy); });
+                                [&](const StrategyRow& r) { return matches(r, *report.trained); });
   if (row == report.strategies->rows.end()) return;
   row->chosen = true;
   if (!report.comparison) return;
@@ -128,12 +129,14 @@ Header parse_header(const Json& json, const std::string& source) {
 Report read_run(const fs::path& folder) {
   if (!fs::is_directory(folder)) throw IoError(folder.string() + ": is not a folder");
   Report report;
-  std::optional<strategy::Strategy> strategy;
   FolderReader files(folder);
   files.json(kRunFile,
              [&](auto& json, auto& source) { report.header = parse_header(json, source); });
-  files.json(kStrategyFile,
-             [&](auto& json, auto& source) { strategy = strategy::parse_strategy(json, source); });
+  files.json(kStrategyFile, [&](auto& json, auto& source) {
+    report.trained = strategy::parse_strategy(json, source);
+    report.strategies = parse_ranked_strategies(json, source);
+    report.strategies->notes = {"Of the ranking only the strategy that was trained is known here."};
+  });
   files.file(kMetricsFile, [&](const fs::path& path) {
     report.metrics = parse_metrics(read_text_file(path), path.string());
   });
@@ -158,13 +161,23 @@ Report read_run(const fs::path& folder) {
   });
   read_plans(files, folder, report);
   files.finish();
-  if (strategy) {
-    report.header.strategy = words(*strategy);
-    if (report.header.model.empty()) report.header.model = strategy->model;
-    if (report.header.cluster.empty()) report.header.cluster = strategy->cluster;
-    mark_chosen(report, *strategy);
+  if (report.trained) {
+    report.header.strategy = words(*report.trained);
+    if (report.header.model.empty()) report.header.model = report.trained->model;
+    if (report.header.cluster.empty()) report.header.cluster = report.trained->cluster;
   }
+  mark_chosen(report);
   return report;
+}
+
+void add_plan(Report& report, RankedStrategies plan) {
+  const bool is_own = plan.model == report.header.model && plan.cluster == report.header.cluster;
+  if (!is_own) {
+    report.further_plans.push_back(std::move(plan));
+    return;
+  }
+  report.strategies = std::move(plan);
+  mark_chosen(report);
 }
 
 }  // namespace piper::report

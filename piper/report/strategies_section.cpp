@@ -70,7 +70,7 @@ std::string rejected_table(const std::vector<RejectedFamily>& rejected) {
   if (rejected.empty()) return "";
   HtmlTable table{.columns = {{"refused"}, {"because"}, {"smallest change that would admit it"}}};
   for (const RejectedFamily& r : rejected) {
-    table.rows.push_back({.cells = {{r.family, "strong"}, {r.constraint}, {r.change}}});
+    table.rows.push_back({.cells = {{r.family, "strong"}, {r.constraint}, {r.smallest_change}}});
   }
   return fmt::format(
       "<details><summary>{} refused, and why</summary>\n{}</details>\n",
