@@ -5,6 +5,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/strategy.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace piper::cost {
@@ -23,9 +24,15 @@ struct SegmentWork {
 
 struct SegmentBytes {
   int64_t tape = 0;                // SlotKind::kTape
-  int64_t forward_transient = 0;   // peak above inputs, outputs and tape while the forward runs
+  int64_t forward_transient = 0;   // peak above inputs, outputs and tape while the forward runs; a forward that keeps no
+                                   // tape needs forward_transient + tape above inputs and outputs
   int64_t backward_transient = 0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
 };
+
+// Tokens whose logits the head holds at a time: at most 2^22 logits, at least 64 tokens.
+inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
+  return std::min(tokens, std::max(int64_t{64}, (int64_t{1} << 22) / vocabulary));
+}
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment, const SegmentWork& work);
 

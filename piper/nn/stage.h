@@ -6,7 +6,8 @@
 //
 // Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the weight's size) and
 // returns input gradients. A Tape holds what the backward needs besides the tensors passed in again by the caller.
-// A null tape means: nothing will be differentiated, keep nothing.
+// A null tape means: nothing will be differentiated, keep nothing. A backward consumes its tape: some of what it holds
+// turns into gradients in place.
 //
 // Thread safety: one Stage belongs to one thread.
 #pragma once
@@ -28,12 +29,13 @@ namespace piper::nn {
 enum class Sharding { kReplicated, kExpert };  // over the data group; over the expert-data group
 
 struct Parameter {
-  std::string name;     // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
+  std::string
+      name;  // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
   at::Tensor value;     // master weight in the compute precision
   at::Tensor gradient;  // same shape and dtype; zero_gradients() at the start of a step
   Sharding sharding = Sharding::kReplicated;
-  int32_t layer = -1;   // global; -1 embedding, -2 head and final norm
-  bool decays = true;   // weight decay applies (matrices yes, norms no)
+  int32_t layer = -1;  // global; -1 embedding, -2 head and final norm
+  bool decays = true;  // weight decay applies (matrices yes, norms no)
 };
 
 // A view of a parameter under its Hugging Face name: fused or stacked storage is exported and imported piecewise.
@@ -49,10 +51,10 @@ struct Tape {
 
 // What the gate decided for one micro-batch.
 struct Routing {
-  at::Tensor weights;      // [T*K], dispatch order, compute precision
-  at::Tensor token;        // [T*K] int64 (or int32): source token of each row
-  at::Tensor position;     // [T, K]: row of token t's j-th copy
-  std::vector<int64_t> counts;           // [E] rows for each global expert, from this rank
+  at::Tensor weights;           // [T*K], dispatch order, compute precision
+  at::Tensor token;             // [T*K] int64 (or int32): source token of each row
+  at::Tensor position;          // [T, K]: row of token t's j-th copy
+  std::vector<int64_t> counts;  // [E] rows for each global expert, from this rank
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from each peer for
   // each local expert, [P * L], peer-major. Received rows are ordered by peer, then local expert.
   std::vector<int64_t> received_counts;
@@ -70,10 +72,11 @@ struct StageOptions {
 
 // Sums of one step on this rank, until take_statistics().
 struct StageStatistics {
-  double loss_sum = 0;          // sum of token losses (not divided)
+  double loss_sum = 0;  // sum of token losses (not divided)
   int64_t target_tokens = 0;
-  double auxiliary_loss = 0;    // already scaled by coefficient and divided by global_sequences
-  std::map<int32_t, std::vector<int64_t>> expert_counts;  // by layer: rows this rank routed to each global expert
+  double auxiliary_loss = 0;  // already scaled by coefficient and divided by global_sequences
+  std::map<int32_t, std::vector<int64_t>>
+      expert_counts;  // by layer: rows this rank routed to each global expert
 };
 
 class Stage {
@@ -84,31 +87,53 @@ class Stage {
   virtual at::Tensor embedding_forward(const at::Tensor& tokens_BS) = 0;  // -> x_TD
   virtual void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) = 0;
 
-  virtual at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence, Tape* tape) = 0;
-  virtual at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD, const at::Tensor& x_TD, const at::Tensor& x1_TD, int64_t sequence, Tape& tape) = 0;
+  virtual at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
+                                       Tape* tape) = 0;
+  virtual at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD,
+                                        const at::Tensor& x_TD, const at::Tensor& x1_TD,
+                                        int64_t sequence, Tape& tape) = 0;
 
   virtual at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
-  virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD, Tape& tape) = 0;
+  virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,
+                                        const at::Tensor& x1_TD, Tape& tape) = 0;
 
-  virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence, Routing& routing, Tape* tape) = 0;  // -> rows
+  // With a tape it adds the auxiliary loss and the expert counts to the statistics (so a first pass whose tape is
+  // recomputed later counts once).
+  virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                  Routing& routing, Tape* tape) = 0;  // -> rows
   // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1. `g_rows` may be consumed.
-  virtual at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights, const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
+  virtual at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows,
+                                   const at::Tensor& g_weights, const at::Tensor& gx_TD,
+                                   const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
 
-  virtual at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing, Tape* tape) = 0;
-  virtual at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD, const at::Tensor& received_RD, const Routing& routing, Tape& tape) = 0;
+  virtual at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD,
+                                     const Routing& routing, Tape* tape) = 0;
+  virtual at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
+                                      const at::Tensor& received_RD, const Routing& routing,
+                                      Tape& tape) = 0;
 
-  virtual at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing, const at::Tensor& x1_TD) = 0;
-  struct MergeGradients { at::Tensor returned, weights; };
-  virtual MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned, const Routing& routing) = 0;
+  virtual at::Tensor merge_forward(int32_t layer, const at::Tensor& returned,
+                                   const Routing& routing, const at::Tensor& x1_TD) = 0;
+  struct MergeGradients {
+    at::Tensor returned, weights;
+  };
+  virtual MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD,
+                                        const at::Tensor& returned, const Routing& routing) = 0;
 
-  // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored.
+  // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored. With a tape it also adds the gradient of
+  // the head's table and leaves the gradient of norm(x) in the tape (the logits live for one chunk of tokens only): all
+  // products of the head are in its forward, so run it once a micro-batch, not again for recomputation.
   virtual void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) = 0;
-  virtual at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape& tape) = 0;
+  virtual at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor& targets_T,
+                                   Tape& tape) = 0;
   virtual at::Tensor logits(const at::Tensor& x_TD) = 0;  // for evaluation and parity tests, [T, V]
 
   // --- parameters ---
   virtual std::vector<Parameter>& parameters() = 0;
   virtual std::vector<NamedPiece> named_pieces() = 0;
+  // Marks the gradients as zero without touching them: the first backward of a step overwrites. Read them through
+  // dense_gradients() and expert_gradients(), or call parameters() or named_pieces() after the last backward, which
+  // zero what no backward has reached.
   virtual void zero_gradients() = 0;
   // One contiguous buffer per reduction, in the order and with the kinds of schedule::SegmentKind: dense gradients by
   // layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when there is none.
@@ -124,7 +149,8 @@ class Stage {
 // head on the last (with tied embeddings both ends hold the table). Initial values are a counter-based function of
 // (seed, Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model needs a layer
 // that this Piper cannot train, naming it.
-std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy, Rank rank, const StageOptions& options);
+std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
+                                  Rank rank, const StageOptions& options);
 
 // Why this Piper cannot train the model, one line each; empty = it can.
 std::vector<std::string> untrainable(const model::Model& model);

@@ -1,0 +1,150 @@
+// Read these formulas beside the segments of nn/ (attention.cpp, dense_mlp.cpp, gate.cpp, experts.cpp, head.cpp): each
+// term is one tensor there. nn/memory_test.cpp holds them to the counting allocator.
+//
+// T tokens, D hidden, F ffn, R received rows, N rows of the largest local expert; e bytes an element.
+#include <piper/base/error.h>
+#include <piper/cost/activation.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+using schedule::SegmentKind;
+using schedule::SlotKind;
+
+constexpr int64_t kIndexBytes = 4;  // routing indices are int32
+
+const model::Layer& layer_of(const model::Model& model, const schedule::Segment& segment) {
+  PIPER_CHECK(segment.layer >= 0 && segment.layer < model.num_layers(),
+              "a segment without a layer");
+  return model.layers[static_cast<size_t>(segment.layer)];
+}
+
+// Scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread), in elements: a block of scores, its row
+// maxima and sums, and a block of the output; backward: two blocks of scores and one row of sums.
+struct FlashScratch {
+  int64_t forward, backward;
+};
+
+FlashScratch flash_scratch(int64_t sequence, int64_t head_dim) {
+  const int64_t split = sequence >= 768 ? 256 : sequence >= 192 ? 64 : 32;
+  const int64_t queries = std::min(split, sequence), keys = std::min<int64_t>(512, sequence);
+  return {.forward = queries * keys + 2 * queries + queries * head_dim,
+          .backward = 2 * queries * keys + queries};
+}
+
+SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
+                             const SegmentWork& work) {
+  const int64_t tokens = work.tokens(), e = work.element_bytes;
+  const int64_t x = tokens * model.hidden;
+  const int64_t queries = tokens * a.num_heads * a.head_dim,
+                keys = tokens * a.num_kv_heads * a.head_dim;
+  const int64_t qkv = queries + 2 * keys;
+  // Normalised queries and keys stand beside the raw ones, which the backward needs.
+  const int64_t prepared = a.qk_norm == model::QkNorm::kNone ? 0 : queries + keys;
+  const FlashScratch flash = flash_scratch(work.sequence, a.head_dim);
+  const int64_t tape = qkv + queries + tokens * a.num_heads;  // projections, output, log-sum-exp
+  const int64_t forward = std::max(x + qkv, tape + prepared + flash.forward);
+  const int64_t backward = std::max(queries + prepared + qkv + flash.backward, qkv + x);
+  return {.tape = e * tape,
+          .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
+          .backward_transient = e * std::max<int64_t>(0, backward - x)};
+}
+
+SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
+                         const SegmentWork& work) {
+  const int64_t x = work.tokens() * model.hidden, act = work.tokens() * f.ffn,
+                e = work.element_bytes;
+  return {.tape = e * 2 * act,
+          .forward_transient = e * act,
+          .backward_transient = e * std::max<int64_t>(0, act - x)};
+}
+
+SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
+                        const SegmentWork& work) {
+  const int64_t e = work.element_bytes;
+  const int64_t auxiliary = model.router_aux_coefficient != 0 ? work.sequences * f.num_experts : 0;
+  return {.tape = e * (work.tokens() * f.num_experts + auxiliary) +
+                  kIndexBytes * work.tokens() * f.top_k,
+          .forward_transient = e * work.tokens() * model.hidden,  // norm(x1)
+          .backward_transient = 0};
+}
+
+SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
+                           const SegmentWork& work) {
+  const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
+  // Rows from several peers are copied together, an expert at a time.
+  const int64_t scratch = work.local_experts < f.num_experts ? largest * model.hidden : 0;
+  const int64_t transient = e * (largest * f.ffn + scratch);
+  return {.tape = e * 2 * work.received_rows * f.ffn,
+          .forward_transient = transient,
+          .backward_transient = transient};
+}
+
+SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
+  const int64_t e = work.element_bytes;
+  return {
+      .tape = e * work.tokens() * model.hidden,
+      .forward_transient = e * head_chunk_rows(model.vocabulary, work.tokens()) * model.vocabulary,
+      .backward_transient = 0};
+}
+
+}  // namespace
+
+SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
+                           const SegmentWork& work) {
+  switch (segment.kind) {
+    case SegmentKind::kAttention:
+      return attention_bytes(model, layer_of(model, segment).attention, work);
+    case SegmentKind::kDenseMlp:
+      return dense_bytes(model, layer_of(model, segment).feed_forward, work);
+    case SegmentKind::kGate:
+      return gate_bytes(model, layer_of(model, segment).feed_forward, work);
+    case SegmentKind::kExperts:
+      return experts_bytes(model, layer_of(model, segment).feed_forward, work);
+    case SegmentKind::kHead:
+      return head_bytes(model, work);
+    case SegmentKind::kEmbedding:
+    case SegmentKind::kMerge:
+    case SegmentKind::kDenseGradients:
+    case SegmentKind::kExpertGradients:
+    case SegmentKind::kTiedEmbedding:
+    case SegmentKind::kGradientNorm:
+    case SegmentKind::kStatistics:
+    case SegmentKind::kOptimizer:
+      return {};
+  }
+  PIPER_CHECK(false, "an unknown segment");
+  return {};
+}
+
+int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
+                   const SegmentWork& work) {
+  const int64_t row = work.element_bytes * model.hidden;
+  switch (slot.kind) {
+    case SlotKind::kHidden:
+    case SlotKind::kHiddenGradient:
+      return work.tokens() * row;
+    case SlotKind::kTape:
+      return segment_bytes(model, slot.segment, work).tape;
+    case SlotKind::kRows:
+    case SlotKind::kReturned:
+    case SlotKind::kRowsGradient:
+    case SlotKind::kReturnedGradient:
+      return work.rows * row;
+    case SlotKind::kReceived:
+    case SlotKind::kExpertRows:
+    case SlotKind::kReceivedGradient:
+    case SlotKind::kExpertRowsGradient:
+      return work.received_rows * row;
+    case SlotKind::kRouting:  // weight, token and position of every row
+      return work.rows * (work.element_bytes + 2 * kIndexBytes);
+    case SlotKind::kRoutingGradient:
+      return work.rows * work.element_bytes;
+  }
+  PIPER_CHECK(false, "an unknown slot");
+  return 0;
+}
+
+}  // namespace piper::cost

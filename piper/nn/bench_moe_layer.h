@@ -1,0 +1,50 @@
+// One mixture layer of a training step (gate, experts, merge; forward and backward; norm and residual included) against
+// the matrix products that it cannot do without, on buffers made beforehand: the limit of any implementation on this
+// machine's BLAS. Both sides run in turn, so that what else the machine does hits both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace piper::nn {
+
+struct MoeLayerShape {
+  int64_t tokens = 2048;
+  int64_t hidden = 512;
+  int64_t ffn = 1024;
+  int64_t num_experts = 8;
+  int64_t top_k = 2;
+};
+
+struct MoeLayerTimes {
+  double layer_seconds = 0;  // medians
+  double gemm_seconds = 0;   // of the faster weight layout
+  double ratio = 0;          // median over the rounds of layer / GEMMs (each round's faster layout)
+  double flops = 0;          // of the products, forward and backward
+};
+
+// fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs are random; the
+// routing is what the random router gives.
+class MoeLayerBench {
+ public:
+  explicit MoeLayerBench(const MoeLayerShape& shape);
+  ~MoeLayerBench();
+
+  // Seconds of one forward and backward.
+  double run_layer();
+  // Seconds of the same products alone: 6 an expert and 3 of the router. `transposed`: weights stored [in, out].
+  double run_gemms(bool transposed);
+  double flops() const;
+
+ private:
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// Interleaved rounds, after one round to warm up.
+MoeLayerTimes bench_moe_layer(const MoeLayerShape& shape, int64_t rounds);
+
+double median(std::vector<double> values);
+
+}  // namespace piper::nn

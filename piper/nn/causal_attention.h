@@ -1,0 +1,34 @@
+// Causal softmax(q k^T / sqrt(head_dim)) v, and its backward. Query head h reads key head h / (H / Hkv).
+//
+// On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other devices the plain
+// composition, which takes memory of S^2 a head.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace piper::nn {
+
+struct CausalAttention {
+  at::Tensor out_BSHd;     // contiguous
+  at::Tensor log_sum_exp;  // [B, H, S] (strides are the kernel's)
+};
+
+struct CausalAttentionGradients {
+  at::Tensor q_BSHd, k_BSHd, v_BSHd;  // contiguous
+};
+
+// q: [B, H, S, d], k, v: [B, Hkv, S, d]; only the last dimension must be contiguous.
+CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const CausalAttention& forward);
+
+// The plain composition, for any device: the oracle of the test.
+CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v);
+CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
+                                                         const at::Tensor& q, const at::Tensor& k,
+                                                         const at::Tensor& v,
+                                                         const CausalAttention& forward);
+
+}  // namespace piper::nn

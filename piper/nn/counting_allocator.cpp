@@ -1,0 +1,94 @@
+// Layout of a block: [ header, 64 bytes | storage ]. The header says whose it is; libtorch sees the storage only.
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/alignment.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <piper/base/error.h>
+#include <piper/nn/counting_allocator.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+namespace piper::nn {
+namespace {
+
+struct alignas(64) Counter {
+  std::atomic<int64_t> live{0}, peak{0};
+};
+
+struct Header {
+  int64_t bytes;
+  Counter* owner;
+};
+constexpr size_t kHeaderBytes = c10::gAlignment;
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+std::array<Counter, kMaxCountedRanks + 1> counters;  // the last one: threads without a rank
+thread_local int32_t current_rank = kMaxCountedRanks;
+
+void add(Counter& counter, int64_t bytes) {
+  const int64_t live = counter.live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = counter.peak.load(std::memory_order_relaxed);
+  while (live > peak &&
+         !counter.peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  }
+}
+
+void give_back(void* storage) {
+  if (storage == nullptr) return;
+  auto* block = static_cast<char*>(storage) - kHeaderBytes;
+  Header header;
+  std::memcpy(&header, block, sizeof header);
+  header.owner->live.fetch_sub(header.bytes, std::memory_order_relaxed);
+  c10::free_cpu(block);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &give_back, c10::DeviceType::CPU};
+    auto* block = static_cast<char*>(c10::alloc_cpu(bytes + kHeaderBytes));
+    const Header header{static_cast<int64_t>(bytes), &counters[static_cast<size_t>(current_rank)]};
+    std::memcpy(block, &header, sizeof header);
+    add(*header.owner, header.bytes);
+    char* storage = block + kHeaderBytes;
+    return {storage, storage, &give_back, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+Counter& counter_of(Rank rank) {
+  PIPER_CHECK(rank.valid() && rank.value < kMaxCountedRanks, "rank beyond the counting allocator");
+  return counters[rank.index()];
+}
+
+}  // namespace
+
+void install_counting_allocator() {
+  static CountingAllocator allocator;
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(&allocator, /*priority=*/100); });
+}
+
+AllocatingRank::AllocatingRank(Rank rank) : before_(current_rank) {
+  counter_of(rank);
+  current_rank = rank.value;
+}
+
+AllocatingRank::~AllocatingRank() { current_rank = before_; }
+
+int64_t live_bytes(Rank rank) { return counter_of(rank).live.load(std::memory_order_relaxed); }
+
+int64_t peak_bytes(Rank rank) { return counter_of(rank).peak.load(std::memory_order_relaxed); }
+
+void reset_peak(Rank rank) {
+  Counter& counter = counter_of(rank);
+  counter.peak.store(counter.live.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,37 @@
+// Exact bytes of tensor storage by rank: a wrapper of libtorch's CPU allocator that notes the allocating rank (a
+// thread-local) and gives the bytes back to that same rank, whichever thread frees them.
+//
+// What counts is the size libtorch asks for (elements x element size): no rounding, no BLAS scratch. Storage is aligned to
+// 64 bytes as libtorch's own. Threads that name no rank count into kNoRank.
+//
+// The allocator is libtorch's, so it is one per process. Thread-safe.
+#pragma once
+
+#include <piper/base/strong_id.h>
+
+#include <cstdint>
+
+namespace piper::nn {
+
+inline constexpr int32_t kMaxCountedRanks = 1024;
+
+// Puts the wrapper in place for the rest of the process; again does nothing. Tensors that exist already stay uncounted.
+void install_counting_allocator();
+
+// While it lives, allocations of this thread belong to the rank.
+class AllocatingRank {
+ public:
+  explicit AllocatingRank(Rank rank);  // 0 <= rank < kMaxCountedRanks
+  ~AllocatingRank();
+  AllocatingRank(const AllocatingRank&) = delete;
+  AllocatingRank& operator=(const AllocatingRank&) = delete;
+
+ private:
+  int32_t before_;
+};
+
+int64_t live_bytes(Rank rank);
+int64_t peak_bytes(Rank rank);  // largest live_bytes since reset_peak
+void reset_peak(Rank rank);     // peak := live
+
+}  // namespace piper::nn

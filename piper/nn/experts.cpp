@@ -1,0 +1,164 @@
+#include <piper/base/error.h>
+#include <piper/nn/experts.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace piper::nn {
+namespace {
+
+// Where the rows of each local expert lie among the received ones.
+class Layout {
+ public:
+  Layout(const Routing& routing, int64_t local_experts, int64_t received)
+      : local_experts_(local_experts),
+        num_peers_(static_cast<int64_t>(routing.received_counts.size()) / local_experts),
+        counts_(routing.received_counts),
+        rows_(static_cast<size_t>(local_experts)) {
+    PIPER_CHECK(num_peers_ * local_experts == static_cast<int64_t>(counts_.size()),
+                "received_counts is not [P * L]");
+    int64_t offset = 0;
+    for (const int64_t count : counts_) {
+      starts_.push_back(offset);
+      offset += count;
+    }
+    PIPER_CHECK(offset == received, "received rows and received_counts disagree");
+    for (size_t i = 0; i < counts_.size(); ++i) rows_[i % rows_.size()] += counts_[i];
+  }
+
+  bool scattered() const { return num_peers_ > 1; }
+  int64_t rows(int64_t expert) const { return rows_[static_cast<size_t>(expert)]; }
+  int64_t largest() const { return *std::max_element(rows_.begin(), rows_.end()); }
+
+  // The expert's rows of x: a view, or a copy in `scratch` when they come from several peers.
+  at::Tensor gather(const at::Tensor& x_RD, int64_t expert, const at::Tensor& scratch) const {
+    if (!scattered()) return view(x_RD, expert);
+    at::Tensor to = scratch.narrow(0, 0, rows(expert));
+    each_segment(expert, [&](int64_t start, int64_t count, int64_t at) {
+      to.narrow(0, at, count).copy_(x_RD.narrow(0, start, count));
+    });
+    return to;
+  }
+  // Where a product may write the expert's rows of out; scatter() then brings them home.
+  at::Tensor destination(const at::Tensor& out_RD, int64_t expert,
+                         const at::Tensor& scratch) const {
+    return scattered() ? scratch.narrow(0, 0, rows(expert)) : view(out_RD, expert);
+  }
+  void scatter(const at::Tensor& out_RD, int64_t expert, const at::Tensor& from) const {
+    if (!scattered()) return;
+    each_segment(expert, [&](int64_t start, int64_t count, int64_t at) {
+      out_RD.narrow(0, start, count).copy_(from.narrow(0, at, count));
+    });
+  }
+  at::Tensor scratch(const at::Tensor& x_RD) const {
+    return scattered() ? at::empty({largest(), x_RD.size(1)}, x_RD.options()) : at::Tensor();
+  }
+
+ private:
+  at::Tensor view(const at::Tensor& x_RD, int64_t expert) const {
+    return x_RD.narrow(0, starts_[static_cast<size_t>(expert)], rows(expert));
+  }
+  template <class F>
+  void each_segment(int64_t expert, F f) const {
+    int64_t at = 0;
+    for (int64_t peer = 0; peer < num_peers_; ++peer) {
+      const auto i = static_cast<size_t>(peer * local_experts_ + expert);
+      if (counts_[i] > 0) f(starts_[i], counts_[i], at);
+      at += counts_[i];
+    }
+  }
+
+  int64_t local_experts_, num_peers_;
+  const std::vector<int64_t>& counts_;
+  std::vector<int64_t> starts_;
+  std::vector<int64_t> rows_;
+};
+
+// What the experts of one call share.
+struct Work {
+  Layout layout;
+  at::Tensor h_R2F;       // by expert
+  at::Tensor scratch_ND;  // N: rows of the largest expert; undefined with one peer
+  at::Tensor act_NF;
+};
+
+void forward_one(const ExpertsBlock& block, const Work& work, int64_t expert, int64_t start,
+                 const at::Tensor& received_RD, const at::Tensor& out_RD) {
+  const int64_t n = work.layout.rows(expert);
+  const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
+  at::Tensor h_N2F = work.h_R2F.narrow(0, start, n);
+  at::mm_out(h_N2F, x_ND, block.gate_up->value.select(0, expert).t());
+  const at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
+  swiglu_out(act_NF, h_N2F);
+  at::Tensor to_ND =
+      work.layout.destination(out_RD, expert, work.scratch_ND);  // x is not needed any more
+  at::mm_out(to_ND, act_NF, block.down->value.select(0, expert).t());
+  work.layout.scatter(out_RD, expert, to_ND);
+}
+
+struct Betas {
+  double gate_up, down;
+};
+
+void backward_one(const ExpertsBlock& block, const Work& work, const Betas& beta, int64_t expert,
+                  int64_t start, const at::Tensor& g_out_RD, const at::Tensor& received_RD,
+                  const at::Tensor& gx_RD) {
+  const int64_t n = work.layout.rows(expert);
+  const at::Tensor h_N2F = work.h_R2F.narrow(0, start, n);
+  at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
+  {
+    const at::Tensor g_ND = work.layout.gather(g_out_RD, expert, work.scratch_ND);
+    at::mm_out(act_NF, g_ND, block.down->value.select(0, expert));
+    swiglu_backward_(h_N2F, act_NF);  // now act, and h its gradient
+    accumulate(block.down->gradient.select(0, expert), beta.down, g_ND, act_NF);
+  }
+  const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
+  accumulate(block.gate_up->gradient.select(0, expert), beta.gate_up, h_N2F, x_ND);
+  at::Tensor to_ND = work.layout.destination(gx_RD, expert, work.scratch_ND);
+  at::mm_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
+  work.layout.scatter(gx_RD, expert, to_ND);
+}
+
+}  // namespace
+
+at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
+                           const Routing& routing, Tape* tape) {
+  const int64_t received = received_RD.size(0), ffn = block.down->value.size(2);
+  Layout layout(routing, block.local_experts, received);
+  const Work work{.layout = layout,
+                  .h_R2F = at::empty({received, 2 * ffn}, received_RD.options()),
+                  .scratch_ND = layout.scratch(received_RD),
+                  .act_NF = at::empty({layout.largest(), ffn}, received_RD.options())};
+  const at::Tensor out_RD = at::empty_like(received_RD);
+  int64_t start = 0;
+  for (int64_t expert = 0; expert < block.local_experts; start += layout.rows(expert++))
+    if (layout.rows(expert) > 0) forward_one(block, work, expert, start, received_RD, out_RD);
+  if (tape != nullptr) tape->saved = {work.h_R2F};
+  return out_RD;
+}
+
+at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
+                            const at::Tensor& received_RD, const Routing& routing, Tape& tape) {
+  const int64_t received = received_RD.size(0), ffn = block.down->value.size(2);
+  Layout layout(routing, block.local_experts, received);
+  const Work work{.layout = layout,
+                  .h_R2F = tape.saved.at(0),
+                  .scratch_ND = layout.scratch(received_RD),
+                  .act_NF = at::empty({layout.largest(), ffn}, received_RD.options())};
+  const at::Tensor gx_RD = at::empty_like(received_RD);
+  const Betas beta{.gate_up = block.gate_up->beta(), .down = block.down->beta()};
+  int64_t start = 0;
+  for (int64_t expert = 0; expert < block.local_experts; start += layout.rows(expert++)) {
+    if (layout.rows(expert) > 0) {
+      backward_one(block, work, beta, expert, start, g_out_RD, received_RD, gx_RD);
+    } else if (beta.gate_up == 0) {
+      block.gate_up->gradient.select(0, expert).zero_();
+      block.down->gradient.select(0, expert).zero_();
+    }
+  }
+  tape.saved.clear();
+  return gx_RD;
+}
+
+}  // namespace piper::nn

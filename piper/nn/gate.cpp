@@ -1,0 +1,80 @@
+#include <piper/nn/gate.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <utility>
+
+namespace piper::nn {
+namespace {
+
+// a E f_i / (S * global_sequences) for every sequence and expert, [B, E].
+at::Tensor auxiliary_gradient(const GateBlock& block, const std::vector<int64_t>& sequence_counts,
+                              int64_t sequence, const at::Tensor& probabilities_TE) {
+  const int64_t num_experts = probabilities_TE.size(1);
+  const double scale =
+      block.auxiliary * static_cast<double>(num_experts) /
+      (static_cast<double>(sequence) * static_cast<double>(sequence * block.top_k));
+  const at::Tensor counts =
+      at::tensor(at::ArrayRef<int64_t>(sequence_counts)).view({-1, num_experts});
+  return (counts.to(at::kDouble) * scale).to(probabilities_TE.options());
+}
+
+// The loss is linear in the probabilities: their product with its gradient.
+double auxiliary_loss(const at::Tensor& gradient_BE, const at::Tensor& probabilities_TE,
+                      int64_t sequence) {
+  const at::Tensor sums = probabilities_TE.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
+  return (sums * gradient_BE).sum().item<double>();
+}
+
+}  // namespace
+
+GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
+                        Routing& routing, Tape* tape) {
+  const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
+  const at::Tensor probabilities_TE = at::mm(xn_TD, block.router->value.t());
+  softmax_(probabilities_TE);
+  const at::Tensor expert_TK =
+      at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
+  choose_experts_out(expert_TK, probabilities_TE);
+  DispatchOrder order = order_rows(probabilities_TE, expert_TK, sequence, block.normalised);
+  routing = {.weights = order.weights,
+             .token = order.token,
+             .position = order.position,
+             .counts = order.counts};
+  GateOutput out;
+  at::Tensor auxiliary_BE;
+  if (block.auxiliary != 0 && tape != nullptr) {
+    auxiliary_BE = auxiliary_gradient(block, order.sequence_counts, sequence, probabilities_TE);
+    out.auxiliary_loss = auxiliary_loss(auxiliary_BE, probabilities_TE, sequence);
+  }
+  if (tape != nullptr) tape->saved = {probabilities_TE, expert_TK, auxiliary_BE};
+  out.rows = at::empty({order.token.size(0), x1_TD.size(1)}, x1_TD.options());
+  gather_rows_out(out.rows, xn_TD, order.token);
+  return out;
+}
+
+at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                         const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                         Tape& tape) {
+  const at::Tensor g_logits_TE = tape.saved.at(0);  // still the probabilities
+  const int64_t tokens = x1_TD.size(0);
+  const at::Tensor& auxiliary_BE = tape.saved.at(2);
+  router_backward_(g_logits_TE,
+                   {.expert = tape.saved.at(1),
+                    .position = routing.position,
+                    .weights = routing.weights,
+                    .g_weights = g_weights,
+                    .auxiliary = auxiliary_BE,
+                    .sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens,
+                    .normalised = block.normalised});
+  accumulate(block.router->gradient, block.router->beta(), g_logits_TE,
+             rms_norm(x1_TD, block.norm->value, block.epsilon));
+  at::Tensor gx1_TD = at::empty_like(x1_TD);
+  sum_rows_out(gx1_TD, g_rows, routing.position);
+  gx1_TD.addmm_(g_logits_TE, block.router->value);
+  tape.saved.clear();
+  rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                     block.norm->beta(), gx_TD);
+  return gx1_TD;
+}
+
+}  // namespace piper::nn

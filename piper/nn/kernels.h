@@ -1,0 +1,92 @@
+// The element-wise work of the segments on plain memory, for the CPU: one pass over the data each, no scratch tensor,
+// one thread. float and double. tensor_ops.h is their front for tensors; its compositions of at:: calls are the oracle.
+//
+// Sums are taken in a fixed order, so the same inputs give the same bits. Legend: stage.h.
+#pragma once
+
+#include <cstdint>
+
+namespace piper::nn::kernels {
+
+// A matrix of rows: row (i, j) of n0 x n1 starts at data + i * s0 + j * s1 and is `width` contiguous elements.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  int64_t n0 = 0, n1 = 1;
+  int64_t s0 = 0, s1 = 0;
+  int64_t width = 0;
+  T* row(int64_t i, int64_t j) const { return data + i * s0 + j * s1; }
+};
+
+// y = weight * x / sqrt(mean(x^2) + epsilon), by row. y may be x.
+template <class T>
+void rms_norm(Rows<const T> x, const T* weight, double epsilon, Rows<T> y);
+
+// `g` holds dL/dy and becomes dL/dx, plus `residual` (the same rows; data may be null). weight_gradient becomes
+// beta * weight_gradient + its gradient; beta is 0 or 1 and 0 reads nothing.
+template <class T>
+void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsilon,
+                       T* weight_gradient, double beta, Rows<const T> residual);
+
+// Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half), by the angle of position
+// i mod sequence. cosine, sine: [sequence, half]. direction -1 rotates back.
+template <class T>
+void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half, T direction);
+
+// act = silu(gate) * up; a row of h is gate, then up: [n, 2F] -> [n, F].
+template <class T>
+void swiglu(const T* h, T* act, int64_t n, int64_t ffn);
+// h becomes its gradient; g_act, the gradient of act, becomes act.
+template <class T>
+void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn);
+
+// out[i] = x[index[i]].
+template <class T>
+void gather_rows(const T* x, const int32_t* index, T* out, int64_t n, int64_t width);
+// out[t] = sum over j of rows[position[t, j]].
+template <class T>
+void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, int64_t k,
+              int64_t width);
+// table[index[i]] += rows[i], in the order of i.
+template <class T>
+void add_rows(T* table, const int64_t* index, const T* rows, int64_t n, int64_t width);
+
+// out[t] = x1[t] + sum over j of weights[p] * returned[p], p = position[t, j].
+template <class T>
+void merge(const T* returned, const T* weights, const int32_t* position, const T* x1, T* out,
+           int64_t tokens, int64_t k, int64_t width);
+// g_returned[p] = weights[p] * gx[t]; g_weights[p] = gx[t] . returned[p].
+template <class T>
+void merge_backward(const T* gx, const T* returned, const T* weights, const int32_t* position,
+                    T* g_returned, T* g_weights, int64_t tokens, int64_t k, int64_t width);
+
+// Softmax by row in place.
+template <class T>
+void softmax(T* x, int64_t n, int64_t width);
+// The k largest of each row, descending, the lower index first among equals. expert: [tokens, k].
+template <class T>
+void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int64_t num_experts,
+                    int64_t k);
+
+// The inputs of the router's backward; see gate.cpp for the formulas.
+template <class T>
+struct RouterGradient {
+  const int32_t* expert = nullptr;    // [tokens, k]
+  const int32_t* position = nullptr;  // [tokens, k]
+  const T* weights = nullptr;         // [tokens * k], dispatch order
+  const T* g_weights = nullptr;       // [tokens * k], dispatch order
+  const T* auxiliary = nullptr;  // [sequences, experts]: gradient of every probability; null = none
+  int64_t tokens = 0, sequence = 0, num_experts = 0, k = 0;
+  bool normalised = false;
+};
+// probabilities [tokens, experts] become the gradient of the logits.
+template <class T>
+void router_backward(T* probabilities, const RouterGradient<T>& in);
+
+// Returns the sum of -log softmax(logits[i])[target[i]] over rows whose target is not -100. With `gradient`, the
+// logits become scale * dloss/dlogits (0 in ignored rows).
+template <class T>
+double cross_entropy(T* logits, const int64_t* target, int64_t n, int64_t vocabulary, bool gradient,
+                     double scale);
+
+}  // namespace piper::nn::kernels

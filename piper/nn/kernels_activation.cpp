@@ -1,0 +1,158 @@
+// SwiGLU, softmax, the router and the cross-entropy.
+#include <piper/nn/kernels.h>
+#include <piper/nn/simd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace piper::nn::kernels {
+namespace {
+
+template <class T>
+PIPER_INLINE T row_maximum(const T* x, int64_t width) {
+  T largest = x[0];
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < width; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+// x := exp(x - largest); returns the sum.
+template <class T>
+PIPER_INLINE T exponentials(T* x, int64_t width, T largest) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; ++i) {
+    x[i] = vector_exp(x[i] - largest);
+    sum += x[i];
+  }
+  return sum;
+}
+
+template <class T>
+PIPER_INLINE void scale_row(T* x, int64_t width, T factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) x[i] *= factor;
+}
+
+}  // namespace
+
+template <class T>
+void swiglu(const T* h, T* act, int64_t n, int64_t ffn) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; ++i) {
+      const T* gate = h + i * 2 * ffn;
+      const T* up = gate + ffn;
+      T* to = act + i * ffn;
+#pragma omp simd
+      for (int64_t f = 0; f < ffn; ++f) to[f] = gate[f] / (T(1) + vector_exp(-gate[f])) * up[f];
+    }
+  });
+}
+
+template <class T>
+void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; ++i) {
+      T* gate = h + i * 2 * ffn;
+      T* up = gate + ffn;
+      T* g = g_act + i * ffn;
+#pragma omp simd
+      for (int64_t f = 0; f < ffn; ++f) {
+        const T sigmoid = T(1) / (T(1) + vector_exp(-gate[f]));
+        const T silu = gate[f] * sigmoid;
+        const T slope = sigmoid + silu * (T(1) - sigmoid);
+        const T g_out = g[f], u = up[f];
+        g[f] = silu * u;
+        up[f] = g_out * silu;
+        gate[f] = g_out * u * slope;
+      }
+    }
+  });
+}
+
+template <class T>
+void softmax(T* x, int64_t n, int64_t width) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; ++i) {
+      T* row = x + i * width;
+      scale_row(row, width, T(1) / exponentials(row, width, row_maximum(row, width)));
+    }
+  });
+}
+
+template <class T>
+void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int64_t num_experts,
+                    int64_t k) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const T* p = probabilities + t * num_experts;
+    int32_t* chosen = expert + t * k;
+    // Insertion into a sorted list of k: strictly greater moves up, so equals keep their order.
+    int64_t held = 0;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      if (held == k && !(p[e] > p[chosen[k - 1]])) continue;
+      int64_t at = held < k ? held++ : k - 1;
+      for (; at > 0 && p[e] > p[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
+      chosen[at] = static_cast<int32_t>(e);
+    }
+  }
+}
+
+template <class T>
+void router_backward(T* probabilities, const RouterGradient<T>& in) {
+  std::vector<T> g_row(static_cast<size_t>(in.num_experts));
+  T* g = g_row.data();
+  for (int64_t t = 0; t < in.tokens; ++t) {
+    T* p = probabilities + t * in.num_experts;
+    const T* auxiliary = in.auxiliary ? in.auxiliary + t / in.sequence * in.num_experts : nullptr;
+    for (int64_t e = 0; e < in.num_experts; ++e) g[e] = auxiliary ? auxiliary[e] : T(0);
+    T chosen = 1, mean = 0;  // normalised: w = p / chosen, dL/dp = (dL/dw - sum(w dL/dw)) / chosen
+    if (in.normalised) {
+      chosen = 0;
+      for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j) {
+        chosen += p[in.expert[j]];
+        mean += in.weights[in.position[j]] * in.g_weights[in.position[j]];
+      }
+    }
+    for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j)
+      g[in.expert[j]] += (in.g_weights[in.position[j]] - mean) / chosen;
+    T dot = 0;
+    for (int64_t e = 0; e < in.num_experts; ++e) dot += g[e] * p[e];
+    for (int64_t e = 0; e < in.num_experts; ++e) p[e] *= g[e] - dot;
+  }
+}
+
+template <class T>
+double cross_entropy(T* logits, const int64_t* target, int64_t n, int64_t vocabulary, bool gradient,
+                     double scale) {
+  double loss = 0;
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; ++i) {
+      T* row = logits + i * vocabulary;
+      if (target[i] == -100) {
+        if (gradient) std::fill(row, row + vocabulary, T(0));
+        continue;
+      }
+      const T largest = row_maximum(row, vocabulary);
+      const double right = static_cast<double>(row[target[i]]) - static_cast<double>(largest);
+      const T sum = exponentials(row, vocabulary, largest);
+      loss += std::log(static_cast<double>(sum)) - right;
+      if (!gradient) continue;
+      scale_row(row, vocabulary, static_cast<T>(scale / static_cast<double>(sum)));
+      row[target[i]] -= static_cast<T>(scale);
+    }
+  });
+  return loss;
+}
+
+#define PIPER_INSTANTIATE(T)                                                   \
+  template void swiglu(const T*, T*, int64_t, int64_t);                        \
+  template void swiglu_backward(T*, T*, int64_t, int64_t);                     \
+  template void softmax(T*, int64_t, int64_t);                                 \
+  template void choose_experts(const T*, int32_t*, int64_t, int64_t, int64_t); \
+  template void router_backward(T*, const RouterGradient<T>&);                 \
+  template double cross_entropy(T*, const int64_t*, int64_t, int64_t, bool, double);
+PIPER_INSTANTIATE(float)
+PIPER_INSTANTIATE(double)
+
+}  // namespace piper::nn::kernels

@@ -1,0 +1,96 @@
+// Moving, weighting and summing rows.
+#include <piper/nn/kernels.h>
+#include <piper/nn/simd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace piper::nn::kernels {
+
+template <class T>
+void gather_rows(const T* x, const int32_t* index, T* out, int64_t n, int64_t width) {
+  const size_t bytes = sizeof(T) * static_cast<size_t>(width);
+  for (int64_t i = 0; i < n; ++i) std::memcpy(out + i * width, x + index[i] * width, bytes);
+}
+
+template <class T>
+void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, int64_t k,
+              int64_t width) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t t = 0; t < tokens; ++t) {
+      T* to = out + t * width;
+      std::memcpy(to, rows + position[t * k] * width, sizeof(T) * static_cast<size_t>(width));
+      for (int64_t j = 1; j < k; ++j) {
+        const T* from = rows + position[t * k + j] * width;
+#pragma omp simd
+        for (int64_t d = 0; d < width; ++d) to[d] += from[d];
+      }
+    }
+  });
+}
+
+template <class T>
+void add_rows(T* table, const int64_t* index, const T* rows, int64_t n, int64_t width) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; ++i) {
+      T* to = table + index[i] * width;
+      const T* from = rows + i * width;
+#pragma omp simd
+      for (int64_t d = 0; d < width; ++d) to[d] += from[d];
+    }
+  });
+}
+
+template <class T>
+void merge(const T* returned, const T* weights, const int32_t* position, const T* x1, T* out,
+           int64_t tokens, int64_t k, int64_t width) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t t = 0; t < tokens; ++t) {
+      T* to = out + t * width;
+      std::memcpy(to, x1 + t * width, sizeof(T) * static_cast<size_t>(width));
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t p = position[t * k + j];
+        const T* from = returned + p * width;
+        const T weight = weights[p];
+#pragma omp simd
+        for (int64_t d = 0; d < width; ++d) to[d] += weight * from[d];
+      }
+    }
+  });
+}
+
+template <class T>
+void merge_backward(const T* gx, const T* returned, const T* weights, const int32_t* position,
+                    T* g_returned, T* g_weights, int64_t tokens, int64_t k, int64_t width) {
+  widest([&] PIPER_INLINE_LAMBDA {
+    for (int64_t t = 0; t < tokens; ++t) {
+      const T* g = gx + t * width;
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t p = position[t * k + j];
+        const T* from = returned + p * width;
+        T* to = g_returned + p * width;
+        const T weight = weights[p];
+        T dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (int64_t d = 0; d < width; ++d) {
+          to[d] = weight * g[d];
+          dot += g[d] * from[d];
+        }
+        g_weights[p] = dot;
+      }
+    }
+  });
+}
+
+#define PIPER_INSTANTIATE(T)                                                                  \
+  template void gather_rows(const T*, const int32_t*, T*, int64_t, int64_t);                  \
+  template void sum_rows(const T*, const int32_t*, T*, int64_t, int64_t, int64_t);            \
+  template void add_rows(T*, const int64_t*, const T*, int64_t, int64_t);                     \
+  template void merge(const T*, const T*, const int32_t*, const T*, T*, int64_t, int64_t,     \
+                      int64_t);                                                               \
+  template void merge_backward(const T*, const T*, const T*, const int32_t*, T*, T*, int64_t, \
+                               int64_t, int64_t);
+PIPER_INSTANTIATE(float)
+PIPER_INSTANTIATE(double)
+
+}  // namespace piper::nn::kernels

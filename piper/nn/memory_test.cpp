@@ -1,0 +1,214 @@
+// Holds cost/activation.cpp to the allocator: the bytes that each kind of segment keeps and needs.
+#include <doctest/doctest.h>
+#include <piper/cost/activation.h>
+#include <piper/nn/counting_allocator.h>
+#include <piper/nn/whole_step.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::nn {
+namespace {
+
+using namespace testing;
+using schedule::SegmentKind;
+
+const Rank kRank(7);
+
+struct Measured {
+  int64_t kept = 0;  // live afterwards, beyond before
+  int64_t peak = 0;  // above before
+};
+
+template <class F>
+Measured measure(F f) {
+  reset_peak(kRank);
+  const int64_t before = live_bytes(kRank);
+  f();
+  return {live_bytes(kRank) - before, peak_bytes(kRank) - before};
+}
+
+int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
+
+void check_near(int64_t measured, int64_t predicted, int64_t scale) {
+  CAPTURE(measured);
+  CAPTURE(predicted);
+  CHECK(std::abs(measured - predicted) <= scale / 100);
+}
+
+// A forward that keeps `outputs` beside its tape, and a backward that makes `gradients`.
+void check_segment(const cost::SegmentBytes& predicted, const Measured& forward, int64_t outputs,
+                   const Measured& backward, int64_t gradients) {
+  CHECK(forward.kept - outputs == predicted.tape);
+  check_near(forward.peak, outputs + predicted.tape + predicted.forward_transient, forward.peak);
+  check_near(backward.peak, gradients + predicted.backward_transient,
+             backward.peak + predicted.tape);
+}
+
+struct Shape {
+  const char* family;
+  int64_t hidden, head_dim, ffn, sequences, sequence, vocabulary;
+  at::ScalarType dtype;
+};
+
+class Bench {
+ public:
+  Bench(const Shape& shape, int64_t ep) : shape_(shape), model_(tiny_model(shape.family)) {
+    model_.hidden = shape.hidden;
+    model_.vocabulary = shape.vocabulary;
+    for (model::Layer& layer : model_.layers) {
+      layer.attention.head_dim = shape.head_dim;
+      layer.feed_forward.ffn = shape.ffn;
+    }
+    stage_ = make_stage(model_, tiny_strategy(model_, 1, ep, shape.sequence), Rank(0),
+                        {.dtype = shape.dtype});
+    batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
+    x_ = stage_->embedding_forward(batch_.tokens_BS);
+    warm_up(ep);
+  }
+
+  cost::SegmentWork work(int64_t ep, const Routing* routing = nullptr) const {
+    cost::SegmentWork w{.sequences = shape_.sequences,
+                        .sequence = shape_.sequence,
+                        .element_bytes = static_cast<int64_t>(at::elementSize(shape_.dtype))};
+    w.rows = w.tokens() * std::max<int64_t>(1, model_.top_k());
+    w.local_experts = model_.num_experts() / ep;
+    if (routing == nullptr) return w;
+    std::vector<int64_t> rows(static_cast<size_t>(w.local_experts));
+    for (size_t i = 0; i < routing->received_counts.size(); ++i)
+      rows[i % rows.size()] += routing->received_counts[i];
+    for (const int64_t r : rows) w.received_rows += r;
+    w.largest_expert_rows = *std::max_element(rows.begin(), rows.end());
+    return w;
+  }
+  cost::SegmentBytes predicted(SegmentKind kind, const cost::SegmentWork& w) const {
+    return cost::segment_bytes(model_, {kind, kind == SegmentKind::kHead ? -1 : 0}, w);
+  }
+
+  void attention() {
+    Tape tape;
+    at::Tensor x1, gx;
+    const auto f = measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, &tape); });
+    const auto b =
+        measure([&] { gx = stage_->attention_backward(0, x1, x_, x1, shape_.sequence, tape); });
+    check_segment(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx));
+  }
+  void attention_without_tape() {
+    at::Tensor x1;
+    const auto p = predicted(SegmentKind::kAttention, work(1));
+    const auto f =
+        measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, nullptr); });
+    CHECK(f.kept == bytes_of(x1));
+    check_near(f.peak, bytes_of(x1) + p.forward_transient + p.tape, f.peak);
+  }
+  void dense() {
+    Tape tape;
+    at::Tensor x, g;
+    const auto f = measure([&] { x = stage_->dense_mlp_forward(0, x_, &tape); });
+    const auto b = measure([&] { g = stage_->dense_mlp_backward(0, x, x_, tape); });
+    check_segment(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g));
+  }
+  void head() {
+    Tape tape;
+    at::Tensor g;
+    const auto f = measure([&] { stage_->head_forward(x_, batch_.targets_T, &tape); });
+    const auto b = measure([&] { g = stage_->head_backward(x_, batch_.targets_T, tape); });
+    check_segment(predicted(SegmentKind::kHead, work(1)), f, 0, b, bytes_of(g));
+  }
+  // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does.
+  void mixture(int64_t ep) {
+    Tape gate_tape, tape;
+    Routing routing;
+    at::Tensor rows, out, x, g_rows, g;
+    const auto gate_f =
+        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &gate_tape); });
+    const int64_t routing_bytes =
+        cost::slot_bytes(model_, {schedule::SlotKind::kRouting, {SegmentKind::kGate, 0}}, work(1));
+    CHECK(routing_bytes ==
+          bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position));
+    if (ep > 1) imagine_peers(ep, routing);
+    const cost::SegmentWork w = work(ep, &routing);
+    const at::Tensor received = at::ones({w.received_rows, shape_.hidden}, x_.options());
+    const auto experts_f =
+        measure([&] { out = stage_->experts_forward(0, received, routing, &tape); });
+    const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, routing, x_); });
+    CHECK(merge_f.peak == bytes_of(x));
+    Stage::MergeGradients merged;
+    const auto merge_b = measure([&] { merged = stage_->merge_backward(0, x, rows, routing); });
+    CHECK(merge_b.peak == bytes_of(merged.returned) + bytes_of(merged.weights));
+    const auto experts_b =
+        measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
+    check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
+                  bytes_of(g_rows));
+    const auto gate_b = measure([&] {
+      g = stage_->gate_backward(0, merged.returned, merged.weights, x, x_, routing, gate_tape);
+    });
+    check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
+                  bytes_of(g));
+  }
+
+ private:
+  // The rotary table is made once and belongs to the stage.
+  void warm_up(int64_t) {
+    if (shape_.sequence > 0) stage_->attention_forward(0, x_, shape_.sequence, nullptr);
+  }
+  void imagine_peers(int64_t ep, Routing& routing) const {
+    const auto local = static_cast<std::ptrdiff_t>(routing.counts.size()) / ep;
+    for (int64_t peer = 0; peer < ep; ++peer)
+      routing.received_counts.insert(routing.received_counts.end(), routing.counts.begin(),
+                                     routing.counts.begin() + local);
+  }
+
+  Shape shape_;
+  model::Model model_;
+  std::unique_ptr<Stage> stage_;
+  Batch batch_;
+  at::Tensor x_;
+};
+
+const Shape kShapes[] = {
+    {"mixtral", 64, 16, 96, 2, 33, 1000, at::kFloat},
+    {"qwen3_moe", 48, 32, 24, 1, 200, 300, at::kFloat},
+    {"olmoe", 64, 16, 200, 3, 70, 70000, at::kFloat},
+    {"mixtral", 32, 8, 16, 1, 800, 100, at::kDouble},
+    {"qwen3_moe", 128, 32, 64, 4, 64, 300, at::kDouble},
+};
+
+TEST_CASE("attention, gate, experts, merge and head keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.family);
+    CAPTURE(shape.sequence);
+    Bench bench(shape, 1);
+    bench.attention();
+    bench.attention_without_tape();
+    bench.mixture(1);
+    bench.head();
+  }
+}
+
+TEST_CASE("experts that several ranks send to need the largest expert's rows once more") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const Shape& shape : kShapes)
+    for (const int64_t ep : {2, 3}) {
+      CAPTURE(shape.family);
+      CAPTURE(ep);
+      Bench(shape, ep).mixture(ep);
+    }
+}
+
+TEST_CASE("a dense MLP keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (Shape shape : kShapes) {
+    shape.family = "llama";
+    Bench(shape, 1).dense();
+    shape.ffn = 300;
+    Bench(shape, 1).dense();
+  }
+}
+
+}  // namespace
+}  // namespace piper::nn

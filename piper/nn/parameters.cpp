@@ -1,0 +1,91 @@
+#include <piper/base/error.h>
+#include <piper/nn/init.h>
+#include <piper/nn/parameters.h>
+
+#include <functional>
+#include <numeric>
+
+namespace piper::nn {
+namespace {
+
+int64_t num_elements(const WeightSpec& spec) {
+  return std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+at::Tensor part(const at::Tensor& whole, const PieceSpec& piece) {
+  return (piece.expert >= 0 ? whole.select(0, piece.expert) : whole)
+      .narrow(0, piece.first, piece.count);
+}
+
+}  // namespace
+
+Weight* ParameterStore::add(WeightSpec spec) {
+  PIPER_CHECK(parameters_.empty(), "a parameter declared after allocate()");
+  buffers_[{spec.layer, spec.sharding}].elements += num_elements(spec);
+  specs_.push_back(std::move(spec));
+  return &weights_.emplace_back();
+}
+
+void ParameterStore::allocate(at::ScalarType dtype, at::Device device) {
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  for (auto& [key, buffer] : buffers_) {
+    buffer.value = at::empty({buffer.elements}, options);
+    buffer.gradient = at::empty({buffer.elements}, options);
+  }
+  std::map<Key, int64_t> offset;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const Key key{specs_[i].layer, specs_[i].sharding};
+    bind(specs_[i], weights_[i], buffers_[key], offset[key]);
+    offset[key] += num_elements(specs_[i]);
+  }
+}
+
+void ParameterStore::bind(const WeightSpec& spec, Weight& weight, Buffer& buffer, int64_t offset) {
+  weight.value = buffer.value.narrow(0, offset, num_elements(spec)).view(spec.shape);
+  weight.gradient = buffer.gradient.narrow(0, offset, num_elements(spec)).view(spec.shape);
+  parameters_.push_back({.name = spec.name,
+                         .value = weight.value,
+                         .gradient = weight.gradient,
+                         .sharding = spec.sharding,
+                         .layer = spec.layer,
+                         .decays = spec.decays});
+  if (spec.pieces.empty()) pieces_.push_back({spec.name, weight.value, weight.gradient});
+  for (const PieceSpec& piece : spec.pieces)
+    pieces_.push_back({piece.name, part(weight.value, piece), part(weight.gradient, piece)});
+}
+
+void ParameterStore::initialise(uint64_t seed, double range) {
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!specs_[i].decays) {
+      weights_[i].value.fill_(1.0);
+    } else if (specs_[i].pieces.empty()) {
+      fill_normal(weights_[i].value, seed, specs_[i].name, range);
+    } else {
+      for (const PieceSpec& piece : specs_[i].pieces)
+        fill_normal(part(weights_[i].value, piece), seed, piece.name, range);
+    }
+  }
+}
+
+void ParameterStore::reset() {
+  for (Weight& weight : weights_) weight.untouched = true;
+}
+
+void ParameterStore::settle() {
+  for (Weight& weight : weights_)
+    if (weight.beta() == 0) weight.gradient.zero_();
+}
+
+at::Tensor ParameterStore::gradients(int32_t layer, Sharding sharding) {
+  const auto found = buffers_.find({layer, sharding});
+  if (found == buffers_.end()) return {};
+  settle();
+  return found->second.gradient;
+}
+
+void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = gradient;
+  at::addmm_out(out, gradient, a.t(), b, beta, 1.0);
+}
+
+}  // namespace piper::nn

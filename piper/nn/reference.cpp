@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <piper/nn/reference.h>
+
+#include <cmath>
+
+namespace piper::nn {
+namespace {
+
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  return weight * x * at::rsqrt(x.pow(2).mean(-1, true) + epsilon);
+}
+
+// x: [B, heads, S, d]; rotates pairs (i, i + half) of the first 2 * half elements.
+at::Tensor rope(const at::Tensor& x, const model::Rope& rope) {
+  const int64_t positions = x.size(2);
+  const auto half = static_cast<int64_t>(static_cast<double>(x.size(3)) * rope.partial_factor) / 2;
+  const at::Tensor frequency =
+      at::pow(rope.theta, -at::arange(half, at::kDouble) / static_cast<double>(half));
+  const at::Tensor angle = at::outer(at::arange(positions, at::kDouble), frequency);
+  const at::Tensor c = angle.cos().to(x.scalar_type()), s = angle.sin().to(x.scalar_type());
+  const at::Tensor low = x.narrow(3, 0, half), high = x.narrow(3, half, half);
+  return at::cat(
+      {low * c - high * s, high * c + low * s, x.narrow(3, 2 * half, x.size(3) - 2 * half)}, 3);
+}
+
+struct Reader {
+  const model::Model& model;
+  const NamedTensors& weights;
+  std::string prefix;
+  const at::Tensor& operator()(const std::string& name) const { return weights.at(prefix + name); }
+};
+
+// x: [B, S, D] after the norm.
+at::Tensor attention(const Reader& w, const model::Attention& a, const at::Tensor& x) {
+  const int64_t batch = x.size(0), length = x.size(1);
+  const double epsilon = w.model.norm_epsilon;
+  at::Tensor q = at::matmul(x, w("self_attn.q_proj.weight").t());
+  at::Tensor k = at::matmul(x, w("self_attn.k_proj.weight").t());
+  at::Tensor v = at::matmul(x, w("self_attn.v_proj.weight").t());
+  if (a.qk_norm == model::QkNorm::kFull) {
+    q = norm(q, w("self_attn.q_norm.weight"), epsilon);
+    k = norm(k, w("self_attn.k_norm.weight"), epsilon);
+  }
+  q = q.view({batch, length, a.num_heads, a.head_dim});
+  k = k.view({batch, length, a.num_kv_heads, a.head_dim});
+  v = v.view({batch, length, a.num_kv_heads, a.head_dim}).transpose(1, 2);
+  if (a.qk_norm == model::QkNorm::kPerHead) {
+    q = norm(q, w("self_attn.q_norm.weight"), epsilon);
+    k = norm(k, w("self_attn.k_norm.weight"), epsilon);
+  }
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  if (a.rotary) {
+    q = rope(q, w.model.rope);
+    k = rope(k, w.model.rope);
+  }
+  const int64_t group = a.num_heads / a.num_kv_heads;
+  const at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
+  const at::Tensor scores = at::matmul(q, k.repeat_interleave(group, 1).transpose(2, 3)) /
+                            std::sqrt(static_cast<double>(a.head_dim));
+  const at::Tensor p = at::softmax(scores.masked_fill(future, -INFINITY), -1);
+  const at::Tensor out =
+      at::matmul(p, v.repeat_interleave(group, 1)).transpose(1, 2).reshape({batch, length, -1});
+  return at::matmul(out, w("self_attn.o_proj.weight").t());
+}
+
+at::Tensor swiglu(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up,
+                  const at::Tensor& down) {
+  return at::matmul(at::silu(at::matmul(x, gate.t())) * at::matmul(x, up.t()), down.t());
+}
+
+struct MixtureResult {
+  at::Tensor out, auxiliary;
+};
+
+// x: [B, S, D] after the norm.
+MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Tensor& x) {
+  const bool mixtral = w.model.family == "mixtral";
+  const std::string block = mixtral ? "block_sparse_moe." : "mlp.";
+  const at::Tensor p = at::softmax(at::matmul(x, w(block + "gate.weight").t()), -1);  // [B, S, E]
+  const auto [chosen, expert] = at::topk(p, f.top_k, -1);
+  const at::Tensor weight = f.normalise_top_k ? chosen / chosen.sum(-1, true) : chosen;
+  at::Tensor out = at::zeros_like(x);
+  for (int64_t e = 0; e < f.num_experts; ++e) {
+    const std::string name = fmt::format("{}experts.{}.", block, e);
+    const at::Tensor share = (weight * expert.eq(e)).sum(-1, true);  // 0 where e was not chosen
+    out = out + share * swiglu(x, w(name + (mixtral ? "w1.weight" : "gate_proj.weight")),
+                               w(name + (mixtral ? "w3.weight" : "up_proj.weight")),
+                               w(name + (mixtral ? "w2.weight" : "down_proj.weight")));
+  }
+  const at::Tensor fraction = at::one_hot(expert, f.num_experts).sum({1, 2}).to(p.scalar_type()) /
+                              static_cast<double>(x.size(1) * f.top_k);  // [B, E]
+  const at::Tensor auxiliary = (fraction * p.mean(1)).sum() * static_cast<double>(f.num_experts);
+  return {out, auxiliary * w.model.router_aux_coefficient};
+}
+
+}  // namespace
+
+ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
+                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T) {
+  const at::Tensor& table = weights.at("model.embed_tokens.weight");
+  at::Tensor x = table.index_select(0, tokens_BS.reshape({-1}))
+                     .view({tokens_BS.size(0), tokens_BS.size(1), -1});
+  at::Tensor auxiliary = at::zeros({}, x.options());
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const model::Layer& layer = model.layers[i];
+    const Reader w{model, weights, fmt::format("model.layers.{}.", i)};
+    x = x + attention(w, layer.attention, norm(x, w("input_layernorm.weight"), model.norm_epsilon));
+    const at::Tensor xn = norm(x, w("post_attention_layernorm.weight"), model.norm_epsilon);
+    if (layer.feed_forward.is_moe()) {
+      const MixtureResult result = mixture(w, layer.feed_forward, xn);
+      x = x + result.out;
+      auxiliary = auxiliary + result.auxiliary;
+    } else {
+      x = x +
+          swiglu(xn, w("mlp.gate_proj.weight"), w("mlp.up_proj.weight"), w("mlp.down_proj.weight"));
+    }
+  }
+  x = norm(x, weights.at("model.norm.weight"), model.norm_epsilon).view({-1, model.hidden});
+  const at::Tensor logits =
+      at::matmul(x, (model.tied_embeddings ? table : weights.at("lm_head.weight")).t());
+  const at::Tensor log_p = at::log_softmax(logits, -1);
+  const at::Tensor loss =
+      -log_p.gather(1, targets_T.clamp_min(0).unsqueeze(1)).squeeze(1) * targets_T.ne(-100);
+  return {logits, loss.sum(), auxiliary};
+}
+
+NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
+                                 const at::Tensor& tokens_BS, const at::Tensor& targets_T,
+                                 int64_t global_target_tokens, int64_t global_sequences) {
+  NamedTensors leaves;
+  for (const auto& [name, value] : weights)
+    leaves[name] = value.detach().clone().set_requires_grad(true);
+  const ReferenceResult result = reference_forward(model, leaves, tokens_BS, targets_T);
+  (result.token_loss_sum / static_cast<double>(global_target_tokens) +
+   result.auxiliary_loss / static_cast<double>(global_sequences))
+      .backward();
+  NamedTensors gradients;
+  for (const auto& [name, leaf] : leaves)
+    gradients[name] = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
+  return gradients;
+}
+
+}  // namespace piper::nn

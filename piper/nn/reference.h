@@ -1,0 +1,33 @@
+// The plain whole model in textbook at:: calls under autograd: the oracle that the segments are tested against. Slow,
+// unsharded, S^2 memory, and short enough to be compared with the papers line by line.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <piper/model/model.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace piper::nn {
+
+// By Hugging Face name, as NamedPiece has them.
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+struct ReferenceResult {
+  at::Tensor logits;          // [T, V]
+  at::Tensor token_loss_sum;  // scalar
+  at::Tensor
+      auxiliary_loss;  // scalar: scaled by the coefficient, summed over sequences and layers, not divided
+};
+
+// tokens: int64 [B, S]; targets: int64 [B * S], -100 ignored. Differentiable in `weights`.
+ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
+                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T);
+
+// Gradients of token_loss_sum / global_target_tokens + auxiliary_loss / global_sequences.
+NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
+                                 const at::Tensor& tokens_BS, const at::Tensor& targets_T,
+                                 int64_t global_target_tokens, int64_t global_sequences);
+
+}  // namespace piper::nn

@@ -1,0 +1,140 @@
+#include <doctest/doctest.h>
+#include <piper/nn/whole_step.h>
+
+#include <cmath>
+
+namespace piper::nn {
+namespace {
+
+using namespace testing;
+
+struct Pair {
+  NamedTensors stage, reference;
+  StageStatistics statistics;
+  ReferenceResult forward;
+};
+
+// Gradients of one batch by the segments and by the reference, in fp64. `edit` may change the weights first.
+template <class Edit>
+Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit edit) {
+  const Batch batch = random_batch(model, sequences, sequence, 7);
+  const StageOptions options{.dtype = at::kDouble,
+                             .seed = 3,
+                             .global_sequences = sequences,
+                             .global_target_tokens = num_targets(batch)};
+  const auto stage = make_stage(model, tiny_strategy(model, 1, 1, sequence), Rank(0), options);
+  edit(*stage);
+  stage->zero_gradients();
+  run_step(model, {stage.get()}, {batch});
+  const NamedTensors weights = values(*stage);
+  return {gradients(*stage),
+          reference_gradients(model, weights, batch.tokens_BS, batch.targets_T,
+                              options.global_target_tokens, sequences),
+          stage->take_statistics(),
+          reference_forward(model, weights, batch.tokens_BS, batch.targets_T)};
+}
+
+void check_equal(const Pair& pair) {
+  CHECK(pair.statistics.loss_sum ==
+        doctest::Approx(pair.forward.token_loss_sum.item<double>()).epsilon(1e-12));
+  CHECK(largest_difference(pair.stage, pair.reference) < 1e-9);
+  CHECK(largest_difference(pair.reference, pair.stage) < 1e-9);  // the same names on both sides
+}
+
+constexpr auto kAsInitialised = [](Stage&) {};
+
+// Makes the router of every layer prefer `expert` by far, whatever the token.
+void prefer(Stage& stage, int64_t expert, int64_t others) {
+  for (Parameter& p : stage.parameters()) {
+    if (p.name.find("gate.weight") == std::string::npos) continue;
+    p.value.zero_();
+    p.value.select(0, expert).fill_(1.0);
+    for (int64_t e = 0; e < p.value.size(0); ++e)
+      if (e != expert)
+        p.value.select(0, e).narrow(0, 0, others).fill_(1e-3 * static_cast<double>(e + 1));
+  }
+}
+
+TEST_CASE("every family's gradients equal autograd of the plain model") {
+  for (const char* family : {"mixtral", "qwen3_moe", "olmoe", "llama"}) {
+    CAPTURE(family);
+    check_equal(both(tiny_model(family), 2, 9, kAsInitialised));
+  }
+}
+
+TEST_CASE("tied embeddings add the gradients of both ends") {
+  model::Model model = tiny_model("olmoe");
+  model.tied_embeddings = true;
+  check_equal(both(model, 1, 7, kAsInitialised));
+}
+
+TEST_CASE("a partly rotated head, no rotation, and one expert a token") {
+  model::Model model = tiny_model("mixtral");
+  model.rope.partial_factor = 0.7;  // 4 of 6
+  model.layers[1].attention.rotary = false;
+  model.layers[0].feed_forward.top_k = 1;
+  check_equal(both(model, 3, 5, kAsInitialised));
+}
+
+TEST_CASE("a dense layer among mixtures") {
+  model::Model model = tiny_model("qwen3_moe");
+  model.layers[0].feed_forward = {.ffn = 14};
+  check_equal(both(model, 1, 11, kAsInitialised));
+}
+
+TEST_CASE("experts without a token, one expert with all, every expert chosen") {
+  model::Model model = tiny_model("olmoe");
+  model.layers[0].feed_forward.top_k = 1;
+  model.layers[1].feed_forward.top_k = 6;
+  const Pair pair = both(model, 2, 8, [](Stage& stage) { prefer(stage, 4, 5); });
+  check_equal(pair);
+  const std::vector<int64_t>& counts = pair.statistics.expert_counts.at(0);
+  CHECK(*std::max_element(counts.begin(), counts.end()) >= 8);
+  CHECK(*std::min_element(counts.begin(), counts.end()) == 0);
+  CHECK(pair.statistics.expert_counts.at(1) == std::vector<int64_t>(6, 16));
+}
+
+TEST_CASE("the auxiliary loss is the Switch form by sequence") {
+  model::Model model = tiny_model("mixtral");
+  const Pair pair = both(model, 3, 6, kAsInitialised);
+  CHECK(pair.statistics.auxiliary_loss ==
+        doctest::Approx(pair.forward.auxiliary_loss.item<double>() / 3));
+  // With a perfectly even router f_i = P_i = 1/E, so each layer's and sequence's loss is the coefficient itself; a
+  // random router on few tokens lies above.
+  CHECK(pair.statistics.auxiliary_loss > 2 * model.router_aux_coefficient);
+  model.router_aux_coefficient = 0;
+  const Pair none = both(model, 3, 6, kAsInitialised);
+  CHECK(none.statistics.auxiliary_loss == 0);
+  CHECK(largest_difference(none.stage, pair.stage) > 1e-6);
+  check_equal(none);
+}
+
+TEST_CASE("the gradient predicts the change of the loss along a random direction") {
+  const model::Model model = tiny_model("qwen3_moe");
+  const Batch batch = random_batch(model, 2, 9, 7);
+  const auto stage = make_stage(
+      model, tiny_strategy(model, 1, 1, 9), Rank(0),
+      {.dtype = at::kDouble, .global_sequences = 2, .global_target_tokens = num_targets(batch)});
+  const auto loss_at = [&](double step, const NamedTensors& direction) {
+    for (const NamedPiece& piece : stage->named_pieces())
+      at::Tensor(piece.value).add_(direction.at(piece.name), step);
+    stage->zero_gradients();
+    run_step(model, {stage.get()}, {batch});
+    const StageStatistics s = stage->take_statistics();
+    return s.loss_sum / static_cast<double>(s.target_tokens) + s.auxiliary_loss;
+  };
+  NamedTensors direction;
+  double slope = 0;
+  loss_at(0, values(*stage));
+  for (const auto& [name, gradient] : gradients(*stage)) {
+    direction[name] =
+        at::cos(at::arange(gradient.numel(), at::kDouble) * 1.7 + 0.3).view(gradient.sizes());
+    slope += (gradient * direction[name]).sum().item<double>();
+  }
+  constexpr double kStep = 1e-6;
+  const double above = loss_at(kStep, direction), below = loss_at(-2 * kStep, direction);
+  CHECK((above - below) / (2 * kStep) == doctest::Approx(slope).epsilon(1e-6));
+}
+
+}  // namespace
+}  // namespace piper::nn

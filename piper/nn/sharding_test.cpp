@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+#include <piper/nn/whole_step.h>
+
+namespace piper::nn {
+namespace {
+
+using namespace testing;
+
+StageOptions options_for(const std::vector<Batch>& batches) {
+  StageOptions options{
+      .dtype = at::kDouble, .seed = 11, .global_sequences = 0, .global_target_tokens = 0};
+  for (const Batch& batch : batches) {
+    options.global_sequences += batch.tokens_BS.size(0);
+    options.global_target_tokens += num_targets(batch);
+  }
+  return options;
+}
+
+// One rank sees all batches in turn.
+NamedTensors alone(const model::Model& model, const std::vector<Batch>& batches) {
+  const auto stage =
+      make_stage(model, tiny_strategy(model, 1, 1, 8), Rank(0), options_for(batches));
+  stage->zero_gradients();
+  for (const Batch& batch : batches) run_step(model, {stage.get()}, {batch});
+  return gradients(*stage);
+}
+
+// An expert group of one rank a batch; dense gradients are summed over it, experts' lie where the expert is.
+NamedTensors sharded(const model::Model& model, const std::vector<Batch>& batches) {
+  const auto ep = static_cast<int64_t>(batches.size());
+  std::vector<std::unique_ptr<Stage>> stages;
+  std::vector<Stage*> group;
+  for (int64_t r = 0; r < ep; ++r) {
+    stages.push_back(
+        make_stage(model, tiny_strategy(model, 1, ep, 8), Rank(r), options_for(batches)));
+    group.push_back(stages.back().get());
+    group.back()->zero_gradients();
+  }
+  run_step(model, group, batches);
+  NamedTensors out;
+  for (Stage* stage : group)
+    for (const auto& [name, gradient] : gradients(*stage)) {
+      at::Tensor& sum = out[name];
+      sum = sum.defined() ? sum + gradient : gradient;
+    }
+  return out;
+}
+
+TEST_CASE("experts sharded over 2, 3 and 6 ranks give the gradients of one rank") {
+  const model::Model model = tiny_model("mixtral");
+  for (const int64_t ep : {2, 3, 6}) {
+    CAPTURE(ep);
+    std::vector<Batch> batches;
+    for (int64_t r = 0; r < ep; ++r)
+      batches.push_back(random_batch(model, 1 + r % 2, 8, static_cast<uint64_t>(20 + r)));
+    const NamedTensors one = alone(model, batches), many = sharded(model, batches);
+    CHECK(largest_difference(many, one) < 1e-10);
+    CHECK(largest_difference(one, many) < 1e-10);
+  }
+}
+
+TEST_CASE("every mesh starts with the same weights") {
+  model::Model model = tiny_model("olmoe");
+  model.tied_embeddings = true;
+  const StageOptions options{.dtype = at::kDouble, .seed = 5};
+  const NamedTensors whole =
+      values(*make_stage(model, tiny_strategy(model, 1, 1, 8), Rank(0), options));
+  size_t pieces = 0;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const NamedTensors part =
+        values(*make_stage(model, tiny_strategy(model, 2, 2, 8), Rank(rank), options));
+    for (const auto& [name, value] : part) {
+      CAPTURE(name);
+      CHECK(at::equal(value, whole.at(name)));
+    }
+    pieces += part.size();
+  }
+  // Two ranks hold every dense tensor of their stage, both stages hold the tied table, one rank holds each expert.
+  const size_t experts = 2 * 6 * 3;
+  CHECK(pieces == 2 * (whole.size() - experts + 1) + experts);
+}
+
+TEST_CASE("tied embeddings over two stages: the table's gradient is to be found on both") {
+  model::Model model = tiny_model("mixtral");
+  model.tied_embeddings = true;
+  const StageOptions options{.dtype = at::kDouble};
+  const auto first = make_stage(model, tiny_strategy(model, 2, 1, 8), Rank(0), options);
+  const auto last = make_stage(model, tiny_strategy(model, 2, 1, 8), Rank(1), options);
+  for (Stage* stage : {first.get(), last.get()}) {
+    const at::Tensor table = stage->tied_embedding_gradient();
+    CHECK(table.sizes() == at::IntArrayRef({model.vocabulary, model.hidden}));
+    CHECK(table.is_contiguous());
+  }
+  const auto whole = make_stage(model, tiny_strategy(model, 1, 1, 8), Rank(0), options);
+  CHECK_FALSE(whole->tied_embedding_gradient().defined());
+}
+
+}  // namespace
+}  // namespace piper::nn

@@ -1,0 +1,66 @@
+// Loops compiled for the vectors of the machine that runs them, whatever the build machine was.
+//
+// widest([&] PIPER_INLINE_LAMBDA { loops }) compiles the loops once for AVX-512, once for AVX2 and once for the
+// baseline, and picks at run time. What the loops call must be PIPER_INLINE, or it stays baseline code. Two machines
+// of different width may differ in the last bit (fused multiply-add, order of a vector sum); one machine never does.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#define PIPER_INLINE inline __attribute__((always_inline))
+#define PIPER_INLINE_LAMBDA () __attribute__((always_inline))
+
+namespace piper::nn {
+
+#if defined(__x86_64__)
+template <class Body>
+[[gnu::noinline,
+  gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")]] void
+run_avx512(const Body& body) {
+  body();
+}
+
+template <class Body>
+[[gnu::noinline, gnu::target("avx2,fma")]] void run_avx2(const Body& body) {
+  body();
+}
+
+template <class Body>
+void widest(const Body& body) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    return run_avx512(body);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return run_avx2(body);
+  body();
+}
+#else
+template <class Body>
+void widest(const Body& body) {
+  body();
+}
+#endif
+
+// exp(x) without a branch, so that loops over it become vectors: x = n ln 2 + r, 2^n by the exponent's bits, e^r by the
+// polynomial of Cephes' expf. Relative error below 2e-7 for -87 <= x <= 88; clamped outside.
+PIPER_INLINE float vector_exp(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 88.0F ? 88.0F : x;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  const float n = (x * 1.44269504088896341F + kRound) - kRound;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * (r * r) + r + 1.0F;
+  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+}
+
+// fp64 is for equality tests: exact rather than fast.
+PIPER_INLINE double vector_exp(double x) { return std::exp(x); }
+
+}  // namespace piper::nn

@@ -1,0 +1,207 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/nn/stage.h>
+#include <piper/nn/stage_weights.h>
+
+#include <utility>
+
+namespace piper::nn {
+namespace {
+
+// Segments differentiate by hand: no autograd dispatch, no version counters.
+using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
+
+class ModelStage final : public Stage {
+ public:
+  ModelStage(const model::Model& model, const StageShare& share, const StageOptions& options)
+      : model_(model),
+        options_(options),
+        share_(share),
+        blocks_(declare_weights(model, share, store_)) {
+    store_.allocate(options.dtype, options.device);
+    store_.initialise(options.seed, model.initializer_range);
+    blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
+    for (auto& [layer, block] : blocks_.layers)
+      block.gate.auxiliary =
+          model.router_aux_coefficient / static_cast<double>(options.global_sequences);
+  }
+
+  at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
+    const NoAutograd guard;
+    PIPER_CHECK(blocks_.embedding != nullptr, "the first stage embeds");
+    return nn::embedding_forward(*blocks_.embedding, tokens_BS);
+  }
+  void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) override {
+    const NoAutograd guard;
+    nn::embedding_backward(*blocks_.embedding, tokens_BS, gx_TD);
+  }
+
+  at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
+                               Tape* tape) override {
+    const NoAutograd guard;
+    AttentionBlock& block = at(layer).attention;
+    return nn::attention_forward(block, rope(block, sequence), x_TD, sequence, tape);
+  }
+  at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                                const at::Tensor&, int64_t sequence, Tape& tape) override {
+    const NoAutograd guard;
+    AttentionBlock& block = at(layer).attention;
+    return nn::attention_backward(block, rope(block, sequence), gx1_TD, x_TD, sequence, tape);
+  }
+
+  at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {
+    const NoAutograd guard;
+    return nn::dense_mlp_forward(at(layer).dense_mlp, x1_TD, tape);
+  }
+  at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
+                                Tape& tape) override {
+    const NoAutograd guard;
+    return nn::dense_mlp_backward(at(layer).dense_mlp, gx_TD, x1_TD, tape);
+  }
+
+  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                          Routing& routing, Tape* tape) override {
+    const NoAutograd guard;
+    GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, routing, tape);
+    if (share_.ep == 1) routing.received_counts = routing.counts;
+    if (tape != nullptr) count_routing(layer, routing.counts, out.auxiliary_loss);
+    return std::move(out.rows);
+  }
+  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                           Tape& tape) override {
+    const NoAutograd guard;
+    return nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+  }
+
+  at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
+                             Tape* tape) override {
+    const NoAutograd guard;
+    return nn::experts_forward(at(layer).experts, received_RD, routing, tape);
+  }
+  at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              Tape& tape) override {
+    const NoAutograd guard;
+    return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
+  }
+
+  at::Tensor merge_forward(int32_t, const at::Tensor& returned, const Routing& routing,
+                           const at::Tensor& x1_TD) override {
+    const NoAutograd guard;
+    at::Tensor x_TD = at::empty_like(x1_TD);
+    merge_out(x_TD, returned, routing.weights, routing.position, x1_TD);
+    return x_TD;
+  }
+  MergeGradients merge_backward(int32_t, const at::Tensor& gx_TD, const at::Tensor& returned,
+                                const Routing& routing) override {
+    const NoAutograd guard;
+    MergeGradients g{at::empty_like(returned), at::empty_like(routing.weights)};
+    merge_backward_out(g.returned, g.weights, gx_TD, returned, routing.weights, routing.position);
+    return g;
+  }
+
+  void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {
+    const NoAutograd guard;
+    PIPER_CHECK(blocks_.head.table != nullptr, "the last stage has the head");
+    const HeadLoss loss = nn::head_forward(blocks_.head, x_TD, targets_T, tape);
+    statistics_.loss_sum += loss.sum;
+    statistics_.target_tokens += loss.target_tokens;
+  }
+  at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor&, Tape& tape) override {
+    const NoAutograd guard;
+    return nn::head_backward(blocks_.head, x_TD, tape);
+  }
+  at::Tensor logits(const at::Tensor& x_TD) override {
+    const NoAutograd guard;
+    return head_logits(blocks_.head, x_TD);
+  }
+
+  std::vector<Parameter>& parameters() override {
+    store_.settle();
+    return store_.parameters();
+  }
+  std::vector<NamedPiece> named_pieces() override {
+    store_.settle();
+    return store_.pieces();
+  }
+  void zero_gradients() override { store_.reset(); }
+  at::Tensor dense_gradients(int32_t layer) override {
+    return store_.gradients(layer, Sharding::kReplicated);
+  }
+  at::Tensor expert_gradients(int32_t layer) override {
+    return store_.gradients(layer, Sharding::kExpert);
+  }
+  at::Tensor tied_embedding_gradient() override {
+    if (!model_.tied_embeddings || share_.first_stage == share_.last_stage) return {};
+    store_.settle();
+    return share_.first_stage ? blocks_.embedding->gradient : blocks_.head.table->gradient;
+  }
+  StageStatistics take_statistics() override { return std::exchange(statistics_, {}); }
+
+ private:
+  LayerBlocks& at(int32_t layer) {
+    const auto found = blocks_.layers.find(layer);
+    PIPER_CHECK(found != blocks_.layers.end(), fmt::format("layer {} is not on this stage", layer));
+    return found->second;
+  }
+
+  // Angles for positions 0 .. sequence - 1 (at least); one table for each head size, grown when longer text comes.
+  const RopeTable& rope(const AttentionBlock& block, int64_t sequence) {
+    RopeTable& table = rope_[block.shape.head_dim];
+    if (!table.cosine.defined() || table.cosine.size(0) < sequence)
+      table = make_rope_table(sequence, block.shape.head_dim, model_.rope.theta,
+                              model_.rope.partial_factor, options_.dtype, options_.device);
+    return table;
+  }
+
+  void count_routing(int32_t layer, const std::vector<int64_t>& counts, double auxiliary_loss) {
+    statistics_.auxiliary_loss += auxiliary_loss;
+    std::vector<int64_t>& sum = statistics_.expert_counts[layer];
+    sum.resize(counts.size());
+    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  }
+
+  const model::Model model_;
+  const StageOptions options_;
+  const StageShare share_;
+  ParameterStore store_;
+  StageBlocks blocks_;
+  std::map<int64_t, RopeTable> rope_;
+  StageStatistics statistics_;
+};
+
+std::vector<std::string> problems_of(const model::Model& model,
+                                     const strategy::Strategy& strategy) {
+  std::vector<std::string> problems = untrainable(model);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const int64_t window = model.layers[i].attention.window;
+    if (window > 0 && strategy.sequence > window)
+      problems.push_back(fmt::format(
+          "{}: layer {} attends to {} tokens only, which is not trainable yet with a longer "
+          "sequence ({}); allowed: a sequence up to {}",
+          model.name, i, window, strategy.sequence, window));
+  }
+  return problems;
+}
+
+}  // namespace
+
+std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
+                                  Rank rank, const StageOptions& options) {
+  if (std::vector<std::string> problems = problems_of(model, strategy); !problems.empty())
+    throw InvalidInput(std::move(problems));
+  const strategy::Coordinates at = strategy::coordinates(strategy.mesh, rank);
+  return std::make_unique<ModelStage>(
+      model,
+      StageShare{.first_layer = strategy::first_layer(strategy, at.pp),
+                 .num_layers = strategy.layers_per_stage.at(static_cast<size_t>(at.pp)),
+                 .ep_index = at.ep,
+                 .ep = strategy.mesh.ep,
+                 .first_stage = at.pp == 0,
+                 .last_stage = at.pp == strategy.mesh.pp - 1},
+      options);
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+#include <piper/nn/stage_weights.h>
+
+#include <string>
+#include <vector>
+
+namespace piper::nn {
+namespace {
+
+constexpr int32_t kEmbeddingLayer = -1;
+constexpr int32_t kHeadLayer = -2;
+const char kEmbeddingName[] = "model.embed_tokens.weight";
+
+Weight* add_matrix(ParameterStore& store, int32_t layer, std::string name, int64_t rows,
+                   int64_t columns, std::vector<PieceSpec> pieces = {}) {
+  return store.add({.name = std::move(name),
+                    .shape = {rows, columns},
+                    .layer = layer,
+                    .pieces = std::move(pieces)});
+}
+
+Weight* add_norm(ParameterStore& store, int32_t layer, std::string name, int64_t width) {
+  return store.add({.name = std::move(name), .shape = {width}, .layer = layer, .decays = false});
+}
+
+// Hugging Face names of a feed-forward: Mixtral's differ from everyone else's.
+struct FeedForwardNames {
+  std::string prefix, gate, up, down;
+};
+
+FeedForwardNames names_of(const model::Model& model, int32_t layer, bool mixture) {
+  if (mixture && model.family == "mixtral")
+    return {fmt::format("model.layers.{}.block_sparse_moe", layer), "w1", "w3", "w2"};
+  return {fmt::format("model.layers.{}.mlp", layer), "gate_proj", "up_proj", "down_proj"};
+}
+
+void declare_attention_matrices(const model::Model& model, int32_t layer, AttentionBlock& block,
+                                ParameterStore& store) {
+  const model::Attention& a = block.shape;
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  const int64_t q = a.num_heads * a.head_dim, kv = a.num_kv_heads * a.head_dim;
+  block.qkv = add_matrix(store, layer, prefix + "qkv_proj.weight", q + 2 * kv, model.hidden,
+                         {{.name = prefix + "q_proj.weight", .first = 0, .count = q},
+                          {.name = prefix + "k_proj.weight", .first = q, .count = kv},
+                          {.name = prefix + "v_proj.weight", .first = q + kv, .count = kv}});
+  block.output = add_matrix(store, layer, prefix + "o_proj.weight", model.hidden, q);
+}
+
+void declare_qk_norms(int32_t layer, AttentionBlock& block, ParameterStore& store) {
+  const model::Attention& a = block.shape;
+  if (a.qk_norm == model::QkNorm::kNone) return;
+  const bool full = a.qk_norm == model::QkNorm::kFull;
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  block.q_norm =
+      add_norm(store, layer, prefix + "q_norm.weight", (full ? a.num_heads : 1) * a.head_dim);
+  block.k_norm =
+      add_norm(store, layer, prefix + "k_norm.weight", (full ? a.num_kv_heads : 1) * a.head_dim);
+}
+
+void declare_dense(const model::Model& model, int32_t layer, int64_t ffn, DenseMlpBlock& block,
+                   ParameterStore& store) {
+  const FeedForwardNames names = names_of(model, layer, false);
+  block.gate_up =
+      add_matrix(store, layer, names.prefix + ".gate_up_proj.weight", 2 * ffn, model.hidden,
+                 {{.name = names.prefix + ".gate_proj.weight", .first = 0, .count = ffn},
+                  {.name = names.prefix + ".up_proj.weight", .first = ffn, .count = ffn}});
+  block.down = add_matrix(store, layer, names.prefix + ".down_proj.weight", model.hidden, ffn);
+}
+
+void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
+                     const StageShare& share, ExpertsBlock& block, ParameterStore& store) {
+  const FeedForwardNames names = names_of(model, layer, true);
+  const int64_t local = mixture.num_experts / share.ep, ffn = mixture.ffn;
+  std::vector<PieceSpec> gate_up, down;
+  for (int64_t e = 0; e < local; ++e) {
+    const std::string expert =
+        fmt::format("{}.experts.{}.", names.prefix, share.ep_index * local + e);
+    gate_up.push_back(
+        {.name = expert + names.gate + ".weight", .expert = e, .first = 0, .count = ffn});
+    gate_up.push_back(
+        {.name = expert + names.up + ".weight", .expert = e, .first = ffn, .count = ffn});
+    down.push_back(
+        {.name = expert + names.down + ".weight", .expert = e, .first = 0, .count = model.hidden});
+  }
+  block.local_experts = local;
+  block.gate_up = store.add({.name = names.prefix + ".experts.gate_up_proj",
+                             .shape = {local, 2 * ffn, model.hidden},
+                             .sharding = Sharding::kExpert,
+                             .layer = layer,
+                             .pieces = gate_up});
+  block.down = store.add({.name = names.prefix + ".experts.down_proj",
+                          .shape = {local, model.hidden, ffn},
+                          .sharding = Sharding::kExpert,
+                          .layer = layer,
+                          .pieces = down});
+}
+
+void declare_layer(const model::Model& model, int32_t layer, const StageShare& share,
+                   LayerBlocks& blocks, ParameterStore& store) {
+  const model::Layer& shape = model.layers[static_cast<size_t>(layer)];
+  const model::FeedForward& ffn = shape.feed_forward;
+  const double epsilon = model.norm_epsilon;
+  blocks.attention = {.shape = shape.attention, .epsilon = epsilon};
+  blocks.dense_mlp.epsilon = epsilon;
+  blocks.gate = {.epsilon = epsilon, .top_k = ffn.top_k, .normalised = ffn.normalise_top_k};
+  declare_attention_matrices(model, layer, blocks.attention, store);
+  if (ffn.is_moe()) {
+    blocks.gate.router =
+        add_matrix(store, layer, names_of(model, layer, true).prefix + ".gate.weight",
+                   ffn.num_experts, model.hidden);
+    declare_experts(model, layer, ffn, share, blocks.experts, store);
+  } else {
+    declare_dense(model, layer, ffn.ffn, blocks.dense_mlp, store);
+  }
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  blocks.attention.norm = add_norm(store, layer, prefix + "input_layernorm.weight", model.hidden);
+  blocks.gate.norm = blocks.dense_mlp.norm =
+      add_norm(store, layer, prefix + "post_attention_layernorm.weight", model.hidden);
+  declare_qk_norms(layer, blocks.attention, store);
+}
+
+}  // namespace
+
+StageBlocks declare_weights(const model::Model& model, const StageShare& share,
+                            ParameterStore& store) {
+  StageBlocks blocks;
+  if (share.first_stage)
+    blocks.embedding =
+        add_matrix(store, kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);
+  for (int64_t i = 0; i < share.num_layers; ++i) {
+    const auto layer = static_cast<int32_t>(share.first_layer + i);
+    declare_layer(model, layer, share, blocks.layers[layer], store);
+  }
+  if (share.last_stage) {
+    blocks.head.epsilon = model.norm_epsilon;
+    if (model.tied_embeddings && share.first_stage) {
+      blocks.head.table = blocks.embedding;
+    } else {
+      blocks.head.table =
+          add_matrix(store, kHeadLayer, model.tied_embeddings ? kEmbeddingName : "lm_head.weight",
+                     model.vocabulary, model.hidden);
+    }
+    blocks.head.norm = add_norm(store, kHeadLayer, "model.norm.weight", model.hidden);
+  }
+  return blocks;
+}
+
+}  // namespace piper::nn

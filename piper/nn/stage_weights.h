@@ -1,0 +1,45 @@
+// Which parameters a stage holds, in which buffers, under which names; and the segments' blocks that point at them.
+#pragma once
+
+#include <piper/model/model.h>
+#include <piper/nn/attention.h>
+#include <piper/nn/dense_mlp.h>
+#include <piper/nn/experts.h>
+#include <piper/nn/gate.h>
+#include <piper/nn/head.h>
+#include <piper/nn/parameters.h>
+
+#include <cstdint>
+#include <map>
+
+namespace piper::nn {
+
+// Which part of the model a rank holds.
+struct StageShare {
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  int64_t ep_index = 0;
+  int64_t ep = 1;
+  bool first_stage = true;
+  bool last_stage = true;
+};
+
+struct LayerBlocks {
+  AttentionBlock attention;
+  DenseMlpBlock dense_mlp;  // of a dense layer
+  GateBlock gate;           // of a mixture layer
+  ExpertsBlock experts;
+};
+
+struct StageBlocks {
+  std::map<int32_t, LayerBlocks> layers;  // by global index
+  Weight* embedding = nullptr;            // first stage
+  HeadBlock head;                         // last stage
+};
+
+// Declares everything in `store`; the caller allocates. Tied embeddings on one stage: head.table is the embedding; on
+// several, the last stage's table comes first in the buffer of layer -2.
+StageBlocks declare_weights(const model::Model& model, const StageShare& share,
+                            ParameterStore& store);
+
+}  // namespace piper::nn

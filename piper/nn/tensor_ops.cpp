@@ -1,0 +1,183 @@
+#include <piper/base/error.h>
+#include <piper/nn/kernels.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <utility>
+
+namespace piper::nn {
+namespace {
+
+bool on_cpu(const at::Tensor& t) { return t.device().is_cpu(); }
+
+// Calls f(float{}) or f(double{}).
+template <class F>
+auto by_type(const at::Tensor& t, F f) {
+  if (t.scalar_type() == at::kFloat) return f(float{});
+  PIPER_CHECK(t.scalar_type() == at::kDouble, "a tensor that is neither fp32 nor fp64");
+  return f(double{});
+}
+
+template <class T>
+kernels::Rows<T> rows(const at::Tensor& t) {
+  PIPER_CHECK((t.dim() == 2 || t.dim() == 3) && t.stride(-1) == 1,
+              "rows must be contiguous in themselves");
+  using Value = std::remove_const_t<T>;
+  const bool heads = t.dim() == 3;
+  return {.data = t.data_ptr<Value>(),
+          .n0 = t.size(0),
+          .n1 = heads ? t.size(1) : 1,
+          .s0 = t.stride(0),
+          .s1 = heads ? t.stride(1) : 0,
+          .width = t.size(-1)};
+}
+
+const int32_t* indices(const at::Tensor& t) {
+  PIPER_DCHECK(t.is_contiguous());
+  return t.data_ptr<int32_t>();
+}
+
+}  // namespace
+
+RopeTable make_rope_table(int64_t positions, int64_t head_dim, double theta, double partial_factor,
+                          at::ScalarType dtype, at::Device device) {
+  const auto rotated = static_cast<int64_t>(static_cast<double>(head_dim) * partial_factor) / 2 * 2;
+  const auto exponent = at::arange(0, rotated, 2, at::kDouble) / static_cast<double>(rotated);
+  const auto angle = at::outer(at::arange(positions, at::kDouble), at::pow(theta, -exponent));
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  return {.cosine = angle.cos().to(options).contiguous(),
+          .sine = angle.sin().to(options).contiguous()};
+}
+
+void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if (!on_cpu(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
+  by_type(x, [&]<class T>(T) {
+    kernels::rms_norm<T>(rows<const T>(x), weight.data_ptr<T>(), epsilon, rows<T>(y));
+  });
+}
+
+at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double epsilon) {
+  at::Tensor y_TD = at::empty_like(x_TD);
+  rms_norm_out(y_TD, x_TD, weight, epsilon);
+  return y_TD;
+}
+
+void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                        at::Tensor weight_gradient, double beta, const at::Tensor& residual) {
+  if (!on_cpu(x))
+    return any_device::rms_norm_backward_(g, x, weight, epsilon, weight_gradient, beta, residual);
+  by_type(x, [&]<class T>(T) {
+    const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
+    kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon,
+                                  weight_gradient.data_ptr<T>(), beta, added);
+  });
+}
+
+void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) {
+  PIPER_CHECK(sequence <= table.cosine.size(0), "a position beyond the rotary table");
+  if (!on_cpu(x)) return any_device::rotate_(x, table, sequence, back);
+  by_type(x, [&]<class T>(T) {
+    kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<T>(), table.sine.data_ptr<T>(), sequence,
+                       table.cosine.size(1), back ? T(-1) : T(1));
+  });
+}
+
+void swiglu_out(at::Tensor act, const at::Tensor& h) {
+  if (!on_cpu(h)) return any_device::swiglu_out(act, h);
+  by_type(h, [&]<class T>(T) {
+    kernels::swiglu<T>(h.data_ptr<T>(), act.data_ptr<T>(), act.size(0), act.size(1));
+  });
+}
+
+void swiglu_backward_(at::Tensor h, at::Tensor g_act) {
+  if (!on_cpu(h)) return any_device::swiglu_backward_(h, g_act);
+  by_type(h, [&]<class T>(T) {
+    kernels::swiglu_backward<T>(h.data_ptr<T>(), g_act.data_ptr<T>(), g_act.size(0), g_act.size(1));
+  });
+}
+
+void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index) {
+  if (!on_cpu(x)) return any_device::gather_rows_out(out, x, index);
+  by_type(x, [&]<class T>(T) {
+    kernels::gather_rows<T>(x.data_ptr<T>(), indices(index), out.data_ptr<T>(), out.size(0),
+                            out.size(1));
+  });
+}
+
+void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position) {
+  if (!on_cpu(rows)) return any_device::sum_rows_out(out, rows, position);
+  by_type(rows, [&]<class T>(T) {
+    kernels::sum_rows<T>(rows.data_ptr<T>(), indices(position), out.data_ptr<T>(), position.size(0),
+                         position.size(1), out.size(1));
+  });
+}
+
+void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
+  if (!on_cpu(rows)) return any_device::add_rows_(table, index, rows);
+  by_type(rows, [&]<class T>(T) {
+    kernels::add_rows<T>(table.data_ptr<T>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
+                         rows.size(0), rows.size(1));
+  });
+}
+
+void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
+               const at::Tensor& position, const at::Tensor& x1) {
+  if (!on_cpu(x1)) return any_device::merge_out(out, returned, weights, position, x1);
+  by_type(x1, [&]<class T>(T) {
+    kernels::merge<T>(returned.data_ptr<T>(), weights.data_ptr<T>(), indices(position),
+                      x1.data_ptr<T>(), out.data_ptr<T>(), position.size(0), position.size(1),
+                      x1.size(1));
+  });
+}
+
+void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
+                        const at::Tensor& returned, const at::Tensor& weights,
+                        const at::Tensor& position) {
+  if (!on_cpu(gx))
+    return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position);
+  by_type(gx, [&]<class T>(T) {
+    kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(), weights.data_ptr<T>(),
+                               indices(position), g_returned.data_ptr<T>(), g_weights.data_ptr<T>(),
+                               position.size(0), position.size(1), gx.size(1));
+  });
+}
+
+void softmax_(at::Tensor x) {
+  if (!on_cpu(x)) return any_device::softmax_(x);
+  by_type(x, [&]<class T>(T) { kernels::softmax<T>(x.data_ptr<T>(), x.size(0), x.size(1)); });
+}
+
+void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
+  if (!on_cpu(probabilities)) return any_device::choose_experts_out(expert, probabilities);
+  by_type(probabilities, [&]<class T>(T) {
+    kernels::choose_experts<T>(probabilities.data_ptr<T>(), expert.data_ptr<int32_t>(),
+                               expert.size(0), probabilities.size(1), expert.size(1));
+  });
+}
+
+void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
+  if (!on_cpu(probabilities)) return any_device::router_backward_(probabilities, in);
+  by_type(probabilities, [&]<class T>(T) {
+    kernels::router_backward<T>(
+        probabilities.data_ptr<T>(),
+        {.expert = indices(in.expert),
+         .position = indices(in.position),
+         .weights = in.weights.data_ptr<T>(),
+         .g_weights = in.g_weights.data_ptr<T>(),
+         .auxiliary = in.auxiliary.defined() ? in.auxiliary.data_ptr<T>() : nullptr,
+         .tokens = probabilities.size(0),
+         .sequence = in.sequence,
+         .num_experts = probabilities.size(1),
+         .k = in.expert.size(1),
+         .normalised = in.normalised});
+  });
+}
+
+double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
+  if (!on_cpu(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
+  return by_type(logits, [&]<class T>(T) {
+    return kernels::cross_entropy<T>(logits.data_ptr<T>(), targets.data_ptr<int64_t>(),
+                                     logits.size(0), logits.size(1), gradient, scale);
+  });
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,100 @@
+// The element-wise work of the segments on tensors: on the CPU kernels.h (one pass, no scratch), on any other device the
+// compositions of at:: calls in namespace any_device, which are also the oracle of the kernels' tests.
+//
+// All tensors of a call share dtype (fp32 or fp64) and device; indices are int32 (tokens and targets int64). Matrices
+// are contiguous unless a comment says "rows": then only the last dimension must be. Legend: stage.h.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::nn {
+
+// Angles of the rotary embedding: [positions, half]; half * 2 elements of a head are rotated.
+struct RopeTable {
+  at::Tensor cosine, sine;
+};
+// angle(position, i) = position * theta^(-2 i / rotated), rotated = the even part of head_dim * partial_factor; computed
+// in fp64.
+RopeTable make_rope_table(int64_t positions, int64_t head_dim, double theta, double partial_factor,
+                          at::ScalarType dtype, at::Device device);
+
+// What the router's backward needs; `auxiliary` is undefined without an auxiliary loss.
+struct RouterGradients {
+  at::Tensor expert, position;    // [T, K]
+  at::Tensor weights, g_weights;  // [T*K], dispatch order
+  at::Tensor auxiliary;           // [B, E]: gradient of every probability of that sequence
+  int64_t sequence = 0;
+  bool normalised = false;
+};
+
+// Rows in dispatch order.
+struct DispatchOrder {
+  at::Tensor token;                      // [T*K]
+  at::Tensor position;                   // [T, K]
+  at::Tensor weights;                    // [T*K]
+  std::vector<int64_t> counts;           // [E]
+  std::vector<int64_t> sequence_counts;  // [B * E]: the same by sequence
+};
+
+// y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be x.
+void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// The same in new storage.
+at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double epsilon);
+// g (rows): dL/dy becomes dL/dx (+ residual). weight_gradient := beta * weight_gradient + its gradient; beta 0 or 1.
+void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                        at::Tensor weight_gradient, double beta, const at::Tensor& residual = {});
+// x (rows, [T, heads, head_dim], T = B * sequence) turns by the angles of its position, or back.
+void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back);
+
+// h = (gate | up) [n, 2F] -> act [n, F].
+void swiglu_out(at::Tensor act, const at::Tensor& h);
+// h becomes its gradient; g_act becomes act.
+void swiglu_backward_(at::Tensor h, at::Tensor g_act);
+
+void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index);
+void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position);
+void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows);  // index int64
+
+void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
+               const at::Tensor& position, const at::Tensor& x1);
+void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
+                        const at::Tensor& returned, const at::Tensor& weights,
+                        const at::Tensor& position);
+
+void softmax_(at::Tensor x);
+// The k largest of each row of [T, E]; the lower index first among equals. expert: int32 [T, k].
+void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
+// Sorts the T*K rows by expert, then token. Weights are the chosen probabilities, divided by their sum when normalised.
+DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
+                         int64_t sequence, bool normalised);
+// probabilities become the gradient of the logits.
+void router_backward_(at::Tensor probabilities, const RouterGradients& in);
+
+// Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale * dloss/dlogits.
+double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
+
+namespace any_device {
+void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon);
+void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                        at::Tensor weight_gradient, double beta, const at::Tensor& residual);
+void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back);
+void swiglu_out(at::Tensor act, const at::Tensor& h);
+void swiglu_backward_(at::Tensor h, at::Tensor g_act);
+void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index);
+void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position);
+void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows);
+void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
+               const at::Tensor& position, const at::Tensor& x1);
+void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
+                        const at::Tensor& returned, const at::Tensor& weights,
+                        const at::Tensor& position);
+void softmax_(at::Tensor x);
+void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
+void router_backward_(at::Tensor probabilities, const RouterGradients& in);
+double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
+}  // namespace any_device
+
+}  // namespace piper::nn

@@ -1,0 +1,133 @@
+// The same functions as compositions of at:: calls: slower and with scratch tensors, but they run on every device and
+// are short enough to be believed.
+#include <piper/nn/tensor_ops.h>
+
+namespace piper::nn::any_device {
+namespace {
+
+// The rows `position` names, [T, K, D].
+at::Tensor rows_of(const at::Tensor& rows, const at::Tensor& position) {
+  return rows.index_select(0, position.reshape({-1}))
+      .view({position.size(0), position.size(1), -1});
+}
+
+at::Tensor reciprocal_root_mean_square(const at::Tensor& x, double epsilon) {
+  return (x * x).mean(-1, true).add_(epsilon).rsqrt_();
+}
+
+}  // namespace
+
+void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  y.copy_(weight * (x * reciprocal_root_mean_square(x, epsilon)));
+}
+
+void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                        at::Tensor weight_gradient, double beta, const at::Tensor& residual) {
+  const at::Tensor r = reciprocal_root_mean_square(x, epsilon);
+  const at::Tensor unit = x * r;  // x / rms
+  const at::Tensor g_weight = (g * unit).reshape({-1, weight.size(0)}).sum(0);
+  if (beta == 0) {
+    weight_gradient.copy_(g_weight);
+  } else {
+    weight_gradient.add_(g_weight);
+  }
+  const at::Tensor g_unit = g * weight;
+  g.copy_(r * (g_unit - unit * (g_unit * unit).mean(-1, true)));
+  if (residual.defined()) g.add_(residual);
+}
+
+void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) {
+  const int64_t half = table.cosine.size(1);
+  const int64_t repeats = x.size(0) / sequence;
+  const at::Tensor c = table.cosine.narrow(0, 0, sequence).repeat({repeats, 1}).unsqueeze(1);
+  at::Tensor s = table.sine.narrow(0, 0, sequence).repeat({repeats, 1}).unsqueeze(1);
+  if (back) s.neg_();
+  const at::Tensor low = x.narrow(-1, 0, half), high = x.narrow(-1, half, half);
+  const at::Tensor turned_low = low * c - high * s, turned_high = high * c + low * s;
+  low.copy_(turned_low);
+  high.copy_(turned_high);
+}
+
+void swiglu_out(at::Tensor act, const at::Tensor& h) {
+  const int64_t ffn = act.size(1);
+  act.copy_(at::silu(h.narrow(1, 0, ffn)) * h.narrow(1, ffn, ffn));
+}
+
+void swiglu_backward_(at::Tensor h, at::Tensor g_act) {
+  const int64_t ffn = g_act.size(1);
+  const at::Tensor gate = h.narrow(1, 0, ffn), up = h.narrow(1, ffn, ffn);
+  const at::Tensor silu = at::silu(gate);
+  const at::Tensor act = silu * up;
+  const at::Tensor g_gate = at::silu_backward(g_act * up, gate);
+  up.copy_(g_act * silu);
+  gate.copy_(g_gate);
+  g_act.copy_(act);
+}
+
+void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index) {
+  at::index_select_out(out, x, 0, index);
+}
+
+void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position) {
+  out.copy_(rows_of(rows, position).sum(1));
+}
+
+void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
+  table.index_add_(0, index, rows);
+}
+
+void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
+               const at::Tensor& position, const at::Tensor& x1) {
+  const at::Tensor weight =
+      weights.index_select(0, position.reshape({-1})).view(position.sizes()).unsqueeze(-1);
+  out.copy_(x1 + (rows_of(returned, position) * weight).sum(1));
+}
+
+void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
+                        const at::Tensor& returned, const at::Tensor& weights,
+                        const at::Tensor& position) {
+  const at::Tensor row = position.reshape({-1}).to(at::kLong);
+  const at::Tensor g =
+      gx.unsqueeze(1).expand({-1, position.size(1), -1}).reshape({row.size(0), -1});
+  g_weights.index_copy_(0, row, (g * returned.index_select(0, row)).sum(-1));
+  g_returned.index_copy_(0, row, g * weights.index_select(0, row).unsqueeze(-1));
+}
+
+void softmax_(at::Tensor x) { x.copy_(at::softmax(x, -1)); }
+
+void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
+  // A stable sort puts the lower index first among equals.
+  const at::Tensor order =
+      std::get<1>(at::sort(probabilities, /*stable=*/true, -1, /*descending=*/true));
+  expert.copy_(order.narrow(1, 0, expert.size(1)));
+}
+
+void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
+  const at::Tensor position = in.position.reshape({-1});
+  const at::Tensor expert = in.expert.to(at::kLong);
+  at::Tensor g_chosen = in.g_weights.index_select(0, position).view(expert.sizes());
+  if (in.normalised) {
+    const at::Tensor w = in.weights.index_select(0, position).view(expert.sizes());
+    const at::Tensor sum = probabilities.gather(1, expert).sum(1, true);
+    g_chosen = (g_chosen - (w * g_chosen).sum(1, true)) / sum;
+  }
+  at::Tensor g = at::zeros_like(probabilities);
+  if (in.auxiliary.defined()) g.copy_(in.auxiliary.repeat_interleave(in.sequence, 0));
+  g.scatter_add_(1, expert, g_chosen);
+  probabilities.mul_(g - (g * probabilities).sum(1, true));
+}
+
+double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
+  const at::Tensor wanted = targets.ne(-100);
+  const at::Tensor target = targets.clamp_min(0).unsqueeze(1);
+  const at::Tensor log_probability = at::log_softmax(logits, -1);
+  const double loss =
+      -(log_probability.gather(1, target).squeeze(1) * wanted).to(at::kDouble).sum().item<double>();
+  if (!gradient) return loss;
+  logits.copy_(log_probability.exp());
+  logits.scatter_add_(1, target, at::full(target.sizes(), -1.0, logits.options()));
+  logits.mul_(wanted.unsqueeze(1).to(logits.scalar_type()) * scale);
+  return loss;
+}
+
+}  // namespace piper::nn::any_device

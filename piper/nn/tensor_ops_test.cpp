@@ -1,0 +1,172 @@
+#include <doctest/doctest.h>
+#include <piper/nn/tensor_ops.h>
+
+namespace piper::nn {
+namespace {
+
+at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType dtype) {
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape).to(dtype);
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+// Both precisions, with what the kernels may differ by from the composition.
+template <class F>
+void in_both_precisions(F f) {
+  f(at::kDouble, 1e-12);
+  f(at::kFloat, 1e-5);
+}
+
+TEST_CASE("RMSNorm and its backward equal the composition, by row and by head, strided") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor wide = wave({5, 40}, 0, dtype);
+    for (const at::Tensor& x :
+         {wide.narrow(1, 7, 21), wide.narrow(1, 3, 21).unflatten(1, {3, 7})}) {
+      const int64_t width = x.size(-1);
+      const at::Tensor w = wave({width}, 1, dtype), y = at::empty(x.sizes(), x.options()),
+                       yp = at::empty_like(y);
+      rms_norm_out(y, x, w, 1e-5);
+      any_device::rms_norm_out(yp, x, w, 1e-5);
+      CHECK(difference(y, yp) < tolerance);
+      for (const double beta : {0.0, 1.0}) {
+        const at::Tensor g = wave(x.sizes(), 2, dtype), gp = g.clone(),
+                         residual = wave(x.sizes(), 4, dtype);
+        const at::Tensor gw = wave({width}, 3, dtype), gwp = gw.clone();
+        rms_norm_backward_(g, x, w, 1e-5, gw, beta, beta == 0 ? residual : at::Tensor());
+        any_device::rms_norm_backward_(gp, x, w, 1e-5, gwp, beta,
+                                       beta == 0 ? residual : at::Tensor());
+        CHECK(difference(g, gp) < tolerance);
+        CHECK(difference(gw, gwp) < tolerance);
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "the rotary embedding equals the composition, turns back, and leaves the rest of a head "
+    "alone") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor x = wave({6, 3, 10}, 0, dtype), before = x.clone(), plain = x.clone();
+    const RopeTable table = make_rope_table(5, 10, 10000, 0.65, dtype, at::kCPU);  // 6 of 10
+    CHECK(table.cosine.size(1) == 3);
+    rotate_(x, table, 3, false);
+    any_device::rotate_(plain, table, 3, false);
+    CHECK(difference(x, plain) < tolerance);
+    CHECK(at::equal(x.narrow(2, 6, 4), before.narrow(2, 6, 4)));
+    CHECK(at::equal(x.select(0, 3), before.select(0, 3)));  // position 0 of the second sequence
+    CHECK(difference(x.select(0, 1), before.select(0, 1)) > 0.1);
+    rotate_(x, table, 3, true);
+    CHECK(difference(x, before) < tolerance);
+  });
+}
+
+TEST_CASE("SwiGLU and its backward equal the composition, at the ends of the exponent too") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor h = wave({3, 22}, 0, dtype), hp = h.clone(),
+                     act = at::empty({3, 11}, h.options());
+    h.narrow(1, 0, 2).mul_(60);
+    hp.narrow(1, 0, 2).mul_(60);
+    const at::Tensor actp = at::empty_like(act), g = wave({3, 11}, 1, dtype), gp = g.clone();
+    swiglu_out(act, h);
+    any_device::swiglu_out(actp, h);
+    CHECK(difference(act, actp) < tolerance * 100);
+    swiglu_backward_(h, g);
+    any_device::swiglu_backward_(hp, gp);
+    CHECK(difference(h, hp) < tolerance * 100);
+    CHECK(difference(g, actp) < tolerance * 100);
+  });
+}
+
+TEST_CASE("rows are gathered, summed, merged and scattered as the compositions do") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor position = at::tensor({3, 0, 5, 1, 2, 4}, at::kInt).view({3, 2});
+    const at::Tensor token = at::tensor({0, 1, 2, 0, 2, 1}, at::kInt);
+    const at::Tensor x = wave({3, 9}, 0, dtype), rows = wave({6, 9}, 1, dtype),
+                     weights = wave({6}, 2, dtype);
+    const at::Tensor out = at::empty({6, 9}, x.options()), outp = at::empty_like(out);
+    gather_rows_out(out, x, token);
+    any_device::gather_rows_out(outp, x, token);
+    CHECK(at::equal(out, outp));
+    const at::Tensor sum = at::empty_like(x), sump = at::empty_like(x);
+    sum_rows_out(sum, rows, position);
+    any_device::sum_rows_out(sump, rows, position);
+    CHECK(difference(sum, sump) < tolerance);
+    merge_out(sum, rows, weights, position, x);
+    any_device::merge_out(sump, rows, weights, position, x);
+    CHECK(difference(sum, sump) < tolerance);
+    const at::Tensor gw = at::empty({6}, x.options()), gwp = at::empty_like(gw);
+    merge_backward_out(out, gw, x, rows, weights, position);
+    any_device::merge_backward_out(outp, gwp, x, rows, weights, position);
+    CHECK(difference(out, outp) < tolerance);
+    CHECK(difference(gw, gwp) < tolerance);
+    const at::Tensor table = wave({4, 9}, 3, dtype), tablep = table.clone(),
+                     index = at::tensor({3, 0, 3, 3, 1, 0});
+    add_rows_(table, index, rows);
+    any_device::add_rows_(tablep, index, rows);
+    CHECK(difference(table, tablep) < tolerance);
+  });
+}
+
+TEST_CASE("the router equals the composition and breaks ties by the lower index") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor logits = wave({6, 7}, 0, dtype);
+    logits.select(0, 1).fill_(0.5);
+    logits.select(0, 2).narrow(0, 3, 2).fill_(9);
+    const at::Tensor p = logits.clone(), pp = logits.clone();
+    softmax_(p);
+    any_device::softmax_(pp);
+    CHECK(difference(p, pp) < tolerance);
+    const at::Tensor expert = at::empty({6, 3}, at::kInt), expertp = at::empty_like(expert);
+    choose_experts_out(expert, p);
+    any_device::choose_experts_out(expertp, p);
+    CHECK(at::equal(expert, expertp));
+    CHECK(at::equal(expert.select(0, 1), at::tensor({0, 1, 2}, at::kInt)));
+    for (const bool normalised : {false, true}) {
+      const DispatchOrder order = order_rows(p, expert, 3, normalised);
+      RouterGradients in{.expert = expert,
+                         .position = order.position,
+                         .weights = order.weights,
+                         .g_weights = wave({18}, 1, dtype),
+                         .auxiliary = normalised ? wave({2, 7}, 2, dtype) : at::Tensor(),
+                         .sequence = 3,
+                         .normalised = normalised};
+      const at::Tensor g = p.clone(), gp = p.clone();
+      router_backward_(g, in);
+      any_device::router_backward_(gp, in);
+      CHECK(difference(g, gp) < tolerance);
+    }
+  });
+}
+
+TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
+  const at::Tensor p = at::tensor({.2, .5, .3, .6, .1, .3}, at::kDouble).view({2, 3});
+  const at::Tensor expert = at::tensor({1, 2, 0, 2}, at::kInt).view({2, 2});
+  const DispatchOrder order = order_rows(p, expert, 1, true);
+  CHECK(order.counts == std::vector<int64_t>{1, 1, 2});
+  CHECK(order.sequence_counts == std::vector<int64_t>{0, 1, 1, 1, 0, 1});
+  CHECK(at::equal(order.token, at::tensor({1, 0, 0, 1}, at::kInt)));
+  CHECK(at::equal(order.position, at::tensor({1, 2, 0, 3}, at::kInt).view({2, 2})));
+  CHECK(at::allclose(order.weights, at::tensor({.6 / .9, .5 / .8, .3 / .8, .3 / .9}, at::kDouble)));
+}
+
+TEST_CASE("cross-entropy and its gradient equal the composition; ignored rows give nothing") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor logits = wave({4, 33}, 0, dtype) * 5, plain = logits.clone(),
+                     kept = logits.clone();
+    const at::Tensor targets = at::tensor({5, -100, 0, 32});
+    const double loss = cross_entropy_(logits, targets, true, 0.25);
+    CHECK(
+        loss ==
+        doctest::Approx(any_device::cross_entropy_(plain, targets, true, 0.25)).epsilon(tolerance));
+    CHECK(difference(logits, plain) < tolerance);
+    CHECK(logits.select(0, 1).count_nonzero().item<int64_t>() == 0);
+    CHECK(cross_entropy_(kept, targets, false, 0) == doctest::Approx(loss).epsilon(tolerance));
+  });
+}
+
+}  // namespace
+}  // namespace piper::nn

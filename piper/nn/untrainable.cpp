@@ -1,0 +1,81 @@
+// What this Piper cannot train, by name.
+#include <fmt/format.h>
+#include <piper/nn/stage.h>
+
+#include <algorithm>
+
+namespace piper::nn {
+namespace {
+
+// Collects reasons; a reason that holds for several layers is told once, with the first of them.
+class Reasons {
+ public:
+  void add(bool holds, const std::string& reason) {
+    if (holds && std::find(known_.begin(), known_.end(), reason) == known_.end()) {
+      known_.push_back(reason);
+      lines_.push_back(where_ + reason);
+    }
+  }
+  void at(std::string where) { where_ = std::move(where); }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::string where_;
+  std::vector<std::string> known_, lines_;
+};
+
+void check_attention(const model::Attention& a, Reasons& reasons) {
+  reasons.add(a.kind == model::AttentionKind::kLatent,
+              "latent attention (MLA) is not trainable yet");
+  reasons.add(a.kind == model::AttentionKind::kGatedDelta,
+              "linear attention (gated delta net) is not trainable yet");
+  if (a.kind != model::AttentionKind::kGrouped) return;
+  reasons.add(a.query_bias || a.key_bias || a.value_bias || a.output_bias,
+              "attention biases are not trainable yet");
+  reasons.add(a.output_gate, "an output gate of the attention is not trainable yet");
+  reasons.add(a.sinks, "attention sinks are not trainable yet");
+  reasons.add(a.qk_norm == model::QkNorm::kUnweighted,
+              "a q/k norm without weights is not trainable yet");
+  reasons.add(a.num_kv_heads < 1 || a.num_heads % std::max<int64_t>(a.num_kv_heads, 1) != 0,
+              "num_kv_heads must divide num_heads");
+}
+
+void check_feed_forward(const model::FeedForward& f, Reasons& reasons) {
+  reasons.add(f.num_matrices != 3,
+              "a feed-forward without a gate (2 matrices) is not trainable yet");
+  reasons.add(f.bias || f.expert_bias, "feed-forward biases are not trainable yet");
+  if (!f.is_moe()) return;
+  reasons.add(f.shared_ffn > 0, "shared experts are not trainable yet");
+  reasons.add(f.router_bias || f.selection_bias, "a router bias is not trainable yet");
+  reasons.add(f.score != model::Score::kSoftmax, "a sigmoid router is not trainable yet");
+  reasons.add(f.routed_scaling != 1.0,
+              "a scaled router (routed_scaling_factor) is not trainable yet");
+  reasons.add(f.num_groups > 1, "group-limited routing is not trainable yet");
+  reasons.add(f.parallel_dense_ffn > 0, "a dense MLP beside the mixture is not trainable yet");
+}
+
+}  // namespace
+
+std::vector<std::string> untrainable(const model::Model& model) {
+  Reasons reasons;
+  reasons.at(model.name + ": ");
+  reasons.add(model.activation != "silu",
+              fmt::format("activation '{}' is not trainable yet; allowed: silu", model.activation));
+  reasons.add(
+      model.rope.scaling != "none",
+      fmt::format("rotary scaling '{}' is not trainable yet; allowed: none", model.rope.scaling));
+  reasons.add(model.learned_positions > 0, "learned positions are not trainable yet");
+  reasons.add(model.norm_has_bias, "LayerNorm with bias is not trainable yet; allowed: RMSNorm");
+  reasons.add(!model.final_norm, "a final norm without weights is not trainable yet");
+  reasons.add(model.lm_head_bias, "a bias of the head is not trainable yet");
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    reasons.at(fmt::format("{}: layer {}: ", model.name, i));
+    reasons.add(model.layers[i].num_norms != 2,
+                "a layer with other than two norms is not trainable yet");
+    check_attention(model.layers[i].attention, reasons);
+    check_feed_forward(model.layers[i].feed_forward, reasons);
+  }
+  return reasons.take();
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,231 @@
+#include <piper/base/error.h>
+#include <piper/nn/whole_step.h>
+
+#include <algorithm>
+#include <deque>
+
+namespace piper::nn::testing {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// What the backward of one layer needs again, for every rank.
+struct LayerState {
+  Tensors x, x1, received, returned;
+  std::vector<Routing> routing;
+  std::deque<Tape> attention, feed_forward, experts;
+  explicit LayerState(size_t ranks)
+      : x(ranks),
+        x1(ranks),
+        received(ranks),
+        returned(ranks),
+        routing(ranks),
+        attention(ranks),
+        feed_forward(ranks),
+        experts(ranks) {}
+};
+
+int64_t sum(const std::vector<int64_t>& counts, size_t first, size_t count) {
+  int64_t total = 0;
+  for (size_t i = first; i < first + count; ++i) total += counts[i];
+  return total;
+}
+
+// rows[i] holds, for every member j, a stretch of sizes(i, j) rows; member j receives them in the order of i.
+template <class Sizes>
+Tensors exchange_rows(const Tensors& rows, Sizes sizes) {
+  const size_t ranks = rows.size();
+  std::vector<Tensors> arriving(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    int64_t start = 0;
+    for (size_t j = 0; j < ranks; ++j) {
+      arriving[j].push_back(rows[i].narrow(0, start, sizes(i, j)));
+      start += sizes(i, j);
+    }
+  }
+  Tensors received;
+  for (const Tensors& parts : arriving) received.push_back(at::cat(parts));
+  return received;
+}
+
+class Step {
+ public:
+  Step(const model::Model& model, const std::vector<Stage*>& group,
+       const std::vector<Batch>& batches)
+      : model_(model),
+        group_(group),
+        batches_(batches),
+        ranks_(group.size()),
+        sequence_(batches.at(0).tokens_BS.size(1)) {}
+
+  void run() {
+    Tensors x(ranks_);
+    for (size_t r = 0; r < ranks_; ++r) x[r] = group_[r]->embedding_forward(batches_[r].tokens_BS);
+    for (int32_t layer = 0; layer < model_.num_layers(); ++layer) forward(layer, x);
+    for (size_t r = 0; r < ranks_; ++r) {
+      Tape tape;
+      group_[r]->head_forward(x[r], batches_[r].targets_T, &tape);
+      x[r] = group_[r]->head_backward(x[r], batches_[r].targets_T, tape);
+    }
+    for (auto layer = static_cast<int32_t>(model_.num_layers() - 1); layer >= 0; --layer)
+      backward(layer, x);
+    for (size_t r = 0; r < ranks_; ++r) group_[r]->embedding_backward(batches_[r].tokens_BS, x[r]);
+  }
+
+ private:
+  // Rows from rank i to rank j, and back.
+  auto sent(const LayerState& s) const {
+    const size_t local = s.routing[0].counts.size() / ranks_;
+    return [&s, local](size_t i, size_t j) { return sum(s.routing[i].counts, j * local, local); };
+  }
+  auto came(const LayerState& s) const {
+    return [forth = sent(s)](size_t i, size_t j) { return forth(j, i); };
+  }
+
+  bool is_moe(int32_t layer) const {
+    return model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
+  }
+
+  void forward(int32_t layer, Tensors& x) {
+    LayerState& s = layers_.emplace_back(ranks_);
+    for (size_t r = 0; r < ranks_; ++r) {
+      s.x[r] = x[r];
+      s.x1[r] = group_[r]->attention_forward(layer, x[r], sequence_, &s.attention[r]);
+    }
+    if (!is_moe(layer)) {
+      for (size_t r = 0; r < ranks_; ++r)
+        x[r] = group_[r]->dense_mlp_forward(layer, s.x1[r], &s.feed_forward[r]);
+      return;
+    }
+    for (size_t r = 0; r < ranks_; ++r)
+      x[r] = group_[r]->gate_forward(layer, s.x1[r], sequence_, s.routing[r], &s.feed_forward[r]);
+    exchange_counts(s);
+    s.received = exchange_rows(x, sent(s));
+    for (size_t r = 0; r < ranks_; ++r)
+      x[r] = group_[r]->experts_forward(layer, s.received[r], s.routing[r], &s.experts[r]);
+    s.returned = exchange_rows(x, came(s));
+    for (size_t r = 0; r < ranks_; ++r)
+      x[r] = group_[r]->merge_forward(layer, s.returned[r], s.routing[r], s.x1[r]);
+  }
+
+  void backward(int32_t layer, Tensors& g) {
+    LayerState& s = layers_[static_cast<size_t>(layer)];
+    if (is_moe(layer)) {
+      mixture_backward(layer, s, g);
+    } else {
+      for (size_t r = 0; r < ranks_; ++r)
+        g[r] = group_[r]->dense_mlp_backward(layer, g[r], s.x1[r], s.feed_forward[r]);
+    }
+    for (size_t r = 0; r < ranks_; ++r)
+      g[r] = group_[r]->attention_backward(layer, g[r], s.x[r], s.x1[r], sequence_, s.attention[r]);
+  }
+
+  void mixture_backward(int32_t layer, LayerState& s, Tensors& g) {
+    Tensors rows(ranks_), weights(ranks_);
+    for (size_t r = 0; r < ranks_; ++r) {
+      auto merged = group_[r]->merge_backward(layer, g[r], s.returned[r], s.routing[r]);
+      rows[r] = merged.returned;
+      weights[r] = merged.weights;
+    }
+    rows = exchange_rows(rows, sent(s));
+    for (size_t r = 0; r < ranks_; ++r)
+      rows[r] =
+          group_[r]->experts_backward(layer, rows[r], s.received[r], s.routing[r], s.experts[r]);
+    rows = exchange_rows(rows, came(s));
+    for (size_t r = 0; r < ranks_; ++r)
+      g[r] = group_[r]->gate_backward(layer, rows[r], weights[r], g[r], s.x1[r], s.routing[r],
+                                      s.feed_forward[r]);
+  }
+
+  void exchange_counts(LayerState& s) const {
+    const size_t local = s.routing[0].counts.size() / ranks_;
+    for (size_t r = 0; r < ranks_ && ranks_ > 1; ++r)
+      for (size_t peer = 0; peer < ranks_; ++peer)
+        for (size_t e = 0; e < local; ++e)
+          s.routing[r].received_counts.push_back(s.routing[peer].counts[r * local + e]);
+  }
+  const model::Model& model_;
+  const std::vector<Stage*>& group_;
+  const std::vector<Batch>& batches_;
+  size_t ranks_;
+  int64_t sequence_;
+  std::deque<LayerState> layers_;
+};
+
+}  // namespace
+
+model::Model tiny_model(const std::string& family) {
+  model::Model m;
+  m.name = "tiny " + family;
+  m.family = family;
+  m.hidden = 24;
+  m.vocabulary = 40;
+  m.initializer_range = 0.2;
+  m.router_aux_coefficient = 0.05;
+  model::Layer layer;
+  layer.attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+  layer.feed_forward = {.ffn = 10, .num_experts = 6, .top_k = 2};
+  layer.feed_forward.normalise_top_k = family != "olmoe";
+  if (family == "qwen3_moe") layer.attention.qk_norm = model::QkNorm::kPerHead;
+  if (family == "olmoe") {
+    layer.attention.qk_norm = model::QkNorm::kFull;
+    layer.attention.num_kv_heads = 4;
+  }
+  if (family == "llama") layer.feed_forward = {.ffn = 20};
+  m.layers = {layer, layer};
+  return m;
+}
+
+strategy::Strategy tiny_strategy(const model::Model& model, int64_t pp, int64_t ep,
+                                 int64_t sequence) {
+  strategy::Strategy s;
+  s.mesh = {.pp = pp, .ep = ep, .dp = ep};
+  s.layers_per_stage.assign(static_cast<size_t>(pp), model.num_layers() / pp);
+  s.sequence = sequence;
+  return s;
+}
+
+Batch random_batch(const model::Model& model, int64_t sequences, int64_t sequence, uint64_t seed) {
+  at::Tensor state = at::empty({sequences, sequence}, at::kLong);
+  uint64_t x = seed * 2654435761u + 1;
+  for (int64_t i = 0; i < state.numel(); ++i) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    state.data_ptr<int64_t>()[i] =
+        static_cast<int64_t>((x >> 33) % static_cast<uint64_t>(model.vocabulary));
+  }
+  at::Tensor targets = at::full_like(state, -100);
+  targets.narrow(1, 0, sequence - 1).copy_(state.narrow(1, 1, sequence - 1));
+  targets.select(1, 1).fill_(-100);
+  return {state, targets.view({-1})};
+}
+
+int64_t num_targets(const Batch& batch) { return batch.targets_T.ne(-100).sum().item<int64_t>(); }
+
+void run_step(const model::Model& model, const std::vector<Stage*>& group,
+              const std::vector<Batch>& batches) {
+  Step(model, group, batches).run();
+}
+
+NamedTensors values(Stage& stage) {
+  NamedTensors out;
+  for (const NamedPiece& piece : stage.named_pieces()) out[piece.name] = piece.value.clone();
+  return out;
+}
+
+NamedTensors gradients(Stage& stage) {
+  NamedTensors out;
+  for (const NamedPiece& piece : stage.named_pieces()) out[piece.name] = piece.gradient.clone();
+  return out;
+}
+
+double largest_difference(const NamedTensors& a, const NamedTensors& b) {
+  double largest = 0;
+  for (const auto& [name, tensor] : b) {
+    const at::Tensor difference = (a.at(name) - tensor).abs().max(),
+                     scale = tensor.abs().max() + 1e-30;
+    largest = std::max(largest, (difference / scale).item<double>());
+  }
+  return largest;
+}
+
+}  // namespace piper::nn::testing
