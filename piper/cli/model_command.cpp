@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/model/count.h>
+#include <piper/model/describe.h>
 #include <piper/model/import.h>
 #include <piper/report/table.h>
 
@@ -39,12 +40,9 @@ StateBytes state_bytes(const std::string& precision) {
 using Component = std::pair<const char*, int64_t>;
 
 std::vector<Component> components(const LayerParameters& layer) {
-  return {{"attention", layer.attention},
-          {"router", layer.router},
-          {"routed_experts", layer.routed_experts},
-          {"shared_experts", layer.shared_experts},
-          {"dense_mlp", layer.dense_mlp},
-          {"norms", layer.norms}};
+  return {{"attention", layer.attention},           {"router", layer.router},
+          {"routed_experts", layer.routed_experts}, {"shared_experts", layer.shared_experts},
+          {"dense_mlp", layer.dense_mlp},           {"norms", layer.norms}};
 }
 
 std::vector<Component> components(const model::Parameters& parameters) {
@@ -112,64 +110,39 @@ Json model_json(const Model& model, const Flags& flags) {
 }
 
 std::string share(int64_t part, int64_t whole) {
-  return format_percent(static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole)));
+  return format_percent(static_cast<double>(part) /
+                        static_cast<double>(std::max<int64_t>(1, whole)));
 }
 
 std::string short_count(int64_t count) { return format_count(static_cast<double>(count)); }
 
 void print_components(const model::Parameters& parameters) {
   report::Table table;
-  table.columns = {{"parameters"}, {"", report::Align::kRight}, {"", report::Align::kRight},
+  table.columns = {{"parameters"},
+                   {"", report::Align::kRight},
+                   {"", report::Align::kRight},
                    {"share", report::Align::kRight}};
   for (const auto& [name, count] : components(parameters))
-    if (count > 0) table.rows.push_back({name, fmt::format("{}", count), short_count(count), share(count, parameters.total())});
+    if (count > 0)
+      table.rows.push_back(
+          {name, fmt::format("{}", count), short_count(count), share(count, parameters.total())});
   fmt::print("{}\n", report::to_text(table));
 }
 
-std::string describe(const model::Attention& a) {
-  const std::string window = a.window > 0 ? fmt::format(", {} {}", a.chunked ? "chunk" : "window", a.window) : "";
-  switch (a.kind) {
-    case model::AttentionKind::kGrouped:
-      return fmt::format("{} heads of {}, {} kv{}", a.num_heads, a.head_dim, a.num_kv_heads, window);
-    case model::AttentionKind::kLatent:
-      return fmt::format("{} heads, latent rank {}{}", a.num_heads, a.latent.key_value_rank,
-                         a.latent.index_heads > 0 ? ", indexed" : "");
-    case model::AttentionKind::kGatedDelta:
-      return fmt::format("gated delta, {} heads of {}", a.delta.value_heads, a.delta.value_head_dim);
-  }
-  return "";
-}
-
-std::string describe(const model::FeedForward& f) {
-  if (!f.is_moe()) return fmt::format("dense {}", f.ffn);
-  return fmt::format("{} experts of {}, top {}{}{}", f.num_experts, f.ffn, f.top_k,
-                     f.shared_ffn > 0 ? fmt::format(", shared {}", f.shared_ffn) : "",
-                     f.parallel_dense_ffn > 0 ? fmt::format(", dense {} beside", f.parallel_dense_ffn) : "");
-}
-
-// Runs of equal layers are one row; a pattern that repeats (full, sliding, full, ...) is one row a kind of layer.
+// Equal layers are one row.
 void print_layers(const Model& model, const model::Parameters& parameters) {
-  std::vector<std::pair<size_t, std::vector<size_t>>> kinds;  // first layer of the kind, all of its layers
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const auto same = std::find_if(kinds.begin(), kinds.end(),
-                                   [&](const auto& kind) { return model.layers[kind.first] == model.layers[i]; });
-    if (same == kinds.end()) kinds.push_back({i, {i}});
-    else same->second.push_back(i);
-  }
   report::Table table;
-  table.columns = {{"layers", report::Align::kLeft, 24}, {"", report::Align::kRight}, {"attention"}, {"feed-forward"},
+  table.columns = {{"layers", report::Align::kLeft, 24},
+                   {"", report::Align::kRight},
+                   {"attention"},
+                   {"feed-forward"},
                    {"each", report::Align::kRight}};
-  for (const auto& [first, layers] : kinds) {
-    std::string range;
-    for (size_t i = 0; i < layers.size();) {
-      size_t end = i;
-      while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
-      range += (range.empty() ? "" : ", ") +
-               (end == i ? fmt::format("{}", layers[i]) : fmt::format("{}-{}", layers[i], layers[end]));
-      i = end + 1;
-    }
-    table.rows.push_back({range, fmt::format("x{}", layers.size()), describe(model.layers[first].attention),
-                          describe(model.layers[first].feed_forward), short_count(parameters.layers[first].total())});
+  for (const model::LayerKind& kind : model::layer_kinds(model)) {
+    const size_t first = kind.layers.front();
+    table.rows.push_back({kind.range(), fmt::format("x{}", kind.layers.size()),
+                          model::describe(model.layers[first].attention),
+                          model::describe(model.layers[first].feed_forward),
+                          short_count(parameters.layers[first].total())});
   }
   fmt::print("{}\n", report::to_text(table));
 }
@@ -184,49 +157,63 @@ void print_model(const Model& model, const Flags& flags) {
   const model::Parameters parameters = model::count_parameters(model);
   const int64_t total = parameters.total();
   fmt::print("{}{}: {} layers, hidden {}, vocabulary {}{}\n", model.name,
-             model.family.empty() ? "" : " (" + model.family + ")", model.num_layers(), model.hidden, model.vocabulary,
-             model.tied_embeddings ? ", tied embeddings" : "");
-  fmt::print("{} parameters ({}), {} active a token ({} without the embedding)\n\n", total, short_count(total),
-             short_count(model::active_parameters(model)), short_count(model::active_parameters(model, false)));
+             model.family.empty() ? "" : " (" + model.family + ")", model.num_layers(),
+             model.hidden, model.vocabulary, model.tied_embeddings ? ", tied embeddings" : "");
+  fmt::print("{} parameters ({}), {} active a token ({} without the embedding)\n\n", total,
+             short_count(total), short_count(model::active_parameters(model)),
+             short_count(model::active_parameters(model, false)));
   print_components(parameters);
   print_layers(model, parameters);
   if (parameters.next_token_layers > 0)
-    fmt::print("{} next-token layer{} of {} more, not part of the total\n", model.num_next_token_layers,
-               model.num_next_token_layers == 1 ? "" : "s", short_count(parameters.next_token_layers));
+    fmt::print("{} next-token layer{} of {} more, not part of the total\n",
+               model.num_next_token_layers, model.num_next_token_layers == 1 ? "" : "s",
+               short_count(parameters.next_token_layers));
   const model::TokenFlops flops = model::token_flops(model, flags.sequence);
-  fmt::print("FLOPs a token at sequence {}: forward {}, backward {}\n", flags.sequence, format_count(flops.forward()),
-             format_count(flops.backward()));
+  fmt::print("FLOPs a token at sequence {}: forward {}, backward {}\n", flags.sequence,
+             format_count(flops.forward()), format_count(flops.backward()));
   const StateBytes bytes = state_bytes(flags.precision);
-  const auto size = [&](int64_t each) { return format_bytes(static_cast<double>(total) * static_cast<double>(each)); };
-  fmt::print("{}: weights {}, gradients {}, optimizer (Adam) {}\n", flags.precision, size(bytes.weight),
-             size(bytes.gradient), size(bytes.optimizer));
+  const auto size = [&](int64_t each) {
+    return format_bytes(static_cast<double>(total) * static_cast<double>(each));
+  };
+  fmt::print("{}: weights {}, gradients {}, optimizer (Adam) {}\n", flags.precision,
+             size(bytes.weight), size(bytes.gradient), size(bytes.optimizer));
   print_notes(model);
 }
 
 int print_list(const Flags& flags) {
   Json list = Json::array();
   report::Table table;
-  table.columns = {{"model"}, {"total", report::Align::kRight}, {"active", report::Align::kRight},
-                   {"layers", report::Align::kRight}, {"experts", report::Align::kRight},
+  table.columns = {{"model"},
+                   {"total", report::Align::kRight},
+                   {"active", report::Align::kRight},
+                   {"layers", report::Align::kRight},
+                   {"experts", report::Align::kRight},
                    {"top-k", report::Align::kRight}};
   for (const std::string& name : model::builtin_models()) {
     const Model model = model::load_model(name);
-    const int64_t total = model::count_parameters(model).total(), active = model::active_parameters(model);
+    const int64_t total = model::count_parameters(model).total(),
+                  active = model::active_parameters(model);
     list.push_back({{"name", name}, {"total", total}, {"active", active}});
-    table.rows.push_back({name, short_count(total), short_count(active), fmt::format("{}", model.num_layers()),
-                          fmt::format("{}", model.num_experts()), fmt::format("{}", model.top_k())});
+    table.rows.push_back(
+        {name, short_count(total), short_count(active), fmt::format("{}", model.num_layers()),
+         fmt::format("{}", model.num_experts()), fmt::format("{}", model.top_k())});
   }
-  if (flags.json) fmt::print("{}\n", Json{{"models", std::move(list)}}.dump(2));
-  else fmt::print("{}", report::to_text(table));
+  if (flags.json)
+    fmt::print("{}\n", Json{{"models", std::move(list)}}.dump(2));
+  else
+    fmt::print("{}", report::to_text(table));
   return 0;
 }
 
 int run(const Flags& flags) {
   if (flags.list) return print_list(flags);
-  if (flags.model.empty()) throw InvalidInput("which model? name a config.json or a built-in (piper model --list)");
+  if (flags.model.empty())
+    throw InvalidInput("which model? name a config.json or a built-in (piper model --list)");
   const Model model = model::load_model(flags.model);
-  if (flags.json) fmt::print("{}\n", model_json(model, flags).dump(2));
-  else print_model(model, flags);
+  if (flags.json)
+    fmt::print("{}\n", model_json(model, flags).dump(2));
+  else
+    print_model(model, flags);
   return 0;
 }
 
@@ -234,7 +221,8 @@ int run(const Flags& flags) {
 
 Run add_model(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("model", flags->model, "A config.json, a folder holding one, or a built-in name");
+  command.add_option("model", flags->model,
+                     "A config.json, a folder holding one, or a built-in name");
   command.add_flag("--list", flags->list, "List the built-in models");
   command.add_option("--sequence", flags->sequence, "Sequence length in tokens, for the FLOPs")
       ->capture_default_str()

@@ -21,17 +21,50 @@ std::string lower(std::string text) {
 std::string name_of(const std::filesystem::path& path) {
   std::string name = path.filename().string();
   if (name == "config.json") {
-    const std::string folder = std::filesystem::absolute(path).lexically_normal().parent_path().filename().string();
+    const std::string folder =
+        std::filesystem::absolute(path).lexically_normal().parent_path().filename().string();
     return folder.empty() ? name : folder;
   }
   for (const std::string_view ending : {".config.json", ".json"})
-    if (name.size() > ending.size() && name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+    if (name.size() > ending.size() && name.ends_with(ending))
+      return name.substr(0, name.size() - ending.size());
   return name;
 }
 
 bool looks_like_a_path(const std::string& text) {
   std::error_code error;
-  return text.find('/') != std::string::npos || text.ends_with(".json") || std::filesystem::exists(text, error);
+  return text.find('/') != std::string::npos || text.ends_with(".json") ||
+         std::filesystem::exists(text, error);
+}
+
+struct Document {
+  Json config;
+  std::string source;  // for messages
+  std::string name;
+};
+
+Document find_document(const std::string& name_or_path) {
+  const std::string wanted = lower(name_or_path);
+  for (const EmbeddedFile& file : embedded::models()) {
+    if (file.name != wanted) continue;
+    const std::string source = fmt::format("built-in model {}", file.name);
+    return {parse_json(file.text, source), source, std::string(file.name)};
+  }
+  if (looks_like_a_path(name_or_path)) {
+    std::filesystem::path path = name_or_path;
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) path /= "config.json";
+    if (!std::filesystem::exists(path, error))
+      throw InvalidInput(fmt::format(
+          "{}: no such file; allowed: a config.json, a folder holding one, or a built-in "
+          "model (piper model --list)",
+          path.string()));
+    return {read_json_file(path), path.string(), name_of(path)};
+  }
+  const std::vector<std::string> names = builtin_models();
+  throw InvalidInput(fmt::format(
+      "model '{}' is not known; allowed: a config.json, a folder holding one, or one of {}{}",
+      name_or_path, fmt::join(names, ", "), did_you_mean(wanted, names)));
 }
 
 }  // namespace
@@ -43,26 +76,13 @@ std::vector<std::string> builtin_models() {
   return names;
 }
 
+Json load_config(const std::string& name_or_path) { return find_document(name_or_path).config; }
+
 Model load_model(const std::string& name_or_path) {
-  const std::string wanted = lower(name_or_path);
-  for (const EmbeddedFile& file : embedded::models()) {
-    if (file.name != wanted) continue;
-    const std::string source = fmt::format("built-in model {}", file.name);
-    Model model = import_config(parse_json(file.text, source), source);
-    model.name = file.name;
-    return model;
-  }
-  if (looks_like_a_path(name_or_path)) {
-    std::filesystem::path path = name_or_path;
-    std::error_code error;
-    if (std::filesystem::is_directory(path, error)) path /= "config.json";
-    Model model = import_config(read_json_file(path), path.string());
-    model.name = name_of(path);
-    return model;
-  }
-  const std::vector<std::string> names = builtin_models();
-  throw InvalidInput(fmt::format("model '{}' is not known; allowed: a config.json, a folder holding one, or one of {}{}",
-                                 name_or_path, fmt::join(names, ", "), did_you_mean(wanted, names)));
+  const Document document = find_document(name_or_path);
+  Model model = import_config(document.config, document.source);
+  model.name = document.name;
+  return model;
 }
 
 }  // namespace piper::model

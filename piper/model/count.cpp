@@ -21,7 +21,8 @@ int64_t grouped_parameters(int64_t hidden, const Attention& a) {
   const int64_t key = a.num_kv_heads * a.head_dim;
   const int64_t weights = hidden * (query * (a.output_gate ? 3 : 2) + 2 * key);
   const int64_t biases = (a.query_bias ? query : 0) + (a.gate_bias ? query : 0) +
-                         (a.key_bias ? key : 0) + (a.value_bias ? key : 0) + (a.output_bias ? hidden : 0);
+                         (a.key_bias ? key : 0) + (a.value_bias ? key : 0) +
+                         (a.output_bias ? hidden : 0);
   return weights + biases + (a.sinks ? a.num_heads : 0) + qk_norm_parameters(a);
 }
 

@@ -14,7 +14,8 @@ constexpr auto kSigmoid = Score::kSigmoid;
 
 // What DeepSeek-V3 and its descendants share.
 constexpr FamilyTraits sigmoid_router(std::string_view model_type) {
-  return {.model_type = model_type, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true};
+  return {
+      .model_type = model_type, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true};
 }
 
 constexpr FamilyTraits sparse_attention(std::string_view model_type) {
@@ -23,6 +24,7 @@ constexpr FamilyTraits sparse_attention(std::string_view model_type) {
   return traits;
 }
 
+// clang-format off
 constexpr FamilyTraits kFamilies[] = {
     // --- mixtures ---
     {.model_type = "mixtral", .normalise_top_k = true, .auxiliary = 0.001, .rope_theta = 1e6},
@@ -103,7 +105,8 @@ constexpr FamilyTraits kFamilies[] = {
      .head_bias = true, .rope_partial = 0.5},
     {.model_type = "starcoder2", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
      .tied = true},
-    {.model_type = "stablelm", .bias_when_asked = kQkv, .qk_norm = kFull, .qk_norm_by_key = true, .norm_bias = true, .rope_partial = 0.25},
+    {.model_type = "stablelm", .bias_when_asked = kQkv, .qk_norm = kFull, .qk_norm_by_key = true, .norm_bias = true,
+     .parallel_shares_norm = true, .rope_partial = 0.25},
     {.model_type = "cohere", .qk_norm = kFull, .qk_norm_by_key = true, .num_norms = 1, .tied = true},
     {.model_type = "cohere2", .num_norms = 1, .tied = true},
     {.model_type = "granite"},
@@ -125,6 +128,7 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "gpt_neox", .bias_default = kAll, .norm_bias = true, .num_matrices = 2, .mlp_bias = true,
      .rope_partial = 0.25},
 };
+// clang-format on
 
 struct RefusedFamily {
   std::string_view model_type;

@@ -21,28 +21,30 @@ struct FamilyTraits {
   Biases bias_default = Biases::kNone;    // without the key
   bool bias_fixed = false;                // attention_bias is not read
   QkNorm qk_norm = QkNorm::kNone;
-  bool qk_norm_by_key = false;            // only when use_qk_norm / qk_layernorm says so
-  bool qk_norm_key_default = false;       // ... and its value when absent
-  int64_t head_dim = 0;                   // when the key is absent; 0 = hidden / heads
+  bool qk_norm_by_key = false;       // only when use_qk_norm / qk_layernorm says so
+  bool qk_norm_key_default = false;  // ... and its value when absent
+  int64_t head_dim = 0;              // when the key is absent; 0 = hidden / heads
   bool output_gate = false;
-  bool gate_without_bias = false;         // ... even where queries have one
+  bool gate_without_bias = false;  // ... even where queries have one
   bool sinks = false;
-  bool chunked_without_nope = false;      // Llama 4: layers with positions attend in chunks, every fourth has none
-  bool windows_alternate = false;         // Gemma 2: without layer_types, even layers slide
+  bool chunked_without_nope =
+      false;  // Llama 4: layers with positions attend in chunks, every fourth has none
+  bool windows_alternate = false;  // Gemma 2: without layer_types, even layers slide
 
   // --- the block ---
-  int64_t num_norms = 2;                  // weighted norms of the residual stream a layer
-  int64_t extra_mixture_norms = 0;        // ... and as many more in a mixture layer
-  bool norm_bias = false;                 // LayerNorm with bias
+  int64_t num_norms = 2;              // weighted norms of the residual stream a layer
+  int64_t extra_mixture_norms = 0;    // ... and as many more in a mixture layer
+  bool norm_bias = false;             // LayerNorm with bias
+  bool parallel_shares_norm = false;  // use_parallel_residual leaves one norm a layer
   bool final_norm = true;
-  int64_t num_matrices = 3;               // 3 gate, up, down; 2 up, down
-  bool mlp_bias = false;                  // when the key is absent
-  bool mlp_bias_fixed = false;            // mlp_bias is not read
-  bool tied = false;                      // when the key is absent
+  int64_t num_matrices = 3;     // 3 gate, up, down; 2 up, down
+  bool mlp_bias = false;        // when the key is absent
+  bool mlp_bias_fixed = false;  // mlp_bias is not read
+  bool tied = false;            // when the key is absent
   bool head_bias = false;
   bool head_bias_follows_use_bias = false;
   bool learned_positions = false;
-  int64_t ffn_over_hidden = 0;            // feed-forward width when the key is absent, in units of hidden
+  int64_t ffn_over_hidden = 0;  // feed-forward width when the key is absent, in units of hidden
 
   // --- mixture ---
   bool normalise_top_k = false;
@@ -52,19 +54,20 @@ struct FamilyTraits {
   bool router_bias = false;
   bool expert_bias = false;
   bool shared_gate = false;
-  int64_t shared_experts = 0;             // when no key says how many
-  double auxiliary = 0.0;                 // router_aux_loss_coef when the key is absent
-  int64_t parallel_dense_over_hidden = 0; // Arctic: a dense MLP beside the mixture, in units of hidden
+  int64_t shared_experts = 0;  // when no key says how many
+  double auxiliary = 0.0;      // router_aux_loss_coef when the key is absent
+  int64_t parallel_dense_over_hidden =
+      0;  // Arctic: a dense MLP beside the mixture, in units of hidden
 
   // --- positions ---
-  double rope_theta = 10000.0;            // when the key is absent
+  double rope_theta = 10000.0;  // when the key is absent
   double rope_partial = 1.0;
 };
 
 struct Family {
   FamilyTraits traits;
-  bool known = false;       // false: traits are the commonest ones
-  std::string refused;      // why models of this type cannot be described; "" = they can
+  bool known = false;   // false: traits are the commonest ones
+  std::string refused;  // why models of this type cannot be described; "" = they can
 };
 
 // `model_type` as written; a "_text" at its end does not matter.

@@ -24,19 +24,24 @@ void add_grouped(double hidden, const Attention& a, int64_t sequence, TokenFlops
 void add_latent(double hidden, const Attention& a, int64_t sequence, TokenFlops& out) {
   const LatentAttention& l = a.latent;
   const auto heads = static_cast<double>(a.num_heads);
-  const auto rank = static_cast<double>(l.query_rank), key_rank = static_cast<double>(l.key_value_rank);
+  const auto rank = static_cast<double>(l.query_rank),
+             key_rank = static_cast<double>(l.key_value_rank);
   const auto query_dim = static_cast<double>(l.nope_head_dim + l.rope_head_dim);
   const auto value_dim = static_cast<double>(l.value_head_dim);
-  const double query = rank > 0 ? hidden * rank + rank * heads * query_dim : hidden * heads * query_dim;
+  const double query =
+      rank > 0 ? hidden * rank + rank * heads * query_dim : hidden * heads * query_dim;
   const double key_value = hidden * (key_rank + static_cast<double>(l.rope_head_dim)) +
                            key_rank * heads * (static_cast<double>(l.nope_head_dim) + value_dim);
   out.attention_projections += 2 * (query + key_value + heads * value_dim * hidden);
   // The indexer scores every earlier position; attention itself then sees the top ones only.
   const int64_t span = l.index_heads > 0 ? l.index_top_k : a.window;
-  out.attention_scores += 2 * heads * (query_dim + value_dim) * mean_context(sequence, span, a.chunked);
+  out.attention_scores +=
+      2 * heads * (query_dim + value_dim) * mean_context(sequence, span, a.chunked);
   if (l.index_heads == 0) return;
-  const auto index_heads = static_cast<double>(l.index_heads), index_dim = static_cast<double>(l.index_head_dim);
-  out.attention_projections += 2 * (rank * index_heads * index_dim + hidden * (index_dim + index_heads));
+  const auto index_heads = static_cast<double>(l.index_heads),
+             index_dim = static_cast<double>(l.index_head_dim);
+  out.attention_projections +=
+      2 * (rank * index_heads * index_dim + hidden * (index_dim + index_heads));
   out.attention_scores += 2 * index_heads * index_dim * mean_context(sequence, 0, false);
 }
 
@@ -45,7 +50,8 @@ void add_latent(double hidden, const Attention& a, int64_t sequence, TokenFlops&
 void add_gated_delta(double hidden, const GatedDeltaAttention& g, TokenFlops& out) {
   const auto key = static_cast<double>(g.key_heads * g.key_head_dim);
   const auto value = static_cast<double>(g.value_heads * g.value_head_dim);
-  out.attention_projections += 2 * hidden * (2 * key + 3 * value + 2 * static_cast<double>(g.value_heads));
+  out.attention_projections +=
+      2 * hidden * (2 * key + 3 * value + 2 * static_cast<double>(g.value_heads));
   out.attention_scores += 2 * 3 * value * static_cast<double>(g.key_head_dim) +
                           2 * static_cast<double>(g.conv_kernel) * (2 * key + value);
 }
@@ -67,7 +73,9 @@ TokenFlops layer_token_flops(const Model& model, const Layer& layer, int64_t seq
       break;
   }
   const FeedForward& f = layer.feed_forward;
-  const auto mlp = [&](int64_t matrices, int64_t ffn) { return 2 * static_cast<double>(matrices * ffn) * hidden; };
+  const auto mlp = [&](int64_t matrices, int64_t ffn) {
+    return 2 * static_cast<double>(matrices * ffn) * hidden;
+  };
   if (!f.is_moe()) {
     out.dense_mlp = mlp(f.num_matrices, f.ffn);
     return out;

@@ -1,8 +1,7 @@
-#include <piper/model/import.h>
-
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/model/count.h>
+#include <piper/model/import.h>
 #include <piper/model/import_parts.h>
 
 namespace piper::model {
@@ -17,14 +16,18 @@ void import_ties(Import& in) {
   if (!tied) tied = outer;
   in.model.tied_embeddings = tied.value_or(in.family.tied);
   if (!tied && !in.known_family)
-    in.model.assumptions.push_back("tie_word_embeddings is not given: embedding and head are counted apart");
-  in.model.lm_head_bias = in.keys.boolean({"lm_head_bias"}).value_or(
-      in.family.head_bias_follows_use_bias ? in.keys.boolean({"use_bias"}).value_or(false) : in.family.head_bias);
+    in.model.assumptions.push_back(
+        "tie_word_embeddings is not given: embedding and head are counted apart");
+  in.model.lm_head_bias = in.keys.boolean({"lm_head_bias"})
+                              .value_or(in.family.head_bias_follows_use_bias
+                                            ? in.keys.boolean({"use_bias"}).value_or(false)
+                                            : in.family.head_bias);
 }
 
 void import_norms(Import& in) {
-  static constexpr Spellings kEpsilon = {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
-                                  "layernorm_epsilon", "layer_norm_rms_epsilon"};
+  static constexpr Spellings kEpsilon = {
+      "rms_norm_eps", "layer_norm_eps",    "layer_norm_epsilon",    "norm_eps",
+      "norm_epsilon", "layernorm_epsilon", "layer_norm_rms_epsilon"};
   const auto epsilon = in.keys.number(kEpsilon, 0.0, 1.0);
   in.model.norm_epsilon = epsilon.value_or(1e-6);
   if (!epsilon) in.model.assumptions.push_back("no epsilon of the norms is given: 1e-6");
@@ -32,17 +35,21 @@ void import_norms(Import& in) {
   in.model.final_norm = in.family.final_norm;
   int64_t num_norms = in.family.num_norms;
   // One norm feeds attention and feed-forward when they run side by side (StableLM).
-  if (in.keys.boolean({"use_parallel_residual"}).value_or(false) && in.family.model_type != "gpt_neox") num_norms = 1;
+  if (in.keys.boolean({"use_parallel_residual"}).value_or(false) && in.family.parallel_shares_norm)
+    num_norms = 1;
   if (in.keys.boolean({"use_post_norm"}).value_or(false)) num_norms += 2;
   for (Layer& layer : in.model.layers)
     layer.num_norms = num_norms + (layer.feed_forward.is_moe() ? in.family.extra_mixture_norms : 0);
 }
 
 void import_rest(Import& in) {
-  in.model.initializer_range = in.keys.number({"initializer_range", "init_std"}, 0.0, 1e3).value_or(0.02);
+  in.model.initializer_range =
+      in.keys.number({"initializer_range", "init_std"}, 0.0, 1e3).value_or(0.02);
   in.model.num_next_token_layers =
-      in.keys.integer({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers"}, 0, 64).value_or(0);
-  const auto activation = in.keys.text({"hidden_act", "hidden_activation", "activation_function", "act_fn"});
+      in.keys.integer({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers"}, 0, 64)
+          .value_or(0);
+  const auto activation =
+      in.keys.text({"hidden_act", "hidden_activation", "activation_function", "act_fn"});
   in.model.activation = activation.value_or("silu");
 }
 
@@ -54,8 +61,10 @@ void import_own_keys(Import& in) {
   in.model.source = reader.text("source", "");
   if (const Json* assumed = reader.array("assumed"))
     for (const Json& line : *assumed) {
-      if (line.is_string()) in.model.assumptions.push_back(line.get<std::string>());
-      else reader.problem("assumed", "holds " + quote(line) + "; allowed: strings");
+      if (line.is_string())
+        in.model.assumptions.push_back(line.get<std::string>());
+      else
+        reader.problem("assumed", "holds " + quote(line) + "; allowed: strings");
     }
   const int64_t expert_matrices = reader.integer("matrices_per_expert", 2, 3, 0);
   const int64_t dense_matrices = reader.integer("matrices_per_dense_mlp", 2, 3, 0);
@@ -81,11 +90,13 @@ void check_size(const Model& model, Problems* problems) {
     const auto head_dims = static_cast<double>(a.head_dim + a.latent.value_head_dim);
     const auto delta = static_cast<double>(a.delta.key_heads * a.delta.key_head_dim) +
                        static_cast<double>(a.delta.value_heads * a.delta.value_head_dim);
-    total += 4 * hidden * (experts * static_cast<double>(f.ffn) + static_cast<double>(f.shared_ffn) + 2 * delta);
+    total += 4 * hidden *
+             (experts * static_cast<double>(f.ffn) + static_cast<double>(f.shared_ffn) + 2 * delta);
     total += 4 * (hidden + ranks) * static_cast<double>(a.num_heads) * head_dims;
   }
   if (total > 1e17)
-    problems->add(fmt::format("describes a model of about {:.1e} parameters; allowed: at most 1e17", total));
+    problems->add(
+        fmt::format("describes a model of about {:.1e} parameters; allowed: at most 1e17", total));
 }
 
 FamilyTraits traits_of(Keys& keys, Problems* problems, Model& model, bool& known) {
@@ -94,13 +105,14 @@ FamilyTraits traits_of(Keys& keys, Problems* problems, Model& model, bool& known
   const Family family = find_family(model.family);
   known = family.known;
   if (!family.refused.empty())
-    problems->add(keys.path({"model_type"}),
-                  fmt::format("is '{}', which Piper cannot describe: {}", model.family, family.refused));
+    problems->add(keys.path({"model_type"}), fmt::format("is '{}', which Piper cannot describe: {}",
+                                                         model.family, family.refused));
   keys.ignore("model_type");
-  if (!type) model.assumptions.push_back("no model_type is given: shapes follow the other keys alone");
+  if (!type)
+    model.assumptions.push_back("no model_type is given: shapes follow the other keys alone");
   else if (!known)
-    model.assumptions.push_back(fmt::format("model_type '{}' is not known: shapes follow the other keys alone",
-                                            model.family));
+    model.assumptions.push_back(fmt::format(
+        "model_type '{}' is not known: shapes follow the other keys alone", model.family));
   return family.traits;
 }
 
@@ -123,6 +135,7 @@ Model import_config(const Json& config, const std::string& source) {
   model.hidden = keys.required_integer(kHidden, 1, kMaxHidden);
   model.vocabulary = keys.required_integer({"vocab_size", "n_vocab"}, 1, kMaxFfn);
   model.layers.resize(static_cast<size_t>(keys.required_integer(kLayers, 1, kMaxLayers)));
+  if (!keys.sound(kLayers, 1, kMaxLayers)) keys.forget_layers();
   Import in{keys, traits, known, model};
   import_attention(in);
   import_windows(in);

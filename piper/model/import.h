@@ -15,8 +15,11 @@ namespace piper::model {
 Model import_config(const Json& config, const std::string& source);
 
 // A path to a config.json, a folder holding one, or a built-in name ("mixtral-8x7b"; case does not matter).
-// Throws InvalidInput (unknown name: with a suggestion), IoError.
+// Throws InvalidInput (unknown name: with a suggestion; no such file), IoError (a file that cannot be read).
 Model load_model(const std::string& name_or_path);
+
+// The document that load_model() reads, as it is.
+Json load_config(const std::string& name_or_path);
 
 // Names of the built-in models, sorted (the files of configs/models).
 std::vector<std::string> builtin_models();

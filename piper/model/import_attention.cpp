@@ -24,9 +24,13 @@ QkNorm import_qk_norm(Import& in) {
   static constexpr Spellings kAsked = {"use_qk_norm", "qk_layernorm"};
   if (const auto asked = in.keys.boolean(kAsked)) {
     if (*asked && in.family.norm_bias && in.family.qk_norm == QkNorm::kNone)
-      in.keys.problem(kAsked, "is true; it adds norms with biases to queries and keys, which are not supported");
+      in.keys.problem(
+          kAsked,
+          "is true; it adds norms with biases to queries and keys, which are not supported");
     // A family that the table does not know normalises a head, as most do.
-    return !*asked ? QkNorm::kNone : in.family.qk_norm != QkNorm::kNone ? in.family.qk_norm : QkNorm::kPerHead;
+    return !*asked                              ? QkNorm::kNone
+           : in.family.qk_norm != QkNorm::kNone ? in.family.qk_norm
+                                                : QkNorm::kPerHead;
   }
   const bool on = !in.family.qk_norm_by_key || in.family.qk_norm_key_default;
   return on ? in.family.qk_norm : QkNorm::kNone;
@@ -34,24 +38,28 @@ QkNorm import_qk_norm(Import& in) {
 
 int64_t import_head_dim(Import& in, int64_t num_heads) {
   Keys& keys = in.keys;
-  if (const auto dim = keys.integer({"head_dim", "kv_channels", "attention_head_dim"}, 1, kMaxHeadDim)) return *dim;
+  if (const auto dim =
+          keys.integer({"head_dim", "kv_channels", "attention_head_dim"}, 1, kMaxHeadDim))
+    return *dim;
   if (in.family.head_dim > 0) return in.family.head_dim;
   if (in.model.hidden % num_heads != 0)
-    keys.problem({"num_attention_heads", "n_head", "n_heads", "num_heads"},
-                 fmt::format("is {}; allowed: a divisor of the hidden size {}, unless head_dim is given", num_heads,
-                             in.model.hidden));
+    keys.problem(
+        {"num_attention_heads", "n_head", "n_heads", "num_heads"},
+        fmt::format("is {}; allowed: a divisor of the hidden size {}, unless head_dim is given",
+                    num_heads, in.model.hidden));
   return in.model.hidden / num_heads;
 }
 
 Attention import_grouped(Import& in) {
   static constexpr Spellings kHeads = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
-  static constexpr Spellings kKvHeads = {"num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "kv_n_heads"};
+  static constexpr Spellings kKvHeads = {"num_key_value_heads", "num_kv_heads", "n_kv_heads",
+                                         "n_head_kv", "kv_n_heads"};
   Attention a;
   a.num_heads = in.keys.required_integer(kHeads, 1, kMaxHeads);
   a.num_kv_heads = in.keys.integer(kKvHeads, 1, kMaxHeads).value_or(a.num_heads);
   if (a.num_heads % a.num_kv_heads != 0)
-    in.keys.problem(kKvHeads, fmt::format("is {}; allowed: a divisor of the {} attention heads", a.num_kv_heads,
-                                          a.num_heads));
+    in.keys.problem(kKvHeads, fmt::format("is {}; allowed: a divisor of the {} attention heads",
+                                          a.num_kv_heads, a.num_heads));
   a.sinks = in.family.sinks;
   a.output_gate = in.keys.boolean({"attn_output_gate"}).value_or(in.family.output_gate);
   import_biases(in, a);
@@ -70,12 +78,15 @@ LatentAttention import_latent(Import& in) {
   if (l.index_heads > 0) {
     l.index_head_dim = keys.required_integer({"index_head_dim"}, 1, kMaxHeadDim);
     l.index_top_k = keys.required_integer({"index_topk"}, 1, kMaxPositions);
-    if (l.query_rank == 0) keys.problem({"index_n_heads"}, "needs q_lora_rank, whose output the indexer reads");
+    if (l.query_rank == 0)
+      keys.problem({"index_n_heads"}, "needs q_lora_rank, whose output the indexer reads");
   }
-  const std::vector<std::string> indexers = keys.texts_by_layer({"indexer_types"}, in.model.num_layers());
+  const std::vector<std::string> indexers =
+      keys.texts_by_layer({"indexer_types"}, in.model.num_layers());
   for (const std::string& type : indexers)
     if (type != "full") {
-      keys.problem({"indexer_types"}, fmt::format("holds '{}'; allowed: full (an indexer in every layer)", type));
+      keys.problem({"indexer_types"},
+                   fmt::format("holds '{}'; allowed: full (an indexer in every layer)", type));
       break;
     }
   // Written by transformers, implied by the others.
@@ -92,8 +103,9 @@ GatedDeltaAttention import_gated_delta(Import& in) {
   g.value_head_dim = keys.required_integer({"linear_value_head_dim"}, 1, kMaxHeadDim);
   g.conv_kernel = keys.required_integer({"linear_conv_kernel_dim"}, 1, 1024);
   if (g.value_heads % g.key_heads != 0)
-    keys.problem({"linear_num_value_heads"},
-                 fmt::format("is {}; allowed: a multiple of the {} key heads", g.value_heads, g.key_heads));
+    keys.problem(
+        {"linear_num_value_heads"},
+        fmt::format("is {}; allowed: a multiple of the {} key heads", g.value_heads, g.key_heads));
   return g;
 }
 
@@ -111,17 +123,20 @@ void import_attention(Import& in) {
     a.head_dim = import_head_dim(in, a.num_heads);
     const auto value_dim = in.keys.integer({"v_head_dim"}, 1, kMaxHeadDim);
     if (value_dim && *value_dim != a.head_dim)
-      in.keys.problem({"v_head_dim"}, fmt::format("is {}; allowed: head_dim ({}): unequal head sizes are supported "
-                                                  "in latent attention only",
-                                                  *value_dim, a.head_dim));
+      in.keys.problem({"v_head_dim"},
+                      fmt::format("is {}; allowed: head_dim ({}): unequal head sizes are supported "
+                                  "in latent attention only",
+                                  *value_dim, a.head_dim));
   }
   for (Layer& layer : in.model.layers) layer.attention = a;
   if (in.keys.has({"linear_num_value_heads"})) {
     const GatedDeltaAttention delta = import_gated_delta(in);
     const auto interval = in.keys.integer({"full_attention_interval"}, 1, kMaxLayers);
-    const std::vector<std::string> types = in.keys.texts_by_layer({"layer_types"}, in.model.num_layers());
+    const std::vector<std::string> types =
+        in.keys.texts_by_layer({"layer_types"}, in.model.num_layers());
     if (!interval && types.empty())
-      in.keys.problem({"layer_types"}, "is missing; allowed: the kind of each layer, or full_attention_interval");
+      in.keys.problem({"layer_types"},
+                      "is missing; allowed: the kind of each layer, or full_attention_interval");
     for (size_t i = 0; i < in.model.layers.size(); ++i) {
       const bool linear = !types.empty() ? types[i] == "linear_attention"
                                          : static_cast<int64_t>(i + 1) % interval.value_or(1) != 0;

@@ -7,13 +7,15 @@
 namespace piper::model {
 namespace {
 
-constexpr Spellings kExperts = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
-                                "num_routed_experts", "n_experts"};
-constexpr Spellings kTopK = {"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk",
-                             "moe_top_k", "moe_k", "top_k_experts", "num_selected_experts"};
+constexpr Spellings kExperts = {"num_local_experts", "num_experts",        "n_routed_experts",
+                                "moe_num_experts",   "num_routed_experts", "n_experts"};
+constexpr Spellings kTopK = {"num_experts_per_tok", "num_experts_per_token",
+                             "experts_per_token",   "moe_topk",
+                             "moe_top_k",           "moe_k",
+                             "top_k_experts",       "num_selected_experts"};
 constexpr Spellings kFfn = {"intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size"};
-constexpr Spellings kExpertFfn = {"moe_intermediate_size", "moe_ffn_hidden_size", "expert_intermediate_size",
-                                  "expert_ffn_hidden_size"};
+constexpr Spellings kExpertFfn = {"moe_intermediate_size", "moe_ffn_hidden_size",
+                                  "expert_intermediate_size", "expert_ffn_hidden_size"};
 constexpr Spellings kGroups = {"n_group", "num_expert_groups", "num_expert_group"};
 constexpr Spellings kTopGroups = {"topk_group", "num_limited_groups", "limited_expert_groups"};
 
@@ -45,22 +47,25 @@ ByLayer expert_widths(Import& in) {
 ByLayer shared_widths(Import& in, const ByLayer& expert_ffn) {
   const int64_t num_layers = in.model.num_layers();
   ByLayer count = in.keys.integers_by_layer(
-      {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"}, 0, kMaxExperts,
-      num_layers);
-  ByLayer each = in.keys.integers_by_layer({"moe_shared_expert_intermediate_size"}, 0, kMaxFfn, num_layers);
-  const ByLayer all = in.keys.integers_by_layer({"shared_expert_intermediate_size", "shared_intermediate_size"}, 0,
-                                                kMaxFfn, num_layers);
+      {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"}, 0,
+      kMaxExperts, num_layers);
+  ByLayer each =
+      in.keys.integers_by_layer({"moe_shared_expert_intermediate_size"}, 0, kMaxFfn, num_layers);
+  const ByLayer all = in.keys.integers_by_layer(
+      {"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, kMaxFfn, num_layers);
   if (!all.empty()) return all;
-  if (each.empty()) each = expert_ffn;
-  else if (count.empty()) count.assign(each.size(), 1);
+  if (each.empty())
+    each = expert_ffn;
+  else if (count.empty())
+    count.assign(each.size(), 1);
   if (count.empty()) count.assign(each.size(), in.family.shared_experts);
   for (size_t i = 0; i < each.size(); ++i) each[i] *= count[i];
   return each;
 }
 
 Score import_score(Import& in) {
-  static constexpr Spellings kScore = {"scoring_func", "score_func", "moe_router_score_function", "expert_selection_fn",
-                                "score_function"};
+  static constexpr Spellings kScore = {"scoring_func", "score_func", "moe_router_score_function",
+                                       "expert_selection_fn", "score_function"};
   const auto text = in.keys.text(kScore);
   if (!text) return in.family.score;
   if (*text == "softmax") return Score::kSoftmax;
@@ -76,10 +81,11 @@ void import_groups(Import& in, FeedForward& moe) {
   if (method == "greedy") moe.num_groups = moe.top_groups = 1;
   if (method == "noaux_tc") moe.selection_bias = true;
   if (moe.num_experts % moe.num_groups != 0)
-    in.keys.problem(kGroups, fmt::format("is {}; allowed: a divisor of the {} experts", moe.num_groups,
-                                         moe.num_experts));
+    in.keys.problem(kGroups, fmt::format("is {}; allowed: a divisor of the {} experts",
+                                         moe.num_groups, moe.num_experts));
   if (moe.top_groups > moe.num_groups)
-    in.keys.problem(kTopGroups, fmt::format("is {}; allowed: at most the {} groups", moe.top_groups, moe.num_groups));
+    in.keys.problem(kTopGroups, fmt::format("is {}; allowed: at most the {} groups", moe.top_groups,
+                                            moe.num_groups));
 }
 
 // What the router does, the same in every mixture layer.
@@ -92,19 +98,24 @@ FeedForward import_router(Import& in) {
   moe.expert_bias = family.expert_bias;
   moe.shared_gate = family.shared_gate;
   moe.score = import_score(in);
-  moe.normalise_top_k =
-      in.keys.boolean({"norm_topk_prob", "route_norm", "moe_renormalize"}).value_or(family.normalise_top_k);
-  moe.routed_scaling = in.keys.number({"routed_scaling_factor", "route_scale", "router_scaling_factor",
-                                       "moe_routed_scaling_factor"},
-                                      0.0, 1e6).value_or(1.0);
+  moe.normalise_top_k = in.keys.boolean({"norm_topk_prob", "route_norm", "moe_renormalize"})
+                            .value_or(family.normalise_top_k);
+  moe.routed_scaling = in.keys
+                           .number({"routed_scaling_factor", "route_scale", "router_scaling_factor",
+                                    "moe_routed_scaling_factor"},
+                                   0.0, 1e6)
+                           .value_or(1.0);
   in.model.router_aux_coefficient =
-      in.keys.number({"router_aux_loss_coef", "aux_loss_alpha", "aux_loss_coef", "moe_aux_loss_coeff",
-                      "moe_loss_weight"},
-                     0.0, 1e6).value_or(family.auxiliary);
+      in.keys
+          .number({"router_aux_loss_coef", "aux_loss_alpha", "aux_loss_coef", "moe_aux_loss_coeff",
+                   "moe_loss_weight"},
+                  0.0, 1e6)
+          .value_or(family.auxiliary);
   return moe;
 }
 
-void check_top_k(Import& in, const ByLayer& experts, const ByLayer& top_k, const std::vector<bool>& moe) {
+void check_top_k(Import& in, const ByLayer& experts, const ByLayer& top_k,
+                 const std::vector<bool>& moe) {
   for (size_t i = 0; i < moe.size(); ++i) {
     if (!moe[i] || top_k[i] <= experts[i]) continue;
     in.keys.problem(kTopK, fmt::format("is {}; allowed: an integer from 1 to '{}' ({})", top_k[i],
@@ -118,7 +129,8 @@ void import_mixture(Import& in, const std::vector<bool>& is_moe) {
   const ByLayer experts = in.keys.integers_by_layer(kExperts, 1, kMaxExperts, num_layers);
   ByLayer top_k = in.keys.integers_by_layer(kTopK, 1, kMaxExperts, num_layers);
   if (top_k.empty()) top_k.assign(is_moe.size(), in.keys.required_integer(kTopK, 1, kMaxExperts));
-  check_top_k(in, experts, top_k, is_moe);
+  if (in.keys.sound(kExperts, 1, kMaxExperts) && in.keys.sound(kTopK, 1, kMaxExperts))
+    check_top_k(in, experts, top_k, is_moe);
   const ByLayer expert_ffn = expert_widths(in);
   const ByLayer shared_ffn = shared_widths(in, expert_ffn);
   FeedForward router = import_router(in);
@@ -145,7 +157,8 @@ void import_mixture(Import& in, const std::vector<bool>& is_moe) {
 
 void import_feed_forward(Import& in) {
   const bool mixture = in.keys.has(kExperts);
-  const std::vector<bool> is_moe = mixture ? mixture_layers(in) : std::vector<bool>(in.model.layers.size(), false);
+  const std::vector<bool> is_moe =
+      mixture ? mixture_layers(in) : std::vector<bool>(in.model.layers.size(), false);
   const bool some_dense = std::count(is_moe.begin(), is_moe.end(), false) > 0;
   const ByLayer widths = dense_widths(in, some_dense);
   const auto asked = in.keys.boolean({"mlp_bias", "use_mlp_bias"});
@@ -158,9 +171,11 @@ void import_feed_forward(Import& in) {
     out.num_matrices = in.family.num_matrices;
     out.bias = bias;
   }
-  if (mixture) import_mixture(in, is_moe);
+  if (mixture)
+    import_mixture(in, is_moe);
   else if (in.keys.has(kTopK))
-    in.keys.problem(kTopK, "is given without a number of experts; allowed: together with num_experts");
+    in.keys.problem(kTopK,
+                    "is given without a number of experts; allowed: together with num_experts");
 }
 
 }  // namespace piper::model

@@ -13,26 +13,30 @@ void apply_frequency(Import& in, std::vector<bool>& moe) {
   if (!in.keys.has(kKey)) return;
   const auto num_layers = static_cast<int64_t>(moe.size());
   const std::vector<int64_t> values = in.keys.integers_by_layer(kKey, 0, kMaxLayers, num_layers);
-  const bool listed = std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end() ||
-                      std::count(values.begin(), values.end(), 0) > 0;
+  const bool listed =
+      std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end() ||
+      std::count(values.begin(), values.end(), 0) > 0;
   for (size_t i = 0; i < moe.size() && i < values.size(); ++i)
     moe[i] = moe[i] && (listed ? values[i] != 0 : static_cast<int64_t>(i) % values[i] == 0);
 }
 
 // The last layer of every group of n.
 void apply_step(Import& in, std::vector<bool>& moe) {
-  const auto step = in.keys.integer({"decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval",
-                                     "moe_layer_frequency"},
+  const auto step = in.keys.integer({"decoder_sparse_step", "interleave_moe_layer_step",
+                                     "moe_layer_interval", "moe_layer_frequency"},
                                     1, kMaxLayers);
   if (!step) return;
-  for (size_t i = 0; i < moe.size(); ++i) moe[i] = moe[i] && static_cast<int64_t>(i + 1) % *step == 0;
+  for (size_t i = 0; i < moe.size(); ++i)
+    moe[i] = moe[i] && static_cast<int64_t>(i + 1) % *step == 0;
 }
 
 void apply_range(Import& in, std::vector<bool>& moe) {
   const auto num_layers = static_cast<int64_t>(moe.size());
-  const int64_t first =
-      in.keys.integer({"first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "n_dense_layers"}, 0,
-                      kMaxLayers).value_or(0);
+  const int64_t first = in.keys
+                            .integer({"first_k_dense_replace", "num_dense_layers",
+                                      "moe_layer_start_index", "n_dense_layers"},
+                                     0, kMaxLayers)
+                            .value_or(0);
   int64_t last = in.keys.integer({"moe_layer_end_index"}, -1, kMaxLayers).value_or(-1);
   if (last < 0) last = num_layers - 1;
   for (int64_t i = 0; i < num_layers; ++i)
@@ -41,12 +45,13 @@ void apply_range(Import& in, std::vector<bool>& moe) {
 
 void apply_lists(Import& in, std::vector<bool>& moe) {
   const auto num_layers = static_cast<int64_t>(moe.size());
-  for (const int64_t layer : in.keys.integers({"mlp_only_layers"}, 0, num_layers - 1))
-    moe[static_cast<size_t>(layer)] = false;
+  const int64_t last = in.keys.layers_known() ? num_layers - 1 : kMaxLayers;
+  for (const int64_t layer : in.keys.integers({"mlp_only_layers"}, 0, last))
+    if (layer < num_layers) moe[static_cast<size_t>(layer)] = false;
   if (in.keys.has({"moe_layers"})) {
     std::vector<bool> listed(moe.size(), false);
-    for (const int64_t layer : in.keys.integers({"moe_layers"}, 0, num_layers - 1))
-      listed[static_cast<size_t>(layer)] = true;
+    for (const int64_t layer : in.keys.integers({"moe_layers"}, 0, last))
+      if (layer < num_layers) listed[static_cast<size_t>(layer)] = true;
     moe = listed;
   }
   const std::vector<std::string> types = in.keys.texts_by_layer({"mlp_layer_types"}, num_layers);

@@ -25,8 +25,9 @@ constexpr int64_t kMaxFfn = 1 << 26;
 constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxPositions = int64_t{1} << 40;
 
-void import_attention(Import& in);     // import_attention.cpp
-void import_windows(Import& in);       // import_windows.cpp: layer types, spans, layers without positions
+void import_attention(Import& in);  // import_attention.cpp
+void import_windows(
+    Import& in);  // import_windows.cpp: layer types, spans, layers without positions
 void import_feed_forward(Import& in);  // import_feed_forward.cpp: widths, experts, router
 void import_positions(Import& in);     // import_positions.cpp: RoPE, learned positions
 

@@ -15,15 +15,17 @@ std::string scaling_kind(ObjectReader& rope) {
   if (kind == "su") return "longrope";
   for (const char* known : {"none", "linear", "llama3", "yarn", "dynamic", "longrope"})
     if (kind == known) return kind;
-  rope.problem(rope.has("rope_type") ? "rope_type" : "type",
-               fmt::format("is '{}'; allowed: default, linear, llama3, yarn, dynamic, longrope", kind));
+  rope.problem(
+      rope.has("rope_type") ? "rope_type" : "type",
+      fmt::format("is '{}'; allowed: default, linear, llama3, yarn, dynamic, longrope", kind));
   return "none";
 }
 
 // rope_parameters may be split by the kind of layer (Gemma 3: sliding layers have a theta of their own); the model
 // keeps the full-attention one.
 const Json& full_attention_part(const Json& rope) {
-  if (rope.contains("full_attention") && rope["full_attention"].is_object()) return rope["full_attention"];
+  if (rope.contains("full_attention") && rope["full_attention"].is_object())
+    return rope["full_attention"];
   return rope;
 }
 
@@ -38,10 +40,12 @@ void import_rope_object(Import& in, Spellings names, Rope& rope, std::optional<d
   if (reader.has("rope_theta")) {
     const double value = reader.number("rope_theta", 1.0, kMaxTheta);
     if (theta && *theta != value)
-      reader.problem("rope_theta", fmt::format("is {} but 'rope_theta' is {}; they mean the same", value, *theta));
+      reader.problem("rope_theta", fmt::format("is {} but 'rope_theta' is {}; they mean the same",
+                                               value, *theta));
     theta = value;
   }
-  if (reader.has("partial_rotary_factor") && !partial) partial = reader.number("partial_rotary_factor", 0.0, 1.0);
+  if (reader.has("partial_rotary_factor") && !partial)
+    partial = reader.number("partial_rotary_factor", 0.0, 1.0);
 }
 
 void import_rope(Import& in) {
@@ -51,7 +55,8 @@ void import_rope(Import& in) {
   import_rope_object(in, {"rope_scaling"}, rope, theta, partial);
   import_rope_object(in, {"rope_parameters"}, rope, theta, partial);
   if (const auto rotated = in.keys.integer({"rotary_dim"}, 1, kMaxHeadDim); rotated && !partial)
-    partial = static_cast<double>(*rotated) / static_cast<double>(in.model.layers.front().attention.head_dim);
+    partial = static_cast<double>(*rotated) /
+              static_cast<double>(in.model.layers.front().attention.head_dim);
   rope.theta = theta.value_or(in.family.rope_theta);
   rope.partial_factor = partial.value_or(in.family.rope_partial);
   if (!theta && !in.family.learned_positions)
@@ -62,8 +67,8 @@ void import_rope(Import& in) {
 }  // namespace
 
 void import_positions(Import& in) {
-  static constexpr Spellings kPositions = {"max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
-                                    "model_max_length"};
+  static constexpr Spellings kPositions = {"max_position_embeddings", "n_positions", "max_seq_len",
+                                           "max_sequence_length", "model_max_length"};
   in.model.max_positions = in.keys.integer(kPositions, 1, kMaxPositions).value_or(0);
   import_rope(in);
   if (!in.family.learned_positions) return;

@@ -15,9 +15,10 @@ void import_layers_without_positions(Import& in) {
                                           : std::vector<int64_t>{};
   auto interval = in.keys.integer({"no_rope_layer_interval"}, 1, kMaxLayers);
   if (!listed.empty()) {
-    if (static_cast<int64_t>(listed.size()) < num_layers)
-      in.keys.problem({"no_rope_layers"}, fmt::format("has {} entries; allowed: one for each of the {} layers",
-                                                      listed.size(), num_layers));
+    if (static_cast<int64_t>(listed.size()) < num_layers && in.keys.layers_known())
+      in.keys.problem({"no_rope_layers"},
+                      fmt::format("has {} entries; allowed: one for each of the {} layers",
+                                  listed.size(), num_layers));
     for (size_t i = 0; i < in.model.layers.size() && i < listed.size(); ++i)
       in.model.layers[i].attention.rotary = listed[i] == 1;
     return;
@@ -46,11 +47,11 @@ void set_by_type(Import& in, const std::vector<std::string>& types, const Spans&
       a.window = spans.chunk;
       a.chunked = spans.chunk > 0;
     } else if (refused.insert(type).second) {
-      in.keys.problems()->add(
-          fmt::format("{}[{}]", in.keys.path({"layer_types"}), i),
-          fmt::format("is '{}'; allowed: full_attention, sliding_attention, chunked_attention, and linear_attention "
-                      "where its keys (linear_num_value_heads, ...) are given",
-                      type));
+      in.keys.problems()->add(fmt::format("{}[{}]", in.keys.path({"layer_types"}), i),
+                              fmt::format("is '{}'; allowed: full_attention, sliding_attention, "
+                                          "chunked_attention, and linear_attention "
+                                          "where its keys (linear_num_value_heads, ...) are given",
+                                          type));
     }
   }
 }
@@ -83,15 +84,18 @@ void set_by_rule(Import& in, const Spans& spans) {
 void import_windows(Import& in) {
   import_layers_without_positions(in);
   Spans spans;
-  spans.sliding = in.keys.integer({"sliding_window", "sliding_window_size"}, 0, kMaxPositions).value_or(0);
+  spans.sliding =
+      in.keys.integer({"sliding_window", "sliding_window_size"}, 0, kMaxPositions).value_or(0);
   spans.chunk = in.keys.integer({"attention_chunk_size"}, 1, kMaxPositions).value_or(0);
-  const std::vector<std::string> types = in.keys.texts_by_layer({"layer_types"}, in.model.num_layers());
+  const std::vector<std::string> types =
+      in.keys.texts_by_layer({"layer_types"}, in.model.num_layers());
   if (types.empty()) {
     set_by_rule(in, spans);
   } else {
     set_by_type(in, types, spans);
-    for (const char* implied : {"sliding_window_pattern", "global_attn_every_n_layers", "use_sliding_window",
-                                "max_window_layers", "full_attention_interval"})
+    for (const char* implied :
+         {"sliding_window_pattern", "global_attn_every_n_layers", "use_sliding_window",
+          "max_window_layers", "full_attention_interval"})
       in.keys.ignore(implied);
   }
   // A norm without a weight belongs to the rotary layers (Llama 4).

@@ -1,6 +1,8 @@
+#include <fmt/format.h>
 #include <piper/model/keys.h>
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <string_view>
 
 namespace piper::model {
 namespace {
@@ -31,7 +33,8 @@ Keys::Keys(const Json& document, Problems* problems) : problems_(problems) {
   }
   add_scope(*root, path);
   for (const char* part : kParts)
-    if (const Json* object = scopes_.front().object(part)) add_scope(*object, scopes_.front().path(part));
+    if (const Json* object = scopes_.front().object(part))
+      add_scope(*object, scopes_.front().path(part));
 }
 
 void Keys::add_scope(const Json& object, const std::string& path) {
@@ -50,7 +53,8 @@ Keys::Found Keys::find(Spellings names) {
   const Json* value = nullptr;
   for (size_t i = 0; i < scopes_.size(); ++i)
     for (const char* name : names) {
-      if (i > 0 && std::string_view(name) == "model_type") continue;  // DBRX repeats it in its parts
+      if (i > 0 && std::string_view(name) == "model_type")
+        continue;  // DBRX repeats it in its parts
       scopes_[i].ignore(name);
       if (!scopes_[i].has(name)) continue;
       const Json& other = objects_[i]->at(name);
@@ -58,8 +62,9 @@ Keys::Found Keys::find(Spellings names) {
         found = {&scopes_[i], name};
         value = &other;
       } else if (*value != other) {
-        scopes_[i].problem(name, fmt::format("is {} but '{}' is {}; they mean the same", quote(other),
-                                             found.scope->path(found.name), quote(*value)));
+        scopes_[i].problem(name,
+                           fmt::format("is {} but '{}' is {}; they mean the same", quote(other),
+                                       found.scope->path(found.name), quote(*value)));
       }
     }
   return found;
@@ -73,7 +78,8 @@ std::optional<int64_t> Keys::integer(Spellings names, int64_t min, int64_t max) 
 
 int64_t Keys::required_integer(Spellings names, int64_t min, int64_t max) {
   const std::optional<int64_t> value = integer(names, min, max);
-  if (!value) problem(names, fmt::format("is missing; allowed: an integer from {} to {}", min, max));
+  if (!value)
+    problem(names, fmt::format("is missing; allowed: an integer from {} to {}", min, max));
   return value.value_or(min);
 }
 
@@ -95,16 +101,18 @@ std::optional<std::string> Keys::text(Spellings names) {
   return found.scope->text(found.name);
 }
 
-std::vector<int64_t> Keys::integers_by_layer(Spellings names, int64_t min, int64_t max, int64_t num_layers) {
+std::vector<int64_t> Keys::integers_by_layer(Spellings names, int64_t min, int64_t max,
+                                             int64_t num_layers) {
   const Found found = find(names);
   if (found.scope == nullptr) return {};
   const auto wanted = static_cast<size_t>(num_layers);
   if (!found.scope->raw(found.name).is_array())
     return std::vector<int64_t>(wanted, found.scope->integer(found.name, min, max));
   std::vector<int64_t> values = found.scope->integers(found.name, min, max);
-  if (values.size() != wanted)
-    found.scope->problem(found.name, fmt::format("has {} entries; allowed: one for each of the {} layers",
-                                                 values.size(), num_layers));
+  if (values.size() != wanted && layers_known_)
+    found.scope->problem(found.name,
+                         fmt::format("has {} entries; allowed: one for each of the {} layers",
+                                     values.size(), num_layers));
   values.resize(wanted, min);
   return values;
 }
@@ -119,12 +127,14 @@ std::vector<std::string> Keys::texts_by_layer(Spellings names, int64_t num_layer
   for (size_t i = 0; i < array->size() && i < wanted; ++i) {
     const Json& value = (*array)[i];
     if (!value.is_string())
-      found.scope->problem(fmt::format("{}[{}]", found.name, i), "is " + quote(value) + "; allowed: a string");
+      found.scope->problem(fmt::format("{}[{}]", found.name, i),
+                           "is " + quote(value) + "; allowed: a string");
     values.push_back(value.is_string() ? value.get<std::string>() : std::string());
   }
-  if (values.size() < wanted) {
-    found.scope->problem(found.name, fmt::format("has {} entries; allowed: one for each of the {} layers",
-                                                 values.size(), num_layers));
+  if (values.size() < wanted && layers_known_) {
+    found.scope->problem(found.name,
+                         fmt::format("has {} entries; allowed: one for each of the {} layers",
+                                     values.size(), num_layers));
     return {};
   }
   return values;
@@ -132,12 +142,26 @@ std::vector<std::string> Keys::texts_by_layer(Spellings names, int64_t num_layer
 
 std::vector<int64_t> Keys::integers(Spellings names, int64_t min, int64_t max) {
   const Found found = find(names);
-  return found.scope == nullptr ? std::vector<int64_t>{} : found.scope->integers(found.name, min, max);
+  return found.scope == nullptr ? std::vector<int64_t>{}
+                                : found.scope->integers(found.name, min, max);
 }
 
 const Json* Keys::object(Spellings names) {
   const Found found = find(names);
   return found.scope == nullptr ? nullptr : found.scope->object(found.name);
+}
+
+bool Keys::sound(Spellings names, int64_t min, int64_t max) const {
+  const auto within = [&](const Json& value) {
+    return value.is_number_integer() && value.get<int64_t>() >= min && value.get<int64_t>() <= max;
+  };
+  for (size_t i = 0; i < scopes_.size(); ++i) {
+    const char* name = present(scopes_[i], names);
+    if (name == nullptr) continue;
+    const Json& value = objects_[i]->at(name);
+    return value.is_array() ? std::all_of(value.begin(), value.end(), within) : within(value);
+  }
+  return false;
 }
 
 std::optional<bool> Keys::outer_boolean(const char* name) {
@@ -164,7 +188,8 @@ std::vector<Keys::Unread> Keys::unread() const {
     for (const std::string& key : scopes_[i].unread())
       out.push_back({scopes_[i].path(key), key, &objects_[i]->at(key), false});
   if (wrapper_)
-    for (const std::string& key : wrapper_->unread()) out.push_back({key, key, &wrapper_object_->at(key), true});
+    for (const std::string& key : wrapper_->unread())
+      out.push_back({key, key, &wrapper_object_->at(key), true});
   return out;
 }
 

@@ -31,11 +31,19 @@ class Keys {
   std::optional<bool> boolean(Spellings names);
   std::optional<std::string> text(Spellings names);
   // An array of one value a layer, or one value for all; empty when absent. Another length is a problem.
-  std::vector<int64_t> integers_by_layer(Spellings names, int64_t min, int64_t max, int64_t num_layers);
+  std::vector<int64_t> integers_by_layer(Spellings names, int64_t min, int64_t max,
+                                         int64_t num_layers);
   // An array of strings with one entry a layer; empty when absent. A longer one is cut.
   std::vector<std::string> texts_by_layer(Spellings names, int64_t num_layers);
   std::vector<int64_t> integers(Spellings names, int64_t min, int64_t max);
   const Json* object(Spellings names);
+
+  // The value there is an integer within the bounds, or an array of such. For checks that compare two keys: a value
+  // that is wrong by itself has its own problem already.
+  bool sound(Spellings names, int64_t min, int64_t max) const;
+  // The number of layers is not known: arrays with one entry a layer cannot be checked for their length.
+  void forget_layers() { layers_known_ = false; }
+  bool layers_known() const { return layers_known_; }
 
   // The wrapper's value where the inner object has none (tie_word_embeddings).
   std::optional<bool> outer_boolean(const char* name);
@@ -67,6 +75,7 @@ class Keys {
   std::deque<const Json*> objects_;  // of each scope
   std::optional<ObjectReader> wrapper_;
   const Json* wrapper_object_ = nullptr;
+  bool layers_known_ = true;
 };
 
 }  // namespace piper::model
