@@ -65,7 +65,9 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
   const int64_t e = work.element_bytes;
   const int64_t auxiliary = model.router_aux_coefficient != 0 ? work.sequences * f.num_experts : 0;
-  return {.tape = e * (work.tokens() * f.num_experts + auxiliary) +
+  // Shared experts run in merge, which has no tape of its own: what they keep is counted here.
+  const int64_t shared = 2 * work.tokens() * (f.shared_ffn + f.parallel_dense_ffn);
+  return {.tape = e * (work.tokens() * f.num_experts + auxiliary + shared) +
                   kIndexBytes * work.tokens() * f.top_k,
           .forward_transient = e * work.tokens() * model.hidden,  // norm(x1)
           .backward_transient = 0};

@@ -1,0 +1,166 @@
+#include <piper/cost/exchange_time.h>
+
+#include <piper/base/error.h>
+
+#include <algorithm>
+#include <array>
+
+namespace piper::cost {
+namespace {
+
+constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
+
+double number(const cluster::Cluster& cluster, const char* name, double fallback) {
+  const auto found = cluster.numbers.find(name);
+  return found == cluster.numbers.end() ? fallback : found->second;
+}
+
+double message_gap(const cluster::Cluster& cluster) {
+  return number(cluster, "message_gap_seconds", kMessageGapSeconds);
+}
+
+// Inside one node, where the exchange itself was measured (`bytes`: of one member to all others).
+double measured_all_to_all(const cluster::Cluster& cluster, double bytes) {
+  return number(cluster, "all_to_all_latency_seconds", 0) +
+         bytes / number(cluster, "all_to_all_bytes_per_second", 1);
+}
+
+bool has_measured_all_to_all(const cluster::Cluster& cluster) {
+  return cluster.numbers.contains("all_to_all_bytes_per_second");
+}
+
+// What one device sends (or receives), by the level that the messages belong to.
+struct Traffic {
+  std::array<double, kMaxLevels> bytes{};
+  std::array<double, kMaxLevels> messages{};
+  void add(size_t level, double message_bytes, double count = 1) {
+    bytes[level] += message_bytes * count;
+    messages[level] += count;
+  }
+};
+
+double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
+  const size_t num_levels = cluster.levels.size();
+  PIPER_CHECK(num_levels <= kMaxLevels);
+  double transfer = 0, latency = 0, further = 0, outer_messages = 0;
+  for (size_t level = num_levels; level-- > 0;) {
+    if (traffic.messages[level] == 0 && (level == 0 || further == 0)) continue;
+    const double across = traffic.bytes[level] + (level > 0 ? further : 0);
+    transfer = std::max(transfer, across / device_bandwidth(cluster, level));
+    if (latency == 0) latency = cluster.levels[level].link.latency_seconds;
+    if (level > 0) outer_messages += traffic.messages[level];
+    further += traffic.bytes[level];
+  }
+  return latency + transfer + std::max(0.0, outer_messages - 1) * message_gap(cluster);
+}
+
+// Messages of `pair_bytes` from member `self` to all others of the group.
+Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
+                     double pair_bytes) {
+  Traffic traffic;
+  int64_t inside = 1;  // members in the unit below, oneself included
+  int64_t unit = 1;
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    unit *= cluster.levels[level].num_members;
+    const int64_t begin = group.device(self) / unit * unit;
+    // Members i with begin <= first + i * stride < begin + unit.
+    const int64_t low =
+        std::max<int64_t>(0, (begin - group.first + group.stride - 1) / group.stride);
+    const int64_t high = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
+    const int64_t members = high - low + 1;
+    if (members > inside) traffic.add(level, pair_bytes, static_cast<double>(members - inside));
+    inside = members;
+    if (inside == group.size) break;
+  }
+  PIPER_CHECK(inside == group.size, "a group reaches beyond the cluster");
+  return traffic;
+}
+
+bool in_one_node(const cluster::Cluster& cluster, const Group& group) {
+  const int64_t node = cluster.devices_per_node();
+  return group.first / node == group.device(group.size - 1) / node;
+}
+
+}  // namespace
+
+double device_bandwidth(const cluster::Cluster& cluster, size_t level) {
+  const cluster::Level& l = cluster.levels[level];
+  double bandwidth = l.link.bytes_per_second;
+  if (l.num_nics > 0 && l.nic_bytes_per_second > 0) {
+    const int64_t sharing = level == 0 ? 1 : cluster.devices_of_level(level - 1);
+    bandwidth = std::min(bandwidth, static_cast<double>(l.num_nics) * l.nic_bytes_per_second /
+                                        static_cast<double>(sharing));
+  }
+  return bandwidth;
+}
+
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
+  if (group.size <= 1) return 0;
+  if (has_measured_all_to_all(cluster) && in_one_node(cluster, group))
+    return measured_all_to_all(cluster, pair_bytes * static_cast<double>(group.size - 1));
+  double seconds = 0;
+  // The ends of a group that is not aligned with the units have the fewest neighbours near by.
+  for (const int64_t self : {int64_t{0}, group.size - 1})
+    seconds =
+        std::max(seconds, seconds_of(cluster, even_traffic(cluster, group, self, pair_bytes)));
+  return seconds;
+}
+
+double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank> members,
+                          std::span<const double> bytes) {
+  const size_t n = members.size();
+  PIPER_CHECK(bytes.size() == n * n, "one entry for every pair");
+  const int64_t node = cluster.devices_per_node();
+  const bool measured = has_measured_all_to_all(cluster) &&
+                        members.front().value / node == members.back().value / node;
+  double seconds = 0;
+  for (size_t self = 0; self < n && n > 1; ++self) {
+    Traffic sent, received;
+    double total_sent = 0, total_received = 0;
+    for (size_t peer = 0; peer < n; ++peer) {
+      if (peer == self) continue;
+      const size_t level = cluster.common_level(members[self].value, members[peer].value);
+      sent.add(level, bytes[self * n + peer]);
+      received.add(level, bytes[peer * n + self]);
+      total_sent += bytes[self * n + peer];
+      total_received += bytes[peer * n + self];
+    }
+    seconds = std::max(
+        seconds, measured ? measured_all_to_all(cluster, std::max(total_sent, total_received))
+                          : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
+  }
+  return seconds;
+}
+
+double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
+  if (group.size <= 1 || bytes <= 0) return 0;
+  const double share = bytes / static_cast<double>(group.size);
+  const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write
+  const double rate = cluster.element_wise.empty() ? cluster.memory_bytes_per_second
+                                                   : cluster.element_wise.at({3 * share});
+  return 2 * all_to_all_seconds(cluster, group, share) + added / rate;
+}
+
+double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,
+                               int64_t num_counts) {
+  return all_to_all_seconds(cluster, group, 8.0 * static_cast<double>(num_counts));
+}
+
+double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int64_t to,
+                              double bytes) {
+  if (from == to) return 0;
+  Traffic traffic;
+  traffic.add(cluster.common_level(from, to), bytes);
+  return seconds_of(cluster, traffic);
+}
+
+Group group_of(std::span<const Rank> members) {
+  PIPER_CHECK(!members.empty());
+  Group group{.first = members[0].value, .size = static_cast<int64_t>(members.size())};
+  if (group.size > 1) group.stride = members[1].value - members[0].value;
+  for (int64_t i = 0; i < group.size; ++i)
+    PIPER_CHECK(members[static_cast<size_t>(i)].value == group.device(i), "members equally spaced");
+  return group;
+}
+
+}  // namespace piper::cost

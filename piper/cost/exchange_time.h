@@ -1,0 +1,73 @@
+// Seconds of communication between ranks that sit on a cluster's levels; rank i sits on device i.
+//
+// A message between two devices belongs to the level that is the innermost to hold both. What
+// leaves a unit of level l-1 crosses the links of level l, and those of level l+1 too when it goes
+// further:
+//
+//   seconds = max over levels l of  bytes that one device sends across level l / its share of that
+//   level
+//             + the latency of the outermost level used
+//             + kMessageGapSeconds for every message beyond the first that leaves the innermost
+//             level
+//
+// (bytes that stay inside the innermost level load only its own links). A device's share of level l
+// is the level's bandwidth per device, and never more than its share of the network cards of its
+// unit: num_nics x nic_bytes_per_second / devices of the unit, because all devices of a unit
+// communicate at once (every expert group of the world exchanges at the same time).
+//
+// Inside one node, a cluster that has measured its exchange (numbers["all_to_all_latency_seconds"]
+// and
+// ["all_to_all_bytes_per_second"], of the bytes one member sends to all others together, as `piper
+// profile` writes them) is taken at its word.
+//
+// Pure functions, thread-safe.
+#pragma once
+
+#include <piper/base/strong_id.h>
+#include <piper/cluster/cluster.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace piper::cost {
+
+// Time between two messages that one device injects (LogGP's g): about 1 us on RDMA networks. A
+// cluster may state its own as numbers["message_gap_seconds"].
+inline constexpr double kMessageGapSeconds = 1e-6;
+
+// One device's share of a level's bandwidth when all devices of the level communicate, bytes/s.
+double device_bandwidth(const cluster::Cluster& cluster, size_t level);
+
+// Equally spaced devices: the groups of every axis of the mesh are of this form.
+struct Group {
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t size = 1;
+  int64_t device(int64_t member) const { return first + member * stride; }
+};
+
+// Every member sends pair_bytes to every other. The slowest member counts.
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
+
+// Uneven: bytes[i * n + j] from member i to member j; what a member keeps is free. The slowest
+// sender or receiver counts. `members` are devices.
+double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank> members,
+                          std::span<const double> bytes);
+
+// Direct: reduce-scatter, additions in rank order, all-gather; each member owns one share of the
+// buffer.
+double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);
+
+// Every member tells every other `num_counts` counts of 8 bytes.
+double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,
+                               int64_t num_counts);
+
+// One message, while the other devices of both units send theirs.
+double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int64_t to,
+                              double bytes);
+
+// The group as first, stride, size; requires equally spaced members.
+Group group_of(std::span<const Rank> members);
+
+}  // namespace piper::cost

@@ -1,0 +1,68 @@
+#include <piper/cost/expert_rows.h>
+
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/layer_cost.h>
+#include <piper/cost/shard.h>
+#include <piper/strategy/mesh.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace piper::cost {
+
+ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& strategy,
+                       const ExpertLoad& load)
+    : model_(model), strategy_(strategy), load_(load) {
+  std::vector<std::string> problems;
+  if (!balanced() && load.share.size() != model.layers.size())
+    throw InvalidInput(fmt::format("expert load: {} layers; allowed: the {} of {}",
+                                   load.share.size(), model.layers.size(), model.name));
+  for (size_t layer = 0; layer < load.share.size(); ++layer) {
+    const std::vector<double>& share = load.share[layer];
+    if (share.empty()) continue;
+    const auto experts = static_cast<size_t>(model.layers[layer].feed_forward.num_experts);
+    const double sum = std::accumulate(share.begin(), share.end(), 0.0);
+    if (share.size() != experts)
+      problems.push_back(fmt::format("expert load: layer {} has {} shares; allowed: {}", layer,
+                                     share.size(), experts));
+    else if (!(std::abs(sum - 1) < 1e-6))
+      problems.push_back(
+          fmt::format("expert load: the shares of layer {} sum to {}; allowed: 1", layer, sum));
+  }
+  if (!problems.empty()) throw InvalidInput(problems);
+}
+
+int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
+  const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
+  const double rows =
+      static_cast<double>(strategy_.micro_batch_sequences * strategy_.sequence * ff.top_k);
+  const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
+  return std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
+                                            : share[static_cast<size_t>(expert)]));
+}
+
+int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
+  const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
+  const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, ff.num_experts, to);
+  int64_t rows = 0;
+  for (int64_t e = range.first; e < range.first + range.count; ++e)
+    rows += rows_of_expert(layer, e);
+  return rows;
+}
+
+SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
+  SegmentWork work =
+      balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
+                    strategy_.mesh.ep, element_bytes(strategy_.precision));
+  if (balanced() || work.local_experts == 0) return work;
+  work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
+  work.largest_expert_rows = 0;
+  const int64_t first = ep_index * work.local_experts;
+  for (int64_t e = first; e < first + work.local_experts; ++e)
+    work.largest_expert_rows =
+        std::max(work.largest_expert_rows, strategy_.mesh.ep * rows_of_expert(layer, e));
+  return work;
+}
+
+}  // namespace piper::cost

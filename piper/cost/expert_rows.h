@@ -1,0 +1,33 @@
+// How many rows go where: a load distribution over experts becomes rows of ranks.
+#pragma once
+
+#include <piper/cost/activation.h>
+#include <piper/cost/prices.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::cost {
+
+// Every rank routes its T * k rows by the same distribution. Thread-safe after construction.
+class ExpertRows {
+ public:
+  // Throws InvalidInput when `load` does not fit the model (layers, experts, shares not summing to
+  // 1).
+  ExpertRows(const model::Model& model, const strategy::Strategy& strategy, const ExpertLoad& load);
+
+  bool balanced() const { return load_.share.empty(); }
+  // Rows that every rank of an expert group sends to the experts of ep index `to`.
+  int64_t rows_to(int32_t layer, int64_t to) const;
+  // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
+  SegmentWork work(int32_t layer, int64_t ep_index) const;
+
+ private:
+  int64_t rows_of_expert(int32_t layer, int64_t expert) const;
+
+  const model::Model& model_;
+  const strategy::Strategy& strategy_;
+  ExpertLoad load_;
+};
+
+}  // namespace piper::cost

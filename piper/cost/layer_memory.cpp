@@ -1,0 +1,174 @@
+#include <piper/cost/layer_memory.h>
+
+namespace piper::cost {
+namespace {
+
+using schedule::Segment;
+using schedule::SegmentKind;
+using schedule::SlotKind;
+
+// Sizes of everything in one layer.
+class Sizes {
+ public:
+  Sizes(const model::Model& model, int32_t layer, const SegmentWork& work)
+      : model_(model), layer_(layer), work_(work) {}
+  int64_t slot(SlotKind kind, SegmentKind writer) const {
+    return slot_bytes(model_, {kind, Segment{writer, layer_}}, work_);
+  }
+  SegmentBytes segment(SegmentKind kind) const {
+    return segment_bytes(model_, Segment{kind, layer_}, work_);
+  }
+  int64_t hidden() const { return slot(SlotKind::kHidden, SegmentKind::kAttention); }
+  int64_t hidden_gradient() const {
+    return slot(SlotKind::kHiddenGradient, SegmentKind::kAttention);
+  }
+
+ private:
+  const model::Model& model_;
+  int32_t layer_;
+  const SegmentWork& work_;
+};
+
+// A forward task: its output slots and, when it will be differentiated, its tape. Without a tape
+// its parts still exist for a moment.
+void forward_task(Stretch& s, int64_t outputs, const SegmentBytes& bytes, bool tape) {
+  s.allocate(outputs + (tape ? bytes.tape : 0));
+  s.touch(bytes.forward_transient + (tape ? 0 : bytes.tape));
+}
+
+void backward_task(Stretch& s, int64_t outputs, const SegmentBytes& bytes, int64_t released) {
+  s.allocate(outputs);
+  s.touch(bytes.backward_transient);
+  s.release(released);
+}
+
+struct Mixture {
+  int64_t rows, routing, received, expert_rows, returned;
+  SegmentBytes gate, experts, merge;
+  explicit Mixture(const Sizes& sizes)
+      : rows(sizes.slot(SlotKind::kRows, SegmentKind::kGate)),
+        routing(sizes.slot(SlotKind::kRouting, SegmentKind::kGate)),
+        received(sizes.slot(SlotKind::kReceived, SegmentKind::kGate)),
+        expert_rows(sizes.slot(SlotKind::kExpertRows, SegmentKind::kExperts)),
+        returned(sizes.slot(SlotKind::kReturned, SegmentKind::kExperts)),
+        gate(sizes.segment(SegmentKind::kGate)),
+        experts(sizes.segment(SegmentKind::kExperts)),
+        merge(sizes.segment(SegmentKind::kMerge)) {}
+};
+
+// Gate to combine; with `kept` the slots that the backward reads stay. Leaves the rows for the
+// merge live.
+void mixture_forward(Stretch& s, const Mixture& m, bool exchanged, bool kept) {
+  forward_task(s, m.rows + m.routing, m.gate, kept);
+  if (exchanged) {
+    s.allocate(m.received);
+    s.release(m.rows);
+  }
+  forward_task(s, m.expert_rows, m.experts, kept);
+  if (!kept) s.release(exchanged ? m.received : m.rows);
+  if (exchanged) {
+    s.allocate(m.returned);
+    s.release(m.expert_rows);
+  }
+}
+
+// What the merge reads.
+int64_t merged_rows(const Mixture& m, bool exchanged) {
+  return exchanged ? m.returned : m.expert_rows;
+}
+
+// From the gradient of x (live) to the gradient of x1 (in its place).
+void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exchanged) {
+  const int64_t rows_g = sizes.slot(SlotKind::kRowsGradient, SegmentKind::kGate);
+  const int64_t received_g = sizes.slot(SlotKind::kReceivedGradient, SegmentKind::kExperts);
+  const int64_t expert_rows_g = sizes.slot(SlotKind::kExpertRowsGradient, SegmentKind::kExperts);
+  const int64_t returned_g = sizes.slot(SlotKind::kReturnedGradient, SegmentKind::kMerge);
+  const int64_t routing_g = sizes.slot(SlotKind::kRoutingGradient, SegmentKind::kMerge);
+  backward_task(s, returned_g + routing_g, m.merge, merged_rows(m, exchanged));
+  if (exchanged) {
+    s.allocate(expert_rows_g);
+    s.release(returned_g);
+  }
+  backward_task(s, exchanged ? received_g : rows_g, m.experts,
+                (exchanged ? expert_rows_g + m.received : returned_g + m.rows) + m.experts.tape);
+  if (exchanged) {
+    s.allocate(rows_g);
+    s.release(received_g);
+  }
+  backward_task(s, sizes.hidden_gradient(), m.gate,
+                rows_g + routing_g + sizes.hidden_gradient() + m.routing + m.gate.tape);
+}
+
+KeptBytes keep_mixture(const Mixture& m, bool exchanged) {
+  return {.gate = m.gate.tape + m.routing,
+          .rows = (exchanged ? m.received : m.rows) + merged_rows(m, exchanged),
+          .experts = m.experts.tape};
+}
+
+}  // namespace
+
+KeptBytes& KeptBytes::operator+=(const KeptBytes& other) {
+  hidden += other.hidden;
+  attention += other.attention;
+  gate += other.gate;
+  rows += other.rows;
+  experts += other.experts;
+  dense_mlp += other.dense_mlp;
+  head += other.head;
+  return *this;
+}
+
+KeptBytes KeptBytes::operator*(int64_t factor) const {
+  return {hidden * factor,  attention * factor, gate * factor, rows * factor,
+          experts * factor, dense_mlp * factor, head * factor};
+}
+
+LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
+                         bool exchanged, strategy::Recompute recompute) {
+  const Sizes sizes(model, layer, work);
+  const bool moe = model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
+  const bool kept = recompute == strategy::Recompute::kNone;
+  const int64_t hidden = sizes.hidden();
+  const SegmentBytes attention = sizes.segment(SegmentKind::kAttention);
+  const SegmentBytes dense = moe ? SegmentBytes{} : sizes.segment(SegmentKind::kDenseMlp);
+
+  LayerMemory memory;
+  memory.kept.hidden = hidden;
+  Stretch& forward = memory.forward;
+  forward_task(forward, hidden, attention, kept);
+  Stretch& backward = memory.backward;
+  if (!kept) forward_task(backward, hidden, attention, true);  // recomputation
+
+  if (moe) {
+    const Mixture mixture(sizes);
+    mixture_forward(forward, mixture, exchanged, kept);
+    forward_task(forward, hidden, mixture.merge, true);
+    if (!kept) {
+      forward.release(hidden + mixture.routing + merged_rows(mixture, exchanged));
+      mixture_forward(backward, mixture, exchanged, true);
+    } else {
+      memory.kept += keep_mixture(mixture, exchanged);
+    }
+    mixture_backward(backward, sizes, mixture, exchanged);
+  } else {
+    forward_task(forward, hidden, dense, kept);
+    if (!kept) {
+      forward.release(hidden);
+      // Its output is not needed again, but the segment writes it.
+      forward_task(backward, hidden, dense, true);
+      backward.release(hidden);
+    } else {
+      memory.kept.dense_mlp = dense.tape;
+    }
+    backward_task(backward, sizes.hidden_gradient(), dense, sizes.hidden_gradient() + dense.tape);
+  }
+  if (kept) {
+    memory.kept.hidden += hidden;
+    memory.kept.attention = attention.tape;
+  }
+  backward_task(backward, sizes.hidden_gradient(), attention,
+                sizes.hidden_gradient() + hidden + attention.tape + hidden);
+  return memory;
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,53 @@
+// Exact memory of one rank of a stage, by component: what the simulation of the same strategy
+// finds, without playing it.
+//
+//   state          weights, gradients, optimizer: shard.h
+//   activations    what a micro-batch keeps for its backward, times the micro-batches in flight
+//                  (GPipe m, 1F1B min(m, p - stage)), less one: the newest is in `working`
+//   working        the most that the newest micro-batch holds while its forward and backward run:
+//   kept
+//                  slots, slots of the moment, scratch of the segments
+//   messages       slots that wait to be sent to, or have been received ahead from, the neighbours
+//
+// The update holds no activation; the reductions' scratch is smaller than one layer's gradients.
+#pragma once
+
+#include <piper/cost/layer_memory.h>
+
+#include <cstdint>
+
+namespace piper::cost {
+
+struct StageMemory {
+  int64_t weights = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  KeptBytes activations;  // of the micro-batches in flight but the newest
+  int64_t working = 0;
+  int64_t messages = 0;
+  int64_t in_flight = 1;  // micro-batches
+  int64_t state() const { return weights + gradients + optimizer; }
+  int64_t total() const { return state() + activations.total() + working + messages; }
+};
+
+// How one micro-batch moves through a stage: layers appended one by one, ends as needed.
+class StageWalk {
+ public:
+  // A live input of `hidden` bytes (received, or written by the embedding).
+  explicit StageWalk(int64_t hidden);
+  void layer_forward(const LayerMemory& layer);
+  // Head: keeps the last layer's output and its tape, then leaves the gradient in the output's
+  // place.
+  void head(int64_t hidden, const SegmentBytes& head);
+  // No head: the output is sent, the gradient received.
+  void transfer(int64_t hidden);
+  void layer_backward(const LayerMemory& layer);  // in reverse order
+  const Stretch& walked() const { return walked_; }
+  const KeptBytes& kept() const { return kept_; }
+
+ private:
+  Stretch walked_;
+  KeptBytes kept_;
+};
+
+}  // namespace piper::cost

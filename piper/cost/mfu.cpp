@@ -1,0 +1,43 @@
+#include <piper/cost/mfu.h>
+
+#include <piper/cost/segment_time.h>
+#include <piper/model/count.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+
+double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences) {
+  const model::TokenFlops token = model::token_flops(model, sequence);
+  return (token.forward() + token.backward()) * static_cast<double>(sequence) *
+         static_cast<double>(global_batch_sequences);
+}
+
+double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,
+                             int64_t world) {
+  const double peak = compute_of(cluster, precision).peak_flops_per_second;
+  if (cluster.cores_per_node == 0) return peak * static_cast<double>(world);
+  const int64_t node = cluster.devices_per_node();
+  const int64_t cores = world / node * std::min(node, cluster.cores_per_node) +
+                        std::min(world % node, cluster.cores_per_node);
+  return peak * static_cast<double>(cores);
+}
+
+EffectiveMfu effective_mfu(const cluster::Cluster& cluster, strategy::Precision precision,
+                           int64_t world, double flops, double compute_seconds,
+                           double step_seconds) {
+  const cluster::Compute& compute = compute_of(cluster, precision);
+  double efficiency = compute.gemm_efficiency > 0 ? compute.gemm_efficiency : kAssumedGemmEfficiency;
+  if (!compute.gemm.empty())
+    efficiency = std::ranges::max(compute.gemm.rate) / compute.peak_flops_per_second;
+  EffectiveMfu effective;
+  effective.effective_peak_flops_per_second =
+      efficiency * peak_flops_per_second(cluster, precision, world);
+  if (compute_seconds <= 0 || step_seconds <= 0) return effective;
+  effective.hardware_efficiency =
+      flops / (effective.effective_peak_flops_per_second * compute_seconds);
+  effective.compute_fraction = compute_seconds / step_seconds;
+  return effective;
+}
+
+}  // namespace piper::cost

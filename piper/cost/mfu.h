@@ -1,0 +1,39 @@
+// Model FLOPs utilisation: what share of the machine's peak a step turns into the model's own arithmetic.
+//
+//   MFU = FLOPs of the model in one step / (seconds of the step x peak of all devices)
+//
+// FLOPs of the model: model/count.h, forward + backward = 3 x forward, active experts only, nothing for
+// recomputation. Peak: the dense peak of every device used; where ranks share cores, of the cores.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/model/model.h>
+#include <piper/strategy/strategy.h>
+
+namespace piper::cost {
+
+inline constexpr const char* kMfuFormula =
+    "3 x forward FLOPs of the tokens of one step (active experts, causal attention at half, no "
+    "recomputation) / (step seconds x dense peak FLOP/s of all devices)";
+
+// Of the model in one step.
+double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences);
+
+// Dense peak of the devices (or cores) that `world` ranks use.
+double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,
+                             int64_t world);
+
+// Piper eq. 12 (with ERRATA Piper 5): the peak that GEMMs reach on this device, instead of the peak on paper,
+// and the share of the step that computes.
+//   MFU_effective = step FLOPs / (effective peak x compute seconds)  x  compute seconds / step seconds
+struct EffectiveMfu {
+  double effective_peak_flops_per_second = 0;
+  double hardware_efficiency = 0;  // first factor
+  double compute_fraction = 0;     // second factor
+  double mfu() const { return hardware_efficiency * compute_fraction; }
+};
+EffectiveMfu effective_mfu(const cluster::Cluster& cluster, strategy::Precision precision,
+                           int64_t world, double flops, double compute_seconds,
+                           double step_seconds);
+
+}  // namespace piper::cost

@@ -1,0 +1,32 @@
+#include <doctest/doctest.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/mfu.h>
+#include <piper/model/count.h>
+
+namespace piper::cost {
+
+TEST_CASE("the peak is that of the devices used, or of the cores where ranks share them") {
+  cluster::Cluster cluster = example::nodes();
+  CHECK(peak_flops_per_second(cluster, strategy::Precision::kFp32, 6) == 6e12);
+  cluster.cores_per_node = 3;  // 4 ranks a node
+  CHECK(peak_flops_per_second(cluster, strategy::Precision::kFp32, 4) == 3e12);
+  CHECK(peak_flops_per_second(cluster, strategy::Precision::kFp32, 6) == 5e12);
+}
+
+TEST_CASE("eq. 12: hardware efficiency while computing times the share that computes") {
+  cluster::Cluster cluster = example::nodes();
+  cluster.compute["fp32"].gemm_efficiency = 0.5;
+  // 8 devices reach 4e12 FLOP/s; 1e12 FLOPs in 1 s of compute are 25 %; half of the step computes.
+  const EffectiveMfu e = effective_mfu(cluster, strategy::Precision::kFp32, 8, 1e12, 1, 2);
+  CHECK(e.hardware_efficiency == doctest::Approx(0.25));
+  CHECK(e.compute_fraction == doctest::Approx(0.5));
+  CHECK(e.mfu() == doctest::Approx(0.125));
+}
+
+TEST_CASE("a step's FLOPs are three forwards of its tokens") {
+  const model::Model model = example::mixture(3);
+  CHECK(step_flops(model, 16, 10) ==
+        doctest::Approx(3 * 160 * model::token_flops(model, 16).forward()));
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,227 @@
+#include <piper/cost/prices.h>
+
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/exchange_time.h>
+#include <piper/cost/expert_rows.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/shard.h>
+#include <piper/strategy/mesh.h>
+
+#include <unordered_map>
+
+namespace piper::cost {
+namespace {
+
+using graph::Phase;
+using graph::Task;
+using graph::TaskKind;
+using schedule::Segment;
+using schedule::SegmentKind;
+using schedule::SlotKind;
+
+constexpr double kStatisticsBytes = 64;  // a handful of sums
+
+class StepPricer {
+ public:
+  StepPricer(const schedule::StepGraph& step, const model::Model& model,
+             const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+             const ExpertLoad& load)
+      : step_(step),
+        model_(model),
+        strategy_(strategy),
+        cluster_(cluster),
+        rows_(model, strategy, load) {
+    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
+      shards_.push_back(shard_of(model, strategy, stage));
+  }
+
+  Prices price() {
+    Prices prices;
+    prices.cores_per_node = cluster_.cores_per_node;
+    for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) {
+      prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
+      prices.static_bytes.push_back(shard(Rank(rank)).total() *
+                                    state_bytes(strategy_.precision).total());
+    }
+    for (const Task& task : step_.graph.tasks()) {
+      const TaskPrice& p = of(task);
+      prices.seconds.push_back(p.seconds);
+      prices.transient_bytes.push_back(p.transient_bytes);
+    }
+    for (const graph::Slot& slot : step_.graph.slots()) prices.slot_bytes.push_back(bytes_of(slot));
+    return prices;
+  }
+
+ private:
+  struct TaskPrice {
+    double seconds = 0;
+    int64_t transient_bytes = 0;
+  };
+
+  const Shard& shard(Rank rank) const {
+    return shards_[static_cast<size_t>(rank.value / strategy_.mesh.dp)];
+  }
+  // Ranks with the same rows have the same prices; with a balanced load that is all of them.
+  int64_t kind_of_rank(Rank rank) const {
+    return rows_.balanced() ? 0 : rank.value % strategy_.mesh.ep;
+  }
+  SegmentWork work_of(const Segment& segment, int64_t ep_index) const {
+    return rows_.work(segment.layer, ep_index);
+  }
+
+  const TaskPrice& of(const Task& task) {
+    // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
+    // group (or the two ends), rows of all.
+    const bool compute = task.kind == TaskKind::kCompute;
+    const int64_t place = compute && task.phase != Phase::kUpdate ? kind_of_rank(task.rank)
+                          : task.group.valid()                    ? task.group.value
+                          : task.peer.valid()                     ? ends(task)
+                                              : task.rank.value / strategy_.mesh.dp;
+    const uint64_t key =
+        (static_cast<uint64_t>(task.kind) << 61) | (static_cast<uint64_t>(task.phase) << 58) |
+        (static_cast<uint64_t>(writes_tape(task)) << 57) |
+        (static_cast<uint64_t>(task.segment.value + 1) << 34) | static_cast<uint64_t>(place);
+    const auto [found, is_new] = known_.try_emplace(key);
+    if (is_new) found->second = make(task);
+    return found->second;
+  }
+
+  // A message's price depends on its level alone.
+  int64_t ends(const Task& task) const {
+    return static_cast<int64_t>(cluster_.common_level(task.rank.value, task.peer.value));
+  }
+
+  bool writes_tape(const Task& task) const {
+    for (const graph::SlotId slot : step_.graph.writes(task))
+      if (step_.meaning(slot).kind == SlotKind::kTape) return true;
+    return false;
+  }
+
+  TaskPrice make(const Task& task) const {
+    switch (task.kind) {
+      case TaskKind::kCompute:
+        return task.phase == Phase::kUpdate ? update(task) : compute(task);
+      case TaskKind::kSend:
+      case TaskKind::kReceive:
+        return {point_to_point_seconds(cluster_, task.rank.value, task.peer.value, hidden_bytes())};
+      case TaskKind::kExchangeCounts: {
+        const Segment& segment = step_.segment(task);
+        const int64_t experts =
+            model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
+        return {exchange_counts_seconds(cluster_, group(task), experts / strategy_.mesh.ep)};
+      }
+      case TaskKind::kAllToAll:
+        return {all_to_all(task)};
+      case TaskKind::kAllReduce:
+        return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};
+    }
+    return {};
+  }
+
+  Group group(const Task& task) const { return group_of(step_.graph.group(task.group)); }
+
+  double hidden_bytes() const {
+    const SegmentWork work = work_of({SegmentKind::kEmbedding, -1}, 0);
+    return static_cast<double>(
+        slot_bytes(model_, {SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work));
+  }
+
+  TaskPrice compute(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    const SegmentWork work = work_of(segment, kind_of_rank(task.rank));
+    const SegmentBytes bytes = segment_bytes(model_, segment, work);
+    const double seconds =
+        segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
+    if (task.phase == Phase::kBackward) return {seconds, bytes.backward_transient};
+    // Without a tape its parts still exist for a moment.
+    return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};
+  }
+
+  TaskPrice update(const Task& task) const {
+    return {update_seconds(step_.segment(task).kind, static_cast<double>(shard(task.rank).total()),
+                           cluster_, strategy_.precision)};
+  }
+
+  // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same
+  // up to which side counts as sender.
+  double all_to_all(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    const double row_bytes = static_cast<double>(model_.hidden) *
+                             static_cast<double>(element_bytes(strategy_.precision));
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    if (rows_.balanced()) {
+      const double rows = static_cast<double>(work_of(segment, 0).rows);
+      return all_to_all_seconds(cluster_, group(task),
+                                rows * row_bytes / static_cast<double>(members.size()));
+    }
+    std::vector<double> bytes;
+    for (size_t from = 0; from < members.size(); ++from)
+      for (size_t to = 0; to < members.size(); ++to)
+        bytes.push_back(row_bytes * static_cast<double>(
+                                        rows_.rows_to(segment.layer, static_cast<int64_t>(to))));
+    return all_to_all_seconds(cluster_, members, bytes);
+  }
+
+  double reduced_bytes(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    const auto gradient = static_cast<double>(state_bytes(strategy_.precision).gradient);
+    switch (segment.kind) {
+      case SegmentKind::kDenseGradients:
+        return gradient *
+               static_cast<double>(dense_parameters(model_, segment.layer, strategy_.mesh.pp));
+      case SegmentKind::kExpertGradients:
+        return gradient *
+               static_cast<double>(expert_parameters(model_, segment.layer, strategy_.mesh.ep));
+      case SegmentKind::kTiedEmbedding:
+        return gradient * static_cast<double>(model_.vocabulary * model_.hidden);
+      case SegmentKind::kStatistics:
+        return kStatisticsBytes;
+      case SegmentKind::kEmbedding:
+      case SegmentKind::kAttention:
+      case SegmentKind::kDenseMlp:
+      case SegmentKind::kGate:
+      case SegmentKind::kExperts:
+      case SegmentKind::kMerge:
+      case SegmentKind::kHead:
+      case SegmentKind::kGradientNorm:
+      case SegmentKind::kOptimizer:
+        break;
+    }
+    PIPER_CHECK(false, fmt::format("nothing to reduce in {}", schedule::task_name(step_, task)));
+    return 0;
+  }
+
+  int64_t bytes_of(const graph::Slot& slot) {
+    const uint64_t key = (static_cast<uint64_t>(slot.shape.value) << 32) |
+                         static_cast<uint64_t>(kind_of_rank(slot.rank));
+    const auto [found, is_new] = slot_bytes_.try_emplace(key);
+    if (is_new) {
+      const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
+      found->second =
+          slot_bytes(model_, meaning, work_of(meaning.segment, kind_of_rank(slot.rank)));
+    }
+    return found->second;
+  }
+
+  const schedule::StepGraph& step_;
+  const model::Model& model_;
+  const strategy::Strategy& strategy_;
+  const cluster::Cluster& cluster_;
+  ExpertRows rows_;
+  std::vector<Shard> shards_;
+  std::unordered_map<uint64_t, TaskPrice> known_;
+  std::unordered_map<uint64_t, int64_t> slot_bytes_;
+};
+
+}  // namespace
+
+Prices price(const schedule::StepGraph& step, const model::Model& model,
+             const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+             const ExpertLoad& load) {
+  PIPER_CHECK(strategy.mesh.world() <= cluster.num_devices(), "more ranks than devices");
+  compute_of(cluster, strategy.precision);  // complains when it is not there
+  return StepPricer(step, model, strategy, cluster, load).price();
+}
+
+}  // namespace piper::cost

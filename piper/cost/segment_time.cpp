@@ -1,0 +1,126 @@
+#include <piper/cost/segment_time.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/cost/shard.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+double number(const cluster::Cluster& cluster, const char* name) {
+  const auto found = cluster.numbers.find(name);
+  return found == cluster.numbers.end() ? 0 : found->second;
+}
+
+double flops_per_second(const cluster::Compute& compute) {
+  const double efficiency =
+      compute.gemm_efficiency > 0 ? compute.gemm_efficiency : kAssumedGemmEfficiency;
+  return efficiency * compute.peak_flops_per_second;
+}
+
+double gemm_seconds(const Work& w, const cluster::Cluster& cluster, const cluster::Compute& compute,
+                    double element_bytes) {
+  if (!compute.gemm.empty()) return w.amount / compute.gemm.at({w.m, w.n, w.k});
+  const double bytes = (w.m * w.n + w.m * w.k + w.n * w.k) * element_bytes;
+  return std::max(w.amount / flops_per_second(compute), bytes / cluster.memory_bytes_per_second);
+}
+
+double attention_seconds(const Work& w, const cluster::Compute& compute) {
+  const bool backward = w.operation == Operation::kAttentionBackward;
+  const cluster::Grid& grid = backward ? compute.attention_backward : compute.attention;
+  if (!grid.empty()) return w.amount / grid.at({w.sequence, w.head_dim});
+  return w.amount / flops_per_second(compute);
+}
+
+// Bytes at the rate of their working set; the pieces that a pass works through are never larger
+// than it.
+double streaming_seconds(double bytes, const cluster::Grid& grid, double fallback) {
+  if (bytes <= 0) return 0;
+  return bytes / (grid.empty() ? fallback : grid.at({bytes}));
+}
+
+double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compute& compute,
+            double element_bytes) {
+  switch (w.operation) {
+    case Operation::kGemm:
+      return gemm_seconds(w, cluster, compute, element_bytes);
+    case Operation::kAttention:
+    case Operation::kAttentionBackward:
+      return attention_seconds(w, compute);
+    case Operation::kElementWise:
+      return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
+    case Operation::kExponential: {
+      const double rate = number(cluster, "exponential_elements_per_second");
+      return rate > 0 ? w.amount / rate : 0;
+    }
+    case Operation::kCopy:  // the curve is by payload; memory sees a read and a write
+      return streaming_seconds(w.amount, cluster.copy, cluster.memory_bytes_per_second / 2);
+    case Operation::kOptimizer: {
+      const double rate = number(cluster, "optimizer_bytes_per_second");
+      if (rate > 0) return w.amount / rate;
+      return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
+    }
+  }
+  return 0;
+}
+
+// A measured rate of a product contains the cost of starting it.
+bool start_is_measured(const Work& w, const cluster::Compute& compute) {
+  switch (w.operation) {
+    case Operation::kGemm:
+      return !compute.gemm.empty();
+    case Operation::kAttention:
+      return !compute.attention.empty();
+    case Operation::kAttentionBackward:
+      return !compute.attention_backward.empty();
+    case Operation::kElementWise:
+    case Operation::kExponential:
+    case Operation::kCopy:
+    case Operation::kOptimizer:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision) {
+  const auto found = cluster.compute.find(strategy::name(precision));
+  if (found != cluster.compute.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [name, compute] : cluster.compute) known.push_back(name);
+  throw InvalidInput(fmt::format("cluster {} has no compute figures for '{}'; allowed: {}",
+                                 cluster.name, strategy::name(precision), fmt::join(known, ", ")));
+}
+
+double work_seconds(const Work& work, const cluster::Cluster& cluster,
+                    const cluster::Compute& compute, double element_bytes) {
+  const double start = start_is_measured(work, compute) ? 0 : work.launches * cluster.fixed_task_seconds;
+  return work.repetitions * (once(work, cluster, compute, element_bytes) + start);
+}
+
+double work_seconds(const std::vector<Work>& list, const cluster::Cluster& cluster,
+                    const cluster::Compute& compute, double element_bytes) {
+  double seconds = 0;
+  for (const Work& work : list) seconds += work_seconds(work, cluster, compute, element_bytes);
+  return seconds;
+}
+
+double segment_seconds(const model::Model& model, const schedule::Segment& segment,
+                       graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
+                       strategy::Precision precision) {
+  return work_seconds(segment_work(model, segment, phase, work), cluster,
+                      compute_of(cluster, precision), static_cast<double>(work.element_bytes));
+}
+
+double update_seconds(schedule::SegmentKind kind, double num_parameters,
+                      const cluster::Cluster& cluster, strategy::Precision precision) {
+  return work_seconds(update_work(kind, num_parameters, precision), cluster,
+                      compute_of(cluster, precision),
+                      static_cast<double>(element_bytes(precision)));
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,45 @@
+// Seconds of compute on one device (or core) of a cluster, from its measured curves where it has
+// them and from peak and bandwidth where it has not.
+//
+//   GEMM          the grid of rates at (m, n, k); else the larger of  FLOPs / (efficiency x peak)
+//   and
+//                 bytes of the three matrices / memory bandwidth: a GEMM with few rows is bound by
+//                 its weights
+//   attention     the grids at (sequence, head size); else FLOPs / (efficiency x peak), as for
+//   GEMMs element-wise  the rate at this working set; else memory bandwidth any           plus
+//   fixed_task_seconds for each operation started
+//
+// Only one path: a CPU differs from a GPU by its curves. Thread-safe.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/cost/work.h>
+#include <piper/strategy/strategy.h>
+
+#include <vector>
+
+namespace piper::cost {
+
+// Efficiency of large GEMMs where a cluster states neither a grid nor a figure: what well-tuned
+// libraries reach on the shapes of transformers. An assumption; every built-in cluster states its
+// own.
+inline constexpr double kAssumedGemmEfficiency = 0.7;
+
+// The cluster's figures for a precision. Throws InvalidInput naming the precisions that it has.
+const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision);
+
+double work_seconds(const Work& work, const cluster::Cluster& cluster,
+                    const cluster::Compute& compute, double element_bytes);
+double work_seconds(const std::vector<Work>& list, const cluster::Cluster& cluster,
+                    const cluster::Compute& compute, double element_bytes);
+
+// One compute segment in a phase; update segments through update_seconds().
+double segment_seconds(const model::Model& model, const schedule::Segment& segment,
+                       graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
+                       strategy::Precision precision);
+
+// kGradientNorm or kOptimizer of a rank holding `num_parameters`.
+double update_seconds(schedule::SegmentKind kind, double num_parameters,
+                      const cluster::Cluster& cluster, strategy::Precision precision);
+
+}  // namespace piper::cost

@@ -1,0 +1,52 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/segment_time.h>
+
+namespace piper::cost {
+namespace {
+
+Work gemm(double m, double n, double k) {
+  return {.operation = Operation::kGemm, .amount = 2 * m * n * k, .m = m, .n = n, .k = k};
+}
+
+}  // namespace
+
+TEST_CASE("a GEMM with few rows is bound by its weights, a large one by its FLOPs") {
+  const cluster::Cluster cluster = example::nodes();
+  const cluster::Compute& compute = compute_of(cluster, strategy::Precision::kFp32);
+  // One row of 1000 x 1000: 2e6 FLOPs take 2 us, 4 MB + 8 kB of fp32 take 40.08 us.
+  CHECK(work_seconds(gemm(1, 1000, 1000), cluster, compute, 4) == doctest::Approx(40.08e-6));
+  // 1000 rows: 2e9 FLOPs take 2 ms, 12 MB take 0.12 ms.
+  CHECK(work_seconds(gemm(1000, 1000, 1000), cluster, compute, 4) == doctest::Approx(2e-3));
+}
+
+TEST_CASE("a measured curve decides where there is one, and contains the cost of starting") {
+  cluster::Cluster cluster = example::nodes();
+  cluster.fixed_task_seconds = 1e-3;
+  const double before = work_seconds(gemm(1000, 1000, 1000), cluster,
+                                     compute_of(cluster, strategy::Precision::kFp32), 4);
+  CHECK(before == doctest::Approx(3e-3));
+  cluster.compute["fp32"].gemm = {{"m", "n", "k"}, {{1, 1000}, {1000}, {1000}}, {1e9, 5e11}};
+  CHECK(work_seconds(gemm(1000, 1000, 1000), cluster,
+                     compute_of(cluster, strategy::Precision::kFp32), 4) == doctest::Approx(4e-3));
+}
+
+TEST_CASE("element-wise work follows the curve by working set") {
+  cluster::Cluster cluster = example::nodes();
+  const Work work{.operation = Operation::kElementWise, .amount = 1e6};
+  const cluster::Compute& compute = compute_of(cluster, strategy::Precision::kFp32);
+  CHECK(work_seconds(work, cluster, compute, 4) == doctest::Approx(1e-5));
+  cluster.element_wise = {{"bytes"}, {{1e3, 1e6, 1e9}}, {4e11, 2e11, 1e11}};
+  CHECK(work_seconds(work, cluster, compute, 4) == doctest::Approx(5e-6));
+}
+
+TEST_CASE("a precision without figures is refused with those that have some") {
+  cluster::Cluster cluster = example::nodes();
+  cluster.compute.erase("bf16");
+  CHECK_THROWS_WITH_AS(compute_of(cluster, strategy::Precision::kBf16),
+                       "cluster nodes has no compute figures for 'bf16'; allowed: fp32, fp64",
+                       InvalidInput);
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,61 @@
+#include <piper/cost/shard.h>
+
+#include <piper/base/error.h>
+#include <piper/strategy/mesh.h>
+
+namespace piper::cost {
+namespace {
+
+int64_t dense_of_layer(const model::LayerParameters& p) { return p.total() - p.routed_experts; }
+
+}  // namespace
+
+StateBytes state_bytes(strategy::Precision precision) {
+  switch (precision) {
+    case strategy::Precision::kFp32:
+      return {4, 4, 8};
+    case strategy::Precision::kBf16:
+      return {2, 2, 12};
+    case strategy::Precision::kFp64:
+      return {8, 8, 16};
+  }
+  return {};
+}
+
+int64_t element_bytes(strategy::Precision precision) { return state_bytes(precision).weight; }
+
+int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
+  PIPER_CHECK(layer >= -2 && layer < model.num_layers(), "no such gradient buffer");
+  if (layer >= 0)
+    return dense_of_layer(model::count_layer(model, model.layers[static_cast<size_t>(layer)]));
+  // The ends of the model: counted on a model without layers.
+  model::Model ends = model;
+  ends.layers.clear();
+  const model::Parameters p = model::count_parameters(ends);
+  if (layer == -1) return p.embedding;
+  return p.final_norm + p.head +
+         (model.tied_embeddings && pp > 1 ? model.vocabulary * model.hidden : 0);
+}
+
+int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) {
+  const model::Layer& of = model.layers[static_cast<size_t>(layer)];
+  return model::count_layer(model, of).routed_experts / ep;
+}
+
+Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
+  Shard shard;
+  const int64_t first = strategy::first_layer(strategy, stage);
+  const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
+  for (int64_t layer = first; layer < end; ++layer) {
+    const model::LayerParameters p =
+        model::count_layer(model, model.layers[static_cast<size_t>(layer)]);
+    shard.dense += dense_of_layer(p);
+    shard.experts += p.routed_experts / strategy.mesh.ep;
+  }
+  const int64_t pp = strategy.mesh.pp;
+  if (stage == 0) shard.dense += dense_parameters(model, -1, pp);
+  if (stage == pp - 1) shard.dense += dense_parameters(model, -2, pp);
+  return shard;
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,43 @@
+// Which parameters one rank holds, and the bytes of state that each of them brings.
+#pragma once
+
+#include <piper/model/count.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::cost {
+
+// Bytes of one parameter, by precision: fp32 4 + 4 + 8 (AdamW's two moments), bf16 2 + 2 + 12 (and
+// an fp32 master copy), fp64 8 + 8 + 16.
+struct StateBytes {
+  int64_t weight = 0;
+  int64_t gradient = 0;
+  int64_t optimizer = 0;
+  int64_t total() const { return weight + gradient + optimizer; }
+};
+StateBytes state_bytes(strategy::Precision precision);
+
+// Bytes of one element of an activation.
+int64_t element_bytes(strategy::Precision precision);
+
+// Parameters on one rank of a stage. Routed experts are divided by ep, everything else is
+// replicated over the stage. With tied embeddings the first and the last stage both hold the table
+// (one stage: once).
+struct Shard {
+  int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
+  int64_t experts = 0;  // routed experts
+  int64_t total() const { return dense + experts; }
+};
+Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage);
+
+// The parameters behind one gradient buffer: schedule::SegmentKind::kDenseGradients with `layer` -1
+// (embedding), -2 (final norm and head; with tied embeddings the table too when the stages differ)
+// or a layer.
+int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp);
+
+// Routed experts of a layer on one rank.
+int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);
+
+}  // namespace piper::cost

@@ -1,0 +1,40 @@
+#include <doctest/doctest.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/shard.h>
+
+namespace piper::cost {
+
+TEST_CASE("a rank holds its stage's layers, a share of the experts and the ends where they are") {
+  const model::Model model = example::mixture(4);
+  const strategy::Strategy s = example::strategy(model, 2, 2, 4);
+  // One layer: attention 8*(8+4+4) + 8*8 = 192, router 8*4 = 32, norms 2*8 = 16; experts 4*3*8*16 = 1536.
+  // Embedding 32*8 = 256; final norm 8; head 256.
+  const Shard first = shard_of(model, s, 0), last = shard_of(model, s, 1);
+  CHECK(first.dense == 2 * 240 + 256);
+  CHECK(first.experts == 2 * 1536 / 2);
+  CHECK(last.dense == 2 * 240 + 8 + 256);
+  CHECK(last.experts == first.experts);
+}
+
+TEST_CASE("every parameter is on exactly pp x (dp or ep) ranks, tied tables on both ends") {
+  for (const bool tied : {false, true})
+    for (const int64_t pp : {1, 2, 3}) {
+      CAPTURE(tied);
+      CAPTURE(pp);
+      const model::Model model = example::mixture(7, tied);
+      const strategy::Strategy s = example::strategy(model, pp, 4, 4);
+      int64_t held = 0;
+      for (int64_t stage = 0; stage < pp; ++stage)
+        held += shard_of(model, s, stage).dense + 4 * shard_of(model, s, stage).experts;
+      const int64_t twice = tied && pp > 1 ? model.vocabulary * model.hidden : 0;
+      CHECK(held == model::count_parameters(model).total() + twice);
+    }
+}
+
+TEST_CASE("state is 16 bytes a parameter, 32 in double precision") {
+  CHECK(state_bytes(strategy::Precision::kFp32).total() == 16);
+  CHECK(state_bytes(strategy::Precision::kBf16).total() == 16);
+  CHECK(state_bytes(strategy::Precision::kFp64).total() == 32);
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,49 @@
+// The memory half of the Estimator: lives of slots from layer_memory.h, strung together stage by
+// stage.
+#include <piper/cost/step_time.h>
+
+#include <piper/cost/shard.h>
+
+namespace piper::cost {
+
+using strategy::Strategy;
+
+StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  const auto mode = static_cast<size_t>(s.recompute);
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  const auto layer = [&](int64_t i) -> const LayerMemory& {
+    return costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh)
+        .memory[mode];
+  };
+  StageWalk walk(ends.hidden_bytes);
+  for (int64_t i = first_layer; i < end; ++i) walk.layer_forward(layer(i));
+  const bool last = index == s.mesh.pp - 1;
+  if (last)
+    walk.head(ends.hidden_bytes, ends.head);
+  else
+    walk.transfer(ends.hidden_bytes);
+  for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
+
+  const StateBytes bytes = state_bytes(precision_);
+  const int64_t held = parameters(s, index, first_layer);
+  StageMemory memory{
+      .weights = held * bytes.weight,
+      .gradients = held * bytes.gradient,
+      .optimizer = held * bytes.optimizer,
+      .working = walk.walked().peak,
+      .in_flight = micro_batches_in_flight(s.schedule, s.mesh.pp, index, s.num_micro_batches)};
+  memory.activations = walk.kept() * (memory.in_flight - 1);
+  if (s.mesh.pp > 1) memory.messages = ends.hidden_bytes;
+  return memory;
+}
+
+std::vector<StageMemory> Estimator::memory(const Strategy& s) {
+  std::vector<StageMemory> stages;
+  int64_t first = 0;
+  for (int64_t i = 0; i < s.mesh.pp; first += s.layers_per_stage[static_cast<size_t>(i++)])
+    stages.push_back(stage_memory(s, i, first));
+  return stages;
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,99 @@
+// The closed form: time and memory of a whole step from a strategy alone, without writing its
+// graph. Tests hold it to the simulation.
+//
+// Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
+// for, nothing hides them in this schedule), the pipeline's recurrence, the gradient reductions
+// that outlast the backward, norm, statistics and update. Within 2 % of the simulation on a
+// balanced load.
+//
+// Ranks that share cores (cluster.cores_per_node > 0): not less than
+//
+//   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run
+//   at once,
+//
+// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the
+// simulation; small worlds should be simulated.
+#pragma once
+
+#include <piper/cost/layer_cost.h>
+#include <piper/cost/memory.h>
+#include <piper/cost/pipeline_time.h>
+
+#include <string>
+#include <vector>
+
+namespace piper::cost {
+
+// Seconds of the busiest stage, by what they are spent on; they add up to the step.
+struct StepBreakdown {
+  double forward = 0;     // compute
+  double backward = 0;    // compute
+  double recompute = 0;   // compute
+  double exchange = 0;    // waiting for dispatch and combine
+  double reductions = 0;  // gradient reductions that outlast the backward
+  double update = 0;      // norm, statistics, optimizer
+  double idle = 0;        // pipeline bubble, messages between stages, cores taken by other ranks
+  double total() const {
+    return forward + backward + recompute + exchange + reductions + update + idle;
+  }
+};
+
+struct StepEstimate {
+  double seconds = 0;
+  StepBreakdown time;
+  double bubble = 0;                // idle / seconds
+  std::vector<StageMemory> memory;  // by stage
+  int64_t peak_bytes = 0;           // of the fullest stage
+  int64_t fullest_stage = 0;
+};
+
+// One micro-batch, forward and backward, exchanges included: what a split of the layers should balance.
+struct PassSeconds {
+  std::vector<double> layers;
+  double embedding = 0, head = 0;
+};
+
+// Prices strategies of one model on one cluster at one sequence length and precision; keeps what
+// they have in common. Not thread-safe. The model and the cluster outlive it.
+class Estimator {
+ public:
+  // Throws InvalidInput when the cluster has no figures for the precision.
+  Estimator(const model::Model& model, const cluster::Cluster& cluster,
+            strategy::Precision precision, int64_t sequence);
+
+  // Requires contradictions(strategy, model) to be empty, the Estimator's sequence and precision,
+  // and world <= cluster.num_devices().
+  StepEstimate estimate(const strategy::Strategy& strategy);
+  std::vector<StageMemory> memory(const strategy::Strategy& strategy);
+  // layers_per_stage is not read.
+  PassSeconds pass_seconds(const strategy::Strategy& strategy);
+
+ private:
+  struct Stage {
+    double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
+    double exchange_forward = 0, exchange_backward = 0;
+    double reductions = 0;  // exposed
+    double norm = 0, optimizer = 0;
+  };
+  struct TypeParameters {
+    int64_t dense = 0, experts = 0;  // routed experts of the whole layer
+  };
+  Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                    Stage& stage);
+  int64_t parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
+                                     const std::vector<Stage>& stages);
+
+  const model::Model& model_;
+  const cluster::Cluster& cluster_;
+  strategy::Precision precision_;
+  int64_t sequence_;
+  LayerCosts costs_;
+  std::vector<TypeParameters> type_parameters_;
+  int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
+  double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0;
+};
+
+}  // namespace piper::cost

@@ -1,0 +1,309 @@
+#include <piper/cost/work.h>
+
+#include <piper/base/error.h>
+#include <piper/cost/shard.h>
+#include <piper/model/count.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+using model::AttentionKind;
+using schedule::SegmentKind;
+
+// Collects the work of one segment. A linear layer adds one GEMM forward, two backward.
+class List {
+ public:
+  List(bool backward, double element_bytes) : backward_(backward), element_bytes_(element_bytes) {
+    list_.reserve(24);
+  }
+
+  void linear(double m, double n, double k, double repetitions = 1) {
+    if (m <= 0 || n <= 0 || k <= 0 || repetitions <= 0) return;
+    if (!backward_) return gemm(m, n, k, repetitions);
+    gemm(m, k, n, repetitions);  // gradient of the input
+    gemm(n, k, m, repetitions);  // gradient of the weight
+  }
+  // `forward` and `backward` passes over `elements`, reading or writing each once.
+  void pass(double elements, double forward, double backward) {
+    const double bytes = elements * (backward_ ? backward : forward) * element_bytes_;
+    if (bytes > 0) list_.push_back({.operation = Operation::kElementWise, .amount = bytes});
+  }
+  void exponential(double elements) {
+    if (elements > 0)
+      list_.push_back({.operation = Operation::kExponential, .amount = elements, .launches = 0});
+  }
+  // Rows moved between places: payload once in, once out.
+  void copies(double elements, double count) {
+    if (elements > 0)
+      list_.push_back({.operation = Operation::kCopy,
+                       .amount = elements * element_bytes_,
+                       .repetitions = count});
+  }
+  void copy(double elements) { copies(elements, 1); }
+  void launches(double count) {
+    list_.push_back({.operation = Operation::kElementWise, .launches = count});
+  }
+  void add(Work work) { list_.push_back(work); }
+  void gemm(double m, double n, double k, double repetitions) {
+    list_.push_back({.operation = Operation::kGemm,
+                     .amount = 2 * m * n * k,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .repetitions = repetitions});
+  }
+  bool backward() const { return backward_; }
+  std::vector<Work> take() { return std::move(list_); }
+
+ private:
+  bool backward_;
+  double element_bytes_;
+  std::vector<Work> list_;
+};
+
+// Norm of the residual stream: y := norm(x). Backward: once more, and the gradient in place from x
+// and the residual's gradient.
+void norm(List& list, double tokens, double hidden) {
+  list.pass(tokens * hidden, 2, 2);
+  list.pass(tokens * hidden, 0, 4);
+}
+
+void scores(List& list, const model::Model& model, const model::Layer& layer, double head_dim,
+            const SegmentWork& work) {
+  const double forward = model::layer_token_flops(model, layer, work.sequence).attention_scores *
+                         static_cast<double>(work.tokens());
+  if (forward <= 0) return;
+  list.add({.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
+            .amount = list.backward() ? 2 * forward : forward,
+            .sequence = static_cast<double>(work.sequence),
+            .head_dim = head_dim});
+}
+
+// As nn/ computes it: one projection forward; backward recomputes the norm (and the norms of q and
+// k) and takes the three parts of the projection one by one.
+void grouped_attention(List& list, const model::Model& model, const model::Layer& layer,
+                       const SegmentWork& work) {
+  const model::Attention& a = layer.attention;
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto q = static_cast<double>(a.num_heads * a.head_dim * (a.output_gate ? 2 : 1));
+  const auto kv = static_cast<double>(a.num_kv_heads * a.head_dim);
+  const auto d = static_cast<double>(model.hidden);
+  if (list.backward()) {
+    list.linear(tokens, q, d);
+    list.linear(tokens, kv, d, 2);
+  } else {
+    list.linear(tokens, q + 2 * kv, d);
+  }
+  if (a.qk_norm != model::QkNorm::kNone) list.pass(tokens * (q + kv), 2, 2 + 3);
+  if (a.rotary) list.pass(tokens * (q + kv), 2, a.qk_norm == model::QkNorm::kNone ? 2 : 4);
+  scores(list, model, layer, static_cast<double>(a.head_dim), work);
+  if (a.output_gate) list.pass(tokens * q / 2, 3, 5);
+  list.linear(tokens, d, a.output_gate ? q / 2 : q);
+}
+
+void latent_attention(List& list, const model::Model& model, const model::Layer& layer,
+                      const SegmentWork& work) {
+  const model::LatentAttention& a = layer.attention.latent;
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto heads = static_cast<double>(layer.attention.num_heads);
+  const auto d = static_cast<double>(model.hidden);
+  const auto rope = static_cast<double>(a.rope_head_dim);
+  const auto nope = static_cast<double>(a.nope_head_dim);
+  const auto value = static_cast<double>(a.value_head_dim);
+  const double head = nope + rope;
+  if (a.query_rank > 0) {
+    list.linear(tokens, static_cast<double>(a.query_rank), d);
+    norm(list, tokens, static_cast<double>(a.query_rank));
+    list.linear(tokens, heads * head, static_cast<double>(a.query_rank));
+  } else {
+    list.linear(tokens, heads * head, d);
+  }
+  const auto rank = static_cast<double>(a.key_value_rank);
+  list.linear(tokens, rank + rope, d);
+  norm(list, tokens, rank);
+  list.linear(tokens, heads * (nope + value), rank);
+  list.pass(tokens * (heads + 1) * rope, 2, 2);
+  list.copy(tokens * heads * 2 * head);  // rotary and plain parts put side by side
+  scores(list, model, layer, head, work);
+  list.linear(tokens, d, heads * value);
+  if (a.index_heads > 0) {
+    list.linear(tokens, static_cast<double>(a.index_heads * a.index_head_dim),
+                static_cast<double>(std::max<int64_t>(a.query_rank, 1)));
+    list.linear(tokens, static_cast<double>(a.index_head_dim + a.index_heads), d);
+  }
+}
+
+void delta_attention(List& list, const model::Model& model, const model::Layer& layer,
+                     const SegmentWork& work) {
+  const model::GatedDeltaAttention& a = layer.attention.delta;
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto key = static_cast<double>(a.key_heads * a.key_head_dim);
+  const auto value = static_cast<double>(a.value_heads * a.value_head_dim);
+  const auto d = static_cast<double>(model.hidden);
+  list.linear(tokens, 2 * key + 2 * value + 2 * static_cast<double>(a.value_heads), d);
+  list.pass(tokens * (2 * key + value) * static_cast<double>(a.conv_kernel), 2, 4);
+  scores(list, model, layer, static_cast<double>(a.key_head_dim), work);
+  list.pass(tokens * value, 4, 8);  // gated norm
+  list.linear(tokens, d, value);
+}
+
+void attention(List& list, const model::Model& model, const model::Layer& layer,
+               const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  norm(list, tokens, d);
+  switch (layer.attention.kind) {
+    case AttentionKind::kGrouped:
+      grouped_attention(list, model, layer, work);
+      break;
+    case AttentionKind::kLatent:
+      latent_attention(list, model, layer, work);
+      break;
+    case AttentionKind::kGatedDelta:
+      delta_attention(list, model, layer, work);
+      break;
+  }
+  list.pass(tokens * d, 2, 0);  // residual
+}
+
+// num_matrices 3: gate and up in one GEMM, SwiGLU, down; 2: up, activation, down.
+void mlp(List& list, double rows, double ffn, double d, int64_t num_matrices,
+         double repetitions = 1) {
+  const double up = num_matrices == 3 ? 2 * ffn : ffn;
+  list.linear(rows, up, d, repetitions);
+  list.pass(rows * repetitions * ffn, num_matrices == 3 ? 3 : 2, num_matrices == 3 ? 6 : 4);
+  list.exponential(rows * repetitions * ffn);
+  list.linear(rows, d, ffn, repetitions);
+}
+
+void gate(List& list, const model::Model& model, const model::FeedForward& ff,
+          const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  const auto experts = static_cast<double>(ff.num_experts);
+  norm(list, tokens, d);
+  list.linear(tokens, experts, d);
+  list.pass(tokens * experts, 4, 4);  // softmax in place, selection
+  list.exponential(tokens * experts);
+  list.launches(4);
+  if (list.backward()) {
+    list.pass(static_cast<double>(work.rows) * d, 0,
+              1);  // each token adds up its copies' gradients
+    list.pass(tokens * d, 0, 1);
+  } else {
+    list.copy(static_cast<double>(work.rows) * d);
+  }
+}
+
+// Routed experts. The largest has rows of its own; the others share what is left. Rows that come
+// from several peers are brought together for each expert and back (two copies forward, three
+// backward).
+void experts(List& list, const model::Model& model, const model::FeedForward& ff,
+             const SegmentWork& work) {
+  if (work.received_rows <= 0 || work.local_experts <= 0) return;
+  const auto d = static_cast<double>(model.hidden);
+  const auto ffn = static_cast<double>(ff.ffn);
+  const auto rows = static_cast<double>(work.received_rows);
+  const auto count = static_cast<double>(work.local_experts);
+  const auto largest = std::min(static_cast<double>(work.largest_expert_rows), rows);
+  const double peers = static_cast<double>(ff.num_experts) / count;
+  if (peers > 1) list.copies(rows / (count * peers) * d, count * peers * (list.backward() ? 3 : 2));
+  if (largest * count <= rows * 1.001 || work.local_experts == 1)
+    return mlp(list, rows / count, ffn, d, ff.num_matrices, count);
+  mlp(list, largest, ffn, d, ff.num_matrices);
+  const double others = std::min(count - 1, rows - largest);  // experts without rows do no work
+  if (others >= 1) mlp(list, (rows - largest) / others, ffn, d, ff.num_matrices, others);
+}
+
+void merge(List& list, const model::Model& model, const model::FeedForward& ff,
+           const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  list.pass(static_cast<double>(work.rows) * d, 1, 2);
+  list.pass(tokens * d, 2, 1);
+  const auto shared = static_cast<double>(ff.shared_ffn);
+  const auto dense = static_cast<double>(ff.parallel_dense_ffn);
+  if (shared > 0) mlp(list, tokens, shared, d, ff.num_dense_matrices);
+  if (dense > 0) mlp(list, tokens, dense, d, ff.num_dense_matrices);
+}
+
+// The forward of the head does the products of its backward too, chunk by chunk, so that the logits
+// of a micro-batch never exist at once (activation.h). Chunks are large enough to be priced as one.
+void head(List& list, const model::Model& model, const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  const auto vocabulary = static_cast<double>(model.vocabulary);
+  if (list.backward()) return list.pass(tokens * d, 0, 2 + 3);
+  norm(list, tokens, d);
+  list.gemm(tokens, vocabulary, d, 1);
+  list.gemm(vocabulary, d, tokens, 1);
+  list.gemm(tokens, d, vocabulary, 1);
+  list.pass(tokens * vocabulary, 4, 0);  // maximum and sum of a row, then the gradient in place
+  list.exponential(2 * tokens * vocabulary);
+}
+
+}  // namespace
+
+std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
+                               graph::Phase phase, const SegmentWork& work) {
+  List list(phase == graph::Phase::kBackward, static_cast<double>(work.element_bytes));
+  const auto layer = [&]() -> const model::Layer& {
+    PIPER_CHECK(segment.layer >= 0 && segment.layer < model.num_layers(), "no such layer");
+    return model.layers[static_cast<size_t>(segment.layer)];
+  };
+  const double elements = static_cast<double>(work.tokens()) * static_cast<double>(model.hidden);
+  switch (segment.kind) {
+    case SegmentKind::kEmbedding:
+      list.pass(elements, 2, 3);
+      break;
+    case SegmentKind::kAttention:
+      attention(list, model, layer(), work);
+      break;
+    case SegmentKind::kDenseMlp:
+      norm(list, static_cast<double>(work.tokens()), static_cast<double>(model.hidden));
+      mlp(list, static_cast<double>(work.tokens()), static_cast<double>(layer().feed_forward.ffn),
+          static_cast<double>(model.hidden), layer().feed_forward.num_matrices);
+      list.pass(elements, 3, 0);
+      break;
+    case SegmentKind::kGate:
+      gate(list, model, layer().feed_forward, work);
+      break;
+    case SegmentKind::kExperts:
+      experts(list, model, layer().feed_forward, work);
+      break;
+    case SegmentKind::kMerge:
+      merge(list, model, layer().feed_forward, work);
+      break;
+    case SegmentKind::kHead:
+      head(list, model, work);
+      break;
+    case SegmentKind::kDenseGradients:
+    case SegmentKind::kExpertGradients:
+    case SegmentKind::kTiedEmbedding:
+    case SegmentKind::kGradientNorm:
+    case SegmentKind::kStatistics:
+    case SegmentKind::kOptimizer:
+      PIPER_CHECK(false, "work of the update is in update_work()");
+  }
+  return list.take();
+}
+
+std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
+                              strategy::Precision precision) {
+  const StateBytes bytes = state_bytes(precision);
+  const auto gradient = static_cast<double>(bytes.gradient);
+  if (kind == SegmentKind::kGradientNorm)
+    return {{.operation = Operation::kElementWise, .amount = num_parameters * gradient}};
+  PIPER_CHECK(kind == SegmentKind::kOptimizer, "no work of its own");
+  // Gradient read; moments (and the master copy) read and written; the weight written, and read
+  // where no master copy stands in for it. The first backward of a step overwrites gradients:
+  // nothing to zero.
+  const bool master = precision == strategy::Precision::kBf16;
+  const double touched = gradient + 2 * static_cast<double>(bytes.optimizer) +
+                         (master ? 1.0 : 2.0) * static_cast<double>(bytes.weight);
+  return {{.operation = Operation::kOptimizer, .amount = num_parameters * touched}};
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,106 @@
+#include <doctest/doctest.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/layer_cost.h>
+#include <piper/cost/work.h>
+#include <piper/model/count.h>
+#include <piper/model/import.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+using graph::Phase;
+using schedule::SegmentKind;
+
+double matrix_flops(const std::vector<Work>& list) {
+  double flops = 0;
+  for (const Work& w : list)
+    if (w.operation == Operation::kGemm || w.operation == Operation::kAttention ||
+        w.operation == Operation::kAttentionBackward)
+      flops += w.amount * w.repetitions;
+  return flops;
+}
+
+double step_matrix_flops(const model::Model& model, const SegmentWork& ends, int64_t ep) {
+  double flops = 0;
+  const auto add = [&](schedule::Segment segment, const SegmentWork& work) {
+    flops += matrix_flops(segment_work(model, segment, Phase::kForward, work)) +
+             matrix_flops(segment_work(model, segment, Phase::kBackward, work));
+  };
+  for (int32_t layer = 0; layer < model.num_layers(); ++layer) {
+    const SegmentWork work = balanced_work(model, layer, ends.sequences, ends.sequence, ep, 4);
+    add({SegmentKind::kAttention, layer}, work);
+    if (model.layers[static_cast<size_t>(layer)].feed_forward.is_moe()) {
+      for (const SegmentKind kind : {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kMerge})
+        add({kind, layer}, work);
+    } else {
+      add({SegmentKind::kDenseMlp, layer}, work);
+    }
+  }
+  add({SegmentKind::kHead, -1}, ends);
+  return flops;
+}
+
+}  // namespace
+
+TEST_CASE("the products of all segments are the FLOPs that MFU counts") {
+  // Of every architecture: grouped and latent attention, shared experts, dense layers.
+  for (const char* name : {"mixtral-8x7b", "deepseek-v3", "olmoe-1b-7b", "m10b-e16", "piper-10m"}) {
+    CAPTURE(name);
+    const model::Model model = model::load_model(name);
+    const SegmentWork ends{.sequences = 2, .sequence = 512, .element_bytes = 4};
+    const model::TokenFlops token = model::token_flops(model, 512);
+    const double expected = (token.forward() + token.backward()) * 1024;
+    CHECK(step_matrix_flops(model, ends, 1) == doctest::Approx(expected).epsilon(0.002));
+    CHECK(step_matrix_flops(model, ends, 4) == doctest::Approx(expected).epsilon(0.002));
+  }
+}
+
+TEST_CASE("experts are as many products as there are experts with rows, each with its own rows") {
+  const model::Model model = example::mixture(1);
+  SegmentWork work = balanced_work(model, 0, 2, 16, 1, 4);
+  const auto gemms = [&] {
+    std::vector<Work> list = segment_work(model, {SegmentKind::kExperts, 0}, Phase::kForward, work);
+    std::erase_if(list, [](const Work& w) { return w.operation != Operation::kGemm; });
+    return list;
+  };
+  REQUIRE(gemms().size() == 2);  // gate and up, down
+  CHECK(gemms()[0].m == 16);     // 32 tokens, top 2 of 4
+  CHECK(gemms()[0].n == 32);
+  CHECK(gemms()[0].k == 8);
+  CHECK(gemms()[0].repetitions == 4);
+
+  work.largest_expert_rows = 64;  // one hot expert: the other three have none
+  CHECK(gemms().size() == 2);
+  CHECK(gemms()[0].m == 64);
+  CHECK(gemms()[0].repetitions == 1);
+
+  work.largest_expert_rows = 40;  // the others share 24
+  CHECK(gemms()[2].m == 8);
+  CHECK(gemms()[2].repetitions == 3);
+
+  work.received_rows = work.largest_expert_rows = 0;
+  CHECK(segment_work(model, {SegmentKind::kExperts, 0}, Phase::kForward, work).empty());
+}
+
+TEST_CASE("the backward of a product is two products of shapes of their own") {
+  const model::Model model = example::mixture(1);
+  const SegmentWork work = balanced_work(model, 0, 2, 16, 1, 4);
+  const std::vector<Work> list =
+      segment_work(model, {SegmentKind::kGate, 0}, Phase::kBackward, work);
+  std::vector<std::array<double, 3>> shapes;
+  for (const Work& w : list)
+    if (w.operation == Operation::kGemm) shapes.push_back({w.m, w.n, w.k});
+  CHECK(shapes == std::vector<std::array<double, 3>>{{32, 8, 4}, {4, 8, 32}});
+}
+
+TEST_CASE("the optimizer touches 28 bytes a parameter in fp32") {
+  // Gradient 4, moments 2 x 8, weight 2 x 4.
+  const std::vector<Work> work =
+      update_work(SegmentKind::kOptimizer, 10, strategy::Precision::kFp32);
+  REQUIRE(work.size() == 1);
+  CHECK(work[0].amount == 280);
+}
+
+}  // namespace piper::cost
