@@ -30,6 +30,8 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::torch)
   endforeach()
   set_target_properties(Libtorch::torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
+    # The wheel carries fmt's headers, of another version than the system's library: whoever sees them needs no library.
+    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY
     INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed;-Wl,-rpath,${PIPER_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${libraries}")
 endif()

@@ -1,0 +1,115 @@
+// The functions of manifest.h on the folder that holds a run's checkpoints.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/train/manifest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <regex>
+
+namespace piper::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_matching(const fs::path& folder, const std::regex& pattern) {
+  std::vector<std::string> names;
+  std::error_code error;
+  if (!fs::exists(folder, error)) return names;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (std::regex_match(name, pattern)) names.push_back(name);
+  }
+  if (error)
+    throw IoError(fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Newest first. Steps of more than eight digits have longer names.
+std::vector<std::string> checkpoints(const fs::path& folder) {
+  std::vector<std::string> names = names_matching(folder, std::regex(R"(step-\d{8,18})"));
+  std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return a.size() != b.size() ? a.size() > b.size() : a > b;
+  });
+  return names;
+}
+
+// Manifest there, every file there and of its size: what can be known without reading the shards.
+bool looks_complete(const fs::path& checkpoint) {
+  try {
+    const Manifest manifest =
+        parse_manifest(read_json_file(checkpoint / "manifest.json"), checkpoint.string());
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& file) {
+      std::error_code error;
+      return fs::file_size(checkpoint / file.name, error) == static_cast<uintmax_t>(file.bytes) &&
+             !error;
+    });
+  } catch (const InvalidInput&) {
+    return false;
+  } catch (const IoError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Search find_newest_complete(const fs::path& folder) {
+  Search search;
+  for (const std::string& name : checkpoints(folder)) {
+    try {
+      search.newest =
+          FoundCheckpoint{.path = folder / name, .manifest = verify_checkpoint(folder / name)};
+      return search;
+    } catch (const InvalidInput& error) {
+      search.skipped.insert(search.skipped.end(), error.problems().begin(), error.problems().end());
+    } catch (const IoError& error) {
+      search.skipped.emplace_back(error.what());
+    }
+  }
+  return search;
+}
+
+FoundCheckpoint require_newest_complete(const fs::path& folder) {
+  Search search = find_newest_complete(folder);
+  if (search.newest) return std::move(*search.newest);
+  search.skipped.push_back(folder.string() + ": holds no complete checkpoint to resume from");
+  throw InvalidInput(std::move(search.skipped));
+}
+
+std::vector<std::string> sweep_leftovers(const fs::path& folder) {
+  const std::vector<std::string> names =
+      names_matching(folder, std::regex(R"(step-\d{8,18}\.tmp-.*)"));
+  for (const std::string& name : names) {
+    std::error_code error;
+    fs::remove_all(folder / name, error);
+    if (error)
+      throw IoError(
+          fmt::format("{}: cannot be removed: {}", (folder / name).string(), error.message()));
+  }
+  return names;
+}
+
+std::vector<std::string> keep_newest(const fs::path& folder, int64_t keep) {
+  PIPER_CHECK(keep >= 1);
+  std::vector<std::string> removed;
+  int64_t kept = 0;
+  for (const std::string& name : checkpoints(folder)) {
+    if (!looks_complete(folder / name)) continue;
+    if (kept++ < keep) continue;
+    // Renamed first: a crash while files vanish leaves a leftover, never half a checkpoint.
+    const fs::path doomed = folder / fmt::format("{}.tmp-{}-removed", name, ::getpid());
+    std::error_code error;
+    fs::rename(folder / name, doomed, error);
+    if (!error) fs::remove_all(doomed, error);
+    if (error)
+      throw IoError(
+          fmt::format("{}: cannot be removed: {}", (folder / name).string(), error.message()));
+    removed.push_back(name);
+  }
+  return removed;
+}
+
+}  // namespace piper::train

@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/train/data.h>
+
+#include <set>
+
+namespace piper::train {
+namespace {
+
+strategy::Strategy strategy_of(int64_t dp, int64_t micro_batches, int64_t sequences,
+                               int64_t sequence) {
+  strategy::Strategy s;
+  s.mesh = {.pp = 1, .ep = 1, .dp = dp};
+  s.sequence = sequence;
+  s.micro_batch_sequences = sequences;
+  s.num_micro_batches = micro_batches;
+  s.global_batch_sequences = dp * micro_batches * sequences;
+  return s;
+}
+
+// All sequences of a step as strings, in the order of the global batch.
+std::vector<std::string> global_batch(const Text& text, const strategy::Strategy& s, uint64_t seed,
+                                      int64_t step) {
+  std::vector<std::string> sequences;
+  for (int64_t dp = 0; dp < s.mesh.dp; ++dp)
+    for (int64_t micro = 0; micro < s.num_micro_batches; ++micro) {
+      const Batch batch = training_batch(text, s, seed, step, dp, micro);
+      REQUIRE(batch.tokens_BS.sizes() == at::IntArrayRef({s.micro_batch_sequences, s.sequence}));
+      REQUIRE(batch.targets_T.sizes() == at::IntArrayRef({s.micro_batch_sequences * s.sequence}));
+      const auto* tokens = batch.tokens_BS.data_ptr<int64_t>();
+      const auto* targets = batch.targets_T.data_ptr<int64_t>();
+      for (int64_t row = 0; row < s.micro_batch_sequences; ++row) {
+        std::string window(1, static_cast<char>(tokens[row * s.sequence]));
+        for (int64_t i = 0; i < s.sequence; ++i) {
+          if (i > 0) CHECK(tokens[row * s.sequence + i] == targets[row * s.sequence + i - 1]);
+          window += static_cast<char>(targets[row * s.sequence + i]);
+        }
+        sequences.push_back(window);
+      }
+    }
+  return sequences;
+}
+
+Text alphabet() {
+  std::string bytes;
+  for (int i = 0; i < 997; ++i) bytes += static_cast<char>(i * 31 % 251);
+  return Text(bytes, "alphabet");
+}
+
+TEST_CASE("every mesh sees the same global batch, and each sequence is a window of the text") {
+  const Text text = alphabet();
+  const auto reference = global_batch(text, strategy_of(1, 1, 12, 7), 5, 3);
+  CHECK(reference.size() == 12);
+  for (const auto& window : reference) CHECK(text.bytes().find(window) != std::string_view::npos);
+  CHECK(global_batch(text, strategy_of(4, 3, 1, 7), 5, 3) == reference);
+  CHECK(global_batch(text, strategy_of(2, 2, 3, 7), 5, 3) == reference);
+  CHECK(global_batch(text, strategy_of(1, 1, 12, 7), 5, 4) != reference);
+  CHECK(global_batch(text, strategy_of(1, 1, 12, 7), 6, 3) != reference);
+}
+
+TEST_CASE("starts are spread evenly over all windows that fit, the last one included") {
+  const Text text("0123456789", "digits");
+  std::vector<int> hits(8, 0);  // 10 bytes, windows of 3: starts 0..7
+  for (int64_t step = 0; step < 1000; ++step)
+    for (int64_t index = 0; index < 8; ++index)
+      ++hits.at(static_cast<size_t>(window_start(text, 2, 1, step, index)));
+  for (const int count : hits)
+    CHECK(std::abs(count - 1000) < 150);  // 5 standard deviations of 29.6
+}
+
+TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the tail is dropped") {
+  const Text text("0123456789", "digits");
+  CHECK(num_evaluation_windows(text, 3) == 3);  // targets end at byte 9, the last
+  CHECK(num_evaluation_windows(text, 4) == 2);
+  CHECK(num_evaluation_windows(text, 9) == 1);
+  CHECK_THROWS_AS(num_evaluation_windows(text, 10), InvalidInput);
+  const Batch batch = evaluation_batch(text, 4, 0, 2);
+  CHECK(at::equal(batch.tokens_BS, at::arange('0', '8', at::kLong).view({2, 4})));
+  CHECK(at::equal(batch.targets_T, at::arange('1', '9', at::kLong)));
+  CHECK(at::equal(evaluation_batch(text, 4, 1, 1).tokens_BS, batch.tokens_BS.slice(0, 1, 2)));
+}
+
+}  // namespace
+}  // namespace piper::train

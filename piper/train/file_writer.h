@@ -1,0 +1,55 @@
+// Writes a file so that it survives a crash, hashing it on the way.
+#pragma once
+
+#include <piper/train/sha256.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace piper::train {
+
+// What a file should hold: enough to find every flipped, cut or exchanged byte.
+struct FileRecord {
+  std::string name;  // within its folder
+  int64_t bytes = 0;
+  std::string sha256;
+  bool operator==(const FileRecord&) const = default;
+};
+
+// Creates (or empties) a file and appends to it. All functions throw IoError naming path and cause; a full disk is said
+// with the bytes still needed and the bytes free. One thread.
+class FileWriter {
+ public:
+  // `expected_bytes` is only used in the message about a full disk.
+  explicit FileWriter(std::filesystem::path path, int64_t expected_bytes = 0);
+  ~FileWriter();  // closes; the file is complete only after finish()
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* bytes, int64_t size);
+  void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
+  // fsync and close.
+  FileRecord finish();
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+
+  std::filesystem::path path_;
+  int64_t expected_bytes_;
+  int64_t bytes_ = 0;
+  Sha256 hash_;
+  int fd_;
+};
+
+// Makes renames and new entries of a folder durable. Throws IoError.
+void sync_folder(const std::filesystem::path& folder);
+
+// Bytes an ordinary user can still write where `folder` lies. Throws IoError.
+int64_t free_bytes(const std::filesystem::path& folder);
+
+// Throws IoError "<folder>: the disk is full: 12.0 GiB (12884901888 bytes) are needed, 3.0 GiB (...) are free".
+void require_space(const std::filesystem::path& folder, int64_t needed, int64_t free);
+
+}  // namespace piper::train

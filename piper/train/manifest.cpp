@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/train/manifest.h>
+
+#include <charconv>
+#include <limits>
+
+namespace piper::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kManifestHash = "manifest.json.sha256";
+constexpr const char* kFormat = "piper-checkpoint-1";
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+std::string hash_line(std::string_view manifest) {
+  return fmt::format("{}  {}\n", sha256_hex(manifest), kManifest);
+}
+
+std::string describe(const model::Attention& a) {
+  const model::LatentAttention& l = a.latent;
+  const model::GatedDeltaAttention& d = a.delta;
+  return fmt::format(
+      "attention {} {} {} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {}",
+      static_cast<int>(a.kind), a.num_heads, a.num_kv_heads, a.head_dim, a.query_bias, a.key_bias,
+      a.value_bias, a.output_bias, a.output_gate, a.sinks, static_cast<int>(a.qk_norm), a.rotary,
+      a.window, l.query_rank, l.key_value_rank, l.nope_head_dim, l.rope_head_dim, l.value_head_dim,
+      l.index_heads, l.index_head_dim, l.index_top_k, d.key_heads, d.value_heads, d.key_head_dim,
+      d.value_head_dim, d.conv_kernel);
+}
+
+std::string describe(const model::FeedForward& f) {
+  return fmt::format("feed_forward {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", f.ffn,
+                     f.num_matrices, f.bias, f.num_experts, f.top_k, f.shared_ffn, f.shared_gate,
+                     f.router_bias, f.selection_bias, static_cast<int>(f.score), f.normalise_top_k,
+                     f.routed_scaling, f.num_groups, f.top_groups, f.parallel_dense_ffn);
+}
+
+// 16 digits keep a uint64 exact, which a JSON number of the strict reader would not.
+uint64_t read_seed(ObjectReader& reader) {
+  const std::string text = reader.text("seed");
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size())
+    reader.problem(
+        "seed", "is " + quote(Json(text)) + "; allowed: digits of an integer from 0 to 2^64 - 1");
+  return seed;
+}
+
+CheckpointIdentity read_identity(ObjectReader& root) {
+  CheckpointIdentity identity{.model = root.text("model"), .fingerprint = root.text("fingerprint")};
+  root.integer("world_size", 1, kMax);
+  if (const Json* json = root.object("mesh")) {
+    ObjectReader mesh(*json, "mesh", root.problems());
+    identity.mesh = {.pp = mesh.integer("pp", 1, 1 << 20),
+                     .ep = mesh.integer("ep", 1, 1 << 20),
+                     .dp = mesh.integer("dp", 1, 1 << 20)};
+    mesh.refuse_unknown();
+  } else {
+    root.problem("mesh", "is missing");
+  }
+  identity.layers_per_stage = root.integers("layers_per_stage", 1, 1 << 20);
+  return identity;
+}
+
+TrainState read_state(ObjectReader& root) {
+  TrainState state;
+  const Json* json = root.object("state");
+  if (json == nullptr) {
+    root.problem("state", "is missing");
+    return state;
+  }
+  ObjectReader reader(*json, "state", root.problems());
+  state = {.step = reader.integer("step", 0, kMax),
+           .seed = read_seed(reader),
+           .target_tokens = reader.integer("target_tokens", 0, kMax),
+           .skipped_steps = reader.integer("skipped_steps", 0, kMax),
+           .text_fingerprint = reader.text("text_sha256"),
+           .extra = reader.raw("extra")};
+  reader.refuse_unknown();
+  return state;
+}
+
+}  // namespace
+
+std::string model_fingerprint(const model::Model& m) {
+  std::string text = fmt::format(
+      "model {} {} {} {} {} {} {} {} {} {} {} {}\n", m.hidden, m.vocabulary, m.tied_embeddings,
+      m.lm_head_bias, m.learned_positions, m.norm_epsilon, m.norm_has_bias, m.rope.theta,
+      m.rope.partial_factor, m.rope.scaling, m.activation, m.layers.size());
+  for (const model::Layer& layer : m.layers)
+    text += fmt::format("{} {} norms {}\n", describe(layer.attention), describe(layer.feed_forward),
+                        layer.num_norms);
+  return sha256_hex(text);
+}
+
+std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08}", step); }
+
+std::string shard_name(int64_t rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+
+Json to_json(const Manifest& manifest) {
+  const CheckpointIdentity& identity = manifest.identity;
+  const TrainState& state = manifest.state;
+  Json files = Json::array();
+  for (const FileRecord& file : manifest.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  return {{"format", kFormat},
+          {"model", identity.model},
+          {"fingerprint", identity.fingerprint},
+          {"world_size", identity.mesh.world()},
+          {"mesh", {{"pp", identity.mesh.pp}, {"ep", identity.mesh.ep}, {"dp", identity.mesh.dp}}},
+          {"layers_per_stage", identity.layers_per_stage},
+          {"state",
+           {{"step", state.step},
+            {"seed", std::to_string(state.seed)},
+            {"target_tokens", state.target_tokens},
+            {"skipped_steps", state.skipped_steps},
+            {"text_sha256", state.text_fingerprint},
+            {"extra", state.extra}}},
+          {"files", files}};
+}
+
+Manifest parse_manifest(const Json& json, const std::string& source) {
+  Problems problems(source);
+  ObjectReader root(json, "", &problems);
+  root.choice("format", {kFormat});
+  Manifest manifest{.identity = read_identity(root), .state = read_state(root)};
+  const Json* files = root.array("files");
+  for (size_t i = 0; files != nullptr && i < files->size(); ++i) {
+    ObjectReader file((*files)[i], fmt::format("files[{}]", i), &problems);
+    manifest.files.push_back({.name = file.text("name"),
+                              .bytes = file.integer("bytes", 0, kMax),
+                              .sha256 = file.text("sha256")});
+    if (manifest.files.back().name != shard_name(static_cast<int64_t>(i)))
+      file.problem("name", "is " + quote(Json(manifest.files.back().name)) +
+                               "; allowed: " + shard_name(static_cast<int64_t>(i)));
+    file.refuse_unknown();
+  }
+  if (problems.empty() &&
+      static_cast<int64_t>(manifest.files.size()) != manifest.identity.mesh.world())
+    root.problem("files", fmt::format("lists {} files; allowed: one for each of {} ranks",
+                                      manifest.files.size(), manifest.identity.mesh.world()));
+  root.refuse_unknown();
+  problems.finish();
+  return manifest;
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest) {
+  const std::string text = to_json(manifest).dump(2) + "\n";
+  for (const auto& [name, content] :
+       {std::pair(kManifest, text), std::pair(kManifestHash, hash_line(text))}) {
+    FileWriter writer(folder / name, static_cast<int64_t>(content.size()));
+    writer.write(content);
+    writer.finish();
+  }
+  sync_folder(folder);
+}
+
+Manifest verify_checkpoint(const fs::path& checkpoint) {
+  std::error_code error;
+  if (!fs::is_directory(checkpoint, error))
+    throw InvalidInput(checkpoint.string() + ": there is no such checkpoint");
+  for (const char* name : {kManifest, kManifestHash})
+    if (!fs::is_regular_file(checkpoint / name, error))
+      throw InvalidInput(fmt::format("{}: is not a complete checkpoint: {} is missing",
+                                     checkpoint.string(), name));
+  const std::string text = read_text_file(checkpoint / kManifest, 1 << 30);
+  if (read_text_file(checkpoint / kManifestHash, 1 << 10) != hash_line(text))
+    throw InvalidInput((checkpoint / kManifest).string() + ": is damaged: " + kManifestHash +
+                       " disagrees with it");
+  Manifest manifest = parse_manifest(parse_json(text, (checkpoint / kManifest).string()),
+                                     (checkpoint / kManifest).string());
+  Problems problems(checkpoint.string());
+  if (checkpoint.filename() != checkpoint_name(manifest.state.step))
+    problems.add(fmt::format("holds step {}, which its name does not say", manifest.state.step));
+  for (const FileRecord& file : manifest.files) {
+    const auto bytes = fs::file_size(checkpoint / file.name, error);
+    if (error)
+      problems.add(file.name + " is missing");
+    else if (static_cast<int64_t>(bytes) != file.bytes)
+      problems.add(fmt::format("{} is damaged: it holds {} bytes instead of {}", file.name, bytes,
+                               file.bytes));
+    else if (sha256_of_file(checkpoint / file.name) != file.sha256)
+      problems.add(file.name + " is damaged: its SHA-256 is not the manifest's");
+  }
+  problems.finish();
+  return manifest;
+}
+
+std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
+                                     const fs::path& checkpoint) {
+  const CheckpointIdentity& saved = manifest.identity;
+  std::vector<std::string> lines;
+  if (saved.fingerprint != run.fingerprint)
+    lines.push_back(fmt::format(
+        "{}: is a checkpoint of another model: of '{}' (fingerprint {}), this run's is '{}' ({})",
+        checkpoint.string(), saved.model, saved.fingerprint.substr(0, 12), run.model,
+        run.fingerprint.substr(0, 12)));
+  const auto describe = [](const strategy::Mesh& m) {
+    return fmt::format("pp {}, ep {}, dp {}", m.pp, m.ep, m.dp);
+  };
+  if (saved.mesh.world() != run.mesh.world())
+    lines.push_back(fmt::format(
+        "{}: was saved by {} ranks ({}); this run's strategy is for {} ({}); allowed: the same",
+        checkpoint.string(), saved.mesh.world(), describe(saved.mesh), run.mesh.world(),
+        describe(run.mesh)));
+  else if (saved.mesh != run.mesh)
+    lines.push_back(fmt::format("{}: was saved on the mesh {}; this run's is {}; allowed: the same",
+                                checkpoint.string(), describe(saved.mesh), describe(run.mesh)));
+  else if (saved.layers_per_stage != run.layers_per_stage && saved.fingerprint == run.fingerprint)
+    lines.push_back(
+        fmt::format("{}: was saved with {} layers a stage; this run has {}; allowed: the same",
+                    checkpoint.string(), fmt::join(saved.layers_per_stage, ", "),
+                    fmt::join(run.layers_per_stage, ", ")));
+  return lines;
+}
+
+}  // namespace piper::train

@@ -1,0 +1,54 @@
+// What a step did: a line of metrics.jsonl and a line on the console.
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace piper::train {
+
+struct StepMetrics {
+  int64_t step = 0;  // counts from 1
+  double loss = 0;   // nats a target token, auxiliary loss apart
+  double auxiliary_loss = 0;
+  double grad_norm = 0;  // over the whole mesh, before clipping
+  double learning_rate = 0;
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;          // fraction
+  int64_t peak_bytes = 0;  // of the fullest rank
+  double load_imbalance =
+      0;                 // most loaded expert over the mean, the worst layer; 0 for a dense model
+  bool skipped = false;  // the update was skipped: loss or gradient not finite
+  Json extra = Json::object();  // further keys, appended
+};
+
+// Keys in a fixed order, named like the members. Infinite and NaN become null.
+Json to_json(const StepMetrics& metrics);
+
+// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; a skipped
+// update adds "| skipped: not finite".
+std::string console_line(const StepMetrics& metrics);
+
+// Appends to metrics.jsonl, a line a step, each flushed. One thread.
+class MetricsWriter {
+ public:
+  // Keeps the lines of an existing file up to `last_step` (of the checkpoint resumed from; 0 = a new run) and drops the
+  // rest, an unfinished last line included. Throws IoError; InvalidInput when a whole line is not a step's.
+  MetricsWriter(std::filesystem::path path, int64_t last_step);
+
+  void write(const StepMetrics& metrics);  // throws IoError
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace piper::train

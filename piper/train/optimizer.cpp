@@ -1,0 +1,139 @@
+#include <c10/core/GradMode.h>
+#include <piper/base/error.h>
+#include <piper/train/optimizer.h>
+
+#include <array>
+#include <cmath>
+
+namespace piper::train {
+namespace {
+
+// The scalars of one update, in the precision of the weights.
+template <class T>
+struct Scalars {
+  T keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_root_correction2, epsilon,
+      gradient_scale;
+};
+
+template <class T>
+Scalars<T> scalars(const AdamWOptions& o, bool decays, double learning_rate, double gradient_scale,
+                   int64_t num_steps) {
+  const auto t = static_cast<double>(num_steps);
+  return {.keep = static_cast<T>(1 - (decays ? learning_rate * o.weight_decay : 0)),
+          .one_minus_beta1 = static_cast<T>(1 - o.beta1),
+          .beta2 = static_cast<T>(o.beta2),
+          .one_minus_beta2 = static_cast<T>(1 - o.beta2),
+          .step_size = static_cast<T>(learning_rate / (1 - std::pow(o.beta1, t))),
+          .inverse_root_correction2 = static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t))),
+          .epsilon = static_cast<T>(o.epsilon),
+          .gradient_scale = static_cast<T>(gradient_scale)};
+}
+
+template <class T>
+void update_range(T* __restrict w, const T* __restrict gradient, T* __restrict m, T* __restrict v,
+                  int64_t n, const Scalars<T> s) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = gradient[i] * s.gradient_scale;
+    m[i] += s.one_minus_beta1 * (g - m[i]);
+    v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
+    w[i] = w[i] * s.keep -
+           s.step_size * m[i] / (std::sqrt(v[i]) * s.inverse_root_correction2 + s.epsilon);
+  }
+}
+
+// The same formula with ATen operations: other devices, other dtypes, strided views.
+void update_any(at::Tensor w, const at::Tensor& gradient, at::Tensor m, at::Tensor v,
+                const Scalars<double>& s) {
+  const at::Tensor g = gradient * s.gradient_scale;
+  m.add_(g - m, s.one_minus_beta1);
+  v.mul_(s.beta2).addcmul_(g, g, s.one_minus_beta2);
+  w.mul_(s.keep).addcdiv_(m, (v.sqrt() * s.inverse_root_correction2).add_(s.epsilon), -s.step_size);
+}
+
+bool is_plain(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == dtype;
+}
+
+// Eight partial sums, so that the loop can be vectorised and its order is still written down.
+template <class T>
+double squares_of_range(const T* x, int64_t n) {
+  constexpr int64_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(x[i + lane]);
+      sums[static_cast<size_t>(lane)] += value * value;
+    }
+  double total = 0;
+  for (; i < n; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+double squares_of(const at::Tensor& x) {
+  if (is_plain(x, at::kFloat)) return squares_of_range(x.const_data_ptr<float>(), x.numel());
+  if (is_plain(x, at::kDouble)) return squares_of_range(x.const_data_ptr<double>(), x.numel());
+  return squares_of(x.to(at::kCPU, at::kDouble).contiguous());
+}
+
+}  // namespace
+
+AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options)
+    : options_(options), num_steps_(at::zeros({1}, at::kLong)) {
+  for (const nn::Parameter& parameter : parameters) {
+    PIPER_CHECK(parameter.value.sizes() == parameter.gradient.sizes(), parameter.name);
+    const auto zeros = [&] {
+      return at::zeros_like(parameter.value, at::MemoryFormat::Contiguous);
+    };
+    slots_.push_back({.parameter = parameter, .first = zeros(), .second = zeros()});
+  }
+}
+
+int64_t AdamW::num_steps() const { return *num_steps_.const_data_ptr<int64_t>(); }
+
+void AdamW::step(double learning_rate, double gradient_scale) {
+  const c10::NoGradGuard no_grad;
+  const int64_t t = ++*num_steps_.data_ptr<int64_t>();
+  for (Slot& slot : slots_) {
+    const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
+    const auto update = [&]<class T>(T) {
+      update_range(w.data_ptr<T>(), g.const_data_ptr<T>(), slot.first.data_ptr<T>(),
+                   slot.second.data_ptr<T>(), w.numel(),
+                   scalars<T>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
+    };
+    if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
+      update(float{});
+    else if (is_plain(w, at::kDouble) && is_plain(g, at::kDouble))
+      update(double{});
+    else
+      update_any(
+          w, g, slot.first, slot.second,
+          scalars<double>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
+  }
+}
+
+std::vector<NamedTensor> AdamW::state() const {
+  std::vector<NamedTensor> tensors;
+  for (const Slot& slot : slots_) {
+    tensors.push_back({"first_moment/" + slot.parameter.name, slot.first});
+    tensors.push_back({"second_moment/" + slot.parameter.name, slot.second});
+  }
+  tensors.push_back({"optimizer/num_steps", num_steps_});
+  return tensors;
+}
+
+double sum_of_squares(const std::vector<nn::Parameter>& parameters,
+                      const std::function<bool(const nn::Parameter&)>& counts) {
+  double total = 0;
+  for (const nn::Parameter& parameter : parameters)
+    if (!counts || counts(parameter)) total += squares_of(parameter.gradient);
+  return total;
+}
+
+double clip_scale(double norm, double max_norm) {
+  if (max_norm == 0) return 1;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace piper::train

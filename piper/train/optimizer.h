@@ -1,0 +1,63 @@
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) with the arithmetic of torch.optim.AdamW, and gradient clipping.
+//
+//   w *= 1 - lr * decay;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g^2
+//   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
+//
+// One pass over memory and no temporaries for contiguous CPU tensors of float or double; ATen operations elsewhere.
+// Everything here is deterministic: the same bits for the same input, whatever the number of threads.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <piper/nn/stage.h>
+#include <piper/train/named_tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace piper::train {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  // of parameters with `decays`
+};
+
+// The optimizer of one rank's parameters. One thread.
+class AdamW {
+ public:
+  // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the size of each.
+  AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options);
+
+  // One update. Each gradient counts as gradient * gradient_scale (clipping), without being changed.
+  void step(double learning_rate, double gradient_scale = 1.0);
+
+  int64_t num_steps() const;
+
+  // All that must be saved and restored for a bit-equal resume: "first_moment/<name>", "second_moment/<name>",
+  // "optimizer/num_steps". Loading copies into these tensors.
+  std::vector<NamedTensor> state() const;
+
+ private:
+  struct Slot {
+    nn::Parameter parameter;
+    at::Tensor first, second;
+  };
+
+  AdamWOptions options_;
+  std::vector<Slot> slots_;
+  at::Tensor num_steps_;  // int64, one element
+};
+
+// Sum of squared gradients of the parameters for which `counts` holds (all when empty), accumulated in double in a fixed
+// order. Infinite or NaN when a gradient is. Over the mesh: replicated parameters once per stage, expert parameters
+// once per expert rank, a tied table once.
+double sum_of_squares(const std::vector<nn::Parameter>& parameters,
+                      const std::function<bool(const nn::Parameter&)>& counts = {});
+
+// The factor that brings a gradient of norm `norm` down to `max_norm` (torch.nn.utils.clip_grad_norm_): at most 1;
+// 1 when max_norm is 0 (no clipping).
+double clip_scale(double norm, double max_norm);
+
+}  // namespace piper::train
