@@ -1,4 +1,5 @@
 // Holds cost/activation.cpp to the allocator: the bytes that each kind of segment keeps and needs.
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <piper/cost/activation.h>
 #include <piper/nn/counting_allocator.h>
@@ -54,6 +55,7 @@ struct Shape {
 class Bench {
  public:
   Bench(const Shape& shape, int64_t ep) : shape_(shape), model_(tiny_model(shape.family)) {
+    at::set_num_threads(1);  // the attention kernel's scratch is one a thread
     model_.hidden = shape.hidden;
     model_.vocabulary = shape.vocabulary;
     for (model::Layer& layer : model_.layers) {
@@ -64,7 +66,7 @@ class Bench {
                         {.dtype = shape.dtype});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
     x_ = stage_->embedding_forward(batch_.tokens_BS);
-    warm_up(ep);
+    warm_up();
   }
 
   cost::SegmentWork work(int64_t ep, const Routing* routing = nullptr) const {
@@ -149,9 +151,7 @@ class Bench {
 
  private:
   // The rotary table is made once and belongs to the stage.
-  void warm_up(int64_t) {
-    if (shape_.sequence > 0) stage_->attention_forward(0, x_, shape_.sequence, nullptr);
-  }
+  void warm_up() { stage_->attention_forward(0, x_, shape_.sequence, nullptr); }
   void imagine_peers(int64_t ep, Routing& routing) const {
     const auto local = static_cast<std::ptrdiff_t>(routing.counts.size()) / ep;
     for (int64_t peer = 0; peer < ep; ++peer)

@@ -104,7 +104,7 @@ TEST_CASE("rows are gathered, summed, merged and scattered as the compositions d
     CHECK(difference(out, outp) < tolerance);
     CHECK(difference(gw, gwp) < tolerance);
     const at::Tensor table = wave({4, 9}, 3, dtype), tablep = table.clone(),
-                     index = at::tensor({3, 0, 3, 3, 1, 0});
+                     index = at::tensor({3, 0, 3, 3, 1, 0}, at::kLong);
     add_rows_(table, index, rows);
     any_device::add_rows_(tablep, index, rows);
     CHECK(difference(table, tablep) < tolerance);
@@ -157,7 +157,7 @@ TEST_CASE("cross-entropy and its gradient equal the composition; ignored rows gi
   in_both_precisions([](at::ScalarType dtype, double tolerance) {
     const at::Tensor logits = wave({4, 33}, 0, dtype) * 5, plain = logits.clone(),
                      kept = logits.clone();
-    const at::Tensor targets = at::tensor({5, -100, 0, 32});
+    const at::Tensor targets = at::tensor({5, -100, 0, 32}, at::kLong);
     const double loss = cross_entropy_(logits, targets, true, 0.25);
     CHECK(
         loss ==
