@@ -1,6 +1,5 @@
-#include <piper/cost/exchange_time.h>
-
 #include <piper/base/error.h>
+#include <piper/cost/exchange_time.h>
 
 #include <algorithm>
 #include <array>

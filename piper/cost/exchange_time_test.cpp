@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/near.h>
 
 namespace piper::cost {
 namespace {
@@ -23,65 +24,66 @@ TEST_CASE("devices of a node share its network cards") {
 TEST_CASE("an exchange takes as long as its busiest level, and the latency of the outermost") {
   const cluster::Cluster cluster = example::nodes();
   // In the node: 3 messages of 1 MB at 100 GB/s.
-  CHECK(all_to_all_seconds(cluster, {.size = 4}, 1e6) == doctest::Approx(1e-6 + 30e-6));
+  CHECK(all_to_all_seconds(cluster, {.size = 4}, 1e6) == near(1e-6 + 30e-6));
   // Two nodes: 4 messages leave each device at 5 GB/s; the 3 inside travel meanwhile.
-  CHECK(all_to_all_seconds(cluster, {.size = 8}, 1e6) == doctest::Approx(5e-6 + 800e-6));
+  CHECK(all_to_all_seconds(cluster, {.size = 8}, 1e6) == near(5e-6 + 800e-6));
   // All: 8 messages to the other group at 2 GB/s; through the NIC go 12 MB, 2.4 ms.
-  CHECK(all_to_all_seconds(cluster, {.size = 16}, 1e6) == doctest::Approx(10e-6 + 4000e-6));
+  CHECK(all_to_all_seconds(cluster, {.size = 16}, 1e6) == near(10e-6 + 4000e-6));
   // Every fourth device: one a node.
-  CHECK(all_to_all_seconds(cluster, {.stride = 4, .size = 2}, 1e6) == doctest::Approx(5e-6 + 200e-6));
+  CHECK(all_to_all_seconds(cluster, {.stride = 4, .size = 2}, 1e6) == near(5e-6 + 200e-6));
   CHECK(all_to_all_seconds(cluster, {.size = 1}, 1e6) == 0);
 }
 
 TEST_CASE("a group that straddles two nodes pays for the member with the fewest neighbours") {
   const cluster::Cluster cluster = example::nodes();
   // Devices 3, 4, 5: device 3 sends both messages out.
-  CHECK(all_to_all_seconds(cluster, {.first = 3, .size = 3}, 1e6) == doctest::Approx(5e-6 + 400e-6));
+  CHECK(all_to_all_seconds(cluster, {.first = 3, .size = 3}, 1e6) == near(5e-6 + 400e-6));
 }
 
 TEST_CASE("uneven equals even when all pairs are equal, and the busiest member counts when not") {
   const cluster::Cluster cluster = example::nodes();
-  for (const Group group : {Group{.size = 2}, Group{.size = 4}, Group{.first = 1, .size = 7}, Group{.size = 16}}) {
+  for (const Group group :
+       {Group{.size = 2}, Group{.size = 4}, Group{.first = 1, .size = 7}, Group{.size = 16}}) {
     const auto n = static_cast<size_t>(group.size);
     CAPTURE(n);
     const std::vector<double> even(n * n, 2e6);
     CHECK(all_to_all_seconds(cluster, ranks(group), even) ==
-          doctest::Approx(all_to_all_seconds(cluster, group, 2e6)));
+          near(all_to_all_seconds(cluster, group, 2e6)));
   }
   // Everything to member 0: it receives three messages of 4 MB.
   std::vector<double> hot(16, 0.0);
   for (size_t from = 0; from < 4; ++from) hot[from * 4] = 4e6;
-  CHECK(all_to_all_seconds(cluster, ranks({.size = 4}), hot) == doctest::Approx(1e-6 + 120e-6));
+  CHECK(all_to_all_seconds(cluster, ranks({.size = 4}), hot) == near(1e-6 + 120e-6));
 }
 
 TEST_CASE("messages beyond the first that leave a node cost a gap each") {
   cluster::Cluster cluster = example::nodes();
   cluster.numbers["message_gap_seconds"] = 1e-3;
-  CHECK(all_to_all_seconds(cluster, {.size = 8}, 0) == doctest::Approx(5e-6 + 3e-3));
+  CHECK(all_to_all_seconds(cluster, {.size = 8}, 0) == near(5e-6 + 3e-3));
   cluster.numbers.clear();
-  CHECK(all_to_all_seconds(cluster, {.size = 8}, 0) == doctest::Approx(5e-6 + 3 * kMessageGapSeconds));
+  CHECK(all_to_all_seconds(cluster, {.size = 8}, 0) == near(5e-6 + 3 * kMessageGapSeconds));
 }
 
 TEST_CASE("a measured exchange is taken at its word inside a node") {
   cluster::Cluster cluster = example::nodes();
   cluster.numbers["all_to_all_latency_seconds"] = 2e-3;
   cluster.numbers["all_to_all_bytes_per_second"] = 1e9;
-  CHECK(all_to_all_seconds(cluster, {.size = 4}, 1e6) == doctest::Approx(2e-3 + 3e-3));
-  CHECK(all_to_all_seconds(cluster, {.size = 8}, 1e6) == doctest::Approx(5e-6 + 800e-6));
+  CHECK(all_to_all_seconds(cluster, {.size = 4}, 1e6) == near(2e-3 + 3e-3));
+  CHECK(all_to_all_seconds(cluster, {.size = 8}, 1e6) == near(5e-6 + 800e-6));
 }
 
 TEST_CASE("a reduction is two exchanges of shares and the additions between them") {
   const cluster::Cluster cluster = example::nodes();
   // 4 MB over 4: shares of 1 MB; additions read 2 and write 1 of 3 MB at 100 GB/s.
-  CHECK(all_reduce_seconds(cluster, {.size = 4}, 4e6) == doctest::Approx(2 * 31e-6 + 90e-6));
+  CHECK(all_reduce_seconds(cluster, {.size = 4}, 4e6) == near(2 * 31e-6 + 90e-6));
   CHECK(all_reduce_seconds(cluster, {.size = 1}, 4e6) == 0);
 }
 
 TEST_CASE("a message between stages crosses the level that holds both devices") {
   const cluster::Cluster cluster = example::nodes();
-  CHECK(point_to_point_seconds(cluster, 0, 1, 1e6) == doctest::Approx(11e-6));
-  CHECK(point_to_point_seconds(cluster, 0, 4, 1e6) == doctest::Approx(205e-6));
-  CHECK(point_to_point_seconds(cluster, 0, 8, 1e6) == doctest::Approx(510e-6));
+  CHECK(point_to_point_seconds(cluster, 0, 1, 1e6) == near(11e-6));
+  CHECK(point_to_point_seconds(cluster, 0, 4, 1e6) == near(205e-6));
+  CHECK(point_to_point_seconds(cluster, 0, 8, 1e6) == near(510e-6));
 }
 
 }  // namespace piper::cost

@@ -1,5 +1,4 @@
 #include <piper/cost/mfu.h>
-
 #include <piper/cost/segment_time.h>
 #include <piper/model/count.h>
 
@@ -27,7 +26,8 @@ EffectiveMfu effective_mfu(const cluster::Cluster& cluster, strategy::Precision 
                            int64_t world, double flops, double compute_seconds,
                            double step_seconds) {
   const cluster::Compute& compute = compute_of(cluster, precision);
-  double efficiency = compute.gemm_efficiency > 0 ? compute.gemm_efficiency : kAssumedGemmEfficiency;
+  double efficiency =
+      compute.gemm_efficiency > 0 ? compute.gemm_efficiency : kAssumedGemmEfficiency;
   if (!compute.gemm.empty())
     efficiency = std::ranges::max(compute.gemm.rate) / compute.peak_flops_per_second;
   EffectiveMfu effective;

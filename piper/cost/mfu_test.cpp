@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/near.h>
 #include <piper/model/count.h>
 
 namespace piper::cost {
@@ -18,15 +19,14 @@ TEST_CASE("eq. 12: hardware efficiency while computing times the share that comp
   cluster.compute["fp32"].gemm_efficiency = 0.5;
   // 8 devices reach 4e12 FLOP/s; 1e12 FLOPs in 1 s of compute are 25 %; half of the step computes.
   const EffectiveMfu e = effective_mfu(cluster, strategy::Precision::kFp32, 8, 1e12, 1, 2);
-  CHECK(e.hardware_efficiency == doctest::Approx(0.25));
-  CHECK(e.compute_fraction == doctest::Approx(0.5));
-  CHECK(e.mfu() == doctest::Approx(0.125));
+  CHECK(e.hardware_efficiency == near(0.25));
+  CHECK(e.compute_fraction == near(0.5));
+  CHECK(e.mfu() == near(0.125));
 }
 
 TEST_CASE("a step's FLOPs are three forwards of its tokens") {
   const model::Model model = example::mixture(3);
-  CHECK(step_flops(model, 16, 10) ==
-        doctest::Approx(3 * 160 * model::token_flops(model, 16).forward()));
+  CHECK(step_flops(model, 16, 10) == near(3 * 160 * model::token_flops(model, 16).forward()));
 }
 
 }  // namespace piper::cost

@@ -43,12 +43,14 @@ class Recurrence {
 
   size_t at(int64_t stage, int64_t k) const { return static_cast<size_t>(stage * m_ + k); }
 
-  void run(Progress& now, double message_sent_at, double message_seconds, double seconds) {
-    double start = now.free_at;
+  // `ahead`: seconds of the action that need no message.
+  void run(Progress& now, double message_sent_at, double message_seconds, double seconds,
+           double ahead) {
+    double start = now.free_at + ahead;
     if (message_sent_at >= 0)
       start = std::max(start, std::max(message_sent_at, now.before) + message_seconds);
     now.before = now.free_at;
-    now.free_at = start + seconds;
+    now.free_at = start + seconds - ahead;
   }
 
   // As far as the neighbours allow; true when the stage has finished.
@@ -62,14 +64,15 @@ class Recurrence {
         const int64_t k = now.backwards;
         if (!last && progress_[static_cast<size_t>(stage + 1)].backwards <= k) return false;
         run(now, last ? -1 : backward_sent_[at(stage + 1, k)],
-            last ? 0 : stages_[static_cast<size_t>(stage + 1)].send_backward, time.backward);
+            last ? 0 : stages_[static_cast<size_t>(stage + 1)].send_backward, time.backward,
+            time.ahead);
         backward_sent_[at(stage, k)] = now.free_at;
         ++now.backwards;
       } else {
         const int64_t k = now.forwards;
         if (!first && progress_[static_cast<size_t>(stage - 1)].forwards <= k) return false;
         run(now, first ? -1 : forward_sent_[at(stage - 1, k)],
-            first ? 0 : stages_[static_cast<size_t>(stage - 1)].send_forward, time.forward);
+            first ? 0 : stages_[static_cast<size_t>(stage - 1)].send_forward, time.forward, 0);
         forward_sent_[at(stage, k)] = now.free_at;
         ++now.forwards;
       }

@@ -22,6 +22,7 @@ namespace piper::cost {
 struct StageSeconds {
   double forward = 0;        // one micro-batch, exchanges included
   double backward = 0;       // with recomputation
+  double ahead = 0;          // the beginning of the backward that needs no gradient: recomputation
   double send_forward = 0;   // to the next stage; 0 on the last
   double send_backward = 0;  // to the stage before; 0 on the first
 };

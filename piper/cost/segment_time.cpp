@@ -1,8 +1,7 @@
-#include <piper/cost/segment_time.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 
 #include <algorithm>
@@ -98,7 +97,8 @@ const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Pr
 
 double work_seconds(const Work& work, const cluster::Cluster& cluster,
                     const cluster::Compute& compute, double element_bytes) {
-  const double start = start_is_measured(work, compute) ? 0 : work.launches * cluster.fixed_task_seconds;
+  const double start =
+      start_is_measured(work, compute) ? 0 : work.launches * cluster.fixed_task_seconds;
   return work.repetitions * (once(work, cluster, compute, element_bytes) + start);
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/near.h>
 #include <piper/cost/segment_time.h>
 
 namespace piper::cost {
@@ -16,9 +17,9 @@ TEST_CASE("a GEMM with few rows is bound by its weights, a large one by its FLOP
   const cluster::Cluster cluster = example::nodes();
   const cluster::Compute& compute = compute_of(cluster, strategy::Precision::kFp32);
   // One row of 1000 x 1000: 2e6 FLOPs take 2 us, 4 MB + 8 kB of fp32 take 40.08 us.
-  CHECK(work_seconds(gemm(1, 1000, 1000), cluster, compute, 4) == doctest::Approx(40.08e-6));
+  CHECK(work_seconds(gemm(1, 1000, 1000), cluster, compute, 4) == near(40.08e-6));
   // 1000 rows: 2e9 FLOPs take 2 ms, 12 MB take 0.12 ms.
-  CHECK(work_seconds(gemm(1000, 1000, 1000), cluster, compute, 4) == doctest::Approx(2e-3));
+  CHECK(work_seconds(gemm(1000, 1000, 1000), cluster, compute, 4) == near(2e-3));
 }
 
 TEST_CASE("a measured curve decides where there is one, and contains the cost of starting") {
@@ -26,19 +27,19 @@ TEST_CASE("a measured curve decides where there is one, and contains the cost of
   cluster.fixed_task_seconds = 1e-3;
   const double before = work_seconds(gemm(1000, 1000, 1000), cluster,
                                      compute_of(cluster, strategy::Precision::kFp32), 4);
-  CHECK(before == doctest::Approx(3e-3));
+  CHECK(before == near(3e-3));
   cluster.compute["fp32"].gemm = {{"m", "n", "k"}, {{1, 1000}, {1000}, {1000}}, {1e9, 5e11}};
   CHECK(work_seconds(gemm(1000, 1000, 1000), cluster,
-                     compute_of(cluster, strategy::Precision::kFp32), 4) == doctest::Approx(4e-3));
+                     compute_of(cluster, strategy::Precision::kFp32), 4) == near(4e-3));
 }
 
 TEST_CASE("element-wise work follows the curve by working set") {
   cluster::Cluster cluster = example::nodes();
   const Work work{.operation = Operation::kElementWise, .amount = 1e6};
   const cluster::Compute& compute = compute_of(cluster, strategy::Precision::kFp32);
-  CHECK(work_seconds(work, cluster, compute, 4) == doctest::Approx(1e-5));
+  CHECK(work_seconds(work, cluster, compute, 4) == near(1e-5));
   cluster.element_wise = {{"bytes"}, {{1e3, 1e6, 1e9}}, {4e11, 2e11, 1e11}};
-  CHECK(work_seconds(work, cluster, compute, 4) == doctest::Approx(5e-6));
+  CHECK(work_seconds(work, cluster, compute, 4) == near(5e-6));
 }
 
 TEST_CASE("a precision without figures is refused with those that have some") {

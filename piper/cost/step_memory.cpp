@@ -1,8 +1,7 @@
 // The memory half of the Estimator: lives of slots from layer_memory.h, strung together stage by
 // stage.
-#include <piper/cost/step_time.h>
-
 #include <piper/cost/shard.h>
+#include <piper/cost/step_time.h>
 
 namespace piper::cost {
 
@@ -34,7 +33,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
       .working = walk.walked().peak,
       .in_flight = micro_batches_in_flight(s.schedule, s.mesh.pp, index, s.num_micro_batches)};
   memory.activations = walk.kept() * (memory.in_flight - 1);
-  if (s.mesh.pp > 1) memory.messages = ends.hidden_bytes;
+  if (s.mesh.pp > 1) memory.messages = (index > 0 && !last ? 3 : 2) * ends.hidden_bytes;
   return memory;
 }
 

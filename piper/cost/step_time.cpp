@@ -1,9 +1,8 @@
-#include <piper/cost/step_time.h>
-
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
+#include <piper/cost/step_time.h>
 
 #include <algorithm>
 
@@ -19,6 +18,14 @@ bool recomputes(const Strategy& s) { return s.recompute == strategy::Recompute::
 // Ranks on the fullest node.
 int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
   return std::min(cluster.devices_per_node(), s.mesh.world());
+}
+
+// Where ranks share cores, an expert group that meets at every exchange computes in rounds: all of its members
+// must have had a core before any goes on.
+double rounds(const cluster::Cluster& cluster, const Strategy& s) {
+  if (cluster.cores_per_node == 0 || s.mesh.ep == 1) return 1;
+  const int64_t together = std::min(s.mesh.ep, ranks_per_node(cluster, s));
+  return static_cast<double>((together + cluster.cores_per_node - 1) / cluster.cores_per_node);
 }
 
 }  // namespace
@@ -72,6 +79,7 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
     if (recomputes(s)) {
       stage.recompute += layer.recompute;
       stage.exchange_backward += layer.exchange_recompute;
+      stage.recompute_of_last_layer = layer.recompute + layer.exchange_recompute;
     }
   }
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
@@ -134,12 +142,15 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
 
 std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vector<Stage>& stages) {
   const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
+  const double slower = rounds(cluster_, s);
   std::vector<StageSeconds> seconds;
   for (size_t i = 0; i < stages.size(); ++i) {
     const Stage& stage = stages[i];
     const auto here = static_cast<int64_t>(i) * s.mesh.dp;
-    StageSeconds now{.forward = stage.forward + stage.exchange_forward,
-                     .backward = stage.backward + stage.recompute + stage.exchange_backward};
+    StageSeconds now{
+        .forward = slower * stage.forward + stage.exchange_forward,
+        .backward = slower * (stage.backward + stage.recompute) + stage.exchange_backward};
+    if (i + 1 < stages.size()) now.ahead = stage.recompute_of_last_layer;
     if (i + 1 < stages.size())
       now.send_forward = point_to_point_seconds(cluster_, here, here + s.mesh.dp, bytes);
     if (i > 0) now.send_backward = point_to_point_seconds(cluster_, here, here - s.mesh.dp, bytes);
@@ -207,7 +218,8 @@ PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
   for (int32_t i = 0; i < model_.num_layers(); ++i) {
     const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh);
-    double seconds = layer.forward + layer.backward + layer.exchange_forward + layer.exchange_backward;
+    double seconds =
+        layer.forward + layer.backward + layer.exchange_forward + layer.exchange_backward;
     if (recomputes(s)) seconds += layer.recompute + layer.exchange_recompute;
     pass.layers.push_back(seconds);
   }

@@ -6,12 +6,12 @@
 // that outlast the backward, norm, statistics and update. Within 2 % of the simulation on a
 // balanced load.
 //
-// Ranks that share cores (cluster.cores_per_node > 0): not less than
+// Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores) rounds, and
+// the step takes not less than
 //
-//   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run
-//   at once,
+//   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
 //
-// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the
+// the second part being the cores that idle while the pipeline fills and drains. Within 20 % of the
 // simulation; small worlds should be simulated.
 #pragma once
 
@@ -72,7 +72,8 @@ class Estimator {
   struct Stage {
     double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
     double exchange_forward = 0, exchange_backward = 0;
-    double reductions = 0;  // exposed
+    double recompute_of_last_layer = 0;  // exchanges included
+    double reductions = 0;               // exposed
     double norm = 0, optimizer = 0;
   };
   struct TypeParameters {

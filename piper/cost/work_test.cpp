@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/layer_cost.h>
+#include <piper/cost/near.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
@@ -32,7 +33,8 @@ double step_matrix_flops(const model::Model& model, const SegmentWork& ends, int
     const SegmentWork work = balanced_work(model, layer, ends.sequences, ends.sequence, ep, 4);
     add({SegmentKind::kAttention, layer}, work);
     if (model.layers[static_cast<size_t>(layer)].feed_forward.is_moe()) {
-      for (const SegmentKind kind : {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kMerge})
+      for (const SegmentKind kind :
+           {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kMerge})
         add({kind, layer}, work);
     } else {
       add({SegmentKind::kDenseMlp, layer}, work);
@@ -52,8 +54,8 @@ TEST_CASE("the products of all segments are the FLOPs that MFU counts") {
     const SegmentWork ends{.sequences = 2, .sequence = 512, .element_bytes = 4};
     const model::TokenFlops token = model::token_flops(model, 512);
     const double expected = (token.forward() + token.backward()) * 1024;
-    CHECK(step_matrix_flops(model, ends, 1) == doctest::Approx(expected).epsilon(0.002));
-    CHECK(step_matrix_flops(model, ends, 4) == doctest::Approx(expected).epsilon(0.002));
+    CHECK(step_matrix_flops(model, ends, 1) == near(expected).epsilon(0.002));
+    CHECK(step_matrix_flops(model, ends, 4) == near(expected).epsilon(0.002));
   }
 }
 

@@ -1,0 +1,11 @@
+// Tests compare seconds, many of them microseconds: relatively. (doctest's own Approx adds 1 to the scale, and
+// accepts any two small numbers.)
+#pragma once
+
+#include <doctest/doctest.h>
+
+namespace piper::cost {
+
+inline doctest::Approx near(double value) { return doctest::Approx(value).scale(0).epsilon(1e-9); }
+
+}  // namespace piper::cost

@@ -1,0 +1,118 @@
+// The search trusts the closed form; here it is held to the simulation.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/near.h>
+#include <piper/cost/prices.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/import.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/mesh.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::plan {
+namespace {
+
+namespace example = cost::example;
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+using strategy::Strategy;
+
+graph::Timeline simulate(const model::Model& model, const Strategy& s,
+                         const cluster::Cluster& cluster, const std::vector<Rank>& ranks = {}) {
+  const schedule::StepGraph step = schedule::write_step(model, s, ranks);
+  return sim::play(step, cost::price(step, model, s, cluster));
+}
+
+cost::StepEstimate estimate(const model::Model& model, const Strategy& s,
+                            const cluster::Cluster& cluster) {
+  return cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s);
+}
+
+// Calls `check` for meshes x schedules x recompute x counts.
+template <class F>
+void for_each(const model::Model& model, const std::vector<strategy::Mesh>& meshes, F check) {
+  for (const strategy::Mesh& mesh : meshes)
+    for (const auto schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kGPipe})
+      for (const auto recompute : {Recompute::kNone, Recompute::kFull})
+        for (const int64_t count : {1, 3, 8}) {
+          Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
+          s.schedule = schedule;
+          s.recompute = recompute;
+          s.sequence = 64;
+          INFO(fmt::format("pp {} ep {} dp {} {} {} x{}", mesh.pp, mesh.ep, mesh.dp,
+                           strategy::name(schedule), strategy::name(recompute), count));
+          check(s);
+        }
+}
+
+const std::vector<strategy::Mesh> kMeshes = {{1, 1, 1}, {1, 1, 2}, {1, 4, 4}, {2, 1, 1}, {2, 2, 2},
+                                             {2, 2, 4}, {4, 1, 2}, {4, 4, 4}, {3, 2, 4}};
+
+}  // namespace
+
+TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
+  const cluster::Cluster cluster = example::nodes();
+  for (const model::Model& model :
+       {example::mixture(4), example::mixture(7, true), model::load_model("piper-10m")}) {
+    CAPTURE(model.name);
+    for_each(model, kMeshes, [&](const Strategy& s) {
+      const double simulated = simulate(model, s, cluster).seconds();
+      CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.02));
+    });
+  }
+}
+
+TEST_CASE("memory: within three messages between stages of the simulation's peak") {
+  const cluster::Cluster cluster = example::nodes();
+  for (const model::Model& model : {example::mixture(4), model::load_model("piper-10m")}) {
+    CAPTURE(model.name);
+    for_each(model, kMeshes, [&](const Strategy& s) {
+      const graph::Timeline timeline = simulate(model, s, cluster);
+      const std::vector<cost::StageMemory> memory = estimate(model, s, cluster).memory;
+      for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+        CAPTURE(stage);
+        const int64_t simulated = timeline.peak_bytes[strategy::rank_at(s.mesh, stage, 0).index()];
+        const int64_t closed = memory[static_cast<size_t>(stage)].total();
+        CHECK(std::abs(closed - simulated) <=
+              3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
+      }
+    });
+  }
+}
+
+TEST_CASE("ranks that share cores: the step time is within 20 % of the simulation") {
+  cluster::Cluster cluster = example::nodes();
+  const model::Model model = model::load_model("piper-10m");
+  double worst = 0;
+  for (const int64_t cores : {1, 2, 3}) {
+    cluster.cores_per_node = cores;
+    for_each(model, {{1, 4, 4}, {1, 2, 4}, {2, 2, 2}, {2, 1, 2}, {4, 1, 1}, {1, 1, 2}, {2, 1, 1}},
+             [&](const Strategy& s) {
+               CAPTURE(cores);
+               if (s.num_micro_batches == 1 && s.mesh.pp > 1) return;  // no pipeline to speak of
+               const double simulated = simulate(model, s, cluster).seconds();
+               const double closed = estimate(model, s, cluster).seconds;
+               worst = std::max(worst, std::abs(closed - simulated) / simulated);
+               CHECK(closed == cost::near(simulated).epsilon(0.20));
+             });
+  }
+  MESSAGE("worst error with shared cores: " << worst);
+}
+
+TEST_CASE("one pipeline stands for all when no device is shared and the load is balanced") {
+  const cluster::Cluster cluster = example::nodes();
+  const model::Model model = example::mixture(4);
+  for (const strategy::Mesh& mesh : kMeshes) {
+    const Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, 5);
+    CAPTURE(mesh.pp);
+    CAPTURE(mesh.dp);
+    const double all = simulate(model, s, cluster).seconds();
+    CHECK(simulate(model, s, cluster, strategy::pipeline_group(mesh, Rank(0))).seconds() ==
+          cost::near(all));
+  }
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,92 @@
+#include <piper/cost/prices.h>
+#include <piper/plan/search.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/mesh.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace piper::plan {
+namespace {
+
+constexpr int64_t kTasksPerLayer =
+    20;  // about: forward and backward of a mixture layer with exchanges
+constexpr int64_t kMostTasksOfOne = 400'000, kMostTasksOfAll = 3'000'000;
+
+auto tie_break(const Candidate& c) {
+  const strategy::Strategy& s = c.strategy;
+  return std::tuple(c.peak_bytes, s.mesh.pp, s.mesh.ep, s.recompute, s.micro_batch_sequences,
+                    s.schedule != strategy::PipelineSchedule::k1F1B);
+}
+
+bool faster(const Candidate& a, const Candidate& b) {
+  if (a.seconds != b.seconds) return a.seconds < b.seconds;
+  return tie_break(a) < tie_break(b);
+}
+
+int64_t num_tasks(const model::Model& model, const strategy::Strategy& s, int64_t ranks) {
+  return ranks * ((model.num_layers() + s.mesh.pp - 1) / s.mesh.pp) * s.num_micro_batches *
+         kTasksPerLayer;
+}
+
+int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Strategy& s) {
+  return cluster.cores_per_node > 0 ? s.mesh.world() : s.mesh.pp;
+}
+
+}  // namespace
+
+SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator) {
+  SearchResult result;
+  for (const Family& family : space.families) {
+    FamilyResult& of = result.families.emplace_back(FamilyResult{.family = family});
+    for_each_strategy(setting, family, estimator, [&](const strategy::Strategy& strategy) {
+      const cost::StepEstimate estimate = estimator.estimate(strategy);
+      Candidate candidate{strategy, estimate.seconds, estimate.peak_bytes};
+      ++of.num_strategies;
+      if (!of.smallest || candidate.peak_bytes < of.smallest->peak_bytes) of.smallest = candidate;
+      if (candidate.peak_bytes > setting.memory_limit_bytes) return;
+      ++of.num_feasible;
+      result.ranked.push_back(std::move(candidate));
+    });
+    result.num_considered += of.num_strategies;
+  }
+  std::ranges::stable_sort(result.ranked, faster);
+  return result;
+}
+
+std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
+                                  const strategy::Strategy& strategy) {
+  if (cluster.cores_per_node > 0) return {};
+  return strategy::pipeline_group(strategy.mesh, Rank(0));
+}
+
+std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,
+                                        const strategy::Strategy& strategy, int64_t max_tasks) {
+  if (num_tasks(model, strategy, num_simulated_ranks(cluster, strategy)) > max_tasks)
+    return std::nullopt;
+  const schedule::StepGraph step =
+      schedule::write_step(model, strategy, simulated_ranks(cluster, strategy));
+  return sim::play(step, cost::price(step, model, strategy, cluster)).seconds();
+}
+
+int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked,
+                             int64_t count) {
+  int64_t budget = kMostTasksOfAll, done = 0;
+  const auto end = ranked.begin() + std::min(count, static_cast<int64_t>(ranked.size()));
+  for (auto c = ranked.begin(); c != end; ++c) {
+    const int64_t tasks = num_tasks(setting.model(), c->strategy,
+                                    num_simulated_ranks(setting.cluster(), c->strategy));
+    if (tasks > budget) continue;
+    const std::optional<double> seconds =
+        simulated_seconds(setting.model(), setting.cluster(), c->strategy, kMostTasksOfOne);
+    if (!seconds) continue;
+    budget -= tasks;
+    c->seconds = *seconds;
+    c->simulated = true;
+    ++done;
+  }
+  std::stable_sort(ranked.begin(), end, faster);
+  return done;
+}
+
+}  // namespace piper::plan
