@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/report/axis.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -24,6 +25,16 @@ std::vector<double> ticks(double low, double high, int target) {
   const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));
   for (int64_t i = first; i <= last; ++i) result.push_back(static_cast<double>(i) * step);
   return result;
+}
+
+std::vector<size_t> evenly_chosen(size_t count, size_t max_chosen) {
+  PIPER_CHECK(max_chosen >= 2, "evenly_chosen");
+  std::vector<size_t> indices;
+  const size_t num_chosen = std::min(count, max_chosen);
+  for (size_t i = 0; i < num_chosen; ++i) {
+    indices.push_back(count <= max_chosen ? i : i * (count - 1) / (max_chosen - 1));
+  }
+  return indices;
 }
 
 }  // namespace piper::report

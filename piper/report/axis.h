@@ -1,6 +1,7 @@
 // Scales and ticks of the charts.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace piper::report {
@@ -21,5 +22,9 @@ std::vector<double> ticks(double low, double high, int target);
 
 // The distance between two neighbours of ticks().
 double tick_step(double low, double high, int target);
+
+// At most `max_chosen` of the indices 0 .. count-1, ascending: all when they are few, else evenly chosen with both
+// ends. Requires max_chosen >= 2.
+std::vector<size_t> evenly_chosen(size_t count, size_t max_chosen);
 
 }  // namespace piper::report

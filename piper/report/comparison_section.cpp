@@ -13,6 +13,7 @@ namespace {
 // Beyond this relative error a figure is marked: the bound that predictions of a step's time are
 // held to.
 constexpr double kLargeError = 0.2;
+constexpr size_t kMaxRanks = 16;
 
 using Format = std::string (*)(double);
 
@@ -84,7 +85,8 @@ std::string comparison_section(const Comparison* comparison) {
     rows.add("  " + time.name, time.predicted_seconds, time.measured_seconds, format_seconds);
   }
   rows.add("MFU", comparison->predicted_mfu, comparison->measured_mfu, format_percent);
-  for (const RankComparison& rank : comparison->ranks) add_memory(rows, rank);
+  const size_t num_shown = std::min(comparison->ranks.size(), kMaxRanks);
+  for (size_t i = 0; i < num_shown; ++i) add_memory(rows, comparison->ranks[i]);
   if (rows.table().rows.empty()) return absent("Neither side of the comparison has a figure.");
   return to_html(rows.table()) +
          paragraph(

@@ -35,7 +35,8 @@ void draw_layer(Svg& svg, const LayerRows& layer, double y, double height) {
                          layer.rows[e], load));
     if (width >= 36 && height >= 16) {
       svg.text(kLeft + (static_cast<double>(e) + 0.5) * width, y + height / 2 + 3,
-               fmt::format("{:.2f}", load), Anchor::kMiddle, "cell");
+               fmt::format("{:.2f}", load), Anchor::kMiddle,
+               shade(load) == 0 || shade(load) == kNumShades - 1 ? "cell on-dark" : "cell");
     }
   }
 }

@@ -35,22 +35,11 @@ std::pair<double, double> lane_place(Stream stream) {
 
 double length(const Bar& bar) { return bar.end_seconds - bar.start_seconds; }
 
-// Which ranks of many are drawn: the first, the last, and evenly between.
-std::vector<size_t> chosen(size_t num_ranks, size_t max_ranks) {
-  std::vector<size_t> indices;
-  if (num_ranks <= max_ranks || max_ranks < 2) {
-    for (size_t i = 0; i < std::min(num_ranks, max_ranks); ++i) indices.push_back(i);
-    return indices;
-  }
-  for (size_t i = 0; i < max_ranks; ++i) indices.push_back(i * (num_ranks - 1) / (max_ranks - 1));
-  return indices;
-}
-
 class Chart {
  public:
   Chart(const Gantt& gantt, const GanttChartOptions& options)
       : gantt_(gantt),
-        ranks_(chosen(gantt.ranks.size(), options.max_ranks)),
+        ranks_(evenly_chosen(gantt.ranks.size(), options.max_ranks)),
         x_{0, std::max(options.axis_seconds, gantt.seconds), kLeft, kWidth - kRight},
         bottom_(kTop + kRow * static_cast<double>(ranks_.size())),
         svg_(kWidth, bottom_ + 24, options.description) {}

@@ -13,7 +13,7 @@ struct GanttChartOptions {
   std::string description;
   double axis_seconds =
       0;                  // right end of the time axis; the same for charts that are to be compared
-  size_t max_ranks = 16;  // of more, this many are drawn, evenly chosen
+  size_t max_ranks = 16;  // of more, this many are drawn, evenly chosen; >= 2
 };
 
 std::string gantt_chart(const Gantt& gantt, const GanttChartOptions& options);

@@ -35,6 +35,13 @@ TEST_CASE("a scale maps both ends, turned round if asked") {
   CHECK(Scale{.low = 1, .high = 1, .from = 7, .to = 9}(1) == 7);
 }
 
+TEST_CASE("of many indices both ends and even steps between are chosen") {
+  CHECK(evenly_chosen(0, 3).empty());
+  CHECK(evenly_chosen(3, 3) == std::vector<size_t>{0, 1, 2});
+  CHECK(evenly_chosen(7, 3) == std::vector<size_t>{0, 3, 6});
+  CHECK(evenly_chosen(512, 2) == std::vector<size_t>{0, 511});
+}
+
 TEST_CASE("nothing to draw draws nothing") {
   CHECK(line_chart({}) == "");
   const double nan = std::numeric_limits<double>::quiet_NaN();

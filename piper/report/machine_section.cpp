@@ -1,37 +1,43 @@
 // The machine as it was measured: rates of matrix products by shape, links, memory.
 #include <fmt/format.h>
 #include <piper/base/units.h>
+#include <piper/report/axis.h>
 #include <piper/report/html.h>
 #include <piper/report/sections.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace piper::report {
 namespace {
 
-constexpr size_t kMaxShapes = 24;
+// Points of each axis that are shown.
+constexpr size_t kMaxWeights = 5, kMaxRows = 8;
 
 std::string shade_of(double rate, double fastest) {
   const int shade = fastest > 0 ? std::clamp(static_cast<int>(rate / fastest * 5), 0, 4) : 0;
   return fmt::format("rate-{}", shade);
 }
 
-// One row a (n, k), one column an m. The grid's rates are row-major over (m, n, k).
+// One row a weight (n, k), one column an m. The grid's rates are row-major over (m, n, k).
 std::string gemm_table(const cluster::Grid& gemm) {
   if (gemm.empty() || gemm.points.size() != 3) return "";
   const auto& [m, n, k] = std::tie(gemm.points[0], gemm.points[1], gemm.points[2]);
+  const std::vector<size_t> shown_m = evenly_chosen(m.size(), kMaxRows);
   HtmlTable table{.columns = {{"out × in", Align::kRight}}};
-  for (const double rows : m)
-    table.columns.push_back({fmt::format("{:.0f} rows", rows), Align::kRight});
+  for (const size_t i : shown_m) {
+    table.columns.push_back({fmt::format("{:.0f} rows", m[i]), Align::kRight});
+  }
   const double fastest = *std::max_element(gemm.rate.begin(), gemm.rate.end());
-  for (size_t i = 0; i < n.size() * k.size() && i < kMaxShapes; ++i) {
-    HtmlTable::Row row{
-        .cells = {{fmt::format("{:.0f} × {:.0f}", n[i / k.size()], k[i % k.size()]), "strong"}}};
-    for (size_t j = 0; j < m.size(); ++j) {
-      const double rate = gemm.rate[j * n.size() * k.size() + i];
-      row.cells.push_back({format_flops_per_second(rate), shade_of(rate, fastest)});
+  for (const size_t out : evenly_chosen(n.size(), kMaxWeights)) {
+    for (const size_t in : evenly_chosen(k.size(), kMaxWeights)) {
+      HtmlTable::Row row{.cells = {{fmt::format("{:.0f} × {:.0f}", n[out], k[in]), "strong"}}};
+      for (const size_t i : shown_m) {
+        const double rate = gemm.rate[(i * n.size() + out) * k.size() + in];
+        row.cells.push_back({format_flops_per_second(rate), shade_of(rate, fastest)});
+      }
+      table.rows.push_back(std::move(row));
     }
-    table.rows.push_back(std::move(row));
   }
   return to_html(table);
 }

@@ -96,17 +96,16 @@ rect:hover { opacity: .75; }
 .dot { fill: none; stroke-width: 2; }
 )css"
          R"css(
-.heat-0 { --mix: var(--heat-low) 90%; } .heat-1 { --mix: var(--heat-low) 65%; }
-.heat-2 { --mix: var(--heat-low) 40%; } .heat-3 { --mix: var(--heat-low) 18%; }
-.heat-4 { --mix: var(--heat-even) 100%; } .heat-5 { --mix: var(--heat-high) 18%; }
-.heat-6 { --mix: var(--heat-high) 40%; } .heat-7 { --mix: var(--heat-high) 65%; }
-.heat-8 { --mix: var(--heat-high) 90%; }
-[class^="heat-"] { fill: color-mix(in srgb, var(--mix), var(--heat-even));
-  background: color-mix(in srgb, var(--mix), var(--heat-even)); }
-.rate-1 { background: color-mix(in srgb, var(--forward-experts) 10%, transparent); }
-.rate-2 { background: color-mix(in srgb, var(--forward-experts) 20%, transparent); }
-.rate-3 { background: color-mix(in srgb, var(--forward-experts) 32%, transparent); }
-.rate-4 { background: color-mix(in srgb, var(--forward-experts) 46%, transparent); }
+.heat-0, .heat-1, .heat-2, .heat-3 { fill: var(--heat-low); background: var(--heat-low); }
+.heat-5, .heat-6, .heat-7, .heat-8 { fill: var(--heat-high); background: var(--heat-high); }
+.heat-4 { fill: var(--heat-even); background: var(--heat-even); }
+.heat-0, .heat-8 { opacity: .9; } .heat-1, .heat-7 { opacity: .65; }
+.heat-2, .heat-6 { opacity: .42; } .heat-3, .heat-5 { opacity: .2; }
+svg .cell.on-dark { fill: #ffffff; }
+.rate-1 { background: rgba(47, 111, 181, .10); }
+.rate-2 { background: rgba(47, 111, 181, .20); }
+.rate-3 { background: rgba(47, 111, 181, .32); }
+.rate-4 { background: rgba(47, 111, 181, .46); }
 @media print { body { background: none; } header, section { border: 0; padding: 8px 0; break-inside: avoid; } }
 @media (max-width: 700px) { main { padding: 10px; } header, section { padding: 14px; } .scroll svg { min-width: 700px; } }
 )css";
