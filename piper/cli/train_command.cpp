@@ -1,5 +1,6 @@
 // piper train: trains a model by a strategy on this machine and shows predicted beside measured.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 struct Flags {
   StrategyFlags strategy;
   std::string data, run_folder = "runs/latest", weights;
-  int64_t steps = 100, warmup = -1, checkpoint_every = 0, keep = 2;
+  int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, timeout_seconds = 120;
   bool resume = false, fresh = false, export_weights = false, json = false;
@@ -87,16 +88,18 @@ void write_head(const train::RunRequest& request) {
 train::RunRequest request_of(const Flags& flags) {
   train::RunRequest request;
   request.model = model::load_model(flags.strategy.model);
-  request.config = model::config_text(flags.strategy.model);
+  request.config = model::load_config(flags.strategy.model);
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   if (const auto problems = nn::untrainable(request.model); !problems.empty()) throw InvalidInput(problems);
   request.text = load_text(flags.data);
   train::check_vocabulary(request.text, request.model.vocabulary);
   train::check_window(request.text, request.strategy.sequence);
-  request.cluster = flags.strategy.cluster.empty() ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
-                                                   : cluster::load_cluster(flags.strategy.cluster);
+  request.cluster = flags.strategy.cluster.empty()
+                        ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
+                        : cluster_of(flags.strategy, request.strategy);
   request.folder = flags.run_folder;
   request.num_steps = flags.steps;
+  request.stop_after = flags.stop_after;
   request.options.seed = flags.seed;
   request.options.adamw.weight_decay = flags.weight_decay;
   request.options.clip_norm = flags.clip_norm;
@@ -128,6 +131,9 @@ int run(const Flags& flags) {
                request.model.name, format_count(static_cast<double>(model::count_parameters(request.model).total())), s.mesh.pp, s.mesh.ep, s.mesh.dp,
                s.mesh.world(), strategy::name(s.schedule), strategy::name(s.recompute), s.num_micro_batches,
                s.micro_batch_sequences, s.sequence, request.text.source(), format_bytes(static_cast<double>(request.text.size())));
+  if (!request.model.ignored_keys.empty())
+    fmt::print(stderr, "piper: warning: keys of the model's config that are not understood, and may change what it computes: {}\n",
+               fmt::join(request.model.ignored_keys, ", "));
   if (!flags.json) request.say = [](const std::string& line) { fmt::print("{}\n", line); };
   report::Progress bar({.label = "train", .total = flags.steps, .unit = "steps"});
   request.on_step = [&](const train::StepMetrics& metrics) {
@@ -154,6 +160,7 @@ Run add_train(CLI::App& command) {
   command.add_option("--data", flags->data, "text file or folder, read as bytes (default: the project's own files)");
   command.add_option("--run", flags->run_folder, "folder that the run leaves behind")->capture_default_str();
   command.add_option("--steps", flags->steps, "training steps in all")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();
+  command.add_option("--stop-after", flags->stop_after, "stop after this step of --steps (a job's time limit); resume later")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command.add_option("--seed", flags->seed, "of initial weights and data")->capture_default_str();
   command.add_option("--learning-rate", flags->learning_rate, "peak")->check(CLI::Range(0.0, 10.0))->capture_default_str();
   command.add_option("--minimum-learning-rate", flags->minimum_learning_rate, "at the end (default: a tenth of the peak)")->check(CLI::Range(0.0, 10.0));

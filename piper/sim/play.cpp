@@ -7,6 +7,7 @@
 #include <piper/sim/play.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <queue>
 
@@ -101,6 +102,9 @@ class Simulation {
   void check_prices() const {
     const auto num_ranks = static_cast<size_t>(graph_.num_ranks());
     PIPER_CHECK(prices_.seconds.size() == graph_.tasks().size(), "a price for every task");
+    PIPER_CHECK(std::all_of(prices_.seconds.begin(), prices_.seconds.end(),
+                            [](double s) { return std::isfinite(s) && s >= 0; }),
+                "prices are finite and not negative");
     PIPER_CHECK(prices_.transient_bytes.size() == graph_.tasks().size(),
                 "transient bytes of every task");
     PIPER_CHECK(prices_.slot_bytes.size() == graph_.slots().size(), "bytes of every slot");

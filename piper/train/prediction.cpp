@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/mfu.h>
 #include <piper/cost/step_time.h>
-#include <piper/model/count.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/mesh.h>
 
@@ -42,18 +42,6 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
   return seconds;
 }
 
-double peak_of_all(const cluster::Cluster& cluster, const strategy::Strategy& strategy) {
-  const auto found = cluster.compute.find(strategy::name(strategy.precision));
-  if (found == cluster.compute.end()) return 0;
-  const int64_t world = strategy.mesh.world();
-  int64_t units = world;
-  if (cluster.cores_per_node > 0) {
-    const int64_t nodes = (world + cluster.devices_per_node() - 1) / cluster.devices_per_node();
-    units = nodes * cluster.cores_per_node;
-  }
-  return static_cast<double>(units) * found->second.peak_flops_per_second;
-}
-
 }  // namespace
 
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
@@ -68,11 +56,9 @@ schedule::StepGraph checked_step(const model::Model& model, const strategy::Stra
 
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
                                const cluster::Cluster& cluster, double step_seconds) {
-  const double peak = peak_of_all(cluster, strategy);
+  const double peak = cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
   if (peak <= 0 || step_seconds <= 0) return 0;
-  const model::TokenFlops token = model::token_flops(model, strategy.sequence);
-  const auto tokens = static_cast<double>(strategy.global_batch_sequences * strategy.sequence);
-  return (token.forward() + token.backward()) * tokens / (step_seconds * peak);
+  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences) / (step_seconds * peak);
 }
 
 Prediction predict(const schedule::StepGraph& step, const model::Model& model, const strategy::Strategy& strategy,

@@ -53,6 +53,9 @@ class Run {
   void say(const std::string& line) const {
     if (request_.say) request_.say(line);
   }
+  int64_t last_step() const {
+    return request_.stop_after > 0 ? std::min(request_.stop_after, request_.num_steps) : request_.num_steps;
+  }
   void check() const;
   void open_folder();
   void rank_main(comm::Transport& transport);
@@ -117,9 +120,10 @@ void Run::open_folder() {
     skipped_ = state.skipped_steps;
     shared_.options.seed = state.seed;
     say(fmt::format("resuming after step {} from {}", state.step, resumed_->path.string()));
-    if (first_step_ > request_.num_steps)
-      throw InvalidInput(fmt::format("--steps is {}; the checkpoint has {} steps already; allowed: more than that",
-                                     request_.num_steps, state.step));
+    if (first_step_ > last_step())
+      throw InvalidInput(fmt::format("the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
+                                     "already; allowed: more than that",
+                                     last_step(), state.step));
   } else if (const Search found = find_newest_complete(checkpoints); found.newest) {
     throw InvalidInput(fmt::format("{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
                                    "delete them, or name another --run folder",
@@ -155,13 +159,13 @@ void Run::rank_main(comm::Transport& transport) {
   nn::reset_peak(rank);
   barrier(transport, world, kBarrierKeys, request_.options.timeout_seconds);
   double before = runtime::now_seconds();
-  for (int64_t number = first_step_; number <= request_.num_steps; ++number) {
+  for (int64_t number = first_step_; number <= last_step(); ++number) {
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(rank, nn::peak_bytes(rank));
     const double after = runtime::now_seconds();
     if (rank == Rank(0)) record_step(transport, number, outcome, after - before);
     before = after;
-    const bool last = number == request_.num_steps;
+    const bool last = number == last_step();
     if (request_.checkpoint_every > 0 && (number % request_.checkpoint_every == 0 || last)) {
       save(trainer, transport, world, number);
       before = runtime::now_seconds();

@@ -31,7 +31,8 @@ struct RunRequest {
   cluster::Cluster cluster;      // what the prediction is made with; its peak is MFU's divisor
   Text text;
   std::filesystem::path folder;
-  int64_t num_steps = 0;
+  int64_t num_steps = 0;         // of the whole run: what the learning rate is stretched over
+  int64_t stop_after = 0;        // stop (and save, with checkpoints on) after this step; 0 = num_steps
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;

@@ -1,0 +1,237 @@
+// piper plan: the strategies with the highest predicted MFU that fit, why the best is best, and why not the others.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cli/command.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/model/count.h>
+#include <piper/model/import.h>
+#include <piper/plan/plan.h>
+#include <piper/report/table.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+using report::Align;
+
+struct Flags {
+  std::string model, cluster, out, schedule, recompute, precision;
+  int64_t devices = 0, sequence = 0, global_batch = 0, top = 10;
+  plan::FixedAxes fixed;
+  bool paper = false, json = false;
+};
+
+std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
+
+plan::Request request_of(const Flags& flags) {
+  plan::Request request;
+  request.model = model::load_model(flags.model);
+  request.cluster = cluster::load_cluster(flags.cluster);
+  request.num_devices = flags.devices;
+  request.sequence = flags.sequence;
+  request.global_batch_sequences = flags.global_batch;
+  request.fixed = flags.fixed;
+  if (!flags.schedule.empty()) request.fixed.schedule = parse_schedule(flags.schedule);
+  if (!flags.recompute.empty()) request.fixed.recompute = parse_recompute(flags.recompute);
+  if (!flags.precision.empty()) request.precision = parse_precision(flags.precision);
+  request.paper_form = flags.paper;
+  return request;
+}
+
+std::string mesh_text(const strategy::Mesh& mesh) {
+  return fmt::format("pp {} x ep {} x dp {}", mesh.pp, mesh.ep, mesh.dp);
+}
+
+bool is_even(const strategy::Strategy& s, int64_t layers) {
+  return s.layers_per_stage == strategy::even_split(layers, s.mesh.pp);
+}
+
+// One sentence: against the best of another mesh.
+std::string why_best(const plan::Plan& plan) {
+  const plan::Planned& best = plan.strategies.front();
+  for (const plan::Planned& other : plan.strategies)
+    if (!(other.strategy.mesh == best.strategy.mesh))
+      return fmt::format("{} beats {}: {} against {} ({} there: {})", mesh_text(best.strategy.mesh),
+                         mesh_text(other.strategy.mesh),
+                         format_seconds(best.prediction.step_seconds),
+                         format_seconds(other.prediction.step_seconds),
+                         format_percent(other.prediction.mfu), plan::limits(other.prediction));
+  return fmt::format("{} is the only mesh that fits", mesh_text(best.strategy.mesh));
+}
+
+std::string mfu_note(const plan::Prediction& p) {
+  return fmt::format(
+      "MFU = {}; peak {}. Against the peak that GEMMs reach ({}, eq. 12) the best has {}",
+      cost::kMfuFormula, format_flops_per_second(p.peak_flops_per_second),
+      format_flops_per_second(p.effective.effective_peak_flops_per_second),
+      format_percent(p.effective.mfu()));
+}
+
+std::vector<std::string> notes_of(const plan::Plan& plan) {
+  std::vector<std::string> notes;
+  if (plan.strategies.empty()) return notes;
+  const plan::Prediction& best = plan.strategies.front().prediction;
+  notes.push_back("why: " + why_best(plan));
+  notes.push_back("what limits it: " + plan::limits(best));
+  notes.push_back(mfu_note(best));
+  return notes;
+}
+
+Json planned_json(const plan::Planned& planned) { return strategy::to_json(planned.strategy); }
+
+Json plan_json(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {
+  Json json{{"model", request.model.name},
+            {"cluster", request.cluster.name},
+            {"num_devices", plan.num_devices},
+            {"sequence", plan.sequence},
+            {"global_batch_sequences", plan.global_batch_sequences},
+            {"precision", strategy::name(plan.precision)},
+            {"memory_limit_bytes", plan.memory_limit_bytes},
+            {"num_considered", plan.num_considered},
+            {"num_simulated", plan.num_simulated},
+            {"plan_seconds", seconds}};
+  json["defaults"] = Json::object();
+  for (const plan::Default& d : plan.defaults)
+    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
+  json["notes"] = notes_of(plan);
+  json["strategies"] = Json::array();
+  for (const plan::Planned& planned : plan.strategies)
+    if (std::ssize(json["strategies"]) < top) json["strategies"].push_back(planned_json(planned));
+  if (plan.nearest) json["nearest"] = planned_json(*plan.nearest);
+  json["rejected"] = Json::array();
+  for (const plan::Rejected& r : plan.rejected)
+    json["rejected"].push_back({{"family", r.family},
+                                {"constraint", r.constraint},
+                                {"equation", r.equation},
+                                {"smallest_change", r.smallest_change},
+                                {"num_strategies", r.num_strategies}});
+  return json;
+}
+
+void print_header(const plan::Request& request, const plan::Plan& plan, double seconds) {
+  fmt::print("{} ({} parameters) on {} devices of {} ({})\n", request.model.name,
+             format_count(static_cast<double>(model::count_parameters(request.model).total())),
+             plan.num_devices, request.cluster.name, request.cluster.device);
+  fmt::print(
+      "{} sequences of {} tokens a step, {}; {} of {} usable a device; {} strategies priced in "
+      "{}{}\n",
+      plan.global_batch_sequences, plan.sequence, strategy::name(plan.precision),
+      bytes(plan.memory_limit_bytes), bytes(request.cluster.memory_bytes), plan.num_considered,
+      format_seconds(seconds),
+      plan.num_simulated > 0 ? fmt::format(", the best {} simulated", plan.num_simulated) : "");
+  for (const plan::Default& d : plan.defaults)
+    fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+}
+
+void print_strategies(const std::vector<plan::Planned>& strategies, int64_t layers, int64_t top) {
+  report::Table table;
+  table.columns = {{"", Align::kRight},
+                   {"strategy"},
+                   {"micro-batch", Align::kRight},
+                   {"count", Align::kRight},
+                   {"schedule"},
+                   {"recompute"},
+                   {"layers"},
+                   {"MFU", Align::kRight},
+                   {"step", Align::kRight},
+                   {"tokens/s", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"idle", Align::kRight}};
+  for (size_t i = 0; i < strategies.size() && static_cast<int64_t>(i) < top; ++i) {
+    const strategy::Strategy& s = strategies[i].strategy;
+    const plan::Prediction& p = strategies[i].prediction;
+    table.rows.push_back(
+        {std::to_string(i + 1), mesh_text(s.mesh), std::to_string(s.micro_batch_sequences),
+         std::to_string(s.num_micro_batches), strategy::name(s.schedule),
+         strategy::name(s.recompute), is_even(s, layers) ? "even" : "balanced",
+         format_percent(p.mfu), format_seconds(p.step_seconds), format_count(p.tokens_per_second),
+         bytes(p.peak_bytes), format_percent(p.estimate.time.idle / p.step_seconds)});
+  }
+  table.max_width = report::console_width();
+  fmt::print("\n{}", report::to_text(table));
+}
+
+void print_rejected(const std::vector<plan::Rejected>& rejected) {
+  if (rejected.empty()) return;
+  report::Table table;
+  table.columns = {
+      {"not there"}, {"because"}, {"constraint"}, {"smallest change that would admit it"}};
+  for (const plan::Rejected& r : rejected)
+    table.rows.push_back({r.family, r.constraint, r.equation, r.smallest_change});
+  table.max_width = report::console_width();
+  fmt::print("\n{}", report::to_text(table));
+}
+
+void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {
+  print_header(request, plan, seconds);
+  if (plan.strategies.empty()) {
+    fmt::print("\nnothing fits{}\n", plan.nearest ? "; the nearest:" : "");
+    if (plan.nearest) print_strategies({*plan.nearest}, request.model.num_layers(), 1);
+  } else {
+    print_strategies(plan.strategies, request.model.num_layers(), top);
+    fmt::print("\n");
+    for (const std::string& note : notes_of(plan)) fmt::print("{}\n", note);
+  }
+  print_rejected(plan.rejected);
+}
+
+int run(const Flags& flags) {
+  const plan::Request request = request_of(flags);
+  const auto start = std::chrono::steady_clock::now();
+  const plan::Plan plan = plan::make_plan(request);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (flags.json)
+    std::cout << plan_json(request, plan, flags.top, seconds).dump(2) << "\n";
+  else
+    print_plan(request, plan, flags.top, seconds);
+  if (plan.strategies.empty()) return 1;
+  if (!flags.out.empty()) {
+    write_json_file(flags.out, planned_json(plan.strategies.front()));
+    if (!flags.json) fmt::print("\nwritten: {}\n", flags.out);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_plan(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  const CLI::Range count(int64_t{1}, int64_t{1} << 24);
+  command
+      .add_option("--model", flags->model, "built-in name, config.json, or a folder holding one")
+      ->required();
+  command
+      .add_option("--cluster", flags->cluster,
+                  "built-in name or file (what `piper profile --out` wrote)")
+      ->required();
+  command.add_option("--devices", flags->devices, "how many to use (default: all)")->check(count);
+  command.add_option("--sequence", flags->sequence, "tokens of a sequence")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  command.add_option("--global-batch", flags->global_batch, "sequences of a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  command.add_option("--pp", flags->fixed.pp, "fix the pipeline stages");
+  command.add_option("--ep", flags->fixed.ep, "fix the ranks that share a layer's experts");
+  command.add_option("--dp", flags->fixed.dp, "fix the ranks of a stage");
+  command.add_option("--micro-batch", flags->fixed.micro_batch_sequences,
+                     "fix the sequences of a rank at a time");
+  command.add_option("--num-micro-batches", flags->fixed.num_micro_batches, "fix their number");
+  command.add_option("--schedule", flags->schedule, "fix: 1f1b or gpipe");
+  command.add_option("--recompute", flags->recompute, "fix: none or full");
+  command.add_option("--precision", flags->precision, "fp32, bf16 or fp64");
+  command.add_flag(
+      "--paper", flags->paper,
+      "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");
+  command.add_option("--top", flags->top, "strategies shown")
+      ->check(CLI::Range(int64_t{1}, int64_t{64}))
+      ->capture_default_str();
+  command.add_option("--out", flags->out, "write the best strategy to this file");
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/suggest.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/model/import.h>
+
+#include <algorithm>
+
+namespace piper::cli {
+namespace {
+
+using strategy::PipelineSchedule;
+using strategy::Precision;
+using strategy::Recompute;
+using strategy::Strategy;
+
+constexpr int64_t kMost = int64_t{1} << 24;
+
+template <class Enum>
+std::vector<std::string> names(const std::vector<Enum>& values) {
+  std::vector<std::string> list;
+  for (const Enum value : values) list.emplace_back(strategy::name(value));
+  return list;
+}
+
+const std::vector<PipelineSchedule> kSchedules = {PipelineSchedule::k1F1B,
+                                                  PipelineSchedule::kGPipe};
+const std::vector<Recompute> kRecomputes = {Recompute::kNone, Recompute::kFull};
+const std::vector<Precision> kPrecisions = {Precision::kFp32, Precision::kBf16, Precision::kFp64};
+
+template <class Enum>
+Enum parse(const char* flag, const std::string& text, const std::vector<Enum>& values) {
+  std::string allowed;
+  for (const Enum value : values) {
+    if (text == strategy::name(value)) return value;
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", strategy::name(value));
+  }
+  throw InvalidInput(fmt::format("{} is '{}'; allowed: {}{}", flag, text, allowed,
+                                 did_you_mean(text, names(values))));
+}
+
+std::vector<std::string> axes_given(const StrategyFlags& f) {
+  std::vector<std::string> given;
+  const auto note = [&](const char* flag, bool is_given) {
+    if (is_given) given.emplace_back(flag);
+  };
+  note("--pp", f.pp.has_value());
+  note("--ep", f.ep.has_value());
+  note("--dp", f.dp.has_value());
+  note("--micro-batch", f.micro_batch_sequences.has_value());
+  note("--num-micro-batches", f.num_micro_batches.has_value());
+  note("--sequence", f.sequence.has_value());
+  note("--global-batch", f.global_batch_sequences.has_value());
+  note("--layers-per-stage", !f.layers_per_stage.empty());
+  note("--schedule", !f.schedule.empty());
+  note("--recompute", !f.recompute.empty());
+  note("--precision", !f.precision.empty());
+  return given;
+}
+
+Strategy from_file(const StrategyFlags& f, const model::Model& model) {
+  std::vector<std::string> problems;
+  for (const std::string& flag : axes_given(f))
+    problems.push_back(fmt::format(
+        "{} beside --strategy {}: the file already says it; give one of them", flag, f.strategy));
+  if (!problems.empty()) throw InvalidInput(problems);
+  Strategy strategy = strategy::parse_strategy(read_json_file(f.strategy), f.strategy);
+  Problems contradictions(f.strategy);
+  if (!strategy.model.empty() && strategy.model != model.name)
+    contradictions.add("model",
+                       fmt::format("is '{}', but --model is '{}'", strategy.model, model.name));
+  for (const std::string& line : strategy::contradictions(strategy, model))
+    contradictions.add(line);
+  contradictions.finish();
+  return strategy;
+}
+
+// The count of micro-batches, and with it the batch.
+void settle_batch(const StrategyFlags& f, Strategy& s) {
+  const int64_t per_micro_batch = s.mesh.dp * s.micro_batch_sequences;
+  s.num_micro_batches = f.num_micro_batches.value_or(s.mesh.pp > 1 ? 2 * s.mesh.pp : 1);
+  s.global_batch_sequences = per_micro_batch * s.num_micro_batches;
+  if (!f.global_batch_sequences) return;
+  const int64_t batch = *f.global_batch_sequences;
+  if (f.num_micro_batches ? batch != s.global_batch_sequences : batch % per_micro_batch != 0)
+    throw InvalidInput(fmt::format(
+        "--global-batch is {}; allowed: dp x micro-batch x count = {} x {} x {}, such as {}", batch,
+        s.mesh.dp, s.micro_batch_sequences,
+        f.num_micro_batches ? std::to_string(*f.num_micro_batches) : "any",
+        f.num_micro_batches
+            ? s.global_batch_sequences
+            : std::max(per_micro_batch, batch / per_micro_batch * per_micro_batch)));
+  s.global_batch_sequences = batch;
+  s.num_micro_batches = batch / per_micro_batch;
+}
+
+// contradictions() names the keys of the file; here the user wrote flags.
+std::string in_flags(std::string line) {
+  const std::vector<std::pair<std::string, std::string>> flags = {
+      {"'mesh.pp'", "--pp"},
+      {"'mesh.ep'", "--ep"},
+      {"'mesh.dp'", "--dp"},
+      {"'layers_per_stage'", "--layers-per-stage"},
+      {"'micro_batch_sequences'", "--micro-batch"},
+      {"'num_micro_batches'", "--num-micro-batches"},
+      {"'global_batch_sequences'", "--global-batch"},
+      {"'sequence'", "--sequence"}};
+  for (const auto& [key, flag] : flags)
+    for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
+      line.replace(at, key.size(), flag);
+  return line;
+}
+
+Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
+  Strategy s{.model = model.name, .cluster = f.cluster};
+  s.mesh.pp = f.pp.value_or(1);
+  s.mesh.ep = f.ep.value_or(1);
+  s.mesh.dp = f.dp.value_or(s.mesh.ep);
+  s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
+  s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
+  s.precision = f.precision.empty() ? f.default_precision : parse_precision(f.precision);
+  const int64_t fallback = model.max_positions > 0
+                               ? std::min(f.default_sequence, model.max_positions)
+                               : f.default_sequence;
+  s.sequence = f.sequence.value_or(fallback);
+  s.micro_batch_sequences = f.micro_batch_sequences.value_or(1);
+  if (s.mesh.pp > model.num_layers())
+    throw InvalidInput(fmt::format("--pp is {}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
+                                   model.num_layers(), model.name));
+  s.layers_per_stage = f.layers_per_stage.empty()
+                           ? strategy::even_split(model.num_layers(), s.mesh.pp)
+                           : f.layers_per_stage;
+  settle_batch(f, s);
+  std::vector<std::string> problems;
+  for (const std::string& line : strategy::contradictions(s, model))
+    problems.push_back(in_flags(line));
+  if (!problems.empty()) throw InvalidInput(problems);
+  return s;
+}
+
+}  // namespace
+
+void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
+  const CLI::Range count(int64_t{1}, kMost);
+  command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
+      ->required();
+  command.add_option("--cluster", f.cluster,
+                     "built-in name or file (what `piper profile --out` wrote)");
+  command.add_option("--strategy", f.strategy,
+                     "file that `piper plan --out` wrote; or give its axes:");
+  command.add_option("--pp", f.pp, "pipeline stages (1)")->check(count);
+  command.add_option("--ep", f.ep, "ranks that share a layer's experts (1)")->check(count);
+  command.add_option("--dp", f.dp, "ranks of a stage, a multiple of ep (ep)")->check(count);
+  command.add_option("--micro-batch", f.micro_batch_sequences, "sequences of a rank at a time (1)")
+      ->check(count);
+  command
+      .add_option("--num-micro-batches", f.num_micro_batches,
+                  "of a rank and step (2 pp; 1 without a pipeline)")
+      ->check(count);
+  command.add_option("--global-batch", f.global_batch_sequences, "sequences of a step (follows)")
+      ->check(count);
+  command.add_option("--sequence", f.sequence, "tokens of a sequence")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
+      ->delimiter(',')
+      ->check(count);
+  command.add_option("--schedule", f.schedule, "1f1b or gpipe (1f1b)");
+  command.add_option("--recompute", f.recompute, "none or full (none)");
+  command.add_option("--precision", f.precision, "fp32, bf16 or fp64");
+}
+
+Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {
+  return flags.strategy.empty() ? from_axes(flags, model) : from_file(flags, model);
+}
+
+cluster::Cluster cluster_of(const StrategyFlags& flags, const Strategy& strategy) {
+  const std::string name = flags.cluster.empty() ? strategy.cluster : flags.cluster;
+  if (name.empty())
+    throw InvalidInput(
+        "--cluster is missing: a built-in name (piper cluster --list) or a file that piper profile "
+        "--out wrote");
+  cluster::Cluster cluster = cluster::load_cluster(name);
+  if (strategy.mesh.world() > cluster.num_devices())
+    throw InvalidInput(fmt::format(
+        "the strategy has {} ranks, cluster {} has {} devices; allowed: at most that many",
+        strategy.mesh.world(), cluster.name, cluster.num_devices()));
+  return cluster;
+}
+
+Priced priced_from_flags(StrategyFlags flags) {
+  Priced priced{.model = model::load_model(flags.model)};
+  if (!flags.cluster.empty()) {
+    const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
+    if (cluster.kind == "gpu") {
+      flags.default_sequence = 4096;
+      if (cluster.compute.contains("bf16")) flags.default_precision = Precision::kBf16;
+    }
+  }
+  priced.strategy = strategy_from_flags(flags, priced.model);
+  priced.cluster = cluster_of(flags, priced.strategy);
+  return priced;
+}
+
+PipelineSchedule parse_schedule(const std::string& text) {
+  return parse("--schedule", text, kSchedules);
+}
+Recompute parse_recompute(const std::string& text) {
+  return parse("--recompute", text, kRecomputes);
+}
+Precision parse_precision(const std::string& text) {
+  return parse("--precision", text, kPrecisions);
+}
+
+std::string describe(const Strategy& s) {
+  return fmt::format(
+      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}",
+      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
+      strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision));
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,60 @@
+// A strategy on the command line: a file, or its axes. The same flags for estimate, sim and train.
+//
+//   --strategy strategy.json                        what `plan --out` wrote
+//   --pp 2 --ep 2 --dp 2 --schedule 1f1b ...        dp: all ranks of a stage (4 ranks here), a multiple of ep
+//
+// Axes left out: pp 1, ep 1, dp = ep, one sequence a micro-batch, 2 pp micro-batches (1 without a pipeline), 1f1b,
+// no recomputation, the layers split evenly. With --global-batch the number of micro-batches follows.
+#pragma once
+
+#include <piper/cli/command.h>
+#include <piper/cluster/cluster.h>
+#include <piper/model/model.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+struct StrategyFlags {
+  std::string model, cluster, strategy;  // names or paths; "" = not given
+  std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches, sequence,
+      global_batch_sequences;
+  std::vector<int64_t> layers_per_stage;
+  std::string schedule, recompute, precision;  // "" = not given
+  // What stands in for --sequence (never more than the model's positions) and --precision.
+  int64_t default_sequence = 256;
+  strategy::Precision default_precision = strategy::Precision::kFp32;
+};
+
+// Declares --model (required), --cluster, --strategy and the axes. `flags` outlives `command`.
+void add_strategy_flags(CLI::App& command, StrategyFlags& flags);
+
+// Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with those that do),
+// a strategy that contradicts the model. Reads the file; does not read the cluster.
+strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
+
+// The cluster that --cluster names, else the one that the strategy file names. Throws InvalidInput when there is
+// neither, or when it has fewer devices than the strategy has ranks.
+cluster::Cluster cluster_of(const StrategyFlags& flags, const strategy::Strategy& strategy);
+
+// For pricing: model, cluster and strategy together, with the defaults that suit the cluster (4096 tokens and bf16 on
+// GPUs).
+struct Priced {
+  model::Model model;
+  cluster::Cluster cluster;
+  strategy::Strategy strategy;
+};
+Priced priced_from_flags(StrategyFlags flags);
+
+strategy::PipelineSchedule parse_schedule(const std::string& text);
+strategy::Recompute parse_recompute(const std::string& text);
+strategy::Precision parse_precision(const std::string& text);
+
+// "pp 2 x ep 2 x dp 2, 4 x 1 sequences, 1f1b, recompute none, fp32".
+std::string describe(const strategy::Strategy& strategy);
+
+}  // namespace piper::cli

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Wrong input: exit code 2, one clear line a problem on standard error, nothing on standard output, never a stack trace."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+MODEL = {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 128, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 256, "rms_norm_eps": 1e-5,
+         "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
+STRATEGY = {"mesh": {"pp": 1, "ep": 2, "dp": 2}, "layers_per_stage": [2], "schedule": "1f1b", "recompute": "none", "precision": "fp32",
+            "sequence": 64, "global_batch_sequences": 4, "micro_batch_sequences": 1, "num_micro_batches": 2}
+
+
+def changed(base, **more):
+    return json.dumps({**base, **more})
+
+
+def cases(folder):
+    """(name, arguments, what each line of the message must hold); file contents are written to `folder`."""
+    def file(name, text):
+        path = folder / name
+        path.write_text(text)
+        return str(path)
+
+    def model(name, text, *expected):
+        return name, ["model", file(f"{name}.json", text)], list(expected)
+
+    yield "unknown command", ["modle", "x"], ["unknown command 'modle'", "did you mean 'model'"]
+    yield "unknown flag", ["plan", "--modle", "x"], ["'--modle'", "did you mean '--model'"]
+    yield "unknown model", ["model", "mixtral-8x7"], ["mixtral-8x7", "did you mean 'mixtral-8x7b'"]
+    yield "unknown cluster", ["cluster", "frontear"], ["frontear", "did you mean 'frontier'"]
+    yield "fraction for a count", ["train", "--model", "piper-10m", "--steps", "3.7"], ["--steps", "3.7"]
+    yield "negative count", ["train", "--model", "piper-10m", "--steps", "-1"], ["--steps", "-1"]
+    yield model("zero experts", changed(MODEL, num_local_experts=0), "num_local_experts", "0")
+    yield model("more chosen than experts", changed(MODEL, num_experts_per_tok=5), "num_experts_per_tok", "5", "4")
+    yield model("negative hidden", changed(MODEL, hidden_size=-1), "hidden_size", "-1")
+    yield model("1e400", json.dumps(MODEL).replace("10000.0", "1e400"), "1e400")
+    yield model("2^63", json.dumps(MODEL).replace('"hidden_size": 64', '"hidden_size": 9223372036854775808'), "9223372036854775808")
+    yield model("fraction of a layer", changed(MODEL, num_hidden_layers=3.7), "num_hidden_layers", "3.7")
+    yield model("text for a number", changed(MODEL, vocab_size="many"), "vocab_size", "many")
+    yield model("two problems at once", changed(MODEL, vocab_size=-5, num_attention_heads=0), "vocab_size", "num_attention_heads")
+    yield model("duplicate key", json.dumps(MODEL)[:-1] + ', "hidden_size": 32}', "hidden_size", "twice")
+    yield model("empty file", "", "empty")
+    yield model("depth", "[" * 1000000, "nested deeper")
+    yield model("a list", "[1, 2]", "object")
+    strategies = {
+        "strategy with an unknown key": (changed(STRATEGY, schedul="1f1b"), ["schedul", "did you mean 'schedule'"]),
+        "degrees that do not divide": (changed(STRATEGY, mesh={"pp": 1, "ep": 3, "dp": 2}), ["ep", "3"]),
+        "layers that do not add up": (changed(STRATEGY, layers_per_stage=[3]), ["layers_per_stage", "3"]),
+        "a batch that does not multiply": (changed(STRATEGY, num_micro_batches=3), ["num_micro_batches", "3"]),
+        "unknown schedule": (changed(STRATEGY, schedule="zero"), ["schedule", "zero", "gpipe"]),
+    }
+    good = file("good-model.json", json.dumps(MODEL))
+    for name, (text, expected) in strategies.items():
+        yield name, ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", file(f"{name}.json", text)], expected
+    yield "no such strategy file", ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", str(folder / "none.json")], ["none.json"]
+    yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
+    yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
+
+
+def zero_bandwidth():
+    described = json.loads(subprocess.run([PIPER, "cluster", "rtx4090x8", "--json"], capture_output=True, text=True, check=True).stdout)
+    def walk(node):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            if key == "bandwidth_bytes_per_second":
+                node[key] = 0
+            elif isinstance(value, (dict, list)):
+                walk(value)
+    walk(described)
+    return json.dumps(described)
+
+
+def check(name, arguments, expected, code=2):
+    run = subprocess.run([PIPER, *arguments], capture_output=True, text=True, timeout=60)
+    problems = []
+    if run.returncode != code:
+        problems.append(f"exit code {run.returncode}, not {code}")
+    if run.stdout:
+        problems.append(f"standard output: {run.stdout[:200]!r}")
+    for piece in expected:
+        if piece not in run.stderr:
+            problems.append(f"'{piece}' is not in the message")
+    if any(not line.startswith("piper: ") for line in run.stderr.splitlines()) or "internal error" in run.stderr:
+        problems.append("a line that is no message")
+    for problem in problems:
+        print(f"bad_input: {name}: {problem}\n  stderr: {run.stderr[:500]}")
+    return not problems
+
+
+def checkpoints(folder):
+    """A checkpoint of another model, or for another number of ranks; one asked for but absent."""
+    run, base = folder / "run", ["train", "--cluster", "rtx4090x8", "--precision", "fp32", "--sequence", "32", "--run"]
+    text = folder / "text.txt"
+    text.write_text("the quick brown fox " * 100)
+    model = folder / "a.json"
+    model.write_text(json.dumps(MODEL))
+    other = folder / "b.json"
+    other.write_text(changed(MODEL, intermediate_size=96))
+    common = [str(run), "--data", str(text), "--steps", "4"]
+    yield check("resume without a checkpoint", [*base, *common, "--model", str(model), "--dp", "2", "--resume"], ["checkpoint"])
+    subprocess.run([PIPER, *base, *common, "--model", str(model), "--dp", "2", "--stop-after", "2", "--checkpoint-every", "2", "--json"],
+                   check=True, capture_output=True)
+    yield check("checkpoint of another model", [*base, *common, "--model", str(other), "--dp", "2", "--resume"], ["model"])
+    yield check("checkpoint of another number of ranks", [*base, *common, "--model", str(model), "--dp", "4", "--resume"], ["ranks"])
+    yield check("a run in the way", [*base, *common, "--model", str(model), "--dp", "2"], ["--resume", "--fresh"])
+
+
+def main():
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root)
+        results = [check(*case) for case in cases(folder)]
+        if subprocess.run([PIPER, "train", "--help"], capture_output=True).returncode == 0:
+            results += list(checkpoints(folder))
+        else:
+            print("bad_input: this program cannot train; the cases of checkpoints are left out")
+    print(f"bad_input: {sum(results)} of {len(results)} cases")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

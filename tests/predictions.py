@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Predicted beside measured, on this machine, over eight strategies.
+
+Memory (peak per rank, 5 %) and the order of tasks always have to hold. Step time depends on how quiet the machine is:
+it is printed always and has to hold only with --time (median error 20 %, and the planner's choice within 10 % of the
+fastest of the eight).
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+AXES = [  # pp ep dp schedule recompute micro-batch
+    (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
+    (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
+    (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
+]
+
+
+def piper(*arguments):
+    run = subprocess.run([PIPER, *map(str, arguments)], capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"predictions: piper {' '.join(map(str, arguments))} failed:\n{run.stderr}")
+    return run.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--time", action="store_true", help="step time has to hold, too")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--model", default="piper-10m")
+    parser.add_argument("--sequence", type=int, default=128)
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--cluster", help="what `piper profile` wrote (default: profile now)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        cluster = options.cluster or folder / "here.json"
+        if not options.cluster:
+            budget = [] if options.time else ["--budget-seconds", 4]
+            piper("profile", "--ranks", 4, "--out", cluster, *budget)
+        rows = [run_one(options, cluster, folder, axes) for axes in AXES]
+        choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
+                                  options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
+        axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
+                choice["recompute"], choice["micro_batch_sequences"])
+        chosen = next((r for r in rows if r["axes"] == axes), None) or run_one(options, cluster, folder, axes)
+    return judge(options, rows, chosen)
+
+
+def run_one(options, cluster, folder, axes):
+    pp, ep, dp, schedule, recompute, micro = axes
+    out = json.loads(piper("train", "--model", options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
+                           "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
+                           options.sequence, "--global-batch", options.global_batch, "--steps", options.steps, "--run",
+                           folder / "-".join(map(str, axes)), "--json"))
+    comparison = out["comparison"]
+    memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
+                  for r in comparison["ranks"]))
+    predicted, measured = comparison["predicted_step_seconds"], comparison["measured_step_seconds"]
+    return {"axes": axes, "predicted_step_seconds": predicted, "measured_step_seconds": measured,
+            "time_error": (predicted - measured) / measured, "memory_error": memory,
+            "same_order": out["same_order_as_simulated"]}
+
+
+def judge(options, rows, chosen):
+    if options.json:
+        print(json.dumps({"strategies": rows, "chosen": chosen}, indent=1))
+    else:
+        print(f"{'pp ep dp schedule recompute micro':<36}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
+        for row in rows + [chosen]:
+            mark = " <- the planner's choice" if row is chosen else ""
+            print(f"{' '.join(map(str, row['axes'])):<36}{row['predicted_step_seconds']*1e3:>8.1f} ms"
+                  f"{row['measured_step_seconds']*1e3:>8.1f} ms{row['time_error']*100:>+7.1f} %"
+                  f"{row['memory_error']*100:>7.2f} %  {'same' if row['same_order'] else 'ANOTHER'}{mark}")
+    median = statistics.median(abs(r["time_error"]) for r in rows)
+    behind = chosen["measured_step_seconds"] / min(r["measured_step_seconds"] for r in rows + [chosen]) - 1
+    worst_memory = max(r["memory_error"] for r in rows)
+    print(f"step time: median error {median*100:.1f} %; the planner's choice is {behind*100:.1f} % behind the fastest; "
+          f"memory: worst error {worst_memory*100:.2f} %", file=sys.stderr)
+    failures = [f"{r['axes']}: memory off by {r['memory_error']*100:.1f} %" for r in rows if r["memory_error"] > 0.05]
+    failures += [f"{r['axes']}: tasks ran in another order than simulated" for r in rows if not r["same_order"]]
+    if options.time and median > 0.20:
+        failures.append(f"median error of step time is {median*100:.1f} %; at most 20 %")
+    if options.time and behind > 0.10:
+        failures.append(f"the planner's choice is {behind*100:.1f} % behind the fastest; at most 10 %")
+    for failure in failures:
+        print("predictions: " + failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
