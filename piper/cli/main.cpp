@@ -86,7 +86,11 @@ int run(int argc, char** argv) {
       const std::string rest = unexpected_arguments(app);
       return complain(InvalidInput(rest.empty() ? std::string("a command is required; see piper --help") : rest), 2);
     }
-    return complain(InvalidInput(fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name())), 2);
+    // An unknown flag is most likely a misspelt required one: told first.
+    std::vector<std::string> problems;
+    if (const std::string unexpected = unexpected_arguments(app); !unexpected.empty()) problems.push_back(unexpected);
+    problems.push_back(fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name()));
+    return complain(InvalidInput(problems), 2);
   } catch (const CLI::ParseError& error) {
     return complain(InvalidInput(error.what()), 2);
   }

@@ -18,6 +18,8 @@ namespace {
 
 using report::Align;
 
+constexpr size_t kMostMemoryRows = 12;
+
 struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;
   int64_t devices = 0, sequence = 0, global_batch = 0, top = 10;
@@ -129,8 +131,7 @@ void print_header(const plan::Request& request, const plan::Plan& plan, double s
 
 void print_strategies(const std::vector<plan::Planned>& strategies, int64_t layers, int64_t top) {
   report::Table table;
-  table.columns = {{"", Align::kRight},
-                   {"strategy"},
+  table.columns = {{"", Align::kRight}, {"pp", Align::kRight}, {"ep", Align::kRight}, {"dp", Align::kRight},
                    {"micro-batch", Align::kRight},
                    {"count", Align::kRight},
                    {"schedule"},
@@ -145,7 +146,7 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
     const strategy::Strategy& s = strategies[i].strategy;
     const plan::Prediction& p = strategies[i].prediction;
     table.rows.push_back(
-        {std::to_string(i + 1), mesh_text(s.mesh), std::to_string(s.micro_batch_sequences),
+        {std::to_string(i + 1), std::to_string(s.mesh.pp), std::to_string(s.mesh.ep), std::to_string(s.mesh.dp), std::to_string(s.micro_batch_sequences),
          std::to_string(s.num_micro_batches), strategy::name(s.schedule),
          strategy::name(s.recompute), is_even(s, layers) ? "even" : "balanced",
          format_percent(p.mfu), format_seconds(p.step_seconds), format_count(p.tokens_per_second),
@@ -155,15 +156,22 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
   fmt::print("\n{}", report::to_text(table));
 }
 
+// Named groups in full; of the families that memory kills those that lack least, which come first.
 void print_rejected(const std::vector<plan::Rejected>& rejected) {
   if (rejected.empty()) return;
   report::Table table;
-  table.columns = {
-      {"not there"}, {"because"}, {"constraint"}, {"smallest change that would admit it"}};
-  for (const plan::Rejected& r : rejected)
+  table.columns = {{"not there"}, {"because"}, {"constraint"}, {"smallest change that would admit it"}};
+  size_t num_left_out = 0, num_memory = 0;
+  for (const plan::Rejected& r : rejected) {
+    if (r.num_strategies > 0 && ++num_memory > kMostMemoryRows) {
+      ++num_left_out;
+      continue;
+    }
     table.rows.push_back({r.family, r.constraint, r.equation, r.smallest_change});
-  table.max_width = report::console_width();
+  }
   fmt::print("\n{}", report::to_text(table));
+  if (num_left_out > 0)
+    fmt::print("and {} more that lack more memory (all of them: --json)\n", num_left_out);
 }
 
 void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {

@@ -5,6 +5,7 @@
 #include <piper/model/import.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace piper::cli {
 namespace {
@@ -63,6 +64,8 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
   for (const std::string& flag : axes_given(f))
     problems.push_back(fmt::format(
         "{} beside --strategy {}: the file already says it; give one of them", flag, f.strategy));
+  if (!std::filesystem::exists(f.strategy))
+    problems.push_back(fmt::format("--strategy {}: no such file", f.strategy));
   if (!problems.empty()) throw InvalidInput(problems);
   Strategy strategy = strategy::parse_strategy(read_json_file(f.strategy), f.strategy);
   Problems contradictions(f.strategy);

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace piper::cli {
 namespace {
@@ -118,30 +119,36 @@ train::RunRequest request_of(const Flags& flags) {
   return request;
 }
 
+void announce(const train::RunRequest& request, const std::vector<std::string>& said) {
+  const strategy::Strategy& s = request.strategy;
+  if (!request.model.ignored_keys.empty())
+    fmt::print(stderr, "piper: warning: keys of the model's config that are not understood, and may change what it computes: {}\n",
+               fmt::join(request.model.ignored_keys, ", "));
+  fmt::print("{}: {} parameters, {}\ntext: {} ({})\n", request.model.name,
+             format_count(static_cast<double>(model::count_parameters(request.model).total())), describe(s),
+             request.text.source(), format_bytes(static_cast<double>(request.text.size())));
+  for (const std::string& line : said) fmt::print("{}\n", line);
+}
+
 int run(const Flags& flags) {
   if (flags.resume && flags.fresh) throw InvalidInput("--resume and --fresh contradict each other; give one of them");
   train::RunRequest request = request_of(flags);
   if (flags.fresh) fs::remove_all(request.folder / "checkpoints");
-  fs::create_directories(request.folder);
-  write_head(request);
-  const strategy::Strategy& s = request.strategy;
+  std::optional<report::Progress> bar;
+  std::vector<std::string> said;  // before the start
   if (!flags.json)
-    fmt::print("{}: {} parameters, pp {} ep {} dp {} ({} ranks), {}, recompute {}, {} x {} sequences of {} tokens a rank\n"
-               "text: {} ({})\n",
-               request.model.name, format_count(static_cast<double>(model::count_parameters(request.model).total())), s.mesh.pp, s.mesh.ep, s.mesh.dp,
-               s.mesh.world(), strategy::name(s.schedule), strategy::name(s.recompute), s.num_micro_batches,
-               s.micro_batch_sequences, s.sequence, request.text.source(), format_bytes(static_cast<double>(request.text.size())));
-  if (!request.model.ignored_keys.empty())
-    fmt::print(stderr, "piper: warning: keys of the model's config that are not understood, and may change what it computes: {}\n",
-               fmt::join(request.model.ignored_keys, ", "));
-  if (!flags.json) request.say = [](const std::string& line) { fmt::print("{}\n", line); };
-  report::Progress bar({.label = "train", .total = flags.steps, .unit = "steps"});
+    request.say = [&](const std::string& line) { bar ? bar->print(line) : said.push_back(line); };
+  request.on_start = [&] {
+    write_head(request);
+    if (!flags.json) announce(request, said);
+    bar.emplace(report::ProgressOptions{.label = "train", .total = flags.steps, .unit = "steps"});
+  };
   request.on_step = [&](const train::StepMetrics& metrics) {
-    if (!flags.json) bar.print(train::console_line(metrics));
-    bar.set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
+    if (!flags.json) bar->print(train::console_line(metrics));
+    bar->set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
   };
   const train::RunResult result = train::run_training(request);
-  bar.finish();
+  bar->finish();
   if (flags.json) {
     std::cout << result_json(result).dump(2) << "\n";
     return 0;

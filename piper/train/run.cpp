@@ -156,12 +156,12 @@ void Run::rank_main(comm::Transport& transport) {
   RankTrainer trainer(shared_, transport, cores_, [rank] { return nn::live_bytes(rank); });
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
-  nn::reset_peak(rank);
   barrier(transport, world, kBarrierKeys, request_.options.timeout_seconds);
   double before = runtime::now_seconds();
   for (int64_t number = first_step_; number <= last_step(); ++number) {
+    nn::reset_peak(rank);
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
-    recorder_.set_peak_bytes(rank, nn::peak_bytes(rank));
+    recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     const double after = runtime::now_seconds();
     if (rank == Rank(0)) record_step(transport, number, outcome, after - before);
     before = after;
@@ -187,7 +187,7 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.step_seconds = seconds;
   metrics.tokens_per_second = static_cast<double>(s.global_batch_sequences * s.sequence) / seconds;
   metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds);
-  metrics.peak_bytes = recorder_.largest_peak_bytes();
+  metrics.peak_bytes = recorder_.largest_peak_bytes(number);
   metrics.load_imbalance = outcome.load_imbalance;
   metrics.skipped = outcome.skipped;
   metrics_writer_->write(metrics);
@@ -234,7 +234,7 @@ RunResult Run::finish() {
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
   result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
-                                        load_of(request_.model, recorder_.expert_counts()));
+                                        load_of(request_.model, recorder_.measured_counts()));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster, result.prediction_with_load,
                               result.measurement);
   result.same_order = recorder_.same_order(result.prediction.timeline);
@@ -248,6 +248,7 @@ RunResult Run::run() {
   check();
   open_folder();
   prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+  if (request_.on_start) request_.on_start();
   nn::install_counting_allocator();
   comm::run_ranks(world_, [this](comm::Transport& transport) { rank_main(transport); });
   return finish();

@@ -40,6 +40,7 @@ struct RunRequest {
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
+  std::function<void()> on_start;                    // once everything is checked, before the first step
   std::function<void(const StepMetrics&)> on_step;   // from rank 0's thread
 };
 

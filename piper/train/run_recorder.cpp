@@ -19,7 +19,6 @@ RunRecorder::RunRecorder(const schedule::StepGraph& step, const strategy::Strate
     : step_(step), strategy_(strategy), cluster_(cluster) {
   const auto world = static_cast<size_t>(strategy.mesh.world());
   state_bytes_.assign(world, 0);
-  peak_bytes_.assign(world, 0);
 }
 
 graph::Timeline RunRecorder::empty_timeline() const {
@@ -40,19 +39,27 @@ graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
   return &found->second;
 }
 
-void RunRecorder::set_peak_bytes(Rank rank, int64_t bytes) {
+void RunRecorder::set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  peak_bytes_[rank.index()] = bytes;
+  std::vector<int64_t>& peaks = peak_bytes_[step_number];
+  peaks.resize(state_bytes_.size());
+  peaks[rank.index()] = bytes;
 }
 
-int64_t RunRecorder::largest_peak_bytes() const {
+int64_t RunRecorder::largest_peak_bytes(int64_t step_number) const {
   const std::lock_guard lock(mutex_);
-  return *std::ranges::max_element(peak_bytes_);
+  const auto found = peak_bytes_.find(step_number);
+  return found == peak_bytes_.end() ? 0 : *std::ranges::max_element(found->second);
+}
+
+const std::map<int32_t, std::vector<int64_t>>& RunRecorder::measured_counts() const {
+  return counts_of_step_.at(median_step());
 }
 
 void RunRecorder::record(int64_t step_number, double seconds,
                          const std::map<int32_t, std::vector<int64_t>>& expert_counts) {
   seconds_.emplace_back(step_number, seconds);
+  counts_of_step_[step_number] = expert_counts;
   for (const auto& [layer, counts] : expert_counts) {
     std::vector<int64_t>& sums = expert_counts_[layer];
     sums.resize(counts.size());
@@ -79,14 +86,13 @@ Measurement RunRecorder::measurement() const {
     if (task.played()) task = {task.start_seconds - start, task.end_seconds - start};
   for (std::vector<graph::MemorySample>& samples : measured.timeline.memory)
     for (graph::MemorySample& sample : samples) sample.seconds -= start;
-  measured.timeline.peak_bytes = peak_bytes_;
+  measured.peak_bytes = measured.timeline.peak_bytes = peak_bytes_.at(median_step());
 
   std::vector<double> seconds;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
     seconds.push_back(seconds_[i].second);
   std::ranges::sort(seconds);
   measured.step_seconds = seconds[seconds.size() / 2];
-  measured.peak_bytes = peak_bytes_;
   measured.state_bytes = state_bytes_;
   return measured;
 }

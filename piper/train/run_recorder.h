@@ -21,13 +21,15 @@ class RunRecorder {
   // Where the ranks write the tasks of a step. The last kKept steps are kept.
   graph::Timeline* timeline_of(int64_t step_number);
   void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
-  void set_peak_bytes(Rank rank, int64_t bytes);
-  int64_t largest_peak_bytes() const;
+  // Of one step; ranks reset their peak before each.
+  void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
+  int64_t largest_peak_bytes(int64_t step_number) const;
   void record(int64_t step_number, double seconds, const std::map<int32_t, std::vector<int64_t>>& expert_counts);
 
   // After the run: the kept step with the median time; seconds counted from its first task.
   Measurement measurement() const;
-  const std::map<int32_t, std::vector<int64_t>>& expert_counts() const { return expert_counts_; }
+  // Rows of every expert by layer: of that step, and summed over all steps.
+  const std::map<int32_t, std::vector<int64_t>>& measured_counts() const;
   bool same_order(const graph::Timeline& simulated) const;
   void write_files(const std::filesystem::path& folder, const RunResult& result) const;
 
@@ -43,8 +45,10 @@ class RunRecorder {
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
   std::vector<std::pair<int64_t, double>> seconds_;
-  std::vector<int64_t> state_bytes_, peak_bytes_;
-  std::map<int32_t, std::vector<int64_t>> expert_counts_;  // sums over steps
+  std::vector<int64_t> state_bytes_;
+  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                             // by step, by rank
+  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> counts_of_step_;  // by step, by layer
+  std::map<int32_t, std::vector<int64_t>> expert_counts_;                          // sums over steps
 };
 
 }  // namespace piper::train
