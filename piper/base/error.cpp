@@ -17,8 +17,8 @@ InvalidInput::InvalidInput(std::vector<std::string> problems)
 namespace internal {
 
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
-  std::string text = std::string("internal error: ") + condition + " does not hold at " + file + ":" +
-                     std::to_string(line);
+  std::string text = std::string("internal error: ") + condition + " does not hold at " + file +
+                     ":" + std::to_string(line);
   if (!message.empty()) text += ": " + message;
   throw InternalError(text);
 }

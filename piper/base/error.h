@@ -16,7 +16,8 @@ namespace piper {
 // The user's fault. `problems` holds one line each; what() joins them with newlines.
 class InvalidInput : public std::runtime_error {
  public:
-  explicit InvalidInput(std::string problem) : InvalidInput(std::vector<std::string>{std::move(problem)}) {}
+  explicit InvalidInput(std::string problem)
+      : InvalidInput(std::vector<std::string>{std::move(problem)}) {}
   explicit InvalidInput(std::vector<std::string> problems);
 
   const std::vector<std::string>& problems() const { return problems_; }
@@ -41,16 +42,17 @@ class InternalError : public std::logic_error {
 };
 
 namespace internal {
-[[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& message);
+[[noreturn]] void check_failed(const char* condition, const char* file, int line,
+                               const std::string& message);
 }  // namespace internal
 
 }  // namespace piper
 
 // Always on. PIPER_CHECK(rank < size, "rank " + std::to_string(rank)); the message is optional.
-#define PIPER_CHECK(condition, ...)                                                                      \
-  do {                                                                                                   \
-    if (!(condition)) [[unlikely]]                                                                       \
-      ::piper::internal::check_failed(#condition, __FILE__, __LINE__, ::std::string{__VA_ARGS__});       \
+#define PIPER_CHECK(condition, ...)                                                                \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
+      ::piper::internal::check_failed(#condition, __FILE__, __LINE__, ::std::string{__VA_ARGS__}); \
   } while (false)
 
 // In hot loops: on in debug builds only.

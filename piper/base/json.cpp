@@ -1,9 +1,8 @@
-#include <piper/base/json.h>
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <unistd.h>
 
@@ -22,7 +21,8 @@ constexpr size_t kMaxDepth = 64;
 
 // Keys come from outside: without control characters, and not longer than a line bears.
 std::string printable(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   return text.size() > 60 ? fmt::format("{}...", text.substr(0, 57)) : text;
 }
 
@@ -43,7 +43,8 @@ class StrictBuilder {
   }
   bool number_float(double value, const std::string& text) {
     // An integer literal that overflowed arrives here as a double: it must not lose digits in silence.
-    if (text.find_first_of(".eE") == std::string::npos) fail(where() + "number " + text.substr(0, 40) + " does not fit 64 bits");
+    if (text.find_first_of(".eE") == std::string::npos)
+      fail(where() + "number " + text.substr(0, 40) + " does not fit 64 bits");
     if (!std::isfinite(value)) fail(where() + "number " + text.substr(0, 40) + " is out of range");
     return put(value);
   }
@@ -58,15 +59,18 @@ class StrictBuilder {
   bool key(std::string& name) {
     key_ = name;
     // A set beside each open object: looking a key up in an ordered_json is linear.
-    if (!keys_.back().insert(name).second) fail(fmt::format("key '{}' appears twice", printable(name)));
+    if (!keys_.back().insert(name).second)
+      fail(fmt::format("key '{}' appears twice", printable(name)));
     return true;
   }
 
   template <class Exception>
   bool parse_error(size_t position, const std::string&, const Exception& error) {
     std::string what = error.what();
-    if (const size_t bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
-    if (what.find("out of range") != std::string::npos || what.find("out_of_range") != std::string::npos ||
+    if (const size_t bracket = what.find("] "); bracket != std::string::npos)
+      what = what.substr(bracket + 2);
+    if (what.find("out of range") != std::string::npos ||
+        what.find("out_of_range") != std::string::npos ||
         what.find("number overflow") != std::string::npos)
       what = "a number is out of range (" + what + ")";
     fail(fmt::format("is not valid JSON at byte {}: {}", position, what));
@@ -126,18 +130,21 @@ const Json kNull;
 }  // namespace
 
 std::string quote(const Json& value) {
-  std::string text = value.is_structured() && value.size() > 16 ? std::string(value.is_array() ? "[...]" : "{...}")
-                                                                : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = value.is_structured() && value.size() > 16
+                         ? std::string(value.is_array() ? "[...]" : "{...}")
+                         : value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 60) {
     size_t cut = 57;
-    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) --cut;  // not inside a UTF-8 character
+    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80)
+      --cut;  // not inside a UTF-8 character
     text = text.substr(0, cut) + "...";
   }
   return text;
 }
 
 Json parse_json(std::string_view text, const std::string& source) {
-  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) throw InvalidInput(source + ": is empty; a JSON document is expected");
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    throw InvalidInput(source + ": is empty; a JSON document is expected");
   StrictBuilder builder(source);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
@@ -145,14 +152,18 @@ Json parse_json(std::string_view text, const std::string& source) {
 
 std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw IoError(path.string() + ": is a folder; a file is expected");
+  if (std::filesystem::is_directory(path, error))
+    throw IoError(path.string() + ": is a folder; a file is expected");
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   if (!in) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
   const int64_t size = in.tellg();
-  if (size > max_bytes) throw IoError(fmt::format("{}: is {} bytes long; at most {} are read", path.string(), size, max_bytes));
+  if (size > max_bytes)
+    throw IoError(
+        fmt::format("{}: is {} bytes long; at most {} are read", path.string(), size, max_bytes));
   std::string text(static_cast<size_t>(std::max<int64_t>(size, 0)), '\0');
   in.seekg(0);
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size()))) throw IoError(path.string() + ": cannot be read to its end");
+  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
+    throw IoError(path.string() + ": cannot be read to its end");
   return text;
 }
 
@@ -185,11 +196,13 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
 }
 
-void write_json_file(const std::filesystem::path& path, const Json& json) { 
+void write_json_file(const std::filesystem::path& path, const Json& json) {
   write_text_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void Problems::add(const std::string& path, const std::string& what) { lines_.push_back(fmt::format("{}: '{}' {}", source_, printable(path), what)); }
+void Problems::add(const std::string& path, const std::string& what) {
+  lines_.push_back(fmt::format("{}: '{}' {}", source_, printable(path), what));
+}
 
 void Problems::add(const std::string& what) { lines_.push_back(source_ + ": " + what); }
 
@@ -205,7 +218,9 @@ ObjectReader::ObjectReader(const Json& json, std::string path, Problems* problem
   }
 }
 
-std::string ObjectReader::path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+std::string ObjectReader::path(const std::string& key) const {
+  return path_.empty() ? key : path_ + "." + key;
+}
 
 bool ObjectReader::has(const std::string& key) const {
   return json_.is_object() && json_.contains(key) && !json_.at(key).is_null();
@@ -220,7 +235,8 @@ const Json* ObjectReader::find(const std::string& key, bool required) {
 
 namespace {
 
-int64_t checked_integer(ObjectReader& reader, const std::string& key, const Json& value, int64_t min, int64_t max) {
+int64_t checked_integer(ObjectReader& reader, const std::string& key, const Json& value,
+                        int64_t min, int64_t max) {
   const std::string allowed = fmt::format("; allowed: an integer from {} to {}", min, max);
   if (!value.is_number_integer()) {
     reader.problem(key, "is " + quote(value) + allowed);
@@ -234,7 +250,8 @@ int64_t checked_integer(ObjectReader& reader, const std::string& key, const Json
   return number;
 }
 
-double checked_number(ObjectReader& reader, const std::string& key, const Json& value, double min, double max) {
+double checked_number(ObjectReader& reader, const std::string& key, const Json& value, double min,
+                      double max) {
   const std::string allowed = fmt::format("; allowed: a number from {} to {}", min, max);
   if (!value.is_number()) {
     reader.problem(key, "is " + quote(value) + allowed);
@@ -298,11 +315,13 @@ std::string ObjectReader::choice(const std::string& key, const std::vector<std::
   const std::string value = text(key);
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return value;
   if (given && json_.at(key).is_string())
-    problem(key, fmt::format("is '{}'; allowed: {}{}", value, fmt::join(allowed, ", "), did_you_mean(value, allowed)));
+    problem(key, fmt::format("is '{}'; allowed: {}{}", value, fmt::join(allowed, ", "),
+                             did_you_mean(value, allowed)));
   return allowed.front();
 }
 
-std::string ObjectReader::choice(const std::string& key, const std::vector<std::string>& allowed, const std::string& fallback) {
+std::string ObjectReader::choice(const std::string& key, const std::vector<std::string>& allowed,
+                                 const std::string& fallback) {
   used_.insert(key);
   return has(key) ? choice(key, allowed) : fallback;
 }
@@ -329,14 +348,16 @@ const Json* ObjectReader::array(const std::string& key) {
 std::vector<int64_t> ObjectReader::integers(const std::string& key, int64_t min, int64_t max) {
   std::vector<int64_t> out;
   if (const Json* values = array(key))
-    for (size_t i = 0; i < values->size(); ++i) out.push_back(checked_integer(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
+    for (size_t i = 0; i < values->size(); ++i)
+      out.push_back(checked_integer(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
   return out;
 }
 
 std::vector<double> ObjectReader::numbers(const std::string& key, double min, double max) {
   std::vector<double> out;
   if (const Json* values = array(key))
-    for (size_t i = 0; i < values->size(); ++i) out.push_back(checked_number(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
+    for (size_t i = 0; i < values->size(); ++i)
+      out.push_back(checked_number(*this, fmt::format("{}[{}]", key, i), (*values)[i], min, max));
   return out;
 }
 
@@ -350,7 +371,8 @@ std::vector<std::string> ObjectReader::unread() const {
 
 void ObjectReader::refuse_unknown() {
   const std::vector<std::string> known(used_.begin(), used_.end());
-  for (const std::string& key : unread()) problem(key, "is not a known key" + did_you_mean(key, known));
+  for (const std::string& key : unread())
+    problem(key, "is not a known key" + did_you_mean(key, known));
 }
 
 }  // namespace piper

@@ -80,7 +80,8 @@ class ObjectReader {
   std::string text(const std::string& key, const std::string& fallback);
   // One of `allowed`; another value is a problem with a suggestion.
   std::string choice(const std::string& key, const std::vector<std::string>& allowed);
-  std::string choice(const std::string& key, const std::vector<std::string>& allowed, const std::string& fallback);
+  std::string choice(const std::string& key, const std::vector<std::string>& allowed,
+                     const std::string& fallback);
   // The raw value (null Json when absent); the caller checks it.
   const Json& raw(const std::string& key);
   // A nested object / array; nullptr when absent or null; another type is a problem (and nullptr).

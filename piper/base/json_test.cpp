@@ -1,7 +1,6 @@
-#include <piper/base/json.h>
-
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 
 #include <filesystem>
 
@@ -29,8 +28,10 @@ TEST_CASE("what nlohmann accepts or mangles is refused by name") {
   CHECK(parse_error("").find("f.json: is empty") == 0);
   CHECK(parse_error(" \n ").find("f.json: is empty") == 0);
   CHECK(parse_error(R"({"a": 1, "a": 2})").find("key 'a' appears twice") != std::string::npos);
-  CHECK(parse_error(R"({"a": 9223372036854775808})").find("does not fit 64 bits") != std::string::npos);
-  CHECK(parse_error(R"({"a": 123456789012345678901234})").find("does not fit 64 bits") != std::string::npos);
+  CHECK(parse_error(R"({"a": 9223372036854775808})").find("does not fit 64 bits") !=
+        std::string::npos);
+  CHECK(parse_error(R"({"a": 123456789012345678901234})").find("does not fit 64 bits") !=
+        std::string::npos);
   CHECK(parse_error(R"({"a": 1e400})").find("out of range") != std::string::npos);
   CHECK(parse_error(R"({"a": 1} x)").find("not valid JSON") != std::string::npos);
   CHECK(parse_error("{\"a\": ").find("not valid JSON") != std::string::npos);
@@ -50,7 +51,8 @@ TEST_CASE("a message blames the key it is about and stays on one line") {
 }
 
 TEST_CASE("a reader finds all problems of a document, not only the first") {
-  const Json json = parse_json(R"({"count": 3.7, "size": -1, "flag": 1, "kind": "gree", "colour": 2})", "f.json");
+  const Json json =
+      parse_json(R"({"count": 3.7, "size": -1, "flag": 1, "kind": "gree", "colour": 2})", "f.json");
   Problems problems("f.json");
   ObjectReader reader(json, "", &problems);
   reader.integer("count", 1, 10);
@@ -68,7 +70,8 @@ TEST_CASE("a reader finds all problems of a document, not only the first") {
     CHECK(e.problems()[0] == "f.json: 'count' is 3.7; allowed: an integer from 1 to 10");
     CHECK(e.problems()[1] == "f.json: 'size' is -1; allowed: an integer from 1 to 10");
     CHECK(e.problems()[2] == "f.json: 'flag' is 1; allowed: true or false");
-    CHECK(e.problems()[3] == "f.json: 'kind' is 'gree'; allowed: red, green; did you mean 'green'?");
+    CHECK(e.problems()[3] ==
+          "f.json: 'kind' is 'gree'; allowed: red, green; did you mean 'green'?");
     CHECK(e.problems()[4] == "f.json: 'name' is missing");
     CHECK(e.problems()[5] == "f.json: 'colour' is not a known key; did you mean 'color'?");
   }

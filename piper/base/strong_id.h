@@ -30,5 +30,7 @@ using Rank = StrongId<struct RankTag>;
 
 template <class Tag>
 struct std::hash<piper::StrongId<Tag>> {
-  size_t operator()(const piper::StrongId<Tag>& id) const noexcept { return std::hash<int32_t>{}(id.value); }
+  size_t operator()(const piper::StrongId<Tag>& id) const noexcept {
+    return std::hash<int32_t>{}(id.value);
+  }
 };

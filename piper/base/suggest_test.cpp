@@ -1,6 +1,5 @@
-#include <piper/base/suggest.h>
-
 #include <doctest/doctest.h>
+#include <piper/base/suggest.h>
 
 #include <vector>
 

@@ -1,6 +1,5 @@
-#include <piper/base/units.h>
-
 #include <fmt/format.h>
+#include <piper/base/units.h>
 
 #include <array>
 #include <cmath>

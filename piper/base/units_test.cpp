@@ -1,6 +1,5 @@
-#include <piper/base/units.h>
-
 #include <doctest/doctest.h>
+#include <piper/base/units.h>
 
 using namespace piper;
 

@@ -15,8 +15,8 @@ using Run = std::function<int()>;
 
 struct Command {
   std::string name;
-  std::string summary;           // one line of `piper --help`
-  Run (*add)(CLI::App& command); // declares flags on `command`, returns what runs
+  std::string summary;            // one line of `piper --help`
+  Run (*add)(CLI::App& command);  // declares flags on `command`, returns what runs
 };
 
 const std::vector<Command>& commands();

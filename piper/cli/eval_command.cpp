@@ -30,18 +30,27 @@ int run(const Flags& flags) {
   const train::Text text = train::read_text(flags.data);
   train::check_vocabulary(text, model.vocabulary);
   train::check_window(text, flags.sequence);
-  const strategy::Precision precision = flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
+  const strategy::Precision precision =
+      flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
   const strategy::Strategy strategy = train::one_rank(model, flags.sequence, 1, precision);
-  const auto stage = nn::make_stage(model, strategy, Rank(0), {.dtype = runtime::scalar_type(precision)});
+  const auto stage =
+      nn::make_stage(model, strategy, Rank(0), {.dtype = runtime::scalar_type(precision)});
   train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
 
   report::Progress bar({.label = "eval", .total = text.size() / flags.sequence, .unit = "windows"});
-  const train::Evaluation result = train::evaluate(*stage, model, text, flags.sequence, [&](int64_t done, int64_t) { bar.set(done); });
+  const train::Evaluation result = train::evaluate(*stage, model, text, flags.sequence,
+                                                   [&](int64_t done, int64_t) { bar.set(done); });
   bar.finish();
   if (flags.json) {
-    std::cout << Json{{"loss", result.loss}, {"tokens", result.tokens}, {"perplexity", std::exp(result.loss)}, {"sequence", flags.sequence}}.dump(2) << "\n";
+    std::cout << Json{{"loss", result.loss},
+                      {"tokens", result.tokens},
+                      {"perplexity", std::exp(result.loss)},
+                      {"sequence", flags.sequence}}
+                     .dump(2)
+              << "\n";
   } else {
-    fmt::print("loss {:.6f} nats a token over {} tokens (perplexity {:.3f})\n", result.loss, result.tokens, std::exp(result.loss));
+    fmt::print("loss {:.6f} nats a token over {} tokens (perplexity {:.3f})\n", result.loss,
+               result.tokens, std::exp(result.loss));
   }
   return 0;
 }
@@ -50,9 +59,13 @@ int run(const Flags& flags) {
 
 Run add_eval(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")->required();
+  command
+      .add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")
+      ->required();
   command.add_option("--data", flags->data, "text file or folder, read as bytes")->required();
-  command.add_option("--sequence", flags->sequence, "tokens of a window")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  command.add_option("--sequence", flags->sequence, "tokens of a window")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command.add_flag("--fp64", flags->fp64, "compute in double precision");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -11,8 +11,11 @@ Run add_eval(CLI::App& command);
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = [] {
     std::vector<Command> all = planner_commands();
-    all.insert(all.begin() + 2, {"profile", "measure this machine with all its ranks busy; writes a cluster file", add_profile});
-    all.insert(all.begin() + 6, {"train", "train a model by a strategy, predicted beside measured", add_train});
+    all.insert(all.begin() + 2,
+               {"profile", "measure this machine with all its ranks busy; writes a cluster file",
+                add_profile});
+    all.insert(all.begin() + 6,
+               {"train", "train a model by a strategy, predicted beside measured", add_train});
     all.insert(all.begin() + 7, {"eval", "loss of a model folder on a text", add_eval});
     return all;
   }();

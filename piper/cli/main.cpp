@@ -49,10 +49,13 @@ std::string unexpected_arguments(const CLI::App& root) {
   for (const std::string& argument : root.remaining(true)) {
     const bool flag = argument.starts_with("-");
     const std::string word = argument.substr(0, argument.find('='));
-    const bool command = !flag && app->get_subcommands([](const CLI::App*) { return true; }).size() > 0;
+    const bool command =
+        !flag && app->get_subcommands([](const CLI::App*) { return true; }).size() > 0;
     lines += fmt::format("{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
-                         flag ? "flag" : command ? "command" : "argument", word,
-                         did_you_mean(word, names_of(*app, flag)));
+                         flag      ? "flag"
+                         : command ? "command"
+                                   : "argument",
+                         word, did_you_mean(word, names_of(*app, flag)));
     if (app != &root) lines += fmt::format(" (see piper {} --help)", app->get_name());
     if (flag) break;  // what follows an unknown flag is most likely its value
   }
@@ -60,7 +63,8 @@ std::string unexpected_arguments(const CLI::App& root) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Piper trains Mixture-of-Experts models well on machines whose network is not flat."};
+  CLI::App app{
+      "Piper trains Mixture-of-Experts models well on machines whose network is not flat."};
   app.set_version_flag("--version", "piper " PIPER_VERSION);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
@@ -69,7 +73,9 @@ int run(int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
     runs[sub] = command.add(*sub);
   }
-  app.footer("Start with: scripts/demo\nA command's flags: piper COMMAND --help. Every command that prints a result takes --json.");
+  app.footer(
+      "Start with: scripts/demo\nA command's flags: piper COMMAND --help. Every command that "
+      "prints a result takes --json.");
 
   try {
     app.parse(argc, argv);
@@ -84,12 +90,17 @@ int run(int argc, char** argv) {
         return 2;
       }
       const std::string rest = unexpected_arguments(app);
-      return complain(InvalidInput(rest.empty() ? std::string("a command is required; see piper --help") : rest), 2);
+      return complain(
+          InvalidInput(rest.empty() ? std::string("a command is required; see piper --help")
+                                    : rest),
+          2);
     }
     // An unknown flag is most likely a misspelt required one: told first.
     std::vector<std::string> problems;
-    if (const std::string unexpected = unexpected_arguments(app); !unexpected.empty()) problems.push_back(unexpected);
-    problems.push_back(fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name()));
+    if (const std::string unexpected = unexpected_arguments(app); !unexpected.empty())
+      problems.push_back(unexpected);
+    problems.push_back(
+        fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name()));
     return complain(InvalidInput(problems), 2);
   } catch (const CLI::ParseError& error) {
     return complain(InvalidInput(error.what()), 2);

@@ -40,22 +40,24 @@ std::string describe(const Case& c) {
   request.sequence = c.sequence;
   request.global_batch_sequences = c.global_batch;
   const plan::Plan plan = plan::make_plan(request);
-  std::string text = fmt::format("{} on {} x {}: {} parameters, {} active, {} flops a token\n", c.model, c.devices,
-                                 c.cluster, model::count_parameters(request.model).total(),
-                                 model::active_parameters(request.model),
-                                 number(model::token_flops(request.model, c.sequence).forward()));
+  std::string text = fmt::format(
+      "{} on {} x {}: {} parameters, {} active, {} flops a token\n", c.model, c.devices, c.cluster,
+      model::count_parameters(request.model).total(), model::active_parameters(request.model),
+      number(model::token_flops(request.model, c.sequence).forward()));
   for (size_t i = 0; i < std::min<size_t>(3, plan.strategies.size()); ++i) {
     const auto& [s, p] = plan.strategies[i];
-    text += fmt::format("  pp {} ep {} dp {} micro {} x {} {} {}: {} s, mfu {}, {} B\n", s.mesh.pp, s.mesh.ep, s.mesh.dp,
-                        s.num_micro_batches, s.micro_batch_sequences, strategy::name(s.schedule),
-                        strategy::name(s.recompute), number(p.step_seconds), number(p.mfu), p.peak_bytes);
+    text += fmt::format("  pp {} ep {} dp {} micro {} x {} {} {}: {} s, mfu {}, {} B\n", s.mesh.pp,
+                        s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences,
+                        strategy::name(s.schedule), strategy::name(s.recompute),
+                        number(p.step_seconds), number(p.mfu), p.peak_bytes);
   }
   text += fmt::format("  {} families rejected\n", plan.rejected.size());
   if (plan.strategies.empty()) return text;
 
   const strategy::Strategy& best = plan.strategies.front().strategy;
   std::vector<Rank> pipeline;
-  for (int64_t stage = 0; stage < best.mesh.pp; ++stage) pipeline.push_back(Rank(stage * best.mesh.dp));
+  for (int64_t stage = 0; stage < best.mesh.pp; ++stage)
+    pipeline.push_back(Rank(stage * best.mesh.dp));
   const schedule::StepGraph step = schedule::write_step(request.model, best, pipeline);
   const graph::Timeline timeline =
       sim::play(step, cost::price(step, request.model, best, request.cluster));

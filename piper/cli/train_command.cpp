@@ -29,15 +29,19 @@ struct Flags {
   std::string data, run_folder = "runs/latest", weights;
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
   uint64_t seed = 0;
-  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, timeout_seconds = 120;
+  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
+         timeout_seconds = 120;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
 
 // The profile that a prediction needs, when the user named no cluster.
 cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision) {
-  runtime::ProfileOptions options{.num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
+  runtime::ProfileOptions options{
+      .num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
   report::Progress bar({.label = "profile (no --cluster given)", .total = 100, .unit = "%"});
-  options.progress = [&](const std::string& what, double part) { bar.set(static_cast<int64_t>(part * 100), what); };
+  options.progress = [&](const std::string& what, double part) {
+    bar.set(static_cast<int64_t>(part * 100), what);
+  };
   cluster::Cluster here = runtime::profile_host(options).cluster;
   bar.set(100, "");
   return here;
@@ -51,14 +55,17 @@ void print_comparison(const train::RunResult& result) {
   using report::Align;
   const report::Comparison& c = result.comparison;
   report::Table table;
-  table.columns = {{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"error", Align::kRight}};
+  table.columns = {
+      {""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"error", Align::kRight}};
   const auto row = [&](const std::string& name, double predicted, double measured, auto format) {
-    table.rows.push_back({name, format(predicted), format(measured), fmt::format("{:+.1f} %", (predicted - measured) / measured * 100)});
+    table.rows.push_back({name, format(predicted), format(measured),
+                          fmt::format("{:+.1f} %", (predicted - measured) / measured * 100)});
   };
   row("step time", *c.predicted_step_seconds, *c.measured_step_seconds, format_seconds);
   row("MFU", *c.predicted_mfu, *c.measured_mfu, format_percent);
   for (const report::RankComparison& rank : c.ranks)
-    row(fmt::format("peak memory, rank {}", rank.rank), static_cast<double>(*rank.predicted_peak_bytes),
+    row(fmt::format("peak memory, rank {}", rank.rank),
+        static_cast<double>(*rank.predicted_peak_bytes),
         static_cast<double>(*rank.measured_peak_bytes), format_bytes);
   fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
   fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
@@ -76,12 +83,18 @@ Json result_json(const train::RunResult& result) {
 void write_head(const train::RunRequest& request) {
   report::Header header;
   header.model = request.model.name;
-  header.cluster = request.cluster.description.empty() ? request.cluster.name : request.cluster.description;
+  header.cluster =
+      request.cluster.description.empty() ? request.cluster.name : request.cluster.description;
   header.facts = {
-      {"parameters", fmt::format("{}, {} active", format_count(static_cast<double>(model::count_parameters(request.model).total())),
-                                 format_count(static_cast<double>(model::active_parameters(request.model))))},
-      {"text", fmt::format("{} ({})", request.text.source(), format_bytes(static_cast<double>(request.text.size())))},
-      {"steps", fmt::format("{} of {} sequences of {} tokens", request.num_steps, request.strategy.global_batch_sequences, request.strategy.sequence)}};
+      {"parameters",
+       fmt::format(
+           "{}, {} active",
+           format_count(static_cast<double>(model::count_parameters(request.model).total())),
+           format_count(static_cast<double>(model::active_parameters(request.model))))},
+      {"text", fmt::format("{} ({})", request.text.source(),
+                           format_bytes(static_cast<double>(request.text.size())))},
+      {"steps", fmt::format("{} of {} sequences of {} tokens", request.num_steps,
+                            request.strategy.global_batch_sequences, request.strategy.sequence)}};
   write_json_file(request.folder / report::kRunFile, report::to_json(header));
   write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
 }
@@ -91,7 +104,8 @@ train::RunRequest request_of(const Flags& flags) {
   request.model = model::load_model(flags.strategy.model);
   request.config = model::load_config(flags.strategy.model);
   request.strategy = strategy_from_flags(flags.strategy, request.model);
-  if (const auto problems = nn::untrainable(request.model); !problems.empty()) throw InvalidInput(problems);
+  if (const auto problems = nn::untrainable(request.model); !problems.empty())
+    throw InvalidInput(problems);
   request.text = load_text(flags.data);
   train::check_vocabulary(request.text, request.model.vocabulary);
   train::check_window(request.text, request.strategy.sequence);
@@ -107,10 +121,12 @@ train::RunRequest request_of(const Flags& flags) {
   request.options.timeout_seconds = flags.timeout_seconds;
   request.options.learning_rate = {
       .peak = flags.learning_rate,
-      .minimum = flags.minimum_learning_rate >= 0 ? flags.minimum_learning_rate : flags.learning_rate / 10,
+      .minimum =
+          flags.minimum_learning_rate >= 0 ? flags.minimum_learning_rate : flags.learning_rate / 10,
       .warmup_steps = flags.warmup >= 0 ? flags.warmup : std::min<int64_t>(flags.steps / 10, 100),
       .total_steps = flags.steps};
-  if (const auto problems = train::problems(request.options.learning_rate); !problems.empty()) throw InvalidInput(problems);
+  if (const auto problems = train::problems(request.options.learning_rate); !problems.empty())
+    throw InvalidInput(problems);
   request.checkpoint_every = flags.checkpoint_every;
   request.keep_checkpoints = flags.keep;
   request.resume = flags.resume;
@@ -122,16 +138,20 @@ train::RunRequest request_of(const Flags& flags) {
 void announce(const train::RunRequest& request, const std::vector<std::string>& said) {
   const strategy::Strategy& s = request.strategy;
   if (!request.model.ignored_keys.empty())
-    fmt::print(stderr, "piper: warning: keys of the model's config that are not understood, and may change what it computes: {}\n",
+    fmt::print(stderr,
+               "piper: warning: keys of the model's config that are not understood, and may change "
+               "what it computes: {}\n",
                fmt::join(request.model.ignored_keys, ", "));
   fmt::print("{}: {} parameters, {}\ntext: {} ({})\n", request.model.name,
-             format_count(static_cast<double>(model::count_parameters(request.model).total())), describe(s),
-             request.text.source(), format_bytes(static_cast<double>(request.text.size())));
+             format_count(static_cast<double>(model::count_parameters(request.model).total())),
+             describe(s), request.text.source(),
+             format_bytes(static_cast<double>(request.text.size())));
   for (const std::string& line : said) fmt::print("{}\n", line);
 }
 
 int run(const Flags& flags) {
-  if (flags.resume && flags.fresh) throw InvalidInput("--resume and --fresh contradict each other; give one of them");
+  if (flags.resume && flags.fresh)
+    throw InvalidInput("--resume and --fresh contradict each other; give one of them");
   train::RunRequest request = request_of(flags);
   if (flags.fresh) fs::remove_all(request.folder / "checkpoints");
   std::optional<report::Progress> bar;
@@ -154,8 +174,9 @@ int run(const Flags& flags) {
     return 0;
   }
   print_comparison(result);
-  fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n", result.metrics.front().loss,
-             result.metrics.back().loss, request.folder.string(), request.folder.string());
+  fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
+             result.metrics.front().loss, result.metrics.back().loss, request.folder.string(),
+             request.folder.string());
   return 0;
 }
 
@@ -164,23 +185,48 @@ int run(const Flags& flags) {
 Run add_train(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
-  command.add_option("--data", flags->data, "text file or folder, read as bytes (default: the project's own files)");
-  command.add_option("--run", flags->run_folder, "folder that the run leaves behind")->capture_default_str();
-  command.add_option("--steps", flags->steps, "training steps in all")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();
-  command.add_option("--stop-after", flags->stop_after, "stop after this step of --steps (a job's time limit); resume later")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command.add_option("--data", flags->data,
+                     "text file or folder, read as bytes (default: the project's own files)");
+  command.add_option("--run", flags->run_folder, "folder that the run leaves behind")
+      ->capture_default_str();
+  command.add_option("--steps", flags->steps, "training steps in all")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  command
+      .add_option("--stop-after", flags->stop_after,
+                  "stop after this step of --steps (a job's time limit); resume later")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command.add_option("--seed", flags->seed, "of initial weights and data")->capture_default_str();
-  command.add_option("--learning-rate", flags->learning_rate, "peak")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  command.add_option("--minimum-learning-rate", flags->minimum_learning_rate, "at the end (default: a tenth of the peak)")->check(CLI::Range(0.0, 10.0));
-  command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  command.add_option("--weight-decay", flags->weight_decay)->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  command.add_option("--learning-rate", flags->learning_rate, "peak")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      .add_option("--minimum-learning-rate", flags->minimum_learning_rate,
+                  "at the end (default: a tenth of the peak)")
+      ->check(CLI::Range(0.0, 10.0));
+  command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  command.add_option("--weight-decay", flags->weight_decay)
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
   command.add_option("--weights", flags->weights, "start from this Hugging Face folder");
-  command.add_flag("--export", flags->export_weights, "write the final weights as a Hugging Face folder, RUN/weights");
-  command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")->check(CLI::Range(int64_t{0}, int64_t{1} << 30))->capture_default_str();
-  command.add_option("--keep-checkpoints", flags->keep)->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
+  command.add_flag("--export", flags->export_weights,
+                   "write the final weights as a Hugging Face folder, RUN/weights");
+  command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--keep-checkpoints", flags->keep)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   command.add_flag("--resume", flags->resume, "go on from the newest complete checkpoint of --run");
   command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
-  command.add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")->check(CLI::Range(0.1, 86400.0))->capture_default_str();
+  command
+      .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -15,21 +15,22 @@ namespace piper::cluster {
 
 // T(n) = alpha + beta * n
 struct AlphaBeta {
-  double latency_seconds = 0;    // alpha
-  double bytes_per_second = 0;   // 1 / beta
+  double latency_seconds = 0;   // alpha
+  double bytes_per_second = 0;  // 1 / beta
   double seconds(double bytes) const { return latency_seconds + bytes / bytes_per_second; }
 };
 
 // One level of the machine, innermost first. Members of level 0 are devices; a member of level i is one whole
 // unit of level i-1. E.g. Frontier: node (8 GCDs), switch group (4 nodes), cabinet (32 groups), system.
 struct Level {
-  std::string name;             // "node", "switch_group", "rack", "data_centre", "site"
-  int64_t num_members = 1;      // units of the level below that one unit of this level holds
+  std::string name;         // "node", "switch_group", "rack", "data_centre", "site"
+  int64_t num_members = 1;  // units of the level below that one unit of this level holds
   // The path between two devices whose innermost common level this is: bandwidth per device, one direction,
   // when every device of the level communicates at once.
   // Latency: of one collective or message as its caller sees it (start-up included), not of the wire.
   AlphaBeta link;
-  int64_t num_nics = 0;         // network cards of one unit of the level below, through which it speaks here; 0 = not counted
+  int64_t num_nics =
+      0;  // network cards of one unit of the level below, through which it speaks here; 0 = not counted
   double nic_bytes_per_second = 0;  // per NIC, one direction; 0 = not stated
 };
 
@@ -48,9 +49,11 @@ struct Grid {
 struct Compute {
   double peak_flops_per_second = 0;  // dense peak: MFU divides by it
   Grid gemm;                         // axes m (rows = tokens), n (out), k (in): FLOP/s
-  Grid attention;                    // axes sequence, head_dim: FLOP/s of causal attention, forward (2 half-matmuls counted once)
-  Grid attention_backward;           // the same; the backward counts as twice the forward's FLOPs, as MFU does
-  double gemm_efficiency = 0;        // of the peak, for large shapes, where no grid is known
+  Grid
+      attention;  // axes sequence, head_dim: FLOP/s of causal attention, forward (2 half-matmuls counted once)
+  Grid
+      attention_backward;  // the same; the backward counts as twice the forward's FLOPs, as MFU does
+  double gemm_efficiency = 0;  // of the peak, for large shapes, where no grid is known
 };
 
 struct Source {
@@ -61,24 +64,25 @@ struct Source {
 struct Cluster {
   std::string name;
   std::string description;
-  std::string device;  // "H100 SXM", "MI250X GCD", "2 cores of AMD EPYC"
-  std::string kind;    // "gpu" or "cpu"
-  int64_t memory_bytes = 0;               // of one device (a CPU rank: its share of the host)
-  double memory_bytes_per_second = 0;     // streaming bandwidth of one device
-  double fixed_task_seconds = 0;          // cost of starting one kernel / one operation
-  std::map<std::string, Compute> compute; // by precision
+  std::string device;                      // "H100 SXM", "MI250X GCD", "2 cores of AMD EPYC"
+  std::string kind;                        // "gpu" or "cpu"
+  int64_t memory_bytes = 0;                // of one device (a CPU rank: its share of the host)
+  double memory_bytes_per_second = 0;      // streaming bandwidth of one device
+  double fixed_task_seconds = 0;           // cost of starting one kernel / one operation
+  std::map<std::string, Compute> compute;  // by precision
   // Element-wise streaming rate by working-set bytes (CPU caches): bytes/s; empty = memory_bytes_per_second.
   Grid element_wise;
   Grid copy;
   // CPU only: ranks of a node share these cores (0 = every device computes alone). A compute task holds one
   // core; ready tasks take cores first come, first served.
   int64_t cores_per_node = 0;
-  std::vector<Level> levels;              // innermost first; at least one
-  std::map<std::string, double> numbers;  // further measured constants, named with their unit ("optimizer_bytes_per_second")
+  std::vector<Level> levels;  // innermost first; at least one
+  std::map<std::string, double>
+      numbers;  // further measured constants, named with their unit ("optimizer_bytes_per_second")
   std::vector<Source> sources;
 
-  int64_t num_devices() const;            // product of the levels' members
-  int64_t devices_per_node() const;       // members of level 0
+  int64_t num_devices() const;       // product of the levels' members
+  int64_t devices_per_node() const;  // members of level 0
   // Devices of one unit of level i.
   int64_t devices_of_level(size_t level) const;
   // Index of the innermost level that holds both devices (numbered 0.. in level order).

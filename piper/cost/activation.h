@@ -12,10 +12,10 @@ namespace piper::cost {
 
 // The work of one segment execution on one rank.
 struct SegmentWork {
-  int64_t sequences = 0;       // B of the micro-batch
-  int64_t sequence = 0;        // S; T = B * S
-  int64_t rows = 0;            // T * k: rows this rank sends (gate, merge)
-  int64_t received_rows = 0;   // R (experts); balanced: T * k
+  int64_t sequences = 0;            // B of the micro-batch
+  int64_t sequence = 0;             // S; T = B * S
+  int64_t rows = 0;                 // T * k: rows this rank sends (gate, merge)
+  int64_t received_rows = 0;        // R (experts); balanced: T * k
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
@@ -23,10 +23,12 @@ struct SegmentWork {
 };
 
 struct SegmentBytes {
-  int64_t tape = 0;                // SlotKind::kTape
-  int64_t forward_transient = 0;   // peak above inputs, outputs and tape while the forward runs; a forward that keeps no
-                                   // tape needs forward_transient + tape above inputs and outputs
-  int64_t backward_transient = 0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
+  int64_t tape = 0;  // SlotKind::kTape
+  int64_t forward_transient =
+      0;  // peak above inputs, outputs and tape while the forward runs; a forward that keeps no
+          // tape needs forward_transient + tape above inputs and outputs
+  int64_t backward_transient =
+      0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
 };
 
 // Tokens whose logits the head holds at a time: at most 2^22 logits, at least 64 tokens.
@@ -34,9 +36,11 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
   return std::min(tokens, std::max(int64_t{64}, (int64_t{1} << 22) / vocabulary));
 }
 
-SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment, const SegmentWork& work);
+SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
+                           const SegmentWork& work);
 
 // Bytes of a slot of this kind.
-int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot, const SegmentWork& work);
+int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
+                   const SegmentWork& work);
 
 }  // namespace piper::cost

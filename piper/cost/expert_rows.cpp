@@ -1,7 +1,6 @@
-#include <piper/cost/expert_rows.h>
-
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>

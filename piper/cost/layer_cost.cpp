@@ -1,6 +1,5 @@
-#include <piper/cost/layer_cost.h>
-
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 

@@ -1,9 +1,8 @@
-#include <piper/cost/prices.h>
-
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
+#include <piper/cost/prices.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>

@@ -1,6 +1,5 @@
-#include <piper/cost/shard.h>
-
 #include <piper/base/error.h>
+#include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>
 
 namespace piper::cost {

@@ -1,7 +1,6 @@
-#include <piper/cost/work.h>
-
 #include <piper/base/error.h>
 #include <piper/cost/shard.h>
+#include <piper/cost/work.h>
 #include <piper/model/count.h>
 
 #include <algorithm>

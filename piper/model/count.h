@@ -17,7 +17,9 @@ struct LayerParameters {
   int64_t dense_mlp = 0;       // a dense layer's MLP
   int64_t norms = 0;
 
-  int64_t total() const { return attention + router + routed_experts + shared_experts + dense_mlp + norms; }
+  int64_t total() const {
+    return attention + router + routed_experts + shared_experts + dense_mlp + norms;
+  }
 };
 
 struct Parameters {
@@ -50,7 +52,8 @@ struct TokenFlops {
   double dense_mlp = 0;
   double head = 0;
   double forward() const {
-    return attention_projections + attention_scores + router + routed_experts + shared_experts + dense_mlp + head;
+    return attention_projections + attention_scores + router + routed_experts + shared_experts +
+           dense_mlp + head;
   }
   double backward() const { return 2 * forward(); }
 };

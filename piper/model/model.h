@@ -10,16 +10,16 @@
 namespace piper::model {
 
 enum class AttentionKind {
-  kGrouped,      // MHA / GQA / MQA: num_kv_heads <= num_heads
-  kLatent,       // MLA (DeepSeek-V2): low-rank queries and keys, a rotary part of its own
-  kGatedDelta,   // linear attention (gated delta net, Qwen3-Next)
+  kGrouped,     // MHA / GQA / MQA: num_kv_heads <= num_heads
+  kLatent,      // MLA (DeepSeek-V2): low-rank queries and keys, a rotary part of its own
+  kGatedDelta,  // linear attention (gated delta net, Qwen3-Next)
 };
 
 // How the queries and keys are normalised before the rotary embedding.
 enum class QkNorm {
   kNone,
-  kPerHead,  // one weight of head_dim, applied to each head (Qwen3)
-  kFull,     // one weight over all heads: num_heads*head_dim and num_kv_heads*head_dim (OLMoE)
+  kPerHead,     // one weight of head_dim, applied to each head (Qwen3)
+  kFull,        // one weight over all heads: num_heads*head_dim and num_kv_heads*head_dim (OLMoE)
   kUnweighted,  // normalised without a weight (Llama 4)
 };
 
@@ -53,15 +53,16 @@ struct Attention {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
-  bool output_gate = false;  // queries projected twice as wide, the second half gates the output (Qwen3-Next)
-  bool gate_bias = false;    // the gate's half has a bias too
-  bool sinks = false;        // one learned logit a head (gpt-oss)
+  bool output_gate =
+      false;  // queries projected twice as wide, the second half gates the output (Qwen3-Next)
+  bool gate_bias = false;  // the gate's half has a bias too
+  bool sinks = false;      // one learned logit a head (gpt-oss)
   QkNorm qk_norm = QkNorm::kNone;
-  bool rotary = true;        // false: a layer without positions (Llama 4)
-  int64_t window = 0;        // sliding or chunked attention span in tokens; 0 = full causal
-  bool chunked = false;      // the window starts anew at every multiple of its span (Llama 4)
-  LatentAttention latent;    // kLatent only
-  GatedDeltaAttention delta; // kGatedDelta only
+  bool rotary = true;         // false: a layer without positions (Llama 4)
+  int64_t window = 0;         // sliding or chunked attention span in tokens; 0 = full causal
+  bool chunked = false;       // the window starts anew at every multiple of its span (Llama 4)
+  LatentAttention latent;     // kLatent only
+  GatedDeltaAttention delta;  // kGatedDelta only
 
   bool operator==(const Attention&) const = default;
 };
@@ -70,17 +71,18 @@ enum class Score { kSoftmax, kSigmoid };
 
 // A dense or a mixture feed-forward. num_experts == 0: dense with `ffn`.
 struct FeedForward {
-  int64_t ffn = 0;             // intermediate size of the dense MLP, or of one routed expert
-  int64_t num_matrices = 3;    // 3 = SwiGLU (gate, up, down), 2 = up, down (ERRATA Piper 2)
-  bool bias = false;           // of the dense MLP, or of the shared experts
+  int64_t ffn = 0;           // intermediate size of the dense MLP, or of one routed expert
+  int64_t num_matrices = 3;  // 3 = SwiGLU (gate, up, down), 2 = up, down (ERRATA Piper 2)
+  bool bias = false;         // of the dense MLP, or of the shared experts
   // --- mixture only ---
-  bool expert_bias = false;    // biases in every routed expert (gpt-oss)
+  bool expert_bias = false;  // biases in every routed expert (gpt-oss)
   int64_t num_experts = 0;
   int64_t top_k = 0;
-  int64_t shared_ffn = 0;      // intermediate size of all shared experts together; 0 = none
-  bool shared_gate = false;    // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
-  bool router_bias = false;    // bias added to the router's logits (gpt-oss)
-  bool selection_bias = false; // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
+  int64_t shared_ffn = 0;    // intermediate size of all shared experts together; 0 = none
+  bool shared_gate = false;  // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
+  bool router_bias = false;  // bias added to the router's logits (gpt-oss)
+  bool selection_bias =
+      false;  // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
   bool selection_bias_is_parameter = false;  // ... except where it is stored as one (ERNIE 4.5)
   Score score = Score::kSoftmax;
   bool normalise_top_k = false;  // selected probabilities divided by their sum
@@ -98,7 +100,8 @@ struct FeedForward {
 struct Layer {
   Attention attention;
   FeedForward feed_forward;
-  int64_t num_norms = 2;  // weighted RMSNorms of the residual stream in the layer (input, post-attention)
+  int64_t num_norms =
+      2;  // weighted RMSNorms of the residual stream in the layer (input, post-attention)
 
   bool operator==(const Layer&) const = default;
 };
@@ -122,14 +125,17 @@ struct Model {
   bool norm_has_bias = false;  // LayerNorm with bias instead of RMSNorm
   bool final_norm = true;      // the norm before the head has a weight (OLMo's has none)
   Rope rope;
-  int64_t max_positions = 0;      // 0 = not stated
+  int64_t max_positions = 0;  // 0 = not stated
   double router_aux_coefficient = 0.0;
   double initializer_range = 0.02;
-  int64_t num_next_token_layers = 0;  // multi-token-prediction layers of the checkpoint, counted apart
+  int64_t num_next_token_layers =
+      0;  // multi-token-prediction layers of the checkpoint, counted apart
   std::string activation = "silu";
-  std::string source;             // where the shapes come from, when the document says so (built-ins do)
-  std::vector<std::string> ignored_keys;  // keys of the config that were not understood (and change no shape we know of)
-  std::vector<std::string> assumptions;   // what the document leaves open and how it was read, one line each
+  std::string source;  // where the shapes come from, when the document says so (built-ins do)
+  std::vector<std::string>
+      ignored_keys;  // keys of the config that were not understood (and change no shape we know of)
+  std::vector<std::string>
+      assumptions;  // what the document leaves open and how it was read, one line each
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   int64_t num_moe_layers() const;

@@ -1,5 +1,4 @@
 #include <piper/runtime/cores.h>
-
 #include <sched.h>
 
 #include <algorithm>

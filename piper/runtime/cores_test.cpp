@@ -1,6 +1,5 @@
-#include <piper/runtime/cores.h>
-
 #include <doctest/doctest.h>
+#include <piper/runtime/cores.h>
 
 #include <atomic>
 #include <chrono>

@@ -1,10 +1,9 @@
-#include <piper/runtime/measure_compute.h>
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/cores.h>
+#include <piper/runtime/measure_compute.h>
 #include <piper/runtime/player.h>
 
 #include <algorithm>
@@ -80,7 +79,8 @@ std::vector<double> measure(const std::vector<Point>& points, const MeasureOptio
         return;
       }
       if (rank == 0 && options.progress)
-        options.progress(points[i].what, static_cast<int64_t>(i + 1), static_cast<int64_t>(points.size()));
+        options.progress(points[i].what, static_cast<int64_t>(i + 1),
+                         static_cast<int64_t>(points.size()));
     }
   };
   std::vector<std::thread> threads;
@@ -94,8 +94,10 @@ std::vector<double> measure(const std::vector<Point>& points, const MeasureOptio
 
 Point gemm_point(int64_t m, int64_t n, int64_t k, at::ScalarType dtype) {
   return {"GEMM", [=] {
-            const auto copies = static_cast<int64_t>(
-                std::clamp(kRotatedBytes / (static_cast<double>(n * k) * static_cast<double>(at::elementSize(dtype))), 1.0, 64.0));
+            const auto copies = static_cast<int64_t>(std::clamp(
+                kRotatedBytes /
+                    (static_cast<double>(n * k) * static_cast<double>(at::elementSize(dtype))),
+                1.0, 64.0));
             auto x = at::ones({m, k}, dtype), y = at::empty({m, n}, dtype);
             auto weights = at::ones({copies, n, k}, dtype);
             int64_t next = 0;
@@ -116,14 +118,16 @@ Point attention_point(int64_t sequence, int64_t head_size, bool backward, at::Sc
               return std::function<void()>(
                   [=] { at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, true); });
             return std::function<void()>([=, out = out, lse = lse] {
-              at::_scaled_dot_product_flash_attention_for_cpu_backward(out, q, q, q, out, lse, 0.0, true);
+              at::_scaled_dot_product_flash_attention_for_cpu_backward(out, q, q, q, out, lse, 0.0,
+                                                                       true);
             });
           }};
 }
 
 Point element_wise_point(double bytes, at::ScalarType dtype) {
   return {"element-wise", [=] {
-            const auto n = static_cast<int64_t>(bytes / 3 / static_cast<double>(at::elementSize(dtype)));
+            const auto n =
+                static_cast<int64_t>(bytes / 3 / static_cast<double>(at::elementSize(dtype)));
             auto a = at::ones({n}, dtype), b = at::ones({n}, dtype), c = at::empty({n}, dtype);
             return std::function<void()>([=]() mutable { at::mul_out(c, a, b); });
           }};
@@ -163,11 +167,13 @@ ComputeRates measure_compute(strategy::Precision precision, const MeasureOptions
   for (const double m : kGemmRows)
     for (const double n : kGemmOut)
       for (const double k : kGemmIn)
-        points.push_back(gemm_point(static_cast<int64_t>(m), static_cast<int64_t>(n), static_cast<int64_t>(k), dtype));
+        points.push_back(gemm_point(static_cast<int64_t>(m), static_cast<int64_t>(n),
+                                    static_cast<int64_t>(k), dtype));
   for (const bool backward : {false, true})
     for (const double sequence : kSequences)
       for (const double head : kHeadSizes)
-        points.push_back(attention_point(static_cast<int64_t>(sequence), static_cast<int64_t>(head), backward, dtype));
+        points.push_back(attention_point(static_cast<int64_t>(sequence), static_cast<int64_t>(head),
+                                         backward, dtype));
   for (const double bytes : kWorkingSets) points.push_back(element_wise_point(bytes, dtype));
   for (const double bytes : kWorkingSets) points.push_back(copy_point(bytes));
   points.push_back({"operation", [=] {
@@ -176,7 +182,8 @@ ComputeRates measure_compute(strategy::Precision precision, const MeasureOptions
                     }});
   constexpr int64_t kExponentials = 100000;
   points.push_back({"exponential", [=] {
-                      auto a = at::ones({kExponentials}, dtype), c = at::empty({kExponentials}, dtype);
+                      auto a = at::ones({kExponentials}, dtype),
+                           c = at::empty({kExponentials}, dtype);
                       return std::function<void()>([=]() mutable { at::silu_out(c, a); });
                     }});
 
@@ -184,7 +191,8 @@ ComputeRates measure_compute(strategy::Precision precision, const MeasureOptions
   auto next = seconds.begin();
   ComputeRates rates;
   rates.compute.gemm = {{"m", "n", "k"}, {kGemmRows, kGemmOut, kGemmIn}, {}};
-  fill(rates.compute.gemm, next, [](const std::vector<double>& at) { return 2 * at[0] * at[1] * at[2]; });
+  fill(rates.compute.gemm, next,
+       [](const std::vector<double>& at) { return 2 * at[0] * at[1] * at[2]; });
   // Causal: half of the s^2 scores; QK^T and PV forward; backward counts twice that, as MFU does (the kernel recomputes QK^T besides).
   for (cluster::Grid* grid : {&rates.compute.attention, &rates.compute.attention_backward}) {
     *grid = {{"sequence", "head_dim"}, {kSequences, kHeadSizes}, {}};

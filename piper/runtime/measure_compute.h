@@ -20,11 +20,12 @@ struct MeasureOptions {
 };
 
 struct ComputeRates {
-  cluster::Compute compute;        // GEMM and attention grids; peak = the best GEMM rate seen
-  cluster::Grid element_wise;      // bytes read and written per second, by bytes of the working set
-  cluster::Grid copy;              // payload bytes per second, by payload
-  double fixed_task_seconds = 0;   // of one operation on a handful of elements
-  double exponential_elements_per_second = 0;  // elements of a SiLU per second (compute-bound element-wise work)
+  cluster::Compute compute;       // GEMM and attention grids; peak = the best GEMM rate seen
+  cluster::Grid element_wise;     // bytes read and written per second, by bytes of the working set
+  cluster::Grid copy;             // payload bytes per second, by payload
+  double fixed_task_seconds = 0;  // of one operation on a handful of elements
+  double exponential_elements_per_second =
+      0;  // elements of a SiLU per second (compute-bound element-wise work)
 };
 
 // Every rate is the median over the ranks of each rank's fastest-half mean. Weights are rotated through memory larger

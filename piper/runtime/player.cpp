@@ -1,9 +1,8 @@
 // The player's loop: what may start, what has finished, and when to sleep. player_segments.cpp runs compute tasks,
 // player_communication.cpp starts the others.
-#include <piper/runtime/player.h>
-
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/runtime/player.h>
 
 #include <algorithm>
 #include <chrono>
@@ -37,8 +36,9 @@ at::ScalarType scalar_type(strategy::Precision precision) {
   return at::kFloat;
 }
 
-Player::Player(const schedule::StepGraph& step, const strategy::Strategy& strategy, const model::Model& model,
-               Rank rank, nn::Stage& stage, comm::Transport& transport, Cores& cores, PlayerOptions options)
+Player::Player(const schedule::StepGraph& step, const strategy::Strategy& strategy,
+               const model::Model& model, Rank rank, nn::Stage& stage, comm::Transport& transport,
+               Cores& cores, PlayerOptions options)
     : step_(step),
       strategy_(strategy),
       model_(model),
@@ -69,8 +69,8 @@ bool Player::ready(const Task& task) const {
   });
 }
 
-void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches, const Update& update,
-                  graph::Timeline* timeline) {
+void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches,
+                  const Update& update, graph::Timeline* timeline) {
   step_number_ = step_number;
   micro_batches_ = micro_batches;
   update_ = &update;
@@ -147,12 +147,14 @@ void Player::finish(const Task& task) {
 
 void Player::wait_for_communication() {
   PIPER_CHECK(!in_flight_.empty(),
-              fmt::format("rank {} has nothing to do and nothing in flight: the graph deadlocks", rank_.value));
+              fmt::format("rank {} has nothing to do and nothing in flight: the graph deadlocks",
+                          rank_.value));
   const double left = last_progress_seconds_ + options_.timeout_seconds - now_seconds();
   if (left <= 0) {
     const std::string what =
-        fmt::format("rank {}: timed out after {:.1f} s without progress in {}; {}", rank_.value, options_.timeout_seconds,
-                    in_flight_.front().operation->waiting_for(), transport_.unmatched());
+        fmt::format("rank {}: timed out after {:.1f} s without progress in {}; {}", rank_.value,
+                    options_.timeout_seconds, in_flight_.front().operation->waiting_for(),
+                    transport_.unmatched());
     transport_.fail(what);
     throw CommError(what);
   }

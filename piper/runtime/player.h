@@ -50,8 +50,9 @@ class Player {
  public:
   // The graph, the stage, the transport and the cores outlive the player. The graph must be valid and free of
   // deadlock (graph::validate, graph::find_deadlock).
-  Player(const schedule::StepGraph& step, const strategy::Strategy& strategy, const model::Model& model, Rank rank,
-         nn::Stage& stage, comm::Transport& transport, Cores& cores, PlayerOptions options);
+  Player(const schedule::StepGraph& step, const strategy::Strategy& strategy,
+         const model::Model& model, Rank rank, nn::Stage& stage, comm::Transport& transport,
+         Cores& cores, PlayerOptions options);
   ~Player();
 
   // Runs one step. `step_number` makes the operations' names unique over the run. `timeline`, when given, receives
@@ -75,8 +76,8 @@ class Player {
   };
 
   bool ready(const graph::Task& task) const;
-  bool start_communication();  // everything whose turn it is; true when something was posted
-  bool finish_communication(); // everything that is done; true when something was
+  bool start_communication();   // everything whose turn it is; true when something was posted
+  bool finish_communication();  // everything that is done; true when something was
   void run_compute(const graph::Task& task);
   void finish(const graph::Task& task);
   void wait_for_communication();
@@ -87,8 +88,10 @@ class Player {
   void run_update(const graph::Task& task, const schedule::Segment& segment);
   std::unique_ptr<comm::Operation> start(const graph::Task& task);
   std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);
-  std::unique_ptr<comm::Operation> start_all_to_all(const graph::Task& task, comm::OperationName name);
-  std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task, comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_all_to_all(const graph::Task& task,
+                                                    comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
+                                                    comm::OperationName name);
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }

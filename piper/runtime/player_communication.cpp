@@ -24,12 +24,14 @@ std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor) {
 }
 
 // Sums of `counts` over each of `num_peers` equal runs, times bytes_per_row.
-std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers, int64_t bytes_per_row) {
+std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers,
+                                    int64_t bytes_per_row) {
   const auto run = std::ssize(counts) / num_peers;
   std::vector<int64_t> bytes(static_cast<size_t>(num_peers));
   for (int64_t p = 0; p < num_peers; ++p)
     bytes[static_cast<size_t>(p)] =
-        bytes_per_row * std::accumulate(counts.begin() + p * run, counts.begin() + (p + 1) * run, int64_t{0});
+        bytes_per_row *
+        std::accumulate(counts.begin() + p * run, counts.begin() + (p + 1) * run, int64_t{0});
   return bytes;
 }
 
@@ -47,8 +49,9 @@ comm::Group Player::group_of(const Task& task) const {
 }
 
 std::unique_ptr<comm::Operation> Player::start(const Task& task) {
-  comm::OperationName name{(static_cast<uint64_t>(step_number_) << 32) | static_cast<uint32_t>(task.operation.value),
-                           schedule::task_name(step_, task)};
+  comm::OperationName name{
+      (static_cast<uint64_t>(step_number_) << 32) | static_cast<uint32_t>(task.operation.value),
+      schedule::task_name(step_, task)};
   switch (task.kind) {
     case TaskKind::kSend: {
       const at::Tensor& tensor = read(task, 0).tensor;
@@ -58,7 +61,8 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kReceive: {
       SlotValue& slot = value(step_.graph.writes(task)[0]);
       slot.tensor = empty({strategy_.micro_batch_sequences * strategy_.sequence, model_.hidden});
-      return comm::start_receive(transport_, task.peer, std::move(name), mutable_bytes_of(slot.tensor));
+      return comm::start_receive(transport_, task.peer, std::move(name),
+                                 mutable_bytes_of(slot.tensor));
     }
     case TaskKind::kExchangeCounts:
       return start_counts(task, std::move(name));
@@ -82,7 +86,8 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
                                      routing.received_counts);
 }
 
-std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task, comm::OperationName name) {
+std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
+                                                          comm::OperationName name) {
   const nn::Routing& routing = routing_of(task);
   const comm::Group group = group_of(task);
   const auto num_peers = std::ssize(group.members);
@@ -99,14 +104,17 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task, comm
   if (!to_experts) std::swap(sent, received);
 
   const at::Tensor& source = read(task, 0).tensor;
-  const int64_t num_rows = std::accumulate(received.begin(), received.end(), int64_t{0}) / row_bytes;
+  const int64_t num_rows =
+      std::accumulate(received.begin(), received.end(), int64_t{0}) / row_bytes;
   SlotValue& target = value(written);
   target.tensor = empty({num_rows, model_.hidden});
-  return comm::start_all_to_all(transport_, group, std::move(name), bytes_of(source), std::move(sent),
-                                mutable_bytes_of(target.tensor), std::move(received));
+  return comm::start_all_to_all(transport_, group, std::move(name), bytes_of(source),
+                                std::move(sent), mutable_bytes_of(target.tensor),
+                                std::move(received));
 }
 
-std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task, comm::OperationName name) {
+std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
+                                                          comm::OperationName name) {
   const schedule::Segment& segment = step_.segment(task);
   const comm::Group group = group_of(task);
   if (segment.kind == SegmentKind::kStatistics)
@@ -114,11 +122,14 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task, comm
                                   std::as_writable_bytes(std::span(statistics_)));
   at::Tensor buffer;
   if (segment.kind == SegmentKind::kDenseGradients) buffer = stage_.dense_gradients(segment.layer);
-  if (segment.kind == SegmentKind::kExpertGradients) buffer = stage_.expert_gradients(segment.layer);
+  if (segment.kind == SegmentKind::kExpertGradients)
+    buffer = stage_.expert_gradients(segment.layer);
   if (segment.kind == SegmentKind::kTiedEmbedding) buffer = stage_.tied_embedding_gradient();
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
-  const comm::Element element = dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;
-  return comm::start_all_reduce(transport_, group, std::move(name), element, mutable_bytes_of(buffer));
+  const comm::Element element =
+      dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;
+  return comm::start_all_reduce(transport_, group, std::move(name), element,
+                                mutable_bytes_of(buffer));
 }
 
 }  // namespace piper::runtime

@@ -41,7 +41,8 @@ nn::Tape* Player::new_tape(const Task& task) {
 
 nn::Routing& Player::routing_of(const Task& task) {
   SlotValue* slot = find_read(task, SlotKind::kRouting);
-  PIPER_CHECK(slot != nullptr && slot->routing != nullptr, "no routing for " + schedule::task_name(step_, task));
+  PIPER_CHECK(slot != nullptr && slot->routing != nullptr,
+              "no routing for " + schedule::task_name(step_, task));
   return *slot->routing;
 }
 
@@ -80,17 +81,20 @@ void Player::run_forward(const Task& task, const Segment& segment) {
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
       return put(task, SlotKind::kHidden,
-                 stage_.embedding_forward(micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS));
+                 stage_.embedding_forward(
+                     micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS));
     case SegmentKind::kAttention:
       return put(task, SlotKind::kHidden,
-                 stage_.attention_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence, new_tape(task)));
+                 stage_.attention_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence,
+                                          new_tape(task)));
     case SegmentKind::kDenseMlp:
       return put(task, SlotKind::kHidden,
                  stage_.dense_mlp_forward(layer, tensor({SlotKind::kHidden}), new_tape(task)));
     case SegmentKind::kGate: {
       auto routing = std::make_unique<nn::Routing>();
       put(task, SlotKind::kRows,
-          stage_.gate_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence, *routing, new_tape(task)));
+          stage_.gate_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence, *routing,
+                              new_tape(task)));
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1)
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
       find_write(task, SlotKind::kRouting)->routing = std::move(routing);
@@ -99,21 +103,22 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kExperts: {
       const nn::Routing& routing = routing_of(task);
       if (task.phase == Phase::kForward)
-        received_rows_[layer] +=
-            std::accumulate(routing.received_counts.begin(), routing.received_counts.end(), int64_t{0});
+        received_rows_[layer] += std::accumulate(routing.received_counts.begin(),
+                                                 routing.received_counts.end(), int64_t{0});
       return put(task, SlotKind::kExpertRows,
-                 stage_.experts_forward(layer, tensor({SlotKind::kReceived, SlotKind::kRows}), routing,
-                                        new_tape(task)));
+                 stage_.experts_forward(layer, tensor({SlotKind::kReceived, SlotKind::kRows}),
+                                        routing, new_tape(task)));
     }
     case SegmentKind::kMerge: {
       // Reads the rows back, then x1 (the only kHidden).
       return put(task, SlotKind::kHidden,
-                 stage_.merge_forward(layer, tensor({SlotKind::kReturned, SlotKind::kExpertRows}), routing_of(task),
-                                      tensor({SlotKind::kHidden})));
+                 stage_.merge_forward(layer, tensor({SlotKind::kReturned, SlotKind::kExpertRows}),
+                                      routing_of(task), tensor({SlotKind::kHidden})));
     }
     case SegmentKind::kHead:
       return stage_.head_forward(tensor({SlotKind::kHidden}),
-                                 micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T, new_tape(task));
+                                 micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T,
+                                 new_tape(task));
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kTiedEmbedding:
@@ -136,44 +141,51 @@ void Player::run_backward(const Task& task, const Segment& segment) {
   };
   const auto tape = [&]() -> nn::Tape& {
     SlotValue* slot = find_read(task, SlotKind::kTape);
-    PIPER_CHECK(slot != nullptr && slot->tape != nullptr, "no tape for " + schedule::task_name(step_, task));
+    PIPER_CHECK(slot != nullptr && slot->tape != nullptr,
+                "no tape for " + schedule::task_name(step_, task));
     return *slot->tape;
   };
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
-      return stage_.embedding_backward(micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS,
-                                       tensor({SlotKind::kHiddenGradient}));
+      return stage_.embedding_backward(
+          micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS,
+          tensor({SlotKind::kHiddenGradient}));
     case SegmentKind::kAttention:
       return put(task, SlotKind::kHiddenGradient,
-                 stage_.attention_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), hidden(1),
-                                           strategy_.sequence, tape()));
+                 stage_.attention_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0),
+                                           hidden(1), strategy_.sequence, tape()));
     case SegmentKind::kDenseMlp:
-      return put(task, SlotKind::kHiddenGradient,
-                 stage_.dense_mlp_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
+      return put(
+          task, SlotKind::kHiddenGradient,
+          stage_.dense_mlp_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
     case SegmentKind::kGate:
       return put(task, SlotKind::kHiddenGradient,
-                 stage_.gate_backward(layer, tensor({SlotKind::kRowsGradient, SlotKind::kReceivedGradient}),
-                                      tensor({SlotKind::kRoutingGradient}), tensor({SlotKind::kHiddenGradient}),
-                                      hidden(0), routing_of(task), tape()));
+                 stage_.gate_backward(
+                     layer, tensor({SlotKind::kRowsGradient, SlotKind::kReceivedGradient}),
+                     tensor({SlotKind::kRoutingGradient}), tensor({SlotKind::kHiddenGradient}),
+                     hidden(0), routing_of(task), tape()));
     case SegmentKind::kExperts: {
-      const SlotKind written =
-          find_write(task, SlotKind::kReceivedGradient) ? SlotKind::kReceivedGradient : SlotKind::kRowsGradient;
+      const SlotKind written = find_write(task, SlotKind::kReceivedGradient)
+                                   ? SlotKind::kReceivedGradient
+                                   : SlotKind::kRowsGradient;
       return put(task, written,
-                 stage_.experts_backward(layer, tensor({SlotKind::kExpertRowsGradient, SlotKind::kReturnedGradient}),
-                                         tensor({SlotKind::kReceived, SlotKind::kRows}), routing_of(task), tape()));
+                 stage_.experts_backward(
+                     layer, tensor({SlotKind::kExpertRowsGradient, SlotKind::kReturnedGradient}),
+                     tensor({SlotKind::kReceived, SlotKind::kRows}), routing_of(task), tape()));
     }
     case SegmentKind::kMerge: {
-      nn::Stage::MergeGradients gradients =
-          stage_.merge_backward(layer, tensor({SlotKind::kHiddenGradient}),
-                                tensor({SlotKind::kReturned, SlotKind::kExpertRows}), routing_of(task));
+      nn::Stage::MergeGradients gradients = stage_.merge_backward(
+          layer, tensor({SlotKind::kHiddenGradient}),
+          tensor({SlotKind::kReturned, SlotKind::kExpertRows}), routing_of(task));
       put(task, SlotKind::kReturnedGradient, std::move(gradients.returned));
       return put(task, SlotKind::kRoutingGradient, std::move(gradients.weights));
     }
     case SegmentKind::kHead:
-      return put(task, SlotKind::kHiddenGradient,
-                 stage_.head_backward(hidden(0), micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T,
-                                      tape()));
+      return put(
+          task, SlotKind::kHiddenGradient,
+          stage_.head_backward(
+              hidden(0), micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T, tape()));
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kTiedEmbedding:
@@ -186,7 +198,8 @@ void Player::run_backward(const Task& task, const Segment& segment) {
 
 void Player::run_update(const Task& task, const Segment& segment) {
   if (segment.kind == SegmentKind::kGradientNorm) return update_->local_statistics(statistics_);
-  PIPER_CHECK(segment.kind == SegmentKind::kOptimizer, "no update called " + schedule::task_name(step_, task));
+  PIPER_CHECK(segment.kind == SegmentKind::kOptimizer,
+              "no update called " + schedule::task_name(step_, task));
   update_->apply(statistics_);
 }
 

@@ -15,8 +15,8 @@ namespace piper::runtime {
 
 struct ProfileOptions {
   int64_t num_ranks = 4;
-  int64_t num_cores = 0;        // 0 = all that this process may run on
-  double budget_seconds = 15;   // what the measurements aim to take
+  int64_t num_cores = 0;       // 0 = all that this process may run on
+  double budget_seconds = 15;  // what the measurements aim to take
   std::vector<strategy::Precision> precisions = {strategy::Precision::kFp32};
   // done of total points; called from one thread at a time.
   std::function<void(const std::string& what, double part_done)> progress;

@@ -45,8 +45,9 @@ model::Model small_model() {
   return m;
 }
 
-strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh mesh, PipelineSchedule schedule,
-                                Recompute recompute, strategy::Precision precision) {
+strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh mesh,
+                                PipelineSchedule schedule, Recompute recompute,
+                                strategy::Precision precision) {
   strategy::Strategy s;
   s.model = model.name;
   s.mesh = mesh;
@@ -62,13 +63,15 @@ strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh mesh, 
 }
 
 // A fixed function of (step, sequence of the global batch): every mesh sees the same tokens.
-runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp, int64_t micro_batch) {
+runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
+                          int64_t micro_batch) {
   const int64_t first = (dp * s.num_micro_batches + micro_batch) * s.micro_batch_sequences;
   auto tokens = at::empty({s.micro_batch_sequences, s.sequence + 1}, at::kLong);
   for (int64_t b = 0; b < s.micro_batch_sequences; ++b)
     for (int64_t t = 0; t <= s.sequence; ++t)
       tokens[b][t] = ((first + b) * 7 + step * 13 + t * t * (1 + (first + b) % 3)) % kVocabulary;
-  return {tokens.slice(1, 0, s.sequence).contiguous(), tokens.slice(1, 1).reshape({-1}).contiguous()};
+  return {tokens.slice(1, 0, s.sequence).contiguous(),
+          tokens.slice(1, 1).reshape({-1}).contiguous()};
 }
 
 struct Trained {
@@ -78,15 +81,18 @@ struct Trained {
 };
 
 Trained run_training(const model::Model& model, const strategy::Strategy& s, int64_t num_steps,
-              const std::function<void(nn::Stage&)>& prepare = {}) {
+                     const std::function<void(nn::Stage&)>& prepare = {}) {
   REQUIRE(strategy::contradictions(s, model).empty());
   const schedule::StepGraph step = schedule::write_step(model, s);
   REQUIRE(graph::validate(step.graph).empty());
   REQUIRE(graph::find_deadlock(step.graph) == "");
   train::RunShared shared{model, s, step, {}, {}};
-  shared.options.learning_rate = {.peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kNumSteps};
+  shared.options.learning_rate = {
+      .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kNumSteps};
   shared.options.timeout_seconds = 20;
-  shared.batches = [&](int64_t number, int64_t dp, int64_t micro) { return batch(s, number, dp, micro); };
+  shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
+    return batch(s, number, dp, micro);
+  };
   comm::LocalWorld world(s.mesh.world());
   runtime::Cores cores(2);
   Trained result;
@@ -109,12 +115,14 @@ Trained run_training(const model::Model& model, const strategy::Strategy& s, int
       result.values[piece.name] = piece.value.clone();
       result.gradients[piece.name] = piece.gradient.clone();
     }
-    if (transport.rank() == Rank(0)) result.losses = losses, result.norms = norms, result.imbalance = imbalance;
+    if (transport.rank() == Rank(0))
+      result.losses = losses, result.norms = norms, result.imbalance = imbalance;
   });
   return result;
 }
 
-double largest_difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+double largest_difference(const std::map<std::string, at::Tensor>& a,
+                          const std::map<std::string, at::Tensor>& b) {
   REQUIRE(a.size() == b.size());
   double largest = 0;
   for (const auto& [name, value] : a)
@@ -122,22 +130,28 @@ double largest_difference(const std::map<std::string, at::Tensor>& a, const std:
   return largest;
 }
 
-const strategy::Mesh kMeshes[] = {{1, 1, 2}, {1, 1, 8}, {1, 2, 2}, {1, 2, 4}, {1, 4, 4}, {1, 4, 8}, {2, 1, 1}, {2, 1, 4},
-                                  {2, 2, 2}, {2, 2, 4}, {2, 4, 4}, {4, 1, 1}, {4, 1, 2}, {4, 2, 2}};
+const strategy::Mesh kMeshes[] = {{1, 1, 2}, {1, 1, 8}, {1, 2, 2}, {1, 2, 4}, {1, 4, 4},
+                                  {1, 4, 8}, {2, 1, 1}, {2, 1, 4}, {2, 2, 2}, {2, 2, 4},
+                                  {2, 4, 4}, {4, 1, 1}, {4, 1, 2}, {4, 2, 2}};
 
 void check_all_meshes(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
-  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone, strategy::Precision::kFp64);
+  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone,
+                                strategy::Precision::kFp64);
   const Trained reference = run_training(model, one, kNumSteps, prepare);
   CHECK(reference.losses.back() < reference.losses.front() - 0.3);
   for (const strategy::Mesh& mesh : kMeshes)
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
       // Recomputation on every other combination.
-      const auto recompute = (mesh.dp + (schedule == PipelineSchedule::kGPipe)) % 2 ? Recompute::kFull : Recompute::kNone;
-      const Trained sharded =
-          run_training(model, strategy_for(model, mesh, schedule, recompute, strategy::Precision::kFp64), kNumSteps, prepare);
+      const auto recompute = (mesh.dp + (schedule == PipelineSchedule::kGPipe)) % 2
+                                 ? Recompute::kFull
+                                 : Recompute::kNone;
+      const Trained sharded = run_training(
+          model, strategy_for(model, mesh, schedule, recompute, strategy::Precision::kFp64),
+          kNumSteps, prepare);
       const double difference = largest_difference(reference.values, sharded.values);
-      CHECK_MESSAGE(difference <= 1e-9, fmt::format("pp {} ep {} dp {} {} recompute {}: {}", mesh.pp, mesh.ep, mesh.dp,
-                                                    strategy::name(schedule), strategy::name(recompute), difference));
+      CHECK_MESSAGE(difference <= 1e-9,
+                    fmt::format("pp {} ep {} dp {} {} recompute {}: {}", mesh.pp, mesh.ep, mesh.dp,
+                                strategy::name(schedule), strategy::name(recompute), difference));
       CHECK(std::abs(reference.losses.back() - sharded.losses.back()) < 1e-9);
       CHECK(std::abs(reference.norms.back() - sharded.norms.back()) < 1e-9);
     }
@@ -153,11 +167,14 @@ TEST_CASE("sharded equals unsharded with experts that get no token and one that 
   // A router of zeros ties all experts: the same two win every token, the others get none.
   const auto tie = [](nn::Stage& stage) {
     for (const nn::NamedPiece& piece : stage.named_pieces())
-      if (piece.name.find("mlp.gate.weight") != std::string::npos) const_cast<at::Tensor&>(piece.value).zero_();
+      if (piece.name.find("mlp.gate.weight") != std::string::npos)
+        const_cast<at::Tensor&>(piece.value).zero_();
   };
   const model::Model model = small_model();
-  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::k1F1B, Recompute::kNone, strategy::Precision::kFp64);
-  CHECK(run_training(model, one, 1, tie).imbalance == doctest::Approx(2.0));  // 2 of 4 experts take everything
+  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::k1F1B, Recompute::kNone,
+                                strategy::Precision::kFp64);
+  CHECK(run_training(model, one, 1, tie).imbalance ==
+        doctest::Approx(2.0));  // 2 of 4 experts take everything
   check_all_meshes(model, tie);
 }
 
@@ -169,23 +186,28 @@ TEST_CASE("tied embeddings on two ends of a pipeline stay equal and count once")
 
 TEST_CASE("in fp32 the first step's gradients agree within 1e-5 of each tensor's norm") {
   const model::Model model = small_model();
-  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone, strategy::Precision::kFp32);
+  const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone,
+                                strategy::Precision::kFp32);
   const Trained reference = run_training(model, one, 1);
   for (const strategy::Mesh& mesh : kMeshes) {
-    const Trained sharded =
-        run_training(model, strategy_for(model, mesh, PipelineSchedule::k1F1B, Recompute::kNone, strategy::Precision::kFp32), 1);
+    const Trained sharded = run_training(model,
+                                         strategy_for(model, mesh, PipelineSchedule::k1F1B,
+                                                      Recompute::kNone, strategy::Precision::kFp32),
+                                         1);
     for (const auto& [name, gradient] : reference.gradients) {
       const double norm = gradient.norm().item<double>();
       const double difference = (gradient - sharded.gradients.at(name)).norm().item<double>();
-      CHECK_MESSAGE(difference <= 1e-5 * norm, fmt::format("{} on pp {} ep {} dp {}: {} of {}", name, mesh.pp, mesh.ep,
-                                                           mesh.dp, difference, norm));
+      CHECK_MESSAGE(difference <= 1e-5 * norm,
+                    fmt::format("{} on pp {} ep {} dp {}: {} of {}", name, mesh.pp, mesh.ep,
+                                mesh.dp, difference, norm));
     }
   }
 }
 
 TEST_CASE("the same run twice gives the same bits") {
   const model::Model model = small_model();
-  const auto s = strategy_for(model, {2, 2, 2}, PipelineSchedule::k1F1B, Recompute::kNone, strategy::Precision::kFp32);
+  const auto s = strategy_for(model, {2, 2, 2}, PipelineSchedule::k1F1B, Recompute::kNone,
+                              strategy::Precision::kFp32);
   const Trained first = run_training(model, s, 5), second = run_training(model, s, 5);
   for (const auto& [name, value] : first.values) CHECK(at::equal(value, second.values.at(name)));
   CHECK(first.losses == second.losses);

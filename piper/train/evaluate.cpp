@@ -1,6 +1,5 @@
-#include <piper/train/evaluate.h>
-
 #include <piper/train/data.h>
+#include <piper/train/evaluate.h>
 
 #include <algorithm>
 
@@ -46,7 +45,8 @@ Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Text& tex
     if (progress) progress(first + count, num_windows);
   }
   const nn::StageStatistics sums = stage.take_statistics();
-  return {sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.target_tokens)), sums.target_tokens};
+  return {sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.target_tokens)),
+          sums.target_tokens};
 }
 
 }  // namespace piper::train

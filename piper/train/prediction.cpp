@@ -1,11 +1,10 @@
-#include <piper/train/prediction.h>
-
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/step_time.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/mesh.h>
+#include <piper/train/prediction.h>
 
 #include <algorithm>
 #include <map>
@@ -33,11 +32,13 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
   return "";
 }
 
-std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step, const graph::Timeline& timeline) {
+std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
+                                                   const graph::Timeline& timeline) {
   std::map<std::string, double> seconds;
   for (const graph::Task& task : step.graph.tasks()) {
     const graph::Interval& interval = timeline.tasks[task.id.index()];
-    if (interval.played()) seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
+    if (interval.played())
+      seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
   }
   return seconds;
 }
@@ -45,7 +46,8 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
 }  // namespace
 
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
-  if (const auto problems = strategy::contradictions(strategy, model); !problems.empty()) throw InvalidInput(problems);
+  if (const auto problems = strategy::contradictions(strategy, model); !problems.empty())
+    throw InvalidInput(problems);
   schedule::StepGraph step = schedule::write_step(model, strategy);
   const std::vector<std::string> problems = graph::validate(step.graph);
   PIPER_CHECK(problems.empty(), problems.empty() ? "" : problems.front());
@@ -56,13 +58,16 @@ schedule::StepGraph checked_step(const model::Model& model, const strategy::Stra
 
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
                                const cluster::Cluster& cluster, double step_seconds) {
-  const double peak = cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
+  const double peak =
+      cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
   if (peak <= 0 || step_seconds <= 0) return 0;
-  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences) / (step_seconds * peak);
+  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences) /
+         (step_seconds * peak);
 }
 
-Prediction predict(const schedule::StepGraph& step, const model::Model& model, const strategy::Strategy& strategy,
-                   const cluster::Cluster& cluster, const cost::ExpertLoad& load) {
+Prediction predict(const schedule::StepGraph& step, const model::Model& model,
+                   const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                   const cost::ExpertLoad& load) {
   Prediction prediction;
   prediction.prices = cost::price(step, model, strategy, cluster, load);
   prediction.timeline = sim::play(step, prediction.prices);
@@ -78,7 +83,8 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   comparison.predicted_step_seconds = prediction.step_seconds;
   comparison.measured_step_seconds = measured.step_seconds;
   comparison.predicted_mfu = prediction.mfu;
-  comparison.measured_mfu = model_flops_utilization(model, strategy, cluster, measured.step_seconds);
+  comparison.measured_mfu =
+      model_flops_utilization(model, strategy, cluster, measured.step_seconds);
   const auto predicted_seconds = seconds_by_component(step, prediction.timeline);
   const auto measured_seconds = seconds_by_component(step, measured.timeline);
   const auto world = static_cast<double>(strategy.mesh.world());
@@ -99,10 +105,11 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
     rank.measured_peak_bytes = measured.peak_bytes[i];
     rank.limit_bytes = cluster.memory_bytes;
     const cost::StageMemory& stage = stages[static_cast<size_t>(*rank.stage)];
-    rank.predicted_components = {{"weights", stage.weights},
-                                 {"gradients", stage.gradients},
-                                 {"optimizer", stage.optimizer},
-                                 {"activations", prediction.timeline.peak_bytes[i] - stage.state()}};
+    rank.predicted_components = {
+        {"weights", stage.weights},
+        {"gradients", stage.gradients},
+        {"optimizer", stage.optimizer},
+        {"activations", prediction.timeline.peak_bytes[i] - stage.state()}};
     rank.measured_components = {{"weights, gradients, optimizer", measured.state_bytes[i]},
                                 {"activations", measured.peak_bytes[i] - measured.state_bytes[i]}};
     comparison.ranks.push_back(std::move(rank));
@@ -110,7 +117,8 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   return comparison;
 }
 
-cost::ExpertLoad load_of(const model::Model& model, const std::map<int32_t, std::vector<int64_t>>& counts) {
+cost::ExpertLoad load_of(const model::Model& model,
+                         const std::map<int32_t, std::vector<int64_t>>& counts) {
   cost::ExpertLoad load;
   load.share.resize(model.layers.size());
   for (const auto& [layer, rows] : counts) {

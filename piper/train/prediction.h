@@ -26,8 +26,9 @@ struct Prediction {
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
 
 // Prices and simulates it. `load` = real expert loads, when known.
-Prediction predict(const schedule::StepGraph& step, const model::Model& model, const strategy::Strategy& strategy,
-                   const cluster::Cluster& cluster, const cost::ExpertLoad& load = {});
+Prediction predict(const schedule::StepGraph& step, const model::Model& model,
+                   const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                   const cost::ExpertLoad& load = {});
 
 // FLOPs of the step (forward + backward, no recomputation) / (seconds x peak of all devices, or of the shared cores).
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
@@ -35,10 +36,10 @@ double model_flops_utilization(const model::Model& model, const strategy::Strate
 
 // What was measured in a run, beside a prediction.
 struct Measurement {
-  graph::Timeline timeline;           // of the step with the median time; seconds from its start
-  double step_seconds = 0;            // median over the steps after the first two
-  std::vector<int64_t> peak_bytes;    // by rank
-  std::vector<int64_t> state_bytes;   // by rank: weights, gradients, optimizer as allocated
+  graph::Timeline timeline;          // of the step with the median time; seconds from its start
+  double step_seconds = 0;           // median over the steps after the first two
+  std::vector<int64_t> peak_bytes;   // by rank
+  std::vector<int64_t> state_bytes;  // by rank: weights, gradients, optimizer as allocated
 };
 
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
@@ -46,6 +47,7 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
                            const Prediction& prediction, const Measurement& measured);
 
 // The share of rows of every expert, from counts summed over some steps: what predict() takes.
-cost::ExpertLoad load_of(const model::Model& model, const std::map<int32_t, std::vector<int64_t>>& counts);
+cost::ExpertLoad load_of(const model::Model& model,
+                         const std::map<int32_t, std::vector<int64_t>>& counts);
 
 }  // namespace piper::train

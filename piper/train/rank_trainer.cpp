@@ -1,6 +1,5 @@
-#include <piper/train/rank_trainer.h>
-
 #include <piper/base/error.h>
+#include <piper/train/rank_trainer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +22,8 @@ nn::StageOptions stage_options(const RunShared& run) {
 double imbalance(const std::vector<int64_t>& counts) {
   const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   if (total == 0) return 0;
-  return static_cast<double>(*std::ranges::max_element(counts)) * static_cast<double>(counts.size()) / total;
+  return static_cast<double>(*std::ranges::max_element(counts)) *
+         static_cast<double>(counts.size()) / total;
 }
 
 }  // namespace
@@ -35,9 +35,11 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   optimizer_ = std::make_unique<AdamW>(stage_->parameters(), run.options.adamw);
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
-      runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds, .live_bytes = std::move(live_bytes)});
+      runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
+                             .live_bytes = std::move(live_bytes)});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
-    if (run.model.layers[i].feed_forward.is_moe()) mixture_layers_.push_back(static_cast<int32_t>(i));
+    if (run.model.layers[i].feed_forward.is_moe())
+      mixture_layers_.push_back(static_cast<int32_t>(i));
   update_.num_statistics = static_cast<int64_t>(kNumScalars);
   for (const int32_t layer : mixture_layers_)
     update_.num_statistics += run.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
@@ -49,8 +51,10 @@ RankTrainer::~RankTrainer() = default;
 
 std::vector<runtime::MicroBatch> RankTrainer::fetch(int64_t number) const {
   std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
-  if (at_.pp != 0 && at_.pp != run_.strategy.mesh.pp - 1) return batches;  // only the ends see tokens
-  for (size_t i = 0; i < batches.size(); ++i) batches[i] = run_.batches(number, at_.dp, static_cast<int64_t>(i));
+  if (at_.pp != 0 && at_.pp != run_.strategy.mesh.pp - 1)
+    return batches;  // only the ends see tokens
+  for (size_t i = 0; i < batches.size(); ++i)
+    batches[i] = run_.batches(number, at_.dp, static_cast<int64_t>(i));
   return batches;
 }
 
@@ -69,11 +73,13 @@ void RankTrainer::local_statistics(std::span<double> statistics) {
   const strategy::Mesh& mesh = run_.strategy.mesh;
   const bool tied_elsewhere = run_.model.tied_embeddings && mesh.pp > 1 && at_.pp == mesh.pp - 1;
   const at::Tensor tied = tied_elsewhere ? stage_->tied_embedding_gradient() : at::Tensor();
-  statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) {
-    if (parameter.sharding == nn::Sharding::kExpert) return at_.edp == 0;
-    if (tied.defined() && parameter.gradient.const_data_ptr() == tied.const_data_ptr()) return false;
-    return at_.dp == 0;
-  });
+  statistics[kSquaredNorm] =
+      sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) {
+        if (parameter.sharding == nn::Sharding::kExpert) return at_.edp == 0;
+        if (tied.defined() && parameter.gradient.const_data_ptr() == tied.const_data_ptr())
+          return false;
+        return at_.dp == 0;
+      });
   const nn::StageStatistics stage = stage_->take_statistics();
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
@@ -81,9 +87,11 @@ void RankTrainer::local_statistics(std::span<double> statistics) {
   size_t next = kNumScalars;
   for (const int32_t layer : mixture_layers_) {
     const auto found = stage.expert_counts.find(layer);
-    const auto num_experts = static_cast<size_t>(run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
+    const auto num_experts =
+        static_cast<size_t>(run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
     for (size_t e = 0; e < num_experts; ++e)
-      statistics[next++] = found == stage.expert_counts.end() ? 0.0 : static_cast<double>(found->second[e]);
+      statistics[next++] =
+          found == stage.expert_counts.end() ? 0.0 : static_cast<double>(found->second[e]);
   }
 }
 
@@ -95,12 +103,15 @@ void RankTrainer::apply(std::span<const double> statistics) {
   size_t next = kNumScalars;
   for (const int32_t layer : mixture_layers_) {
     std::vector<int64_t>& counts = outcome_.expert_counts[layer];
-    const int64_t num_experts = run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
-    for (int64_t e = 0; e < num_experts; ++e) counts.push_back(static_cast<int64_t>(statistics[next++]));
+    const int64_t num_experts =
+        run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+    for (int64_t e = 0; e < num_experts; ++e)
+      counts.push_back(static_cast<int64_t>(statistics[next++]));
     outcome_.load_imbalance = std::max(outcome_.load_imbalance, imbalance(counts));
   }
   // The sums are the same bits on every rank, so all agree whether to skip.
-  outcome_.skipped = !std::isfinite(statistics[kSquaredNorm]) || !std::isfinite(statistics[kLossSum]);
+  outcome_.skipped =
+      !std::isfinite(statistics[kSquaredNorm]) || !std::isfinite(statistics[kLossSum]);
   if (outcome_.skipped) return;
   optimizer_->step(outcome_.learning_rate, clip_scale(outcome_.grad_norm, run_.options.clip_norm));
 }

@@ -24,7 +24,8 @@ struct TrainOptions {
 };
 
 // The micro-batch of (step, dp index, micro-batch); called from every rank's thread.
-using BatchSource = std::function<runtime::MicroBatch(int64_t step, int64_t dp_index, int64_t micro_batch)>;
+using BatchSource =
+    std::function<runtime::MicroBatch(int64_t step, int64_t dp_index, int64_t micro_batch)>;
 
 // What all ranks of a run share. The step graph is valid and free of deadlock.
 struct RunShared {
@@ -44,7 +45,8 @@ struct StepOutcome {
   bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
   // Rows routed to each expert in this step, by layer (mixture layers only).
   std::map<int32_t, std::vector<int64_t>> expert_counts;
-  double load_imbalance = 0;  // most loaded expert over the mean, the worst layer; 0 for a dense model
+  double load_imbalance =
+      0;  // most loaded expert over the mean, the worst layer; 0 for a dense model
 };
 
 class RankTrainer {

@@ -1,5 +1,3 @@
-#include <piper/train/run.h>
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
@@ -10,6 +8,7 @@
 #include <piper/train/checkpoint.h>
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
+#include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
 
 #include <algorithm>
@@ -22,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Meeting point of all ranks; also tells whether one of them has failed (then it throws CommError).
-void barrier(comm::Transport& transport, const comm::Group& world, uint64_t key, double timeout_seconds) {
+void barrier(comm::Transport& transport, const comm::Group& world, uint64_t key,
+             double timeout_seconds) {
   std::vector<int64_t> send(world.members.size(), 0), received(world.members.size());
   const auto operation =
       comm::start_exchange_counts(transport, world, {key, "barrier"}, 1, send, received);
@@ -42,7 +42,8 @@ class Run {
         world_(request.strategy.mesh.world()),
         recorder_(step_, request.strategy, request.cluster) {
     shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
-      Batch batch = training_batch(request_.text, request_.strategy, request_.options.seed, step, dp, micro_batch);
+      Batch batch = training_batch(request_.text, request_.strategy, request_.options.seed, step,
+                                   dp, micro_batch);
       return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
     };
   }
@@ -54,14 +55,17 @@ class Run {
     if (request_.say) request_.say(line);
   }
   int64_t last_step() const {
-    return request_.stop_after > 0 ? std::min(request_.stop_after, request_.num_steps) : request_.num_steps;
+    return request_.stop_after > 0 ? std::min(request_.stop_after, request_.num_steps)
+                                   : request_.num_steps;
   }
   void check() const;
   void open_folder();
   void rank_main(comm::Transport& transport);
   void load(RankTrainer& trainer);
-  void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds);
-  void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world, int64_t number);
+  void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
+                   double seconds);
+  void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
+            int64_t number);
   void export_weights(RankTrainer& trainer);
   CheckpointIdentity identity() const;
   RunResult finish();
@@ -89,10 +93,12 @@ void Run::check() const {
   const strategy::Strategy& s = request_.strategy;
   std::vector<std::string> problems = nn::untrainable(request_.model);
   if (s.precision == strategy::Precision::kBf16)
-    problems.push_back("precision is bf16; allowed: fp32, fp64 (training in bf16 is not available in this version)");
+    problems.push_back(
+        "precision is bf16; allowed: fp32, fp64 (training in bf16 is not available in this "
+        "version)");
   if (request_.text.size() > 0 && request_.model.vocabulary < 256)
-    problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256", request_.model.name,
-                                   request_.model.vocabulary));
+    problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
+                                   request_.model.name, request_.model.vocabulary));
   if (!problems.empty()) throw InvalidInput(problems);
   check_window(request_.text, s.sequence);
 }
@@ -107,27 +113,32 @@ void Run::open_folder() {
   std::error_code error;
   fs::create_directories(request_.folder, error);
   if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
-  for (const std::string& leftover : sweep_leftovers(checkpoints)) say("removed unfinished save " + leftover);
+  for (const std::string& leftover : sweep_leftovers(checkpoints))
+    say("removed unfinished save " + leftover);
   if (request_.resume) {
     resumed_ = require_newest_complete(checkpoints);
-    if (const auto problems = differences(resumed_->manifest, identity(), resumed_->path); !problems.empty())
+    if (const auto problems = differences(resumed_->manifest, identity(), resumed_->path);
+        !problems.empty())
       throw InvalidInput(problems);
     const TrainState& state = resumed_->manifest.state;
     if (state.text_fingerprint != request_.text.fingerprint())
-      throw InvalidInput(fmt::format("{}: was trained on another text than {}", resumed_->path.string(),
-                                     request_.text.source()));
+      throw InvalidInput(fmt::format("{}: was trained on another text than {}",
+                                     resumed_->path.string(), request_.text.source()));
     first_step_ = state.step + 1;
     skipped_ = state.skipped_steps;
     shared_.options.seed = state.seed;
     say(fmt::format("resuming after step {} from {}", state.step, resumed_->path.string()));
     if (first_step_ > last_step())
-      throw InvalidInput(fmt::format("the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
-                                     "already; allowed: more than that",
-                                     last_step(), state.step));
+      throw InvalidInput(
+          fmt::format("the run is to end after step {} (--steps, --stop-after), and the checkpoint "
+                      "has {} steps "
+                      "already; allowed: more than that",
+                      last_step(), state.step));
   } else if (const Search found = find_newest_complete(checkpoints); found.newest) {
-    throw InvalidInput(fmt::format("{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
-                                   "delete them, or name another --run folder",
-                                   checkpoints.string(), found.newest->path.filename().string()));
+    throw InvalidInput(fmt::format(
+        "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
+        "delete them, or name another --run folder",
+        checkpoints.string(), found.newest->path.filename().string()));
   }
   if (!request_.initial_weights.empty()) {
     weights_.emplace(request_.initial_weights);
@@ -139,7 +150,8 @@ void Run::open_folder() {
 
 void Run::load(RankTrainer& trainer) {
   if (resumed_) {
-    read_shard(*resumed_, trainer.rank(), checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
+    read_shard(*resumed_, trainer.rank(),
+               checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
   } else if (weights_) {
     load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
   }
@@ -174,7 +186,8 @@ void Run::rank_main(comm::Transport& transport) {
   if (request_.export_weights) export_weights(trainer);
 }
 
-void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds) {
+void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
+                      double seconds) {
   const strategy::Strategy& s = request_.strategy;
   skipped_ += outcome.skipped;
   skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
@@ -195,25 +208,29 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   recorder_.record(number, seconds, outcome.expert_counts);
   if (request_.on_step) request_.on_step(metrics);
   if (skipped_in_a_row_ >= 3) {
-    const std::string what = fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
+    const std::string what =
+        fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
     transport.fail(what);
     throw InvalidInput(what + "; lower --learning-rate");
   }
 }
 
-void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world, int64_t number) {
+void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
+               int64_t number) {
   const uint64_t key = kBarrierKeys + static_cast<uint64_t>(number) * 2;
   if (trainer.rank() == Rank(0)) {
     TrainState state;
     state.step = number;
     state.seed = shared_.options.seed;
-    state.target_tokens = number * request_.strategy.global_batch_sequences * request_.strategy.sequence;
+    state.target_tokens =
+        number * request_.strategy.global_batch_sequences * request_.strategy.sequence;
     state.skipped_steps = skipped_;
     state.text_fingerprint = request_.text.fingerprint();
     save_ = std::make_unique<CheckpointSave>(request_.folder / "checkpoints", identity(), state);
   }
   barrier(transport, world, key, request_.options.timeout_seconds);
-  save_->write_shard(trainer.rank(), checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
+  save_->write_shard(trainer.rank(),
+                     checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
   barrier(transport, world, key + 1, request_.options.timeout_seconds);
   if (trainer.rank() != Rank(0)) return;
   save_->commit();
@@ -223,7 +240,8 @@ void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Gro
 
 void Run::export_weights(RankTrainer& trainer) {
   std::vector<NamedTensor> mine;
-  for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) mine.push_back({piece.name, piece.value.clone()});
+  for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
+    mine.push_back({piece.name, piece.value.clone()});
   const std::lock_guard lock(mutex_);
   exported_.insert(exported_.end(), mine.begin(), mine.end());
 }
@@ -235,8 +253,8 @@ RunResult Run::finish() {
   result.measurement = recorder_.measurement();
   result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
                                         load_of(request_.model, recorder_.measured_counts()));
-  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster, result.prediction_with_load,
-                              result.measurement);
+  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
+                              result.prediction_with_load, result.measurement);
   result.same_order = recorder_.same_order(result.prediction.timeline);
   recorder_.write_files(request_.folder, result);
   if (request_.export_weights)

@@ -28,20 +28,20 @@ struct RunRequest {
   model::Model model;
   Json config = Json::object();  // the model's config.json, for the exported folder
   strategy::Strategy strategy;
-  cluster::Cluster cluster;      // what the prediction is made with; its peak is MFU's divisor
+  cluster::Cluster cluster;  // what the prediction is made with; its peak is MFU's divisor
   Text text;
   std::filesystem::path folder;
-  int64_t num_steps = 0;         // of the whole run: what the learning rate is stretched over
-  int64_t stop_after = 0;        // stop (and save, with checkpoints on) after this step; 0 = num_steps
+  int64_t num_steps = 0;   // of the whole run: what the learning rate is stretched over
+  int64_t stop_after = 0;  // stop (and save, with checkpoints on) after this step; 0 = num_steps
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;
-  bool resume = false;           // from the newest complete checkpoint, which must exist
+  bool resume = false;                    // from the newest complete checkpoint, which must exist
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
-  std::function<void()> on_start;                    // once everything is checked, before the first step
-  std::function<void(const StepMetrics&)> on_step;   // from rank 0's thread
+  std::function<void()> on_start;  // once everything is checked, before the first step
+  std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
 };
 
 struct RunResult {
@@ -49,8 +49,8 @@ struct RunResult {
   Prediction prediction;            // made before the run, with balanced load
   Prediction prediction_with_load;  // made after it, with the loads of the measured step's run
   Measurement measurement;
-  report::Comparison comparison;    // against prediction_with_load
-  bool same_order = false;          // every stream of every rank started its tasks in the simulated order
+  report::Comparison comparison;  // against prediction_with_load
+  bool same_order = false;  // every stream of every rank started its tasks in the simulated order
 };
 
 // Throws InvalidInput (what cannot be trained or resumed), IoError, CommError.

@@ -1,9 +1,8 @@
-#include <piper/train/run_recorder.h>
-
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/mesh.h>
 #include <piper/train/run.h>
+#include <piper/train/run_recorder.h>
 
 #include <algorithm>
 
@@ -71,7 +70,8 @@ void RunRecorder::record(int64_t step_number, double seconds,
 int64_t RunRecorder::median_step() const {
   std::vector<std::pair<double, int64_t>> kept;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    if (timelines_.contains(seconds_[i].first)) kept.emplace_back(seconds_[i].second, seconds_[i].first);
+    if (timelines_.contains(seconds_[i].first))
+      kept.emplace_back(seconds_[i].second, seconds_[i].first);
   std::ranges::sort(kept);
   return kept[kept.size() / 2].second;
 }
@@ -114,10 +114,11 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   for (int64_t r = 0; r < strategy_.mesh.world(); ++r)
     description.stage_of_rank.push_back(strategy::coordinates(strategy_.mesh, Rank(r)).pp);
   description.title = "predicted";
-  report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_, result.prediction_with_load.timeline,
-                                  description);
+  report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_,
+                                  result.prediction_with_load.timeline, description);
   description.title = "measured";
-  report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_, result.measurement.timeline, description);
+  report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_,
+                                  result.measurement.timeline, description);
   write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
   report::ExpertRows rows;
   rows.num_steps = std::ssize(seconds_);

@@ -16,7 +16,8 @@ struct RunResult;
 // Thread-safe where ranks meet: each rank writes its own entries of a timeline; record() is rank 0's.
 class RunRecorder {
  public:
-  RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy, const cluster::Cluster& cluster);
+  RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
+              const cluster::Cluster& cluster);
 
   // Where the ranks write the tasks of a step. The last kKept steps are kept.
   graph::Timeline* timeline_of(int64_t step_number);
@@ -24,7 +25,8 @@ class RunRecorder {
   // Of one step; ranks reset their peak before each.
   void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
   int64_t largest_peak_bytes(int64_t step_number) const;
-  void record(int64_t step_number, double seconds, const std::map<int32_t, std::vector<int64_t>>& expert_counts);
+  void record(int64_t step_number, double seconds,
+              const std::map<int32_t, std::vector<int64_t>>& expert_counts);
 
   // After the run: the kept step with the median time; seconds counted from its first task.
   Measurement measurement() const;
@@ -46,9 +48,9 @@ class RunRecorder {
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
   std::vector<std::pair<int64_t, double>> seconds_;
   std::vector<int64_t> state_bytes_;
-  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                             // by step, by rank
+  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                         // by step, by rank
   std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> counts_of_step_;  // by step, by layer
-  std::map<int32_t, std::vector<int64_t>> expert_counts_;                          // sums over steps
+  std::map<int32_t, std::vector<int64_t>> expert_counts_;                      // sums over steps
 };
 
 }  // namespace piper::train
