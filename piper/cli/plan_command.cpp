@@ -131,7 +131,10 @@ void print_header(const plan::Request& request, const plan::Plan& plan, double s
 
 void print_strategies(const std::vector<plan::Planned>& strategies, int64_t layers, int64_t top) {
   report::Table table;
-  table.columns = {{"", Align::kRight}, {"pp", Align::kRight}, {"ep", Align::kRight}, {"dp", Align::kRight},
+  table.columns = {{"", Align::kRight},
+                   {"pp", Align::kRight},
+                   {"ep", Align::kRight},
+                   {"dp", Align::kRight},
                    {"micro-batch", Align::kRight},
                    {"count", Align::kRight},
                    {"schedule"},
@@ -146,7 +149,8 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
     const strategy::Strategy& s = strategies[i].strategy;
     const plan::Prediction& p = strategies[i].prediction;
     table.rows.push_back(
-        {std::to_string(i + 1), std::to_string(s.mesh.pp), std::to_string(s.mesh.ep), std::to_string(s.mesh.dp), std::to_string(s.micro_batch_sequences),
+        {std::to_string(i + 1), std::to_string(s.mesh.pp), std::to_string(s.mesh.ep),
+         std::to_string(s.mesh.dp), std::to_string(s.micro_batch_sequences),
          std::to_string(s.num_micro_batches), strategy::name(s.schedule),
          strategy::name(s.recompute), is_even(s, layers) ? "even" : "balanced",
          format_percent(p.mfu), format_seconds(p.step_seconds), format_count(p.tokens_per_second),
@@ -160,7 +164,8 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
 void print_rejected(const std::vector<plan::Rejected>& rejected) {
   if (rejected.empty()) return;
   report::Table table;
-  table.columns = {{"not there"}, {"because"}, {"constraint"}, {"smallest change that would admit it"}};
+  table.columns = {
+      {"not there"}, {"because"}, {"constraint"}, {"smallest change that would admit it"}};
   size_t num_left_out = 0, num_memory = 0;
   for (const plan::Rejected& r : rejected) {
     if (r.num_strategies > 0 && ++num_memory > kMostMemoryRows) {
@@ -177,7 +182,10 @@ void print_rejected(const std::vector<plan::Rejected>& rejected) {
 void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {
   print_header(request, plan, seconds);
   if (plan.strategies.empty()) {
-    fmt::print("\nnothing fits{}\n", plan.nearest ? "; the nearest:" : "");
+    fmt::print("\nnothing fits{}\n",
+               plan.nearest ? fmt::format("; the nearest (--global-batch {}):",
+                                          plan.nearest->strategy.global_batch_sequences)
+                            : "");
     if (plan.nearest) print_strategies({*plan.nearest}, request.model.num_layers(), 1);
   } else {
     print_strategies(plan.strategies, request.model.num_layers(), top);

@@ -112,8 +112,20 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
                        strategy::Precision precision) {
-  return work_seconds(segment_work(model, segment, phase, work), cluster,
-                      compute_of(cluster, precision), static_cast<double>(work.element_bytes));
+  // A dense MLP is the experts' kernels on all rows.
+  const schedule::SegmentKind kind = segment.kind == schedule::SegmentKind::kDenseMlp
+                                         ? schedule::SegmentKind::kExperts
+                                         : segment.kind;
+  const double factor =
+      cluster.numbers.empty() ? 0 : number(cluster, measured_over_priced_name(kind, phase).c_str());
+  return (factor > 0 ? factor : 1) * work_seconds(segment_work(model, segment, phase, work),
+                                                  cluster, compute_of(cluster, precision),
+                                                  static_cast<double>(work.element_bytes));
+}
+
+std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase) {
+  return fmt::format("measured_over_priced.{}.{}", schedule::name(kind),
+                     phase == graph::Phase::kBackward ? "backward" : "forward");
 }
 
 double update_seconds(schedule::SegmentKind kind, double num_parameters,

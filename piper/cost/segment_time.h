@@ -16,6 +16,7 @@
 #include <piper/cost/work.h>
 #include <piper/strategy/strategy.h>
 
+#include <string>
 #include <vector>
 
 namespace piper::cost {
@@ -33,7 +34,11 @@ double work_seconds(const Work& work, const cluster::Cluster& cluster,
 double work_seconds(const std::vector<Work>& list, const cluster::Cluster& cluster,
                     const cluster::Compute& compute, double element_bytes);
 
-// One compute segment in a phase; update segments through update_seconds().
+// Under what name of cluster.numbers a machine keeps how much longer whole segments of a kind take than the sum of
+// their operations ("measured_over_priced.experts.forward"; recomputation counts as forward). Absent: 1.
+std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase);
+
+// One compute segment in a phase, times that factor; update segments through update_seconds().
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
                        strategy::Precision precision);

@@ -1,6 +1,7 @@
 // One mixture layer of a training step (gate, experts, merge; forward and backward; norm and residual included) against
 // the matrix products that it cannot do without, on buffers made beforehand: the limit of any implementation on this
-// machine's BLAS. Both sides run in turn, so that what else the machine does hits both.
+// machine's BLAS. Both sides run in turn, and times are of the thread's processor, so that what else the machine runs does
+// not count.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <piper/base/error.h>
+#include <piper/nn/block_cache.h>
 #include <piper/nn/counting_allocator.h>
 
 #include <array>
@@ -26,6 +26,12 @@ constexpr size_t kHeaderBytes = c10::gAlignment;
 static_assert(sizeof(Header) <= kHeaderBytes);
 
 std::array<Counter, kMaxCountedRanks + 1> counters;  // the last one: threads without a rank
+// Never destroyed: tensors may outlive everything.
+BlockCache& blocks() {
+  static auto* cache = new BlockCache;
+  return *cache;
+}
+
 thread_local int32_t current_rank = kMaxCountedRanks;
 
 void add(Counter& counter, int64_t bytes) {
@@ -42,14 +48,14 @@ void give_back(void* storage) {
   Header header;
   std::memcpy(&header, block, sizeof header);
   header.owner->live.fetch_sub(header.bytes, std::memory_order_relaxed);
-  c10::free_cpu(block);
+  blocks().give_back(block, static_cast<size_t>(header.bytes) + kHeaderBytes);
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::DeviceType::CPU};
-    auto* block = static_cast<char*>(c10::alloc_cpu(bytes + kHeaderBytes));
+    auto* block = static_cast<char*>(blocks().take(bytes + kHeaderBytes));
     const Header header{static_cast<int64_t>(bytes), &counters[static_cast<size_t>(current_rank)]};
     std::memcpy(block, &header, sizeof header);
     add(*header.owner, header.bytes);

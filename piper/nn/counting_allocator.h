@@ -1,8 +1,9 @@
 // Exact bytes of tensor storage by rank: a wrapper of libtorch's CPU allocator that notes the allocating rank (a
 // thread-local) and gives the bytes back to that same rank, whichever thread frees them.
 //
-// What counts is the size libtorch asks for (elements x element size): no rounding, no BLAS scratch. Storage is aligned to
-// 64 bytes as libtorch's own. Threads that name no rank count into kNoRank.
+// What counts is the size libtorch asks for (elements x element size): no rounding, no BLAS scratch. Storage is
+// aligned to 64 bytes as libtorch's own. Large blocks are kept for the next taker (block_cache.h), uncounted. What
+// threads without a rank allocate counts for nobody.
 //
 // The allocator is libtorch's, so it is one per process. Thread-safe.
 #pragma once

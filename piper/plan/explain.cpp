@@ -44,9 +44,14 @@ std::string freed_axis(const Setting& s, const Strategy& smallest, cost::Estimat
 
 std::vector<Rejected> explain_memory(const Setting& s, const SearchResult& result,
                                      cost::Estimator& estimator) {
+  std::vector<const FamilyResult*> missing;
+  for (const FamilyResult& of : result.families)
+    if (of.num_feasible == 0 && of.smallest) missing.push_back(&of);
+  std::ranges::stable_sort(missing, {},
+                           [](const FamilyResult* of) { return of->smallest->peak_bytes; });
   std::vector<Rejected> rejected;
-  for (const FamilyResult& of : result.families) {
-    if (of.num_feasible > 0 || !of.smallest) continue;
+  for (const FamilyResult* family : missing) {
+    const FamilyResult& of = *family;
     const Strategy& strategy = of.smallest->strategy;
     const cost::StepEstimate estimate = estimator.estimate(strategy);
     const cost::StageMemory& fullest = estimate.memory[static_cast<size_t>(estimate.fullest_stage)];

@@ -10,7 +10,7 @@
 
 namespace piper::plan {
 
-// Families of which nothing fits in memory (eq. 11), each with what its smallest strategy lacks.
+// Families of which nothing fits in memory (eq. 11), each with what its smallest strategy lacks, the least first.
 std::vector<Rejected> explain_memory(const Setting& setting, const SearchResult& result,
                                      cost::Estimator& estimator);
 

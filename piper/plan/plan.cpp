@@ -48,20 +48,31 @@ void add_nearest(const Setting& s, const SearchResult& found, cost::Estimator& e
   plan.rejected.insert(plan.rejected.begin(), all);
 }
 
+// The smallest batch from the one asked for that some depth divides; the same when there is none.
+int64_t next_batch(const Setting& s) {
+  const FixedAxes& fixed = s.fixed();
+  int64_t best = 0;
+  for (const int64_t pp : divisors(s.num_devices)) {
+    if (pp > s.model().num_layers() || (fixed.pp && pp != *fixed.pp) ||
+        (fixed.dp && pp * *fixed.dp != s.num_devices))
+      continue;
+    const int64_t unit = s.num_devices / pp * fixed.micro_batch_sequences.value_or(1) *
+                         fixed.num_micro_batches.value_or(1);
+    const int64_t batch = (s.global_batch_sequences + unit - 1) / unit * unit;
+    if (best == 0 || batch < best) best = batch;
+  }
+  return std::max(best, s.global_batch_sequences);
+}
+
 // No family holds a strategy: the batch fits none. The next larger one that does gives the nearest.
 void add_nearest_batch(const Request& request, const Setting& s, Plan& plan) {
   Request larger = request;
   larger.num_devices = s.num_devices;
   larger.sequence = s.sequence;
-  const int64_t unit = s.num_devices * s.fixed().micro_batch_sequences.value_or(1) *
-                       s.fixed().num_micro_batches.value_or(1);
-  larger.global_batch_sequences = (s.global_batch_sequences + unit - 1) / unit * unit;
+  larger.global_batch_sequences = next_batch(s);
   if (larger.global_batch_sequences == s.global_batch_sequences) return;
   Plan other = make_plan(larger);
-  if (!other.strategies.empty())
-    plan.nearest = other.strategies.front();
-  else
-    plan.nearest = other.nearest;
+  plan.nearest = other.strategies.empty() ? other.nearest : other.strategies.front();
 }
 
 }  // namespace

@@ -133,7 +133,9 @@ TEST_CASE("a batch that no depth divides gives the nearest that does") {
   r.global_batch_sequences = 3;
   const Plan plan = make_plan(r);
   CHECK(plan.strategies.empty());
-  CHECK(plan.nearest);
+  REQUIRE(plan.nearest);
+  CHECK(plan.nearest->strategy.global_batch_sequences ==
+        4);  // pp 28 x dp 2: dp 2 and dp 4 divide 4
   REQUIRE(!plan.rejected.empty());
 }
 

@@ -192,9 +192,9 @@ Setting make_setting(const Request& request) {
   s.precision = request.precision.value_or(default_precision(request));
   if (!request.precision)
     s.defaults.push_back({"precision", strategy::name(s.precision),
-                          s.precision == strategy::Precision::kBf16
-                              ? "the usual on this device"
-                              : "the only one trained so far on a CPU"});
+                          s.precision == strategy::Precision::kBf16 ? "the usual on this device"
+                          : is_gpu(request) ? "the cluster has no figures for bf16"
+                                            : "what is trained on a CPU"});
   s.memory_limit_bytes = static_cast<int64_t>(request.usable_memory *
                                               static_cast<double>(request.cluster.memory_bytes));
   Checker checker(request, s);

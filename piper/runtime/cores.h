@@ -1,6 +1,7 @@
-// The cores of this host as a first-come-first-served resource: a compute task holds one while it runs. Ranks may
-// outnumber cores (4 ranks, 2 cores); handing cores out in order keeps every task undivided, so that its measured time
-// is its own and the simulator's rule (sim/play.h) is exactly what happens.
+// The cores of this host as a first-come-first-served resource: a rank holds one while it computes, from task to
+// task as long as the next one is ready (a hand-over wakes a sleeping thread, which costs as much as a small task).
+// Ranks may outnumber cores (4 ranks, 2 cores); handing cores out in order keeps every task undivided, so that its
+// measured time is its own and the simulator's rule (sim/play.h) is exactly what happens.
 #pragma once
 
 #include <condition_variable>

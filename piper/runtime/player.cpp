@@ -94,8 +94,10 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
       ++next;
       continue;
     }
+    core_.reset();  // others may compute while this rank waits
     wait_for_communication();
   }
+  core_.reset();
 }
 
 bool Player::start_communication() {
@@ -129,7 +131,7 @@ bool Player::finish_communication() {
 }
 
 void Player::run_compute(const Task& task) {
-  const Cores::Hold core(cores_);
+  if (!core_) core_.emplace(cores_);
   const double start = now_seconds();
   run_segment(task);
   if (timeline_) timeline_->tasks[task.id.index()] = {start, now_seconds()};

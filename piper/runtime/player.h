@@ -112,6 +112,7 @@ class Player {
   nn::Stage& stage_;
   comm::Transport& transport_;
   Cores& cores_;
+  std::optional<Cores::Hold> core_;  // kept from task to task while the next one is ready
   PlayerOptions options_;
   at::ScalarType dtype_;
 

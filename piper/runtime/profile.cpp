@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/comm/bench.h>
+#include <piper/nn/counting_allocator.h>
+#include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>
 #include <piper/runtime/measure_compute.h>
 #include <piper/runtime/player.h>
@@ -68,6 +70,7 @@ std::string host_processor() {
 Profile profile_host(const ProfileOptions& options) {
   if (options.num_ranks < 1)
     throw InvalidInput(fmt::format("--ranks is {}; allowed: at least 1", options.num_ranks));
+  nn::install_counting_allocator();  // training runs on its blocks, so the measurements do
   const double start = now_seconds();
   const int64_t num_cores = options.num_cores > 0 ? options.num_cores : num_host_cores();
   Profile profile;
@@ -98,6 +101,10 @@ Profile profile_host(const ProfileOptions& options) {
     }
     done_before += 1;
   }
+  // The factors of the last precision stay: ranks of one machine train in one.
+  for (const strategy::Precision precision : options.precisions)
+    calibrate_segments(host, precision,
+                       {.num_ranks = options.num_ranks, .num_cores = host.cores_per_node});
   measure_links(profile, options);
   cluster::Level node;
   node.name = "node";

@@ -68,6 +68,7 @@ class Simulation {
         num_posted_(step.graph.num_operations()),
         next_(step.graph.num_ranks() * graph::kNumStreams),
         computing_(step.graph.num_ranks()),
+        holds_core_(step.graph.num_ranks()),
         is_touched_(step.graph.num_ranks()),
         memory_(step.graph.num_ranks()) {
     check_prices();
@@ -131,7 +132,7 @@ class Simulation {
     if (task.kind == TaskKind::kCompute) {
       bytes += prices_.transient_bytes[task.id.index()];
       computing_[task.rank.index()] = 0;
-      if (shares_cores()) ++node_of(task.rank).num_free;
+      holds_core_[task.rank.index()] = shares_cores();
     }
     if (bytes != 0) memory_of(task).change(now_, -bytes);
     touch(task.rank);
@@ -170,9 +171,14 @@ class Simulation {
   void advance_compute(Rank rank) {
     if (computing_[rank.index()]) return;
     const Task* task = ready(rank, Stream::kCompute);
-    if (task == nullptr) return;
+    const bool holds_core = holds_core_[rank.index()] != 0;
+    holds_core_[rank.index()] = 0;
+    if (task == nullptr) {
+      if (holds_core) ++node_of(rank).num_free;
+      return;
+    }
     computing_[rank.index()] = 1;  // or waiting for a core
-    if (shares_cores())
+    if (shares_cores() && !holds_core)
       node_of(rank).waiting.push_back(rank);
     else
       start_compute(*task);
@@ -220,6 +226,7 @@ class Simulation {
   std::vector<int32_t> num_posted_;  // by operation
   std::vector<size_t> next_;         // by rank and stream: index of the next task to start
   std::vector<char> computing_;      // by rank
+  std::vector<char> holds_core_;     // by rank: between two tasks of its own
   std::vector<Rank> touched_;
   std::vector<char> is_touched_;  // by rank
   std::vector<Node> nodes_;

@@ -6,21 +6,35 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <regex>
+#include <string_view>
 
 namespace piper::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> names_matching(const fs::path& folder, const std::regex& pattern) {
+// "step-00000120"
+bool is_checkpoint(std::string_view name) {
+  if (!name.starts_with("step-")) return false;
+  name.remove_prefix(5);
+  return name.size() >= 8 && name.size() <= 18 &&
+         name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// "step-00000140.tmp-4711-0"
+bool is_leftover(std::string_view name) {
+  const size_t mark = name.find(".tmp-");
+  return mark != std::string_view::npos && is_checkpoint(name.substr(0, mark));
+}
+
+std::vector<std::string> names_in(const fs::path& folder, bool (*wanted)(std::string_view)) {
   std::vector<std::string> names;
   std::error_code error;
   if (!fs::exists(folder, error)) return names;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (std::regex_match(name, pattern)) names.push_back(name);
+    if (wanted(name)) names.push_back(name);
   }
   if (error)
     throw IoError(fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
@@ -30,7 +44,7 @@ std::vector<std::string> names_matching(const fs::path& folder, const std::regex
 
 // Newest first. Steps of more than eight digits have longer names.
 std::vector<std::string> checkpoints(const fs::path& folder) {
-  std::vector<std::string> names = names_matching(folder, std::regex(R"(step-\d{8,18})"));
+  std::vector<std::string> names = names_in(folder, is_checkpoint);
   std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() > b.size() : a > b;
   });
@@ -80,8 +94,7 @@ FoundCheckpoint require_newest_complete(const fs::path& folder) {
 }
 
 std::vector<std::string> sweep_leftovers(const fs::path& folder) {
-  const std::vector<std::string> names =
-      names_matching(folder, std::regex(R"(step-\d{8,18}\.tmp-.*)"));
+  const std::vector<std::string> names = names_in(folder, is_leftover);
   for (const std::string& name : names) {
     std::error_code error;
     fs::remove_all(folder / name, error);

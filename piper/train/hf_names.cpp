@@ -2,7 +2,6 @@
 #include <piper/train/hf_names.h>
 
 #include <array>
-#include <regex>
 
 namespace piper::train {
 namespace {
@@ -75,6 +74,22 @@ class Writer {
   std::vector<TensorShape> tensors_;
 };
 
+std::vector<std::string> split(const std::string& name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    if (c == '.')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+bool is_number(const std::string& word) {
+  return !word.empty() && word.size() < 10 &&
+         word.find_first_not_of("0123456789") == std::string::npos;
+}
+
 }  // namespace
 
 std::vector<TensorShape> expected_tensors(const model::Model& model) {
@@ -82,30 +97,27 @@ std::vector<TensorShape> expected_tensors(const model::Model& model) {
 }
 
 std::vector<Source> sources(const std::string& name, bool tied_embeddings) {
-  static const std::regex expert_name(
-      R"((model\.layers\.\d{1,9}\.)(mlp|block_sparse_moe)\.experts\.(\d{1,9})\.(\w+)\.weight)");
-  static const std::regex router_name(
-      R"((model\.layers\.\d{1,9}\.)(mlp|block_sparse_moe)\.gate\.weight)");
   std::vector<Source> places = {{.name = name}};
-  std::smatch match;
   if (name == "lm_head.weight" && tied_embeddings)
     places.push_back({.name = "model.embed_tokens.weight"});
-  if (std::regex_match(name, match, router_name)) {
-    const bool mixtral = match[2] == "block_sparse_moe";
-    places.push_back(
-        {.name = match[1].str() + (mixtral ? "mlp" : "block_sparse_moe") + ".gate.weight"});
-  }
-  if (!std::regex_match(name, match, expert_name)) return places;
-  const std::string layer = match[1], matrix_name = match[4];
-  const bool mixtral = match[2] == "block_sparse_moe";
+  // model.layers.<i>.<block>.gate.weight, model.layers.<i>.<block>.experts.<e>.<matrix>.weight
+  const std::vector<std::string> words = split(name);
+  const bool mixtral = words.size() > 3 && words[3] == "block_sparse_moe";
+  if (words.size() < 6 || words[0] != "model" || words[1] != "layers" || words.back() != "weight" ||
+      !(mixtral || words[3] == "mlp"))
+    return places;
+  const std::string layer = fmt::format("model.layers.{}.", words[2]);
+  const std::string other_block = mixtral ? "mlp" : "block_sparse_moe";
+  if (words.size() == 6 && words[4] == "gate")
+    places.push_back({.name = layer + other_block + ".gate.weight"});
+  if (words.size() != 8 || words[4] != "experts" || !is_number(words[5])) return places;
   for (const ExpertMatrix& matrix : kExpertMatrices) {
-    if (matrix_name != (mixtral ? matrix.mixtral : matrix.common)) continue;
-    places.push_back({.name = fmt::format("{}{}.experts.{}.{}.weight", layer,
-                                          mixtral ? "mlp" : "block_sparse_moe", match[3].str(),
+    if (words[6] != (mixtral ? matrix.mixtral : matrix.common)) continue;
+    places.push_back({.name = fmt::format("{}{}.experts.{}.{}.weight", layer, other_block, words[5],
                                           mixtral ? matrix.common : matrix.mixtral)});
     places.push_back({.name = layer + "mlp.experts." + matrix.fused,
                       .fused = true,
-                      .expert = std::stoll(match[3]),
+                      .expert = std::stoll(words[5]),
                       .part = matrix.part,
                       .parts = matrix.parts});
   }

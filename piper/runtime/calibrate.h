@@ -1,0 +1,25 @@
+// How far whole segments are from the sum of their priced operations on this machine: measured on one reference layer,
+// kept as numbers of the cluster, and applied by cost/segment_time.h. Micro-benchmarks run each operation hot and alone;
+// a segment's operations evict each other's operands, and its small operations are more than its GEMMs.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+
+namespace piper::runtime {
+
+struct CalibrateOptions {
+  int64_t num_ranks = 4;
+  int64_t num_cores = 2;
+  int64_t num_repeats = 5;  // of forward and backward over the reference layers; medians count
+};
+
+// Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on all ranks at once
+// and sets cluster.numbers["measured_over_priced.<segment>.<phase>"] for every segment and both phases. Requires the
+// cluster's curves of the precision to be filled in.
+void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision,
+                        const CalibrateOptions& options);
+
+}  // namespace piper::runtime
