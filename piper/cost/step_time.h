@@ -11,8 +11,8 @@
 //
 //   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
 //
-// the second part being the cores that idle while the pipeline fills and drains. Within 20 % of the
-// simulation; small worlds should be simulated.
+// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the simulation,
+// 25 % where the cores do not divide the ranks evenly; small worlds should be simulated.
 #pragma once
 
 #include <piper/cost/layer_cost.h>
