@@ -33,8 +33,6 @@ void check_attention(const model::Attention& a, Reasons& reasons) {
   reasons.add(a.query_bias || a.key_bias || a.value_bias || a.output_bias,
               "attention biases are not trainable yet");
   reasons.add(a.output_gate, "an output gate of the attention is not trainable yet");
-  reasons.add(a.window > 0, "sliding or chunked attention is not trainable yet");
-  reasons.add(!a.rotary, "a layer without positions is not trainable yet");
   reasons.add(a.sinks, "attention sinks are not trainable yet");
   reasons.add(a.qk_norm == model::QkNorm::kUnweighted,
               "a q/k norm without weights is not trainable yet");
