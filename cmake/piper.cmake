@@ -59,6 +59,10 @@ function(piper_folder)
     endif()
   endif()
   piper_check_headers(${F_NAME})
+  if(F_TORCH AND TARGET piper_${F_NAME}_headers)
+    # Only ATen is given to these: compiling it again for each would take a quarter of a minute a header.
+    piper_use_torch_headers(piper_${F_NAME}_headers)
+  endif()
 endfunction()
 
 # Including all of ATen costs half a minute a file: targets right of the torch line share one precompiled header.
