@@ -53,11 +53,13 @@ TEST_CASE("20 kills of a saving process: the newest complete checkpoint loads 20
   save(folder.path(), 1);
   int64_t last = 1;
   int num_good = 0, num_interrupted = 0, num_steps = 0;
+  // Around this delay a few saves are completed: adapted to what this machine does meanwhile.
+  uint32_t typical_us = 5'000;
   for (int round = 0; round < 20; ++round) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) save_for_ever(folder.path(), last + 1);
-    std::this_thread::sleep_for(std::chrono::microseconds(2'000 + random() % 60'000));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % (2 * typical_us)));
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
@@ -70,6 +72,10 @@ TEST_CASE("20 kills of a saving process: the newest complete checkpoint loads 20
     const int64_t step = search.newest->manifest.state.step;
     CHECK(step >= last);
     num_steps += static_cast<int>(step - last);
+    if (step == last)
+      typical_us *= 2;
+    else if (step > last + 3)
+      typical_us = typical_us / 2 + 1;
     last = step;
     bool good = true;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
