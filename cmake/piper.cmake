@@ -23,6 +23,9 @@ target_include_directories(piper_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # gcc 12 sees overflows in vector::push_back that are not there (GCC bug 105329 and its kin): not an error.
 target_compile_options(piper_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
   -Wno-stringop-overflow -fno-math-errno)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(piper_flags INTERFACE -fvect-cost-model=dynamic)  # loops become vectors at -O2, too
+endif()
 target_compile_definitions(piper_flags INTERFACE PIPER_VERSION="${PROJECT_VERSION}")
 target_link_libraries(piper_flags INTERFACE nlohmann_json::nlohmann_json fmt::fmt Threads::Threads)
 if(PIPER_SANITIZE_ADDRESS)
@@ -51,11 +54,15 @@ function(piper_folder)
   if(F_TORCH)
     target_link_libraries(${target} PUBLIC Libtorch::torch)
     piper_use_torch_headers(${target})
+  else()
+    piper_use_plain_headers(${target})
   endif()
   if(F_TESTS)
     piper_test(NAME ${F_NAME} SOURCES ${F_TESTS} LIBRARIES ${target})
     if(F_TORCH)
       piper_use_torch_headers(${target}_test)
+    else()
+      piper_use_plain_headers(${target}_test)
     endif()
   endif()
   piper_check_headers(${F_NAME} ${target})
@@ -63,6 +70,18 @@ function(piper_folder)
     # Only ATen is given to these: compiling it again for each would take a quarter of a minute a header.
     piper_use_torch_headers(piper_${F_NAME}_headers)
   endif()
+endfunction()
+
+# Targets left of the torch line share one precompiled header: the JSON library alone costs a second a file.
+function(piper_use_plain_headers target)
+  if(NOT TARGET piper_plain_headers)
+    file(WRITE ${CMAKE_BINARY_DIR}/plain_headers.cpp "")
+    add_library(piper_plain_headers STATIC ${CMAKE_BINARY_DIR}/plain_headers.cpp)
+    target_link_libraries(piper_plain_headers PUBLIC piper_flags)
+    target_precompile_headers(piper_plain_headers PRIVATE <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h> <algorithm>
+      <filesystem> <functional> <map> <memory> <optional> <set> <string> <string_view> <vector>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM piper_plain_headers)
 endfunction()
 
 # Including all of ATen costs half a minute a file: targets right of the torch line share one precompiled header.

@@ -32,26 +32,40 @@ def piper(*arguments):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--time", action="store_true", help="step time has to hold, too")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, help="of one run (default: 6; with --time 10)")
+    parser.add_argument("--rounds", type=int, help="runs of each strategy, in turn (default: 1; with --time 3)")
     parser.add_argument("--model", default="piper-10m")
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--cluster", help="what `piper profile` wrote (default: profile now)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    options.steps = options.steps or (10 if options.time else 6)
+    options.rounds = options.rounds or (3 if options.time else 1)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         cluster = options.cluster or folder / "here.json"
         if not options.cluster:
             budget = [] if options.time else ["--budget-seconds", 4]
             piper("profile", "--ranks", 4, "--out", cluster, *budget)
-        rows = [run_one(options, cluster, folder, axes) for axes in AXES]
         choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
                 choice["recompute"], choice["micro_batch_sequences"])
-        chosen = next((r for r in rows if r["axes"] == axes), None) or run_one(options, cluster, folder, axes)
-    return judge(options, rows, chosen)
+        every = AXES if axes in AXES else [*AXES, axes]
+        # In turn, so that a busy minute of the machine does not fall on one strategy alone.
+        rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
+    rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
+    return judge(options, rows[:len(AXES)], rows[every.index(axes)])
+
+
+def merge(runs):
+    """One strategy's rounds: medians of the times, the worst of the rest."""
+    predicted = statistics.median(r["predicted_step_seconds"] for r in runs)
+    measured = statistics.median(r["measured_step_seconds"] for r in runs)
+    return {"axes": runs[0]["axes"], "predicted_step_seconds": predicted, "measured_step_seconds": measured,
+            "time_error": (predicted - measured) / measured, "memory_error": max(r["memory_error"] for r in runs),
+            "same_order": all(r["same_order"] for r in runs)}
 
 
 def run_one(options, cluster, folder, axes):
@@ -59,7 +73,7 @@ def run_one(options, cluster, folder, axes):
     out = json.loads(piper("train", "--model", options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
                            "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--steps", options.steps, "--run",
-                           folder / "-".join(map(str, axes)), "--json"))
+                           folder / "-".join(map(str, axes)), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

@@ -58,7 +58,8 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
       "mixture layer, forward and backward, fp32, one thread: {} tokens, hidden {}, ffn {}, {} "
       "experts, top {}\n"
       "  layer                {:9.2f} ms\n"
-      "  its products alone   {:9.2f} ms  ({:.1f} GFLOP/s; the faster of two weight layouts)\n"
+      "  its products alone   {:9.2f} ms  ({:.1f} GFLOP/s; the fastest of two weight layouts and "
+      "the libraries here)\n"
       "  layer / products     {:9.3f}     (median of {} rounds, both sides in turn)\n",
       s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k, times.layer_seconds * 1e3,
       times.gemm_seconds * 1e3, times.flops / times.gemm_seconds * 1e-9, times.ratio, flags.rounds);

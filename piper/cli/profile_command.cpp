@@ -57,8 +57,9 @@ void print_profile(const runtime::Profile& profile) {
                    {"1/beta", Align::kRight},
                    {"R^2", Align::kRight},
                    {"median residual", Align::kRight}};
-  for (const auto& [name, link] :
-       {std::pair{"point-to-point", &profile.point_to_point}, {"all-to-all", &profile.all_to_all}})
+  for (const auto& [name, link] : {std::pair{"point-to-point", &profile.point_to_point},
+                                   {"all-to-all", &profile.all_to_all},
+                                   {"all-reduce", &profile.all_reduce}})
     links.rows.push_back({name, format_seconds(link->fit.line.latency_seconds),
                           format_bytes_per_second(link->fit.line.bytes_per_second),
                           fmt::format("{:.3f}", link->fit.r_squared),
@@ -83,6 +84,7 @@ int run(const Flags& flags) {
     Json json{{"cluster", cluster::to_json(profile.cluster)},
               {"point_to_point", link_json(profile.point_to_point)},
               {"all_to_all", link_json(profile.all_to_all)},
+              {"all_reduce", link_json(profile.all_reduce)},
               {"profile_seconds", profile.seconds}};
     std::cout << json.dump(2) << "\n";
     return 0;

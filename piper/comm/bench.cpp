@@ -124,6 +124,11 @@ void exchange(Player& player, int64_t bytes) {
                                   player.source, each, player.target, each));
 }
 
+void reduce(Player& player, int64_t) {
+  player.finish(*start_all_reduce(player.transport, player.group, player.name("bench all-reduce"),
+                                  Element::kFloat32, player.target));
+}
+
 void copy(Player& player, int64_t bytes) {
   if (bytes > 0) std::memcpy(player.target.data(), player.source.data(), bytes);
 }
@@ -148,6 +153,13 @@ std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int6
   std::vector<int64_t> whole = sizes;
   for (int64_t& bytes : whole) bytes -= bytes % world.size();
   return measure(world, whole, options, exchange);
+}
+
+std::vector<Sample> measure_all_reduce(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options) {
+  std::vector<int64_t> whole = sizes;
+  for (int64_t& bytes : whole) bytes -= bytes % 4;
+  return measure(world, whole, options, reduce);
 }
 
 std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,

@@ -40,6 +40,10 @@ std::vector<Sample> measure_point_to_point(LocalWorld& world, const std::vector<
 std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
 
+// All ranks sum `bytes` of fp32 each; Sample.bytes is rounded down to a multiple of 4.
+std::vector<Sample> measure_all_reduce(LocalWorld& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options = {});
+
 // Every rank copies `bytes` of its own memory, all at once, without the transport.
 std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options = {});

@@ -134,6 +134,9 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double share = bytes / static_cast<double>(group.size);
+  if (cluster.numbers.contains("all_reduce_bytes_per_second") && in_one_node(cluster, group))
+    return number(cluster, "all_reduce_latency_seconds", 0) +
+           (bytes - share) / number(cluster, "all_reduce_bytes_per_second", 1);
   const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write
   const double rate = cluster.element_wise.empty() ? cluster.memory_bytes_per_second
                                                    : cluster.element_wise.at({3 * share});

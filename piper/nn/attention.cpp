@@ -1,5 +1,6 @@
 #include <piper/nn/attention.h>
 #include <piper/nn/causal_attention.h>
+#include <piper/nn/product.h>
 
 #include <utility>
 
@@ -78,9 +79,9 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
     accumulate(block.qkv->gradient.narrow(0, q, kv), beta, g.k, xn_TD);
     accumulate(block.qkv->gradient.narrow(0, q + kv, kv), beta, g.v, xn_TD);
   }
-  at::Tensor gxn_TD = at::mm(g.q, block.qkv->value.narrow(0, 0, q));
-  gxn_TD.addmm_(g.k, block.qkv->value.narrow(0, q, kv));
-  gxn_TD.addmm_(g.v, block.qkv->value.narrow(0, q + kv, kv));
+  at::Tensor gxn_TD = product(g.q, block.qkv->value.narrow(0, 0, q));
+  product_out(gxn_TD, g.k, block.qkv->value.narrow(0, q, kv), 1);
+  product_out(gxn_TD, g.v, block.qkv->value.narrow(0, q + kv, kv), 1);
   return gxn_TD;
 }
 
@@ -92,7 +93,7 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   at::Tensor qkv_TC;
   {
     const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-    qkv_TC = at::mm(xn_TD, block.qkv->value.t());
+    qkv_TC = product(xn_TD, block.qkv->value.t());
   }
   CausalAttention done;
   {
@@ -102,7 +103,7 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   }
   const at::Tensor out_TC = done.out_BSHd.view({x_TD.size(0), -1});
   if (tape != nullptr) tape->saved = {qkv_TC, out_TC, done.log_sum_exp};
-  return at::addmm(x_TD, out_TC, block.output->value.t());
+  return add_product(x_TD, out_TC, block.output->value.t());
 }
 
 at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
@@ -115,7 +116,7 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
   Parts g;
   {
-    const at::Tensor g_out_TC = at::mm(gx1_TD, block.output->value);
+    const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
     const Parts p = prepare(block, rope, qkv_TC, sequence, true);
     const auto gradients = causal_attention_backward(
         by_sequence(g_out_TC, a, sequence), by_sequence(p.q, a, sequence),

@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 #include <piper/nn/bench_moe_layer.h>
+#include <piper/nn/product.h>
 #include <piper/nn/stage.h>
 
 #include <algorithm>
 #include <ctime>
+#include <limits>
 
 namespace piper::nn {
 namespace {
@@ -36,6 +38,18 @@ std::unique_ptr<Stage> stage_of(const MoeLayerShape& shape) {
   return make_stage(model, strategy, Rank(0), {.seed = 1});
 }
 
+// out := a b.
+using Multiply = void (*)(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+
+void multiply_here(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  product_out(out, a, b);
+}
+
+void multiply_aten(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor to = out;
+  at::mm_out(to, a, b);
+}
+
 at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) - 0.5; }
 
 }  // namespace
@@ -51,8 +65,9 @@ struct MoeLayerBench::Buffers {
   at::Tensor g_up, g_down, g_router, g_up_t, g_down_t;
 
   void make_products();
-  void router_products();
-  void expert_products(int64_t expert, int64_t start, int64_t n, bool transposed);
+  void router_products(Multiply multiply);
+  void expert_products(Multiply multiply, int64_t expert, int64_t start, int64_t n,
+                       bool transposed);
 };
 
 void MoeLayerBench::Buffers::make_products() {
@@ -75,32 +90,32 @@ void MoeLayerBench::Buffers::make_products() {
   g_down_t = down_t.clone();
 }
 
-void MoeLayerBench::Buffers::router_products() {
-  at::mm_out(logits, x, router.t());
-  at::mm_out(g_router, logits.t(), x);
-  at::mm_out(gx, logits, router);
+void MoeLayerBench::Buffers::router_products(Multiply multiply) {
+  multiply(logits, x, router.t());
+  multiply(g_router, logits.t(), x);
+  multiply(gx, logits, router);
 }
 
-void MoeLayerBench::Buffers::expert_products(int64_t expert, int64_t start, int64_t n,
-                                             bool transposed) {
+void MoeLayerBench::Buffers::expert_products(Multiply multiply, int64_t expert, int64_t start,
+                                             int64_t n, bool transposed) {
   at::Tensor x_e = rows.narrow(0, start, n), h_e = h.narrow(0, start, n),
              a_e = act.narrow(0, start, n);
   at::Tensor o_e = out.narrow(0, start, n);
   // Each weight as [out, in], whatever its layout.
   const at::Tensor w_up = transposed ? up_t.select(0, expert).t() : up.select(0, expert);
   const at::Tensor w_down = transposed ? down_t.select(0, expert).t() : down.select(0, expert);
-  at::mm_out(h_e, x_e, w_up.t());
-  at::mm_out(o_e, a_e, w_down.t());
-  at::mm_out(a_e, o_e, w_down);
-  at::mm_out(x_e, h_e, w_up);
+  multiply(h_e, x_e, w_up.t());
+  multiply(o_e, a_e, w_down.t());
+  multiply(a_e, o_e, w_down);
+  multiply(x_e, h_e, w_up);
   at::Tensor gw_down = (transposed ? g_down_t : g_down).select(0, expert);
   at::Tensor gw_up = (transposed ? g_up_t : g_up).select(0, expert);
   if (transposed) {
-    at::mm_out(gw_down, a_e.t(), o_e);
-    at::mm_out(gw_up, x_e.t(), h_e);
+    multiply(gw_down, a_e.t(), o_e);
+    multiply(gw_up, x_e.t(), h_e);
   } else {
-    at::mm_out(gw_down, o_e.t(), a_e);
-    at::mm_out(gw_up, h_e.t(), x_e);
+    multiply(gw_down, o_e.t(), a_e);
+    multiply(gw_up, h_e.t(), x_e);
   }
 }
 
@@ -137,14 +152,15 @@ double MoeLayerBench::run_layer() {
   return processor_seconds() - start;
 }
 
-double MoeLayerBench::run_gemms(bool transposed) {
+double MoeLayerBench::run_gemms(const MoeGemms& how) {
   Buffers& b = *buffers_;
+  const Multiply multiply = how.libtorch ? multiply_aten : multiply_here;
   const double start = processor_seconds();
-  b.router_products();
+  b.router_products(multiply);
   int64_t row = 0;
   for (int64_t e = 0; e < b.shape.num_experts; ++e) {
     const int64_t n = b.counts[static_cast<size_t>(e)];
-    if (n > 0) b.expert_products(e, row, n, transposed);
+    if (n > 0) b.expert_products(multiply, e, row, n, how.transposed);
     row += n;
   }
   return processor_seconds() - start;
@@ -162,17 +178,24 @@ double MoeLayerBench::flops() const {
 MoeLayerTimes bench_moe_layer(const MoeLayerShape& shape, int64_t rounds) {
   MoeLayerBench bench(shape);
   bench.run_layer();
-  bench.run_gemms(false);
-  bench.run_gemms(true);
-  std::vector<double> layer, plain, transposed, ratio;
+  std::vector<MoeGemms> ways{{false, false}, {true, false}};
+  if (uses_onednn()) ways.insert(ways.end(), {{false, true}, {true, true}});
+  for (const MoeGemms& way : ways) bench.run_gemms(way);
+  std::vector<double> layer, ratio;
+  std::vector<std::vector<double>> gemms(ways.size());
   for (int64_t i = 0; i < rounds; ++i) {
     layer.push_back(bench.run_layer());
-    plain.push_back(bench.run_gemms(false));
-    transposed.push_back(bench.run_gemms(true));
-    ratio.push_back(layer.back() / std::min(plain.back(), transposed.back()));
+    double fastest = std::numeric_limits<double>::infinity();
+    for (size_t w = 0; w < ways.size(); ++w) {
+      gemms[w].push_back(bench.run_gemms(ways[w]));
+      fastest = std::min(fastest, gemms[w].back());
+    }
+    ratio.push_back(layer.back() / fastest);
   }
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& of_way : gemms) fastest = std::min(fastest, median(of_way));
   return {.layer_seconds = median(layer),
-          .gemm_seconds = std::min(median(plain), median(transposed)),
+          .gemm_seconds = fastest,
           .ratio = median(ratio),
           .flops = bench.flops()};
 }

@@ -1,6 +1,6 @@
 // One mixture layer of a training step (gate, experts, merge; forward and backward; norm and residual included) against
 // the matrix products that it cannot do without, on buffers made beforehand: the limit of any implementation on this
-// machine's BLAS. Both sides run in turn, and times are of the thread's processor, so that what else the machine runs does
+// machine's libraries. Both sides run in turn, and times are of the thread's processor, so that what else the machine runs does
 // not count.
 #pragma once
 
@@ -20,9 +20,15 @@ struct MoeLayerShape {
 
 struct MoeLayerTimes {
   double layer_seconds = 0;  // medians
-  double gemm_seconds = 0;   // of the faster weight layout
-  double ratio = 0;          // median over the rounds of layer / GEMMs (each round's faster layout)
+  double gemm_seconds = 0;   // of the fastest way
+  double ratio = 0;          // median over the rounds of layer / GEMMs (each round's fastest way)
   double flops = 0;          // of the products, forward and backward
+};
+
+// A way to do the products: weights stored [in, out] or [out, in], by libtorch or as product.h chooses.
+struct MoeGemms {
+  bool transposed = false;
+  bool libtorch = false;
 };
 
 // fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs are random; the
@@ -34,8 +40,8 @@ class MoeLayerBench {
 
   // Seconds of one forward and backward.
   double run_layer();
-  // Seconds of the same products alone: 6 an expert and 3 of the router. `transposed`: weights stored [in, out].
-  double run_gemms(bool transposed);
+  // Seconds of the same products alone: 6 an expert and 3 of the router.
+  double run_gemms(const MoeGemms& how);
   double flops() const;
 
  private:

@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nn/experts.h>
+#include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
@@ -88,12 +89,12 @@ void forward_one(const ExpertsBlock& block, const Work& work, int64_t expert, in
   const int64_t n = work.layout.rows(expert);
   const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
   at::Tensor h_N2F = work.h_R2F.narrow(0, start, n);
-  at::mm_out(h_N2F, x_ND, block.gate_up->value.select(0, expert).t());
+  product_out(h_N2F, x_ND, block.gate_up->value.select(0, expert).t());
   const at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
   swiglu_out(act_NF, h_N2F);
   at::Tensor to_ND =
       work.layout.destination(out_RD, expert, work.scratch_ND);  // x is not needed any more
-  at::mm_out(to_ND, act_NF, block.down->value.select(0, expert).t());
+  product_out(to_ND, act_NF, block.down->value.select(0, expert).t());
   work.layout.scatter(out_RD, expert, to_ND);
 }
 
@@ -109,14 +110,14 @@ void backward_one(const ExpertsBlock& block, const Work& work, const Betas& beta
   at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
   {
     const at::Tensor g_ND = work.layout.gather(g_out_RD, expert, work.scratch_ND);
-    at::mm_out(act_NF, g_ND, block.down->value.select(0, expert));
+    product_out(act_NF, g_ND, block.down->value.select(0, expert));
     swiglu_backward_(h_N2F, act_NF);  // now act, and h its gradient
     accumulate(block.down->gradient.select(0, expert), beta.down, g_ND, act_NF);
   }
   const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
   accumulate(block.gate_up->gradient.select(0, expert), beta.gate_up, h_N2F, x_ND);
   at::Tensor to_ND = work.layout.destination(gx_RD, expert, work.scratch_ND);
-  at::mm_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
+  product_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
   work.layout.scatter(gx_RD, expert, to_ND);
 }
 

@@ -1,4 +1,5 @@
 #include <piper/nn/gate.h>
+#include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <utility>
@@ -30,7 +31,7 @@ double auxiliary_loss(const at::Tensor& gradient_BE, const at::Tensor& probabili
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
                         Routing& routing, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
-  const at::Tensor probabilities_TE = at::mm(xn_TD, block.router->value.t());
+  const at::Tensor probabilities_TE = product(xn_TD, block.router->value.t());
   softmax_(probabilities_TE);
   const at::Tensor expert_TK =
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
@@ -70,7 +71,7 @@ at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::T
              rms_norm(x1_TD, block.norm->value, block.epsilon));
   at::Tensor gx1_TD = at::empty_like(x1_TD);
   sum_rows_out(gx1_TD, g_rows, routing.position);
-  gx1_TD.addmm_(g_logits_TE, block.router->value);
+  product_out(gx1_TD, g_logits_TE, block.router->value, 1);
   tape.saved.clear();
   rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
                      block.norm->beta(), gx_TD);

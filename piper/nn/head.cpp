@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
 #include <piper/nn/head.h>
+#include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
@@ -32,11 +33,11 @@ HeadLoss head_forward(HeadBlock& block, const at::Tensor& x_TD, const at::Tensor
     const int64_t n = std::min(chunk, tokens - start);
     at::Tensor logits = logits_CV.narrow(0, 0, n);
     at::Tensor xn = xn_TD.narrow(0, start, n);
-    at::mm_out(logits, xn, block.table->value.t());
+    product_out(logits, xn, block.table->value.t());
     loss.sum += cross_entropy_(logits, targets.narrow(0, start, n), tape != nullptr, block.scale);
     if (tape == nullptr) continue;
     accumulate(block.table->gradient, block.table->beta(), logits, xn);
-    at::mm_out(xn, logits, block.table->value);
+    product_out(xn, logits, block.table->value);
   }
   if (tape != nullptr) tape->saved = {xn_TD};
   return loss;
@@ -52,7 +53,7 @@ at::Tensor head_backward(HeadBlock& block, const at::Tensor& x_TD, Tape& tape) {
 }
 
 at::Tensor head_logits(const HeadBlock& block, const at::Tensor& x_TD) {
-  return at::mm(rms_norm(x_TD, block.norm->value, block.epsilon), block.table->value.t());
+  return product(rms_norm(x_TD, block.norm->value, block.epsilon), block.table->value.t());
 }
 
 at::Tensor embedding_forward(const Weight& table, const at::Tensor& tokens_BS) {

@@ -89,4 +89,20 @@ template <class T>
 double cross_entropy(T* logits, const int64_t* target, int64_t n, int64_t vocabulary, bool gradient,
                      double scale);
 
+// The scalars of one AdamW update (Loshchilov and Hutter 2019, algorithm 2), as torch.optim.AdamW's: keep =
+// 1 - learning rate * weight decay, step_size = learning rate / (1 - beta1^t), inverse_root_correction2 =
+// 1 / sqrt(1 - beta2^t).
+template <class T>
+struct AdamWScalars {
+  T keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_root_correction2, epsilon,
+      gradient_scale;
+};
+// Weights, gradients and both moments of n parameters in one pass.
+template <class T>
+void adamw(T* w, const T* gradient, T* m, T* v, int64_t n, const AdamWScalars<T>& scalars);
+
+// In fp64, over 32 partial sums: the order of additions depends on n alone.
+template <class T>
+double sum_of_squares(const T* x, int64_t n);
+
 }  // namespace piper::nn::kernels

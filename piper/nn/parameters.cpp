@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/init.h>
 #include <piper/nn/parameters.h>
+#include <piper/nn/product.h>
 
 #include <functional>
 #include <numeric>
@@ -84,8 +85,7 @@ at::Tensor ParameterStore::gradients(int32_t layer, Sharding sharding) {
 }
 
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor out = gradient;
-  at::addmm_out(out, gradient, a.t(), b, beta, 1.0);
+  product_out(gradient, a.t(), b, beta);
 }
 
 }  // namespace piper::nn

@@ -2,6 +2,8 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/nn/kernels.h>
+#include <piper/nn/product.h>
 #include <piper/runtime/cores.h>
 #include <piper/runtime/measure_compute.h>
 #include <piper/runtime/player.h>
@@ -102,7 +104,7 @@ Point gemm_point(int64_t m, int64_t n, int64_t k, at::ScalarType dtype) {
             auto weights = at::ones({copies, n, k}, dtype);
             int64_t next = 0;
             return std::function<void()>([=]() mutable {
-              at::mm_out(y, x, weights[next].t());
+              nn::product_out(y, x, weights[next].t());
               next = (next + 1) % copies;
             });
           }};
@@ -139,6 +141,29 @@ Point copy_point(double bytes) {
             auto to = at::empty_like(from);
             return std::function<void()>([=]() mutable {
               std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<size_t>(bytes));
+            });
+          }};
+}
+
+// A rank's share of parameters that no cache keeps.
+constexpr int64_t kOptimizerParameters = 2'000'000;
+constexpr double kOptimizerBytes = 7 * 4;  // g, m, v and w read; m, v and w written
+
+Point optimizer_point() {
+  return {"optimizer", [] {
+            const auto zeros = [] { return at::zeros({kOptimizerParameters}, at::kFloat); };
+            auto w = zeros(), g = zeros(), m = zeros(), v = zeros();
+            return std::function<void()>([=] {
+              nn::kernels::adamw<float>(w.data_ptr<float>(), g.data_ptr<float>(),
+                                        m.data_ptr<float>(), v.data_ptr<float>(), w.numel(),
+                                        {.keep = 1,
+                                         .one_minus_beta1 = 0.1F,
+                                         .beta2 = 0.9F,
+                                         .one_minus_beta2 = 0.1F,
+                                         .step_size = 1e-3F,
+                                         .inverse_root_correction2 = 1,
+                                         .epsilon = 1e-8F,
+                                         .gradient_scale = 1});
             });
           }};
 }
@@ -186,6 +211,7 @@ ComputeRates measure_compute(strategy::Precision precision, const MeasureOptions
                            c = at::empty({kExponentials}, dtype);
                       return std::function<void()>([=]() mutable { at::silu_out(c, a); });
                     }});
+  points.push_back(optimizer_point());
 
   const std::vector<double> seconds = measure(points, options);
   auto next = seconds.begin();
@@ -207,6 +233,8 @@ ComputeRates measure_compute(strategy::Precision precision, const MeasureOptions
   fill(rates.copy, next, [](const std::vector<double>& at) { return at[0]; });
   rates.fixed_task_seconds = *next++;
   rates.exponential_elements_per_second = kExponentials / *next++;
+  rates.optimizer_bytes_per_second =
+      static_cast<double>(kOptimizerParameters) * kOptimizerBytes / *next++;
   rates.compute.peak_flops_per_second = *std::ranges::max_element(rates.compute.gemm.rate);
   return rates;
 }

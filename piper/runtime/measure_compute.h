@@ -26,6 +26,7 @@ struct ComputeRates {
   double fixed_task_seconds = 0;  // of one operation on a handful of elements
   double exponential_elements_per_second =
       0;  // elements of a SiLU per second (compute-bound element-wise work)
+  double optimizer_bytes_per_second = 0;  // AdamW in fp32, 28 bytes a parameter, out of memory
 };
 
 // Every rate is the median over the ranks of each rank's fastest-half mean. Weights are rotated through memory larger

@@ -30,13 +30,16 @@ LinkProfile fitted(const std::vector<comm::Sample>& measured, double share_that_
 void measure_links(Profile& profile, const ProfileOptions& options) {
   comm::LocalWorld world(options.num_ranks);
   comm::BenchOptions bench;
-  bench.budget_seconds = options.budget_seconds * kShareOfCommunication / 2;
+  bench.budget_seconds = options.budget_seconds * kShareOfCommunication / 3;
   const double n = static_cast<double>(options.num_ranks);
   if (options.progress) options.progress("point-to-point", 0.85);
   profile.point_to_point = fitted(comm::measure_point_to_point(world, kMessageBytes, bench), 1);
-  if (options.progress) options.progress("all-to-all", 0.93);
+  if (options.progress) options.progress("all-to-all", 0.9);
   profile.all_to_all =
       fitted(comm::measure_all_to_all(world, kMessageBytes, bench), n == 1 ? 1 : (n - 1) / n);
+  if (options.progress) options.progress("all-reduce", 0.95);
+  profile.all_reduce =
+      fitted(comm::measure_all_reduce(world, kMessageBytes, bench), n == 1 ? 1 : (n - 1) / n);
 }
 
 cluster::Cluster describe(const ProfileOptions& options, int64_t num_cores) {
@@ -98,6 +101,7 @@ Profile profile_host(const ProfileOptions& options) {
       host.fixed_task_seconds = rates.fixed_task_seconds;
       host.memory_bytes_per_second = rates.element_wise.rate.back();
       host.numbers["exponential_elements_per_second"] = rates.exponential_elements_per_second;
+      host.numbers["optimizer_bytes_per_second"] = rates.optimizer_bytes_per_second;
     }
     done_before += 1;
   }
@@ -113,6 +117,8 @@ Profile profile_host(const ProfileOptions& options) {
   host.levels = {node};
   host.numbers["all_to_all_latency_seconds"] = profile.all_to_all.fit.line.latency_seconds;
   host.numbers["all_to_all_bytes_per_second"] = profile.all_to_all.fit.line.bytes_per_second;
+  host.numbers["all_reduce_latency_seconds"] = profile.all_reduce.fit.line.latency_seconds;
+  host.numbers["all_reduce_bytes_per_second"] = profile.all_reduce.fit.line.bytes_per_second;
   for (const char* fact : {"device", "memory_bytes", "cores_per_node"})
     host.sources.push_back({fact, "read from the operating system"});
   for (const char* fact : {"compute", "element_wise", "copy", "fixed_task_seconds",

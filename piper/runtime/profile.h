@@ -31,6 +31,7 @@ struct LinkProfile {
 struct Profile {
   cluster::Cluster cluster;
   LinkProfile point_to_point;  // bytes of one message, every rank sending and receiving at once
+  LinkProfile all_reduce;      // likewise: what a rank sends in one of the two halves
   LinkProfile all_to_all;      // bytes of one rank to all others together
   double seconds = 0;          // what profiling took
 };

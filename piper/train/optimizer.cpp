@@ -1,23 +1,18 @@
 #include <c10/core/GradMode.h>
 #include <piper/base/error.h>
+#include <piper/nn/kernels.h>
 #include <piper/train/optimizer.h>
 
-#include <array>
 #include <cmath>
 
 namespace piper::train {
 namespace {
 
-// The scalars of one update, in the precision of the weights.
-template <class T>
-struct Scalars {
-  T keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_root_correction2, epsilon,
-      gradient_scale;
-};
+using nn::kernels::AdamWScalars;
 
 template <class T>
-Scalars<T> scalars(const AdamWOptions& o, bool decays, double learning_rate, double gradient_scale,
-                   int64_t num_steps) {
+AdamWScalars<T> scalars(const AdamWOptions& o, bool decays, double learning_rate,
+                        double gradient_scale, int64_t num_steps) {
   const auto t = static_cast<double>(num_steps);
   return {.keep = static_cast<T>(1 - (decays ? learning_rate * o.weight_decay : 0)),
           .one_minus_beta1 = static_cast<T>(1 - o.beta1),
@@ -29,21 +24,9 @@ Scalars<T> scalars(const AdamWOptions& o, bool decays, double learning_rate, dou
           .gradient_scale = static_cast<T>(gradient_scale)};
 }
 
-template <class T>
-void update_range(T* __restrict w, const T* __restrict gradient, T* __restrict m, T* __restrict v,
-                  int64_t n, const Scalars<T> s) {
-  for (int64_t i = 0; i < n; ++i) {
-    const T g = gradient[i] * s.gradient_scale;
-    m[i] += s.one_minus_beta1 * (g - m[i]);
-    v[i] = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
-    w[i] = w[i] * s.keep -
-           s.step_size * m[i] / (std::sqrt(v[i]) * s.inverse_root_correction2 + s.epsilon);
-  }
-}
-
-// The same formula with ATen operations: other devices, other dtypes, strided views.
+// kernels::adamw with ATen operations: other devices, other dtypes, strided views.
 void update_any(at::Tensor w, const at::Tensor& gradient, at::Tensor m, at::Tensor v,
-                const Scalars<double>& s) {
+                const AdamWScalars<double>& s) {
   const at::Tensor g = gradient * s.gradient_scale;
   m.add_(g - m, s.one_minus_beta1);
   v.mul_(s.beta2).addcmul_(g, g, s.one_minus_beta2);
@@ -54,26 +37,11 @@ bool is_plain(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == dtype;
 }
 
-// Eight partial sums, so that the loop can be vectorised and its order is still written down.
-template <class T>
-double squares_of_range(const T* x, int64_t n) {
-  constexpr int64_t kLanes = 8;
-  std::array<double, kLanes> sums{};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const auto value = static_cast<double>(x[i + lane]);
-      sums[static_cast<size_t>(lane)] += value * value;
-    }
-  double total = 0;
-  for (; i < n; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (const double sum : sums) total += sum;
-  return total;
-}
-
 double squares_of(const at::Tensor& x) {
-  if (is_plain(x, at::kFloat)) return squares_of_range(x.const_data_ptr<float>(), x.numel());
-  if (is_plain(x, at::kDouble)) return squares_of_range(x.const_data_ptr<double>(), x.numel());
+  if (is_plain(x, at::kFloat))
+    return nn::kernels::sum_of_squares(x.const_data_ptr<float>(), x.numel());
+  if (is_plain(x, at::kDouble))
+    return nn::kernels::sum_of_squares(x.const_data_ptr<double>(), x.numel());
   return squares_of(x.to(at::kCPU, at::kDouble).contiguous());
 }
 
@@ -98,9 +66,10 @@ void AdamW::step(double learning_rate, double gradient_scale) {
   for (Slot& slot : slots_) {
     const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
     const auto update = [&]<class T>(T) {
-      update_range(w.data_ptr<T>(), g.const_data_ptr<T>(), slot.first.data_ptr<T>(),
-                   slot.second.data_ptr<T>(), w.numel(),
-                   scalars<T>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
+      nn::kernels::adamw(
+          w.data_ptr<T>(), g.const_data_ptr<T>(), slot.first.data_ptr<T>(),
+          slot.second.data_ptr<T>(), w.numel(),
+          scalars<T>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
     };
     if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
       update(float{});

@@ -1,0 +1,77 @@
+#include <piper/base/error.h>
+#include <piper/nn/product.h>
+#include <piper/nn/product_onednn.h>
+
+#include <optional>
+
+namespace piper::nn {
+namespace {
+
+// A matrix as BLAS sees it: rows `leading` apart, or columns when `transposed`.
+struct Operand {
+  bool transposed = false;
+  int64_t leading = 0;
+};
+
+// Nothing when neither dimension is contiguous, or rows overlap.
+std::optional<Operand> operand(const at::Tensor& x) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (x.stride(1) == 1 && x.stride(0) >= std::max<int64_t>(columns, 1))
+    return Operand{false, x.stride(0)};
+  if (x.stride(0) == 1 && x.stride(1) >= std::max<int64_t>(rows, 1))
+    return Operand{true, x.stride(1)};
+  return std::nullopt;
+}
+
+// Few rows times a transposed matrix: oneDNN's copying of it into its own layout is not worth it.
+constexpr int64_t kFewRows = 256;
+
+bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
+  if (!uses_onednn() || !out.device().is_cpu() || out.scalar_type() != at::kFloat) return false;
+  const auto to = operand(out), left = operand(a), right = operand(b);
+  if (!to || !left || !right || to->transposed || out.numel() == 0 || a.size(1) == 0) return false;
+  if (right->transposed && !left->transposed && a.size(0) < kFewRows) return false;
+  return onednn_product({.transpose_a = left->transposed,
+                         .transpose_b = right->transposed,
+                         .m = out.size(0),
+                         .n = out.size(1),
+                         .k = a.size(1),
+                         .a = a.data_ptr<float>(),
+                         .lda = left->leading,
+                         .b = b.data_ptr<float>(),
+                         .ldb = right->leading,
+                         .beta = static_cast<float>(beta),
+                         .c = out.data_ptr<float>(),
+                         .ldc = to->leading});
+}
+
+}  // namespace
+
+bool uses_onednn() {
+  static const bool uses = onednn_is_faster_here();
+  return uses;
+}
+
+void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
+  PIPER_DCHECK(out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0));
+  if (by_onednn(out, a, b, beta)) return;
+  at::Tensor to = out;
+  if (beta == 0)
+    at::mm_out(to, a, b);
+  else
+    at::addmm_out(to, out, a, b, beta, 1.0);
+}
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  product_out(out, a, b);
+  return out;
+}
+
+at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = added.clone(at::MemoryFormat::Contiguous);
+  product_out(out, a, b, 1);
+  return out;
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,25 @@
+// The matrix products of the segments, by the fastest of the libraries that are here.
+//
+// libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there with AVX-512, 8-12 % faster
+// on experts' shapes (docs/results.md). So on an AMD processor with AVX-512, and where the build found oneDNN (Debian:
+// libdnnl-dev), fp32 products on the CPU go to it; everything else to libtorch. The choice is a function of the
+// processor and of the operands' shapes and strides alone: a run repeats bit by bit.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace piper::nn {
+
+// out[M, N] := beta * out + a[M, K] b[K, N]; beta 0 never reads out. Matrices of one dtype and device, either stride 1 in
+// a and b. No allocation by libtorch. Thread-safe.
+void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta = 0);
+
+// a b in new storage.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+// added + a b in new storage.
+at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b);
+
+// Whether some products go to oneDNN here.
+bool uses_onednn();
+
+}  // namespace piper::nn
