@@ -43,6 +43,35 @@ CASES = {
     "olmoe_tied": ("Olmoe", dict(num_key_value_heads=2, intermediate_size=32, num_experts=4, pad_token_id=None,
                                  tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=500.0),
                                  **MIXTURE)),
+    "qwen2_moe": ("Qwen2Moe", dict(num_key_value_heads=2, intermediate_size=64, moe_intermediate_size=24,
+                                   shared_expert_intermediate_size=40, num_experts=6, norm_topk_prob=False,
+                                   mlp_only_layers=[0], decoder_sparse_step=1, **MIXTURE)),
+    "deepseek_v2": ("DeepseekV2", dict(num_key_value_heads=6, intermediate_size=64, moe_intermediate_size=24,
+                                       n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1, n_group=4,
+                                       topk_group=2, topk_method="group_limited_greedy", routed_scaling_factor=1.7,
+                                       num_experts_per_tok=3, q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8,
+                                       qk_rope_head_dim=6, v_head_dim=10, max_position_embeddings=128)),
+    "deepseek_v2_lite": ("DeepseekV2", dict(num_key_value_heads=6, intermediate_size=64, moe_intermediate_size=24,
+                                            n_routed_experts=6, n_shared_experts=1, first_k_dense_replace=1,
+                                            topk_method="greedy", routed_scaling_factor=1.0, num_experts_per_tok=2,
+                                            q_lora_rank=None, kv_lora_rank=16, qk_nope_head_dim=8,
+                                            qk_rope_head_dim=4, v_head_dim=12, rope_parameters=dict(
+                                                rope_type="yarn", rope_theta=10000.0, factor=40.0, beta_fast=32,
+                                                beta_slow=1, mscale=0.707, mscale_all_dim=0.707,
+                                                original_max_position_embeddings=16))),
+    "deepseek_v3": ("DeepseekV3", dict(num_key_value_heads=6, intermediate_size=64, moe_intermediate_size=24,
+                                       n_routed_experts=16, n_shared_experts=1, first_k_dense_replace=1, n_group=4,
+                                       topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5,
+                                       num_experts_per_tok=4, q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8,
+                                       qk_rope_head_dim=6, v_head_dim=8, rope_parameters=dict(
+                                           rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32, beta_slow=1,
+                                           mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32))),
+    "llama3_rope": ("Llama", dict(num_key_value_heads=3, intermediate_size=80, rope_parameters=dict(
+        rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16))),
+    "linear_rope": ("Llama", dict(num_key_value_heads=3, intermediate_size=80, attention_bias=True,
+                                  rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=2.5))),
+    "qwen2": ("Qwen2", dict(num_key_value_heads=2, intermediate_size=80)),
     "llama": ("Llama", dict(num_key_value_heads=2, intermediate_size=80)),
     "qwen3": ("Qwen3", dict(num_key_value_heads=1, head_dim=12, intermediate_size=80, tie_word_embeddings=True)),
 }
@@ -51,12 +80,15 @@ SEQUENCES, SEQUENCE = 3, 29
 
 def build(family, options):
     torch.manual_seed(20)
-    config = getattr(transformers, f"{family}Config")(**COMMON, **options)
+    config = getattr(transformers, f"{family}Config")(**{**COMMON, **options})
     model = getattr(transformers, f"{family}ForCausalLM")(config).float().train()
     with torch.no_grad():  # norms start as ones: move them, or a forgotten weight would go unnoticed
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or "bias" in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                buffer.copy_(0.3 * torch.randn_like(buffer))
     return model
 
 
@@ -65,6 +97,9 @@ def saved_gradients(model, directory):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                buffer.zero_()  # it only chooses: no gradient
     model.save_pretrained(directory)
     return load_file(directory / "model.safetensors")
 

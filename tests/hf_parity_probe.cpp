@@ -87,8 +87,11 @@ at::Tensor logits(const Case& c, nn::Stage& stage) {
     }
     nn::Routing routing;
     const at::Tensor rows = stage.gate_forward(layer, x1, sequence, routing, nullptr);
+    const at::Tensor residual = c.model.layers[static_cast<size_t>(layer)].feed_forward.has_shared()
+                                    ? stage.shared_forward(layer, x1, nullptr)
+                                    : x1;
     x = stage.merge_forward(layer, stage.experts_forward(layer, rows, routing, nullptr), routing,
-                            x1);
+                            residual);
   }
   return stage.logits(x);
 }

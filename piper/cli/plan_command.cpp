@@ -18,7 +18,7 @@ namespace {
 
 using report::Align;
 
-constexpr size_t kMostMemoryRows = 12;
+constexpr size_t kMostMemoryRows = 6;
 
 struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;

@@ -34,8 +34,39 @@ FlashScratch flash_scratch(int64_t sequence, int64_t head_dim) {
           .backward = 2 * queries * keys + queries};
 }
 
+// Beside latent_attention.cpp. Values narrower than queries are padded for the kernel.
+SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
+                          const SegmentWork& work) {
+  const model::LatentAttention& l = a.latent;
+  const int64_t tokens = work.tokens(), e = work.element_bytes;
+  const int64_t x = tokens * model.hidden;
+  const int64_t head = l.nope_head_dim + l.rope_head_dim;
+  const int64_t q = tokens * a.num_heads * head, q_a = tokens * l.query_rank;
+  const int64_t kv_a = tokens * (l.key_value_rank + l.rope_head_dim);
+  const int64_t latent = tokens * l.key_value_rank;
+  const int64_t kv = tokens * a.num_heads * (l.nope_head_dim + l.value_head_dim);
+  const int64_t out = tokens * a.num_heads * l.value_head_dim, sums = tokens * a.num_heads;
+  const bool pads = l.value_head_dim != head;
+  const FlashScratch flash = flash_scratch(work.sequence, head);
+  const int64_t tape = q_a + kv_a + q + kv + out + sums;
+  const int64_t first = l.query_rank > 0 ? q_a : q;
+  const int64_t expanded = q + (pads ? q : 0);  // keys, padded values
+  const int64_t forward = std::max(
+      {x + first + kv_a, 2 * q_a + kv_a + q, q_a + kv_a + q + latent + kv,
+       q_a + kv_a + q + kv + expanded + q + sums + flash.forward, tape + (pads ? q : 0), tape + x});
+  // Gradient of the output, wide; keys and values again; the output, wide; three gradients.
+  const int64_t wide = pads ? q : 0;
+  const int64_t kernel = (pads ? q : out) + expanded + wide + 3 * q + flash.backward;
+  const int64_t later = 3 * q + kv_a + kv + latent;
+  const int64_t backward = std::max({kernel, later, q + 2 * q_a + kv_a, first + kv_a + 2 * x});
+  return {.tape = e * tape,
+          .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
+          .backward_transient = e * std::max<int64_t>(0, backward - x)};
+}
+
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
                              const SegmentWork& work) {
+  if (a.kind == model::AttentionKind::kLatent) return latent_bytes(model, a, work);
   const int64_t tokens = work.tokens(), e = work.element_bytes;
   const int64_t x = tokens * model.hidden;
   const int64_t queries = tokens * a.num_heads * a.head_dim,
@@ -65,12 +96,27 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
   const int64_t e = work.element_bytes;
   const int64_t auxiliary = model.router_aux_coefficient != 0 ? work.sequences * f.num_experts : 0;
-  // Shared experts run in merge, which has no tape of its own: what they keep is counted here.
-  const int64_t shared = 2 * work.tokens() * (f.shared_ffn + f.parallel_dense_ffn);
-  return {.tape = e * (work.tokens() * f.num_experts + auxiliary + shared) +
+  // Scores with the bias or without the groups left out, while experts are chosen.
+  const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
+  const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
+  return {.tape = e * (work.tokens() * f.num_experts + auxiliary) +
                   kIndexBytes * work.tokens() * f.top_k,
-          .forward_transient = e * work.tokens() * model.hidden,  // norm(x1)
+          .forward_transient = e * (work.tokens() * model.hidden +  // norm(x1)
+                                    std::max<int64_t>(0, choice - work.rows * model.hidden)),
           .backward_transient = 0};
+}
+
+// As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the activation.
+SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f,
+                          const SegmentWork& work) {
+  const int64_t x = work.tokens() * model.hidden,
+                act = work.tokens() * (f.shared_ffn + f.parallel_dense_ffn), e = work.element_bytes;
+  const int64_t gate = f.shared_gate ? work.tokens() : 0;
+  return {.tape = e * (2 * act + gate),
+          .forward_transient = e * std::max(act, gate),
+          .backward_transient =
+              e * std::max<int64_t>(
+                      0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + 2 * gate) - x)};
 }
 
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
@@ -103,6 +149,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kGate:
       return gate_bytes(model, layer_of(model, segment).feed_forward, work);
+    case SegmentKind::kSharedExperts:
+      return shared_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kExperts:
       return experts_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kHead:

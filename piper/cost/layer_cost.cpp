@@ -63,10 +63,12 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   const SegmentWork work =
       balanced_work(model_, layer, sequences, sequence_, mesh.ep, element_bytes(precision_));
   const bool moe = model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
-  const std::vector<SegmentKind> segments =
+  std::vector<SegmentKind> segments =
       moe ? std::vector{SegmentKind::kAttention, SegmentKind::kGate, SegmentKind::kExperts,
                         SegmentKind::kMerge}
           : std::vector{SegmentKind::kAttention, SegmentKind::kDenseMlp};
+  if (model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
+    segments.push_back(SegmentKind::kSharedExperts);
   LayerCost cost;
   for (const SegmentKind kind : segments) {
     const double forward =

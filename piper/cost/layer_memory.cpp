@@ -43,26 +43,34 @@ void backward_task(Stretch& s, int64_t outputs, const SegmentBytes& bytes, int64
 }
 
 struct Mixture {
+  bool has_shared;
   int64_t rows, routing, received, expert_rows, returned;
-  SegmentBytes gate, experts, merge;
-  explicit Mixture(const Sizes& sizes)
-      : rows(sizes.slot(SlotKind::kRows, SegmentKind::kGate)),
+  SegmentBytes gate, experts, merge, shared;
+  Mixture(const Sizes& sizes, bool shares)
+      : has_shared(shares),
+        rows(sizes.slot(SlotKind::kRows, SegmentKind::kGate)),
         routing(sizes.slot(SlotKind::kRouting, SegmentKind::kGate)),
         received(sizes.slot(SlotKind::kReceived, SegmentKind::kGate)),
         expert_rows(sizes.slot(SlotKind::kExpertRows, SegmentKind::kExperts)),
         returned(sizes.slot(SlotKind::kReturned, SegmentKind::kExperts)),
         gate(sizes.segment(SegmentKind::kGate)),
         experts(sizes.segment(SegmentKind::kExperts)),
-        merge(sizes.segment(SegmentKind::kMerge)) {}
+        merge(sizes.segment(SegmentKind::kMerge)),
+        shared(has_shared ? sizes.segment(SegmentKind::kSharedExperts) : SegmentBytes{}) {}
 };
 
 // Gate to combine; with `kept` the slots that the backward reads stay. Leaves the rows for the
 // merge live.
-void mixture_forward(Stretch& s, const Mixture& m, bool exchanged, bool kept) {
+void mixture_forward(Stretch& s, const Mixture& m, int64_t hidden, bool exchanged, bool kept,
+                     bool merges) {
   forward_task(s, m.rows + m.routing, m.gate, kept);
   if (exchanged) {
     s.allocate(m.received);
     s.release(m.rows);
+  }
+  if (m.has_shared) {
+    forward_task(s, hidden, m.shared, kept);
+    if (!kept || !merges) s.release(hidden);  // x1, or the output that nobody wants again
   }
   forward_task(s, m.expert_rows, m.experts, kept);
   if (!kept) s.release(exchanged ? m.received : m.rows);
@@ -89,6 +97,8 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
     s.allocate(expert_rows_g);
     s.release(returned_g);
   }
+  if (m.has_shared)
+    backward_task(s, sizes.hidden_gradient(), m.shared, sizes.hidden_gradient() + m.shared.tape);
   backward_task(s, exchanged ? received_g : rows_g, m.experts,
                 (exchanged ? expert_rows_g + m.received : returned_g + m.rows) + m.experts.tape);
   if (exchanged) {
@@ -140,13 +150,16 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
   if (!kept) forward_task(backward, hidden, attention, true);  // recomputation
 
   if (moe) {
-    const Mixture mixture(sizes);
-    mixture_forward(forward, mixture, exchanged, kept);
+    const Mixture mixture(sizes,
+                          model.layers[static_cast<size_t>(layer)].feed_forward.has_shared());
+    mixture_forward(forward, mixture, hidden, exchanged, kept, /*merges=*/true);
     forward_task(forward, hidden, mixture.merge, true);
     if (!kept) {
       forward.release(hidden + mixture.routing + merged_rows(mixture, exchanged));
-      mixture_forward(backward, mixture, exchanged, true);
+      mixture_forward(backward, mixture, hidden, exchanged, true, /*merges=*/false);
     } else {
+      if (mixture.has_shared) forward.release(hidden);
+      memory.kept.dense_mlp = mixture.shared.tape;
       memory.kept += keep_mixture(mixture, exchanged);
     }
     mixture_backward(backward, sizes, mixture, exchanged);

@@ -180,6 +180,7 @@ class StepPricer {
       case SegmentKind::kAttention:
       case SegmentKind::kDenseMlp:
       case SegmentKind::kGate:
+      case SegmentKind::kSharedExperts:
       case SegmentKind::kExperts:
       case SegmentKind::kMerge:
       case SegmentKind::kHead:

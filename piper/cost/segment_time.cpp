@@ -113,9 +113,9 @@ double segment_seconds(const model::Model& model, const schedule::Segment& segme
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
                        strategy::Precision precision) {
   // A dense MLP is the experts' kernels on all rows.
-  const schedule::SegmentKind kind = segment.kind == schedule::SegmentKind::kDenseMlp
-                                         ? schedule::SegmentKind::kExperts
-                                         : segment.kind;
+  const bool dense = segment.kind == schedule::SegmentKind::kDenseMlp ||
+                     segment.kind == schedule::SegmentKind::kSharedExperts;
+  const schedule::SegmentKind kind = dense ? schedule::SegmentKind::kExperts : segment.kind;
   const double factor =
       cluster.numbers.empty() ? 0 : number(cluster, measured_over_priced_name(kind, phase).c_str());
   return (factor > 0 ? factor : 1) * work_seconds(segment_work(model, segment, phase, work),

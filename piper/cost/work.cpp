@@ -216,16 +216,27 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
   if (others >= 1) mlp(list, (rows - largest) / others, ffn, d, ff.num_matrices, others);
 }
 
-void merge(List& list, const model::Model& model, const model::FeedForward& ff,
-           const SegmentWork& work) {
+void merge(List& list, const model::Model& model, const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.tokens());
   const auto d = static_cast<double>(model.hidden);
   list.pass(static_cast<double>(work.rows) * d, 1, 2);
   list.pass(tokens * d, 2, 1);
+}
+
+void shared_experts(List& list, const model::Model& model, const model::FeedForward& ff,
+                    const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  norm(list, tokens, d);
   const auto shared = static_cast<double>(ff.shared_ffn);
   const auto dense = static_cast<double>(ff.parallel_dense_ffn);
   if (shared > 0) mlp(list, tokens, shared, d, ff.num_dense_matrices);
   if (dense > 0) mlp(list, tokens, dense, d, ff.num_dense_matrices);
+  if (ff.shared_gate) {
+    list.linear(tokens, 1, d);
+    list.pass(tokens * shared, 2, 6);
+  }
+  list.pass(tokens * d, 3, 0);
 }
 
 // The forward of the head does the products of its backward too, chunk by chunk, so that the logits
@@ -269,11 +280,14 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kGate:
       gate(list, model, layer().feed_forward, work);
       break;
+    case SegmentKind::kSharedExperts:
+      shared_experts(list, model, layer().feed_forward, work);
+      break;
     case SegmentKind::kExperts:
       experts(list, model, layer().feed_forward, work);
       break;
     case SegmentKind::kMerge:
-      merge(list, model, layer().feed_forward, work);
+      merge(list, model, work);
       break;
     case SegmentKind::kHead:
       head(list, model, work);

@@ -36,6 +36,8 @@ double step_matrix_flops(const model::Model& model, const SegmentWork& ends, int
       for (const SegmentKind kind :
            {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kMerge})
         add({kind, layer}, work);
+      if (model.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
+        add({SegmentKind::kSharedExperts, layer}, work);
     } else {
       add({SegmentKind::kDenseMlp, layer}, work);
     }

@@ -29,6 +29,23 @@ const Json& full_attention_part(const Json& rope) {
   return rope;
 }
 
+void import_scaling(ObjectReader& reader, Rope& rope) {
+  const auto number = [&](const char* key, double& value, double min, double max) {
+    if (reader.has(key)) value = reader.number(key, min, max);
+  };
+  number("factor", rope.factor, 1e-6, 1e9);
+  number("beta_fast", rope.beta_fast, 1e-6, 1e9);
+  number("beta_slow", rope.beta_slow, 1e-6, 1e9);
+  number("mscale", rope.mscale, 0, 1e9);
+  number("mscale_all_dim", rope.mscale_all_dim, 0, 1e9);
+  number("attention_factor", rope.attention_factor, 0, 1e9);
+  number("low_freq_factor", rope.low_frequency, 1e-6, 1e9);
+  number("high_freq_factor", rope.high_frequency, 1e-6, 1e9);
+  if (reader.has("original_max_position_embeddings"))
+    rope.original_positions = reader.integer("original_max_position_embeddings", 1, kMaxPositions);
+  if (reader.has("truncate")) rope.truncate = reader.boolean("truncate", true);
+}
+
 void import_rope_object(Import& in, Spellings names, Rope& rope, std::optional<double>& theta,
                         std::optional<double>& partial) {
   const Json* object = in.keys.object(names);
@@ -36,7 +53,7 @@ void import_rope_object(Import& in, Spellings names, Rope& rope, std::optional<d
   ObjectReader reader(full_attention_part(*object), in.keys.path(names), in.keys.problems());
   const std::string kind = scaling_kind(reader);
   if (kind != "none") rope.scaling = kind;
-  if (reader.has("factor")) reader.number("factor", 1e-6, 1e9);
+  if (kind != "none") import_scaling(reader, rope);
   if (reader.has("rope_theta")) {
     const double value = reader.number("rope_theta", 1.0, kMaxTheta);
     if (theta && *theta != value)
@@ -46,6 +63,15 @@ void import_rope_object(Import& in, Spellings names, Rope& rope, std::optional<d
   }
   if (reader.has("partial_rotary_factor") && !partial)
     partial = reader.number("partial_rotary_factor", 0.0, 1.0);
+}
+
+// DeepSeek's latent attention, and the families that inherited GPT-J's pairs.
+bool turns_neighbours(const Import& in) {
+  if (in.model.layers.front().attention.kind == AttentionKind::kLatent) return true;
+  for (const char* family : {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj",
+                             "helium", "llama4", "llama4_text"})
+    if (in.model.family == family) return true;
+  return false;
 }
 
 void import_rope(Import& in) {
@@ -58,6 +84,13 @@ void import_rope(Import& in) {
     partial = static_cast<double>(*rotated) /
               static_cast<double>(in.model.layers.front().attention.head_dim);
   rope.theta = theta.value_or(in.family.rope_theta);
+  rope.interleaved = in.keys.boolean({"rope_interleave"}).value_or(turns_neighbours(in));
+  if (rope.scaling != "none") {
+    if (rope.original_positions == 0) rope.original_positions = in.model.max_positions;
+    if (rope.factor == 0 && rope.original_positions > 0 && in.model.max_positions > 0)
+      rope.factor = static_cast<double>(in.model.max_positions) /
+                    static_cast<double>(rope.original_positions);
+  }
   rope.partial_factor = partial.value_or(in.family.rope_partial);
   if (!theta && !in.family.learned_positions)
     in.model.assumptions.push_back(fmt::format("rope_theta is not given: {}{}", rope.theta,
@@ -70,7 +103,7 @@ void import_positions(Import& in) {
   static constexpr Spellings kPositions = {"max_position_embeddings", "n_positions", "max_seq_len",
                                            "max_sequence_length", "model_max_length"};
   in.model.max_positions = in.keys.integer(kPositions, 1, kMaxPositions).value_or(0);
-  import_rope(in);
+  import_rope(in);  // reads max_positions
   if (!in.family.learned_positions) return;
   in.model.learned_positions = in.keys.required_integer(kPositions, 1, kMaxFfn);
   for (Layer& layer : in.model.layers) layer.attention.rotary = false;

@@ -55,7 +55,6 @@ constexpr std::string_view kWithoutEffect[] = {
     "topk_method",
     "initial_context_length",
     "original_max_position_embeddings",
-    "rope_interleave",
     "attn_implementation",
     "_attn_implementation",
     "task_specific_params",

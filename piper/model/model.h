@@ -89,6 +89,8 @@ struct FeedForward {
   double routed_scaling = 1.0;
   int64_t num_groups = 1, top_groups = 1;  // group-limited routing
   bool is_moe() const { return num_experts > 0; }
+  // Something dense runs beside the routed experts.
+  bool has_shared() const { return is_moe() && (shared_ffn > 0 || parallel_dense_ffn > 0); }
   // Residual dense MLP beside the mixture (Arctic); 0 = none. Shared experts and this one have 3 or 2 matrices as
   // stated by num_dense_matrices.
   int64_t parallel_dense_ffn = 0;
@@ -109,7 +111,16 @@ struct Layer {
 struct Rope {
   double theta = 10000.0;
   double partial_factor = 1.0;   // share of head_dim that is rotated
+  bool interleaved = false;      // pairs (2i, 2i + 1) turn together, not (i, i + half) (DeepSeek)
   std::string scaling = "none";  // "none", "linear", "llama3", "yarn", "dynamic", "longrope"
+  // Of the scaling; 0 where the document says nothing.
+  double factor = 0;
+  int64_t original_positions = 0;
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  double mscale = 0, mscale_all_dim = 0;         // yarn (DeepSeek)
+  double attention_factor = 0;                   // yarn: of cosine and sine; 0 = derived
+  bool truncate = true;                          // yarn: whole dimensions bound the ramp
+  double low_frequency = 1, high_frequency = 4;  // llama3
 };
 
 struct Model {

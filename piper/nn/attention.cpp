@@ -79,6 +79,12 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
     accumulate(block.qkv->gradient.narrow(0, q, kv), beta, g.k, xn_TD);
     accumulate(block.qkv->gradient.narrow(0, q + kv, kv), beta, g.v, xn_TD);
   }
+  if (block.qkv_bias != nullptr) {
+    const double bias_beta = block.qkv_bias->beta();
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, 0, q), bias_beta, g.q);
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, q, kv), bias_beta, g.k);
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, q + kv, kv), bias_beta, g.v);
+  }
   at::Tensor gxn_TD = product(g.q, block.qkv->value.narrow(0, 0, q));
   product_out(gxn_TD, g.k, block.qkv->value.narrow(0, q, kv), 1);
   product_out(gxn_TD, g.v, block.qkv->value.narrow(0, q + kv, kv), 1);
@@ -94,6 +100,7 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   {
     const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
     qkv_TC = product(xn_TD, block.qkv->value.t());
+    if (block.qkv_bias != nullptr) qkv_TC.add_(block.qkv_bias->value);
   }
   CausalAttention done;
   {
@@ -103,7 +110,9 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   }
   const at::Tensor out_TC = done.out_BSHd.view({x_TD.size(0), -1});
   if (tape != nullptr) tape->saved = {qkv_TC, out_TC, done.log_sum_exp};
-  return add_product(x_TD, out_TC, block.output->value.t());
+  at::Tensor x1_TD = add_product(x_TD, out_TC, block.output->value.t());
+  if (block.output_bias != nullptr) x1_TD.add_(block.output_bias->value);
+  return x1_TD;
 }
 
 at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
@@ -114,6 +123,8 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
                    log_sum_exp = tape.saved.at(2);
   tape.saved.clear();
   accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
+  if (block.output_bias != nullptr)
+    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(), gx1_TD);
   Parts g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);

@@ -15,8 +15,9 @@ struct AttentionBlock {
   model::Attention shape;
   double epsilon = 1e-6;
   Weight* norm = nullptr;
-  Weight* qkv = nullptr;     // [(H + 2 Hkv) head_dim, D]
-  Weight* output = nullptr;  // [D, H head_dim]
+  Weight* qkv = nullptr;                               // [(H + 2 Hkv) head_dim, D]
+  Weight* output = nullptr;                            // [D, H head_dim]
+  Weight *qkv_bias = nullptr, *output_bias = nullptr;  // [(H + 2 Hkv) head_dim], [D]; null without
   Weight* q_norm = nullptr;  // null without one; head_dim, or all heads' width (QkNorm::kFull)
   Weight* k_norm = nullptr;
 };

@@ -16,35 +16,39 @@ at::Tensor sum_heads(const at::Tensor& g, int64_t num_kv_heads) {
   return g.unflatten(1, {num_kv_heads, -1}).sum(2);
 }
 
-at::Tensor scores(const at::Tensor& q, const at::Tensor& k) {
+double scale_of(const at::Tensor& q, double scale) {
+  return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+at::Tensor scores(const at::Tensor& q, const at::Tensor& k, double scale) {
   const int64_t length = q.size(2);
   const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
-  return (at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3))))
-      .masked_fill(future, -INFINITY);
+  return (at::matmul(q, k.transpose(2, 3)) * scale_of(q, scale)).masked_fill(future, -INFINITY);
 }
 
 }  // namespace
 
-CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (!q.device().is_cpu()) return causal_attention_plain(q, k, v);
-  const auto [out, log_sum_exp] =
-      at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 double scale) {
+  if (!q.device().is_cpu()) return causal_attention_plain(q, k, v, scale);
+  const auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      q, k, v, 0.0, /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));
   return {heads_last(out), log_sum_exp};  // the kernel writes heads last: no copy
 }
 
 CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
                                                    const at::Tensor& k, const at::Tensor& v,
-                                                   const CausalAttention& forward) {
-  if (!q.device().is_cpu()) return causal_attention_backward_plain(g_out, q, k, v, forward);
+                                                   const CausalAttention& forward, double scale) {
+  if (!q.device().is_cpu()) return causal_attention_backward_plain(g_out, q, k, v, forward, scale);
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp, 0.0,
-      /*is_causal=*/true);
+      /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));
   return {heads_last(gq), heads_last(gk), heads_last(gv)};
 }
 
 CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v) {
-  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)));
+                                       const at::Tensor& v, double scale) {
+  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), scale);
   const at::Tensor log_sum_exp = at::logsumexp(s, -1);
   const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp();
   return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
@@ -53,13 +57,13 @@ CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
 CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
                                                          const at::Tensor& q, const at::Tensor& k,
                                                          const at::Tensor& v,
-                                                         const CausalAttention& forward) {
+                                                         const CausalAttention& forward,
+                                                         double scale) {
   const int64_t kv_heads = k.size(1);
   const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
-  const at::Tensor p = (scores(q, keys) - forward.log_sum_exp.unsqueeze(-1)).exp();
+  const at::Tensor p = (scores(q, keys, scale) - forward.log_sum_exp.unsqueeze(-1)).exp();
   const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
-  const at::Tensor g_s =
-      p * (g_p - (p * g_p).sum(-1, true)) / std::sqrt(static_cast<double>(q.size(3)));
+  const at::Tensor g_s = p * (g_p - (p * g_p).sum(-1, true)) * scale_of(q, scale);
   return {heads_last(at::matmul(g_s, keys)),
           heads_last(sum_heads(at::matmul(g_s.transpose(2, 3), q), kv_heads)),
           heads_last(sum_heads(at::matmul(p.transpose(2, 3), g_out), kv_heads))};

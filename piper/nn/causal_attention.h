@@ -1,4 +1,4 @@
-// Causal softmax(q k^T / sqrt(head_dim)) v, and its backward. Query head h reads key head h / (H / Hkv).
+// Causal softmax(scale q k^T) v; scale 0 means 1 / sqrt(head_dim), and its backward. Query head h reads key head h / (H / Hkv).
 //
 // On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other devices the plain
 // composition, which takes memory of S^2 a head.
@@ -18,17 +18,20 @@ struct CausalAttentionGradients {
 };
 
 // q: [B, H, S, d], k, v: [B, Hkv, S, d]; only the last dimension must be contiguous.
-CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 double scale = 0);
 CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
                                                    const at::Tensor& k, const at::Tensor& v,
-                                                   const CausalAttention& forward);
+                                                   const CausalAttention& forward,
+                                                   double scale = 0);
 
 // The plain composition, for any device: the oracle of the test.
 CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v);
+                                       const at::Tensor& v, double scale = 0);
 CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
                                                          const at::Tensor& q, const at::Tensor& k,
                                                          const at::Tensor& v,
-                                                         const CausalAttention& forward);
+                                                         const CausalAttention& forward,
+                                                         double scale = 0);
 
 }  // namespace piper::nn

@@ -1,6 +1,8 @@
-// The dense feed-forward segment: x1 -> x = x1 + W_down swiglu(W_gate_up norm(x1)).
+// The dense feed-forward segment: x1 -> x = x1 + s W_down swiglu(W_gate_up norm(x1)), for dense layers (s = 1) and for the
+// shared experts of a mixture layer, which may have a gate of their own: s = sigmoid(w_s . norm(x1)) (Qwen2-MoE).
 //
-// Saved for the backward: h = W_gate_up norm(x1), [T, 2F]. The backward turns h into its own gradient in place.
+// Saved for the backward: h = W_gate_up norm(x1), [T, 2F], and s [T, 1] with a gate. The backward turns h into its own
+// gradient in place.
 #pragma once
 
 #include <piper/nn/parameters.h>
@@ -13,6 +15,7 @@ struct DenseMlpBlock {
   Weight* norm = nullptr;
   Weight* gate_up = nullptr;  // [2F, D]: gate rows, then up rows
   Weight* down = nullptr;     // [D, F]
+  Weight* gate = nullptr;     // [1, D]: w_s; null: s = 1
 };
 
 at::Tensor dense_mlp_forward(DenseMlpBlock& block, const at::Tensor& x1_TD, Tape* tape);

@@ -20,10 +20,21 @@ at::Tensor auxiliary_gradient(const GateBlock& block, const std::vector<int64_t>
 }
 
 // The loss is linear in the probabilities: their product with its gradient.
-double auxiliary_loss(const at::Tensor& gradient_BE, const at::Tensor& probabilities_TE,
-                      int64_t sequence) {
-  const at::Tensor sums = probabilities_TE.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
+double auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
+                      const at::Tensor& scores_TE, int64_t sequence) {
+  const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
+  const at::Tensor sums = probabilities.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
   return (sums * gradient_BE).sum().item<double>();
+}
+
+void choose(const GateBlock& block, const at::Tensor& scores_TE, const at::Tensor& expert_TK) {
+  const bool limited = block.num_groups > 1 && block.top_groups < block.num_groups;
+  if (block.bias == nullptr && !limited) return choose_experts_out(expert_TK, scores_TE);
+  const at::Tensor choice_TE =
+      block.bias != nullptr ? scores_TE + block.bias->value : scores_TE.clone();
+  if (limited)
+    limit_groups_(choice_TE, block.num_groups, block.top_groups, /*two_best=*/block.sigmoid);
+  choose_experts_out(expert_TK, choice_TE);
 }
 
 }  // namespace
@@ -32,11 +43,15 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
                         Routing& routing, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
   const at::Tensor probabilities_TE = product(xn_TD, block.router->value.t());
-  softmax_(probabilities_TE);
+  if (block.sigmoid)
+    probabilities_TE.sigmoid_();
+  else
+    softmax_(probabilities_TE);
   const at::Tensor expert_TK =
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
-  choose_experts_out(expert_TK, probabilities_TE);
-  DispatchOrder order = order_rows(probabilities_TE, expert_TK, sequence, block.normalised);
+  choose(block, probabilities_TE, expert_TK);
+  DispatchOrder order =
+      order_rows(probabilities_TE, expert_TK, sequence, block.normalised, block.scaling);
   routing = {.weights = order.weights,
              .token = order.token,
              .position = order.position,
@@ -45,7 +60,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   at::Tensor auxiliary_BE;
   if (block.auxiliary != 0 && tape != nullptr) {
     auxiliary_BE = auxiliary_gradient(block, order.sequence_counts, sequence, probabilities_TE);
-    out.auxiliary_loss = auxiliary_loss(auxiliary_BE, probabilities_TE, sequence);
+    out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, probabilities_TE, sequence);
   }
   if (tape != nullptr) tape->saved = {probabilities_TE, expert_TK, auxiliary_BE};
   out.rows = at::empty({order.token.size(0), x1_TD.size(1)}, x1_TD.options());
@@ -66,7 +81,9 @@ at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::T
                     .g_weights = g_weights,
                     .auxiliary = auxiliary_BE,
                     .sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens,
-                    .normalised = block.normalised});
+                    .normalised = block.normalised,
+                    .sigmoid = block.sigmoid,
+                    .scaling = block.scaling});
   accumulate(block.router->gradient, block.router->beta(), g_logits_TE,
              rms_norm(x1_TD, block.norm->value, block.epsilon));
   at::Tensor gx1_TD = at::empty_like(x1_TD);

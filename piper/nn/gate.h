@@ -1,13 +1,18 @@
 // The gate segment: x1 -> rows in dispatch order, and the routing.
 //
-//   xn = norm(x1);  p = softmax(W_router xn);  e_1..e_k = the k largest;  w_j = p_ej (/ sum_j p_ej when normalised)
+//   xn = norm(x1);  p = softmax(W_router xn), or sigmoid;  e_1..e_k = the k largest of p (+ selection bias), within the
+//   best groups where routing is limited to groups;  w_j = s p_ej (/ sum_j p_ej when normalised)
+//
+// DeepSeek-V2 (softmax, groups by their best expert), DeepSeek-V3 section 2.1.2 (sigmoid, a bias that only chooses, groups
+// by the sum of their two best).
 //
 // Saved for the backward: p [T, E] and e [T, k] (int32); the backward turns p into the gradient of the logits in place.
 //
 // Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al. 2021, eq. 4-6, with
 // the fraction taken over all k choices):
 //   a * E * sum_i f_i P_i / global_sequences,  f_i = count_i / (S k),  P_i = mean over the sequence of p_i
-// f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences).
+// f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid scores P_i is the mean
+// of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 #pragma once
 
 #include <piper/nn/parameters.h>
@@ -21,9 +26,13 @@ struct GateBlock {
   double epsilon = 1e-6;
   int64_t top_k = 0;
   bool normalised = false;
-  double auxiliary = 0;  // coefficient / global_sequences
+  bool sigmoid = false;
+  double scaling = 1;                      // s
+  int64_t num_groups = 1, top_groups = 1;  // 1: no limit
+  double auxiliary = 0;                    // coefficient / global_sequences
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
+  Weight* bias = nullptr;    // [E], chooses only; null without one
 };
 
 struct GateOutput {

@@ -28,10 +28,11 @@ template <class T>
 void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsilon,
                        T* weight_gradient, double beta, Rows<const T> residual);
 
-// Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half), by the angle of position
-// i mod sequence. cosine, sine: [sequence, half]. direction -1 rotates back.
+// Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half; interleaved: 2i, 2i + 1), by
+// the angle of position i mod sequence. cosine, sine: [sequence, half]. direction -1 rotates back.
 template <class T>
-void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half, T direction);
+void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half, T direction,
+            bool interleaved);
 
 // act = silu(gate) * up; a row of h is gate, then up: [n, 2F] -> [n, F].
 template <class T>
@@ -78,6 +79,8 @@ struct RouterGradient {
   const T* auxiliary = nullptr;  // [sequences, experts]: gradient of every probability; null = none
   int64_t tokens = 0, sequence = 0, num_experts = 0, k = 0;
   bool normalised = false;
+  bool sigmoid = false;
+  T scaling = 1;
 };
 // probabilities [tokens, experts] become the gradient of the logits.
 template <class T>

@@ -106,7 +106,16 @@ void router_backward(T* probabilities, const RouterGradient<T>& in) {
     T* p = probabilities + t * in.num_experts;
     const T* auxiliary = in.auxiliary ? in.auxiliary + t / in.sequence * in.num_experts : nullptr;
     for (int64_t e = 0; e < in.num_experts; ++e) g[e] = auxiliary ? auxiliary[e] : T(0);
-    T chosen = 1, mean = 0;  // normalised: w = p / chosen, dL/dp = (dL/dw - sum(w dL/dw)) / chosen
+    if (auxiliary && in.sigmoid) {  // of p / sum(p)
+      T sum = 0, dot = 0;
+      for (int64_t e = 0; e < in.num_experts; ++e) {
+        sum += p[e];
+        dot += g[e] * p[e];
+      }
+      for (int64_t e = 0; e < in.num_experts; ++e) g[e] = (g[e] - dot / sum) / sum;
+    }
+    // normalised: w = s p / chosen, dL/dp = (s dL/dw - sum(w dL/dw)) / chosen
+    T chosen = 1, mean = 0;
     if (in.normalised) {
       chosen = 0;
       for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j) {
@@ -115,7 +124,11 @@ void router_backward(T* probabilities, const RouterGradient<T>& in) {
       }
     }
     for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j)
-      g[in.expert[j]] += (in.g_weights[in.position[j]] - mean) / chosen;
+      g[in.expert[j]] += (in.scaling * in.g_weights[in.position[j]] - mean) / chosen;
+    if (in.sigmoid) {
+      for (int64_t e = 0; e < in.num_experts; ++e) p[e] *= (1 - p[e]) * g[e];
+      continue;
+    }
     T dot = 0;
     for (int64_t e = 0; e < in.num_experts; ++e) dot += g[e] * p[e];
     for (int64_t e = 0; e < in.num_experts; ++e) p[e] *= g[e] - dot;

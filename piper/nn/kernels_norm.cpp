@@ -71,8 +71,26 @@ void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsil
 }
 
 template <class T>
-void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half,
-            T direction) {
+void rotate_neighbours(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half,
+                       T direction) {
+  for (int64_t i = 0; i < x.n0; ++i) {
+    const T* c = cosine + (i % sequence) * half;
+    const T* s = sine + (i % sequence) * half;
+    for (int64_t j = 0; j < x.n1; ++j) {
+      T* pair = x.data + i * x.s0 + j * x.s1;
+      for (int64_t d = 0; d < half; ++d, pair += 2) {
+        const T a = pair[0], b = pair[1], turn = direction * s[d];
+        pair[0] = a * c[d] - b * turn;
+        pair[1] = b * c[d] + a * turn;
+      }
+    }
+  }
+}
+
+template <class T>
+void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half, T direction,
+            bool interleaved) {
+  if (interleaved) return rotate_neighbours(x, cosine, sine, sequence, half, direction);
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t i = 0; i < x.n0; ++i) {
       const T* c = cosine + (i % sequence) * half;
@@ -95,7 +113,7 @@ void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t
   template void rms_norm(Rows<const T>, const T*, double, Rows<T>);                     \
   template void rms_norm_backward(Rows<T>, Rows<const T>, const T*, double, T*, double, \
                                   Rows<const T>);                                       \
-  template void rotate(Rows<T>, const T*, const T*, int64_t, int64_t, T);
+  template void rotate(Rows<T>, const T*, const T*, int64_t, int64_t, T, bool);
 PIPER_INSTANTIATE(float)
 PIPER_INSTANTIATE(double)
 

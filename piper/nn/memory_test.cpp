@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace piper::nn {
 namespace {
@@ -60,6 +61,10 @@ class Bench {
     model_.vocabulary = shape.vocabulary;
     for (model::Layer& layer : model_.layers) {
       layer.attention.head_dim = shape.head_dim;
+      model::LatentAttention& latent = layer.attention.latent;
+      const bool padded = std::string_view(shape.family) == "deepseek_v2";
+      latent.value_head_dim = shape.head_dim - (padded ? 3 : 0);
+      latent.nope_head_dim = shape.head_dim - latent.rope_head_dim;
       layer.feed_forward.ffn = shape.ffn;
     }
     stage_ = make_stage(model_, tiny_strategy(model_, 1, ep, shape.sequence), Rank(0),
@@ -109,6 +114,13 @@ class Bench {
     const auto f = measure([&] { x = stage_->dense_mlp_forward(0, x_, &tape); });
     const auto b = measure([&] { g = stage_->dense_mlp_backward(0, x, x_, tape); });
     check_segment(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g));
+  }
+  void shared() {
+    Tape tape;
+    at::Tensor x, g;
+    const auto f = measure([&] { x = stage_->shared_forward(0, x_, &tape); });
+    const auto b = measure([&] { g = stage_->shared_backward(0, x, x_, tape); });
+    check_segment(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g));
   }
   void head() {
     Tape tape;
@@ -196,6 +208,23 @@ TEST_CASE("experts that several ranks send to need the largest expert's rows onc
       CAPTURE(shape.family);
       CAPTURE(ep);
       Bench(shape, ep).mixture(ep);
+    }
+}
+
+TEST_CASE(
+    "latent attention, shared experts and every kind of gate keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"deepseek_v2", "deepseek_v3", "qwen2_moe"})
+    for (Shape shape : kShapes) {
+      shape.family = family;
+      INFO("family ", std::string(family));
+      CAPTURE(shape.sequence);
+      Bench bench(shape, 1);
+      bench.attention();
+      bench.attention_without_tape();
+      bench.mixture(1);
+      bench.shared();
     }
 }
 

@@ -58,7 +58,7 @@ void ParameterStore::bind(const WeightSpec& spec, Weight& weight, Buffer& buffer
 void ParameterStore::initialise(uint64_t seed, double range) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!specs_[i].decays) {
-      weights_[i].value.fill_(1.0);
+      weights_[i].value.fill_(specs_[i].initial);
     } else if (specs_[i].pieces.empty()) {
       fill_normal(weights_[i].value, seed, specs_[i].name, range);
     } else {
@@ -86,6 +86,14 @@ at::Tensor ParameterStore::gradients(int32_t layer, Sharding sharding) {
 
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {
   product_out(gradient, a.t(), b, beta);
+}
+
+void accumulate_rows(const at::Tensor& gradient, double beta, const at::Tensor& a) {
+  at::Tensor out = gradient;
+  if (beta == 0)
+    at::sum_out(out, a, at::IntArrayRef{0});
+  else
+    out.add_(a.sum(0));
 }
 
 }  // namespace piper::nn

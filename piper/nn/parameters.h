@@ -41,7 +41,8 @@ struct WeightSpec {
   std::vector<int64_t> shape;
   Sharding sharding = Sharding::kReplicated;
   int32_t layer = -1;
-  bool decays = true;             // false: a norm; starts as ones
+  bool decays = true;  // false: a norm or a bias, which starts as `initial`
+  double initial = 1;
   std::vector<PieceSpec> pieces;  // empty: the parameter itself under its own name
 };
 
@@ -79,5 +80,7 @@ class ParameterStore {
 
 // gradient := beta * gradient + a^T b, for the weight's rows [first, first + a's columns) or all of it.
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b);
+// gradient := beta * gradient + the sum of a's rows.
+void accumulate_rows(const at::Tensor& gradient, double beta, const at::Tensor& a);
 
 }  // namespace piper::nn

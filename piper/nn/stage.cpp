@@ -40,14 +40,23 @@ class ModelStage final : public Stage {
   at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
                                Tape* tape) override {
     const NoAutograd guard;
-    AttentionBlock& block = at(layer).attention;
-    return nn::attention_forward(block, rope(block, sequence), x_TD, sequence, tape);
+    LayerBlocks& blocks = at(layer);
+    if (blocks.latent.output != nullptr)
+      return latent_attention_forward(
+          blocks.latent, rope(blocks.latent.shape.rope_head_dim, sequence), x_TD, sequence, tape);
+    return nn::attention_forward(blocks.attention, rope(blocks.attention.shape.head_dim, sequence),
+                                 x_TD, sequence, tape);
   }
   at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                 const at::Tensor&, int64_t sequence, Tape& tape) override {
     const NoAutograd guard;
-    AttentionBlock& block = at(layer).attention;
-    return nn::attention_backward(block, rope(block, sequence), gx1_TD, x_TD, sequence, tape);
+    LayerBlocks& blocks = at(layer);
+    if (blocks.latent.output != nullptr)
+      return latent_attention_backward(blocks.latent,
+                                       rope(blocks.latent.shape.rope_head_dim, sequence), gx1_TD,
+                                       x_TD, sequence, tape);
+    return nn::attention_backward(blocks.attention, rope(blocks.attention.shape.head_dim, sequence),
+                                  gx1_TD, x_TD, sequence, tape);
   }
 
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {
@@ -56,6 +65,16 @@ class ModelStage final : public Stage {
   }
   at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
                                 Tape& tape) override {
+    const NoAutograd guard;
+    return nn::dense_mlp_backward(at(layer).dense_mlp, gx_TD, x1_TD, tape);
+  }
+
+  at::Tensor shared_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {
+    const NoAutograd guard;
+    return nn::dense_mlp_forward(at(layer).dense_mlp, x1_TD, tape);
+  }
+  at::Tensor shared_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
+                             Tape& tape) override {
     const NoAutograd guard;
     return nn::dense_mlp_backward(at(layer).dense_mlp, gx_TD, x1_TD, tape);
   }
@@ -148,11 +167,10 @@ class ModelStage final : public Stage {
   }
 
   // Angles for positions 0 .. sequence - 1 (at least); one table for each head size, grown when longer text comes.
-  const RopeTable& rope(const AttentionBlock& block, int64_t sequence) {
-    RopeTable& table = rope_[block.shape.head_dim];
+  const RopeTable& rope(int64_t head_dim, int64_t sequence) {
+    RopeTable& table = rope_[head_dim];
     if (!table.cosine.defined() || table.cosine.size(0) < sequence)
-      table = make_rope_table(sequence, block.shape.head_dim, model_.rope.theta,
-                              model_.rope.partial_factor, options_.dtype, options_.device);
+      table = make_rope_table(sequence, head_dim, model_.rope, options_.dtype, options_.device);
     return table;
   }
 

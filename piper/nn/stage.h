@@ -106,6 +106,12 @@ class Stage {
                                    const at::Tensor& g_weights, const at::Tensor& gx_TD,
                                    const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
 
+  // Shared experts of a mixture layer: x1 -> x1 + shared(norm(x1)), the residual that merge adds to. Their backward takes
+  // and returns what the dense MLP's does; its result is the gate's gx_TD.
+  virtual at::Tensor shared_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
+  virtual at::Tensor shared_backward(int32_t layer, const at::Tensor& gx_TD,
+                                     const at::Tensor& x1_TD, Tape& tape) = 0;
+
   virtual at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD,
                                      const Routing& routing, Tape* tape) = 0;
   virtual at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,

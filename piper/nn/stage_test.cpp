@@ -122,16 +122,24 @@ TEST_CASE(
 TEST_CASE("what cannot be trained is refused by name, every reason once") {
   model::Model model = tiny_model("mixtral");
   CHECK(untrainable(model).empty());
-  model.rope.scaling = "yarn";
+  model.rope.scaling = "dynamic";
   for (model::Layer& layer : model.layers) {
-    layer.feed_forward.shared_ffn = 8;
+    layer.feed_forward.parallel_dense_ffn = 8;
     layer.attention.sinks = true;
   }
   CHECK(untrainable(model) ==
         std::vector<std::string>{
-            "tiny mixtral: rotary scaling 'yarn' is not trainable yet; allowed: none",
+            "tiny mixtral: rotary scaling 'dynamic' is not trainable yet; allowed: none, linear, "
+            "llama3, "
+            "yarn",
             "tiny mixtral: layer 0: attention sinks are not trainable yet",
-            "tiny mixtral: layer 0: shared experts are not trainable yet"});
+            "tiny mixtral: layer 0: a dense MLP beside the mixture is not trainable yet"});
+  CHECK_THROWS_WITH_AS(tiny_stage([] {
+                         model::Model unknown = tiny_model("mixtral");
+                         unknown.family = "granitemoe";
+                         return unknown;
+                       }()),
+                       doctest::Contains("family 'granitemoe' is not trainable yet"), InvalidInput);
   CHECK_THROWS_AS(tiny_stage(model), InvalidInput);
   model::Model windowed = tiny_model("mixtral");
   windowed.layers[1].attention.window = 8;

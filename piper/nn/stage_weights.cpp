@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/nn/stage_weights.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,50 @@ FeedForwardNames names_of(const model::Model& model, int32_t layer, bool mixture
   return {fmt::format("model.layers.{}.mlp", layer), "gate_proj", "up_proj", "down_proj"};
 }
 
+Weight* add_bias(ParameterStore& store, int32_t layer, std::string name, int64_t width,
+                 std::vector<PieceSpec> pieces = {}) {
+  return store.add({.name = std::move(name),
+                    .shape = {width},
+                    .layer = layer,
+                    .decays = false,
+                    .initial = 0,
+                    .pieces = std::move(pieces)});
+}
+
+double latent_scale(const model::Model& model, const model::LatentAttention& a) {
+  return rope_score_factor(model.rope) /
+         std::sqrt(static_cast<double>(a.nope_head_dim + a.rope_head_dim));
+}
+
+void declare_latent(const model::Model& model, int32_t layer, LatentAttentionBlock& block,
+                    ParameterStore& store) {
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  const model::LatentAttention& a = block.shape;
+  const int64_t query = block.num_heads * (a.nope_head_dim + a.rope_head_dim);
+  const auto matrix = [&](const char* name, int64_t rows, int64_t columns) {
+    return add_matrix(store, layer, prefix + name + ".weight", rows, columns);
+  };
+  if (a.query_rank > 0) {
+    block.q_a = matrix("q_a_proj", a.query_rank, model.hidden);
+    block.q_b = matrix("q_b_proj", query, a.query_rank);
+  } else {
+    block.q_b = matrix("q_proj", query, model.hidden);
+  }
+  block.kv_a = matrix("kv_a_proj_with_mqa", a.key_value_rank + a.rope_head_dim, model.hidden);
+  block.kv_b =
+      matrix("kv_b_proj", block.num_heads * (a.nope_head_dim + a.value_head_dim), a.key_value_rank);
+  block.output = matrix("o_proj", model.hidden, block.num_heads * a.value_head_dim);
+}
+
+void declare_latent_norms(int32_t layer, LatentAttentionBlock& block, ParameterStore& store) {
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  if (block.shape.query_rank > 0)
+    block.q_a_norm =
+        add_norm(store, layer, prefix + "q_a_layernorm.weight", block.shape.query_rank);
+  block.kv_a_norm =
+      add_norm(store, layer, prefix + "kv_a_layernorm.weight", block.shape.key_value_rank);
+}
+
 void declare_attention_matrices(const model::Model& model, int32_t layer, AttentionBlock& block,
                                 ParameterStore& store) {
   const model::Attention& a = block.shape;
@@ -44,6 +89,21 @@ void declare_attention_matrices(const model::Model& model, int32_t layer, Attent
                           {.name = prefix + "k_proj.weight", .first = q, .count = kv},
                           {.name = prefix + "v_proj.weight", .first = q + kv, .count = kv}});
   block.output = add_matrix(store, layer, prefix + "o_proj.weight", model.hidden, q);
+}
+
+// All three projections or none, and the output's.
+void declare_attention_biases(const model::Model& model, int32_t layer, AttentionBlock& block,
+                              ParameterStore& store) {
+  const model::Attention& a = block.shape;
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  const int64_t q = a.num_heads * a.head_dim, kv = a.num_kv_heads * a.head_dim;
+  if (a.query_bias)
+    block.qkv_bias = add_bias(store, layer, prefix + "qkv_proj.bias", q + 2 * kv,
+                              {{.name = prefix + "q_proj.bias", .first = 0, .count = q},
+                               {.name = prefix + "k_proj.bias", .first = q, .count = kv},
+                               {.name = prefix + "v_proj.bias", .first = q + kv, .count = kv}});
+  if (a.output_bias)
+    block.output_bias = add_bias(store, layer, prefix + "o_proj.bias", model.hidden);
 }
 
 void declare_qk_norms(int32_t layer, AttentionBlock& block, ParameterStore& store) {
@@ -57,14 +117,24 @@ void declare_qk_norms(int32_t layer, AttentionBlock& block, ParameterStore& stor
       add_norm(store, layer, prefix + "k_norm.weight", (full ? a.num_kv_heads : 1) * a.head_dim);
 }
 
-void declare_dense(const model::Model& model, int32_t layer, int64_t ffn, DenseMlpBlock& block,
-                   ParameterStore& store) {
-  const FeedForwardNames names = names_of(model, layer, false);
+void declare_dense(const model::Model& model, int32_t layer, int64_t ffn,
+                   const FeedForwardNames& names, DenseMlpBlock& block, ParameterStore& store) {
   block.gate_up =
       add_matrix(store, layer, names.prefix + ".gate_up_proj.weight", 2 * ffn, model.hidden,
                  {{.name = names.prefix + ".gate_proj.weight", .first = 0, .count = ffn},
                   {.name = names.prefix + ".up_proj.weight", .first = ffn, .count = ffn}});
   block.down = add_matrix(store, layer, names.prefix + ".down_proj.weight", model.hidden, ffn);
+}
+
+// Qwen's one shared expert has its name in the singular, and a gate.
+void declare_shared(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
+                    DenseMlpBlock& block, ParameterStore& store) {
+  FeedForwardNames names = names_of(model, layer, false);
+  const std::string mlp = names.prefix;
+  names.prefix += mixture.shared_gate ? ".shared_expert" : ".shared_experts";
+  declare_dense(model, layer, mixture.shared_ffn, names, block, store);
+  if (mixture.shared_gate)
+    block.gate = add_matrix(store, layer, mlp + ".shared_expert_gate.weight", 1, model.hidden);
 }
 
 void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
@@ -100,23 +170,48 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
   const model::Layer& shape = model.layers[static_cast<size_t>(layer)];
   const model::FeedForward& ffn = shape.feed_forward;
   const double epsilon = model.norm_epsilon;
-  blocks.attention = {.shape = shape.attention, .epsilon = epsilon};
+  const bool latent = shape.attention.kind == model::AttentionKind::kLatent;
+  if (latent)
+    blocks.latent = {.num_heads = shape.attention.num_heads,
+                     .shape = shape.attention.latent,
+                     .epsilon = epsilon,
+                     .scale = latent_scale(model, shape.attention.latent)};
+  else
+    blocks.attention = {.shape = shape.attention, .epsilon = epsilon};
   blocks.dense_mlp.epsilon = epsilon;
   blocks.gate = {.epsilon = epsilon, .top_k = ffn.top_k, .normalised = ffn.normalise_top_k};
-  declare_attention_matrices(model, layer, blocks.attention, store);
+  blocks.gate.sigmoid = ffn.score == model::Score::kSigmoid;
+  blocks.gate.scaling = ffn.routed_scaling;
+  blocks.gate.num_groups = ffn.num_groups;
+  blocks.gate.top_groups = ffn.top_groups;
+  if (latent)
+    declare_latent(model, layer, blocks.latent, store);
+  else
+    declare_attention_matrices(model, layer, blocks.attention, store);
   if (ffn.is_moe()) {
     blocks.gate.router =
         add_matrix(store, layer, names_of(model, layer, true).prefix + ".gate.weight",
                    ffn.num_experts, model.hidden);
     declare_experts(model, layer, ffn, share, blocks.experts, store);
+    if (ffn.shared_ffn > 0) declare_shared(model, layer, ffn, blocks.dense_mlp, store);
   } else {
-    declare_dense(model, layer, ffn.ffn, blocks.dense_mlp, store);
+    declare_dense(model, layer, ffn.ffn, names_of(model, layer, false), blocks.dense_mlp, store);
   }
   const std::string prefix = fmt::format("model.layers.{}.", layer);
-  blocks.attention.norm = add_norm(store, layer, prefix + "input_layernorm.weight", model.hidden);
+  blocks.attention.norm = blocks.latent.norm =
+      add_norm(store, layer, prefix + "input_layernorm.weight", model.hidden);
   blocks.gate.norm = blocks.dense_mlp.norm =
       add_norm(store, layer, prefix + "post_attention_layernorm.weight", model.hidden);
-  declare_qk_norms(layer, blocks.attention, store);
+  if (latent) {
+    declare_latent_norms(layer, blocks.latent, store);
+  } else {
+    declare_qk_norms(layer, blocks.attention, store);
+    declare_attention_biases(model, layer, blocks.attention, store);
+  }
+  if (ffn.is_moe() && ffn.selection_bias)
+    blocks.gate.bias = add_bias(
+        store, layer, names_of(model, layer, true).prefix + ".gate.e_score_correction_bias",
+        ffn.num_experts);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <piper/nn/experts.h>
 #include <piper/nn/gate.h>
 #include <piper/nn/head.h>
+#include <piper/nn/latent_attention.h>
 #include <piper/nn/parameters.h>
 
 #include <cstdint>
@@ -25,8 +26,9 @@ struct StageShare {
 };
 
 struct LayerBlocks {
-  AttentionBlock attention;
-  DenseMlpBlock dense_mlp;  // of a dense layer
+  AttentionBlock attention;  // one of the two attentions has weights
+  LatentAttentionBlock latent;
+  DenseMlpBlock dense_mlp;  // of a dense layer; a mixture layer's shared experts
   GateBlock gate;           // of a mixture layer
   ExpertsBlock experts;
 };

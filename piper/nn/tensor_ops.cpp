@@ -38,16 +38,6 @@ const int32_t* indices(const at::Tensor& t) {
 
 }  // namespace
 
-RopeTable make_rope_table(int64_t positions, int64_t head_dim, double theta, double partial_factor,
-                          at::ScalarType dtype, at::Device device) {
-  const auto rotated = static_cast<int64_t>(static_cast<double>(head_dim) * partial_factor) / 2 * 2;
-  const auto exponent = at::arange(0, rotated, 2, at::kDouble) / static_cast<double>(rotated);
-  const auto angle = at::outer(at::arange(positions, at::kDouble), at::pow(theta, -exponent));
-  const auto options = at::TensorOptions().dtype(dtype).device(device);
-  return {.cosine = angle.cos().to(options).contiguous(),
-          .sine = angle.sin().to(options).contiguous()};
-}
-
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   if (!on_cpu(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
   by_type(x, [&]<class T>(T) {
@@ -77,7 +67,7 @@ void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) 
   if (!on_cpu(x)) return any_device::rotate_(x, table, sequence, back);
   by_type(x, [&]<class T>(T) {
     kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<T>(), table.sine.data_ptr<T>(), sequence,
-                       table.cosine.size(1), back ? T(-1) : T(1));
+                       table.cosine.size(1), back ? T(-1) : T(1), table.interleaved);
   });
 }
 
@@ -168,7 +158,9 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
          .sequence = in.sequence,
          .num_experts = probabilities.size(1),
          .k = in.expert.size(1),
-         .normalised = in.normalised});
+         .normalised = in.normalised,
+         .sigmoid = in.sigmoid,
+         .scaling = static_cast<T>(in.scaling)});
   });
 }
 

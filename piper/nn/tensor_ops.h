@@ -6,20 +6,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <piper/nn/rope.h>
 
 #include <cstdint>
 #include <vector>
 
 namespace piper::nn {
-
-// Angles of the rotary embedding: [positions, half]; half * 2 elements of a head are rotated.
-struct RopeTable {
-  at::Tensor cosine, sine;
-};
-// angle(position, i) = position * theta^(-2 i / rotated), rotated = the even part of head_dim * partial_factor; computed
-// in fp64.
-RopeTable make_rope_table(int64_t positions, int64_t head_dim, double theta, double partial_factor,
-                          at::ScalarType dtype, at::Device device);
 
 // What the router's backward needs; `auxiliary` is undefined without an auxiliary loss.
 struct RouterGradients {
@@ -28,6 +20,8 @@ struct RouterGradients {
   at::Tensor auxiliary;           // [B, E]: gradient of every probability of that sequence
   int64_t sequence = 0;
   bool normalised = false;
+  bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
+  double scaling = 1;    // the weights are scaled by it
 };
 
 // Rows in dispatch order.
@@ -67,10 +61,15 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
 void softmax_(at::Tensor x);
 // The k largest of each row of [T, E]; the lower index first among equals. expert: int32 [T, k].
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
-// Sorts the T*K rows by expert, then token. Weights are the chosen probabilities, divided by their sum when normalised.
-DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
-                         int64_t sequence, bool normalised);
-// probabilities become the gradient of the logits.
+// Sorts the T*K rows by expert, then token. Weights are the chosen scores, divided by their sum when normalised, times
+// `scaling`.
+DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
+                         bool normalised, double scaling = 1);
+// The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's rank is the sum of its two
+// best scores (DeepSeek-V3) or its best (DeepSeek-V2).
+void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best);
+// scores become the gradient of the logits. With sigmoid scores the auxiliary gradient is that of scores divided by their
+// row's sum.
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 
 // Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale * dloss/dlogits.

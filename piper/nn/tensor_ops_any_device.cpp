@@ -42,7 +42,9 @@ void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) 
   const at::Tensor c = table.cosine.narrow(0, 0, sequence).repeat({repeats, 1}).unsqueeze(1);
   at::Tensor s = table.sine.narrow(0, 0, sequence).repeat({repeats, 1}).unsqueeze(1);
   if (back) s.neg_();
-  const at::Tensor low = x.narrow(-1, 0, half), high = x.narrow(-1, half, half);
+  const auto every_second = [&](int64_t first) { return x.slice(-1, first, 2 * half, 2); };
+  const at::Tensor low = table.interleaved ? every_second(0) : x.narrow(-1, 0, half);
+  const at::Tensor high = table.interleaved ? every_second(1) : x.narrow(-1, half, half);
   const at::Tensor turned_low = low * c - high * s, turned_high = high * c + low * s;
   low.copy_(turned_low);
   high.copy_(turned_high);
@@ -109,11 +111,21 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   if (in.normalised) {
     const at::Tensor w = in.weights.index_select(0, position).view(expert.sizes());
     const at::Tensor sum = probabilities.gather(1, expert).sum(1, true);
-    g_chosen = (g_chosen - (w * g_chosen).sum(1, true)) / sum;
+    g_chosen = (in.scaling * g_chosen - (w * g_chosen).sum(1, true)) / sum;
+  } else {
+    g_chosen = in.scaling * g_chosen;
   }
   at::Tensor g = at::zeros_like(probabilities);
   if (in.auxiliary.defined()) g.copy_(in.auxiliary.repeat_interleave(in.sequence, 0));
+  if (in.auxiliary.defined() && in.sigmoid) {
+    const at::Tensor total = probabilities.sum(1, true);
+    g = (g - (g * probabilities).sum(1, true) / total) / total;
+  }
   g.scatter_add_(1, expert, g_chosen);
+  if (in.sigmoid) {
+    probabilities.mul_((1 - probabilities) * g);
+    return;
+  }
   probabilities.mul_(g - (g * probabilities).sum(1, true));
 }
 

@@ -50,17 +50,20 @@ TEST_CASE(
     "the rotary embedding equals the composition, turns back, and leaves the rest of a head "
     "alone") {
   in_both_precisions([](at::ScalarType dtype, double tolerance) {
-    const at::Tensor x = wave({6, 3, 10}, 0, dtype), before = x.clone(), plain = x.clone();
-    const RopeTable table = make_rope_table(5, 10, 10000, 0.65, dtype, at::kCPU);  // 6 of 10
-    CHECK(table.cosine.size(1) == 3);
-    rotate_(x, table, 3, false);
-    any_device::rotate_(plain, table, 3, false);
-    CHECK(difference(x, plain) < tolerance);
-    CHECK(at::equal(x.narrow(2, 6, 4), before.narrow(2, 6, 4)));
-    CHECK(at::equal(x.select(0, 3), before.select(0, 3)));  // position 0 of the second sequence
-    CHECK(difference(x.select(0, 1), before.select(0, 1)) > 0.1);
-    rotate_(x, table, 3, true);
-    CHECK(difference(x, before) < tolerance);
+    for (const bool interleaved : {false, true}) {
+      const at::Tensor x = wave({6, 3, 10}, 0, dtype), before = x.clone(), plain = x.clone();
+      const RopeTable table = make_rope_table(
+          5, 10, {.partial_factor = 0.65, .interleaved = interleaved}, dtype, at::kCPU);  // 6 of 10
+      CHECK(table.cosine.size(1) == 3);
+      rotate_(x, table, 3, false);
+      any_device::rotate_(plain, table, 3, false);
+      CHECK(difference(x, plain) < tolerance);
+      CHECK(at::equal(x.narrow(2, 6, 4), before.narrow(2, 6, 4)));
+      CHECK(at::equal(x.select(0, 3), before.select(0, 3)));  // position 0 of the second sequence
+      CHECK(difference(x.select(0, 1), before.select(0, 1)) > 0.1);
+      rotate_(x, table, 3, true);
+      CHECK(difference(x, before) < tolerance);
+    }
   });
 }
 

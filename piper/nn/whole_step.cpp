@@ -13,7 +13,7 @@ using Tensors = std::vector<at::Tensor>;
 struct LayerState {
   Tensors x, x1, received, returned;
   std::vector<Routing> routing;
-  std::deque<Tape> attention, feed_forward, experts;
+  std::deque<Tape> attention, feed_forward, shared, experts;
   explicit LayerState(size_t ranks)
       : x(ranks),
         x1(ranks),
@@ -22,6 +22,7 @@ struct LayerState {
         routing(ranks),
         attention(ranks),
         feed_forward(ranks),
+        shared(ranks),
         experts(ranks) {}
 };
 
@@ -82,6 +83,9 @@ class Step {
     return [forth = sent(s)](size_t i, size_t j) { return forth(j, i); };
   }
 
+  bool has_shared(int32_t layer) const {
+    return model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared();
+  }
   bool is_moe(int32_t layer) const {
     return model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   }
@@ -105,7 +109,9 @@ class Step {
       x[r] = group_[r]->experts_forward(layer, s.received[r], s.routing[r], &s.experts[r]);
     s.returned = exchange_rows(x, came(s));
     for (size_t r = 0; r < ranks_; ++r)
-      x[r] = group_[r]->merge_forward(layer, s.returned[r], s.routing[r], s.x1[r]);
+      x[r] = group_[r]->merge_forward(
+          layer, s.returned[r], s.routing[r],
+          has_shared(layer) ? group_[r]->shared_forward(layer, s.x1[r], &s.shared[r]) : s.x1[r]);
   }
 
   void backward(int32_t layer, Tensors& g) {
@@ -128,6 +134,8 @@ class Step {
       weights[r] = merged.weights;
     }
     rows = exchange_rows(rows, sent(s));
+    for (size_t r = 0; r < ranks_ && has_shared(layer); ++r)
+      g[r] = group_[r]->shared_backward(layer, g[r], s.x1[r], s.shared[r]);
     for (size_t r = 0; r < ranks_; ++r)
       rows[r] =
           group_[r]->experts_backward(layer, rows[r], s.received[r], s.routing[r], s.experts[r]);
@@ -172,6 +180,34 @@ model::Model tiny_model(const std::string& family) {
     layer.attention.num_kv_heads = 4;
   }
   if (family == "llama") layer.feed_forward = {.ffn = 20};
+  if (family == "qwen2_moe") {
+    layer.attention.query_bias = layer.attention.key_bias = layer.attention.value_bias = true;
+    layer.feed_forward.shared_ffn = 14;
+    layer.feed_forward.shared_gate = true;
+  }
+  if (family.starts_with("deepseek")) {
+    const bool third = family == "deepseek_v3";
+    layer.attention.kind = model::AttentionKind::kLatent;
+    layer.attention.num_kv_heads = 4;
+    layer.attention.latent = {.query_rank = third ? 12 : 0,
+                              .key_value_rank = 8,
+                              .nope_head_dim = 6,
+                              .rope_head_dim = 4,
+                              .value_head_dim = third ? 10 : 7};
+    layer.attention.head_dim = 10;
+    layer.feed_forward.shared_ffn = 14;
+    layer.feed_forward.score = third ? model::Score::kSigmoid : model::Score::kSoftmax;
+    layer.feed_forward.selection_bias = layer.feed_forward.normalise_top_k = third;
+    layer.feed_forward.routed_scaling = 1.5;
+    layer.feed_forward.num_groups = 3;
+    layer.feed_forward.top_groups = 2;
+    m.rope = {.interleaved = true,
+              .scaling = "yarn",
+              .factor = 4,
+              .original_positions = 16,
+              .mscale = 1,
+              .mscale_all_dim = 1};
+  }
   m.layers = {layer, layer};
   return m;
 }

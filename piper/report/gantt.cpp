@@ -13,7 +13,8 @@ using graph::TaskKind;
 using schedule::SegmentKind;
 
 bool feeds_forward(SegmentKind kind) {
-  return kind == SegmentKind::kExperts || kind == SegmentKind::kDenseMlp;
+  return kind == SegmentKind::kExperts || kind == SegmentKind::kSharedExperts ||
+         kind == SegmentKind::kDenseMlp;
 }
 
 BarClass compute_class(Phase phase, bool experts) {

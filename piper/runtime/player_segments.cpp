@@ -90,6 +90,9 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kDenseMlp:
       return put(task, SlotKind::kHidden,
                  stage_.dense_mlp_forward(layer, tensor({SlotKind::kHidden}), new_tape(task)));
+    case SegmentKind::kSharedExperts:
+      return put(task, SlotKind::kHidden,
+                 stage_.shared_forward(layer, tensor({SlotKind::kHidden}), new_tape(task)));
     case SegmentKind::kGate: {
       auto routing = std::make_unique<nn::Routing>();
       put(task, SlotKind::kRows,
@@ -159,6 +162,10 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       return put(
           task, SlotKind::kHiddenGradient,
           stage_.dense_mlp_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
+    case SegmentKind::kSharedExperts:
+      return put(
+          task, SlotKind::kHiddenGradient,
+          stage_.shared_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
     case SegmentKind::kGate:
       return put(task, SlotKind::kHiddenGradient,
                  stage_.gate_backward(

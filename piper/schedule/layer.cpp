@@ -14,6 +14,10 @@ enum class Purpose {
   kRecompute,    // the same, but the layer's output is not wanted
 };
 
+bool has_shared_experts(const model::Model& model, int32_t layer) {
+  return model.layers[layer].feed_forward.has_shared();
+}
+
 class LayerForward {
  public:
   LayerForward(RankWriter& writer, int32_t layer, LayerSlots& slots, Purpose purpose)
@@ -49,6 +53,7 @@ class LayerForward {
     writer_.compute(
         gate, {.reads = {slots_.x1}, .writes = {rows, slots_.routing, slots_.feed_forward_tape}});
     slots_.expert_input = exchanges ? write_dispatch(gate, rows) : rows;
+    residual_ = has_shared_experts(writer_.step().model, layer_) ? write_shared() : slots_.x1;
 
     const SlotId expert_rows = writer_.slot(SlotKind::kExpertRows, experts);
     slots_.experts_tape = tape(experts);
@@ -70,6 +75,18 @@ class LayerForward {
     return received;
   }
 
+  // x1 goes with its last reader.
+  SlotId write_shared() {
+    const Segment shared{SegmentKind::kSharedExperts, layer_};
+    const SlotId output = writer_.slot(SlotKind::kHidden, shared);
+    slots_.shared_tape = tape(shared);
+    writer_.compute(shared,
+                    {.reads = {slots_.x1},
+                     .writes = {output, slots_.shared_tape},
+                     .frees = {unless_kept(slots_.x1), recomputes() ? output : SlotId::none()}});
+    return output;
+  }
+
   SlotId write_combine(const Segment& experts, SlotId expert_rows) {
     const SlotId returned = writer_.slot(SlotKind::kReturned, experts);
     writer_.exchange(
@@ -81,10 +98,11 @@ class LayerForward {
   SlotId write_merge() {
     const Segment merge{SegmentKind::kMerge, layer_};
     const SlotId output = writer_.slot(SlotKind::kHidden, merge);
-    writer_.compute(merge, {.reads = {slots_.merge_input, slots_.routing, slots_.x1},
+    const bool own = residual_ != slots_.x1;
+    writer_.compute(merge, {.reads = {slots_.merge_input, slots_.routing, residual_},
                             .writes = {output},
                             .frees = {unless_kept(slots_.merge_input), unless_kept(slots_.routing),
-                                      unless_kept(slots_.x1)}});
+                                      own ? residual_ : unless_kept(slots_.x1)}});
     return output;
   }
 
@@ -99,6 +117,7 @@ class LayerForward {
   int32_t layer_;
   LayerSlots& slots_;
   Purpose purpose_;
+  SlotId residual_ = SlotId::none();  // what merge adds to
 };
 
 SlotId write_dense_backward(RankWriter& writer, int32_t layer, const LayerSlots& slots, SlotId gx) {
@@ -126,6 +145,14 @@ SlotId write_mixture_backward(RankWriter& writer, int32_t layer, const LayerSlot
     writer.exchange(
         TaskKind::kAllToAll, experts,
         {.reads = {g_returned, slots.routing}, .writes = {g_expert_rows}, .frees = {g_returned}});
+  }
+  if (slots.shared_tape != SlotId::none()) {
+    const Segment shared{SegmentKind::kSharedExperts, layer};
+    const SlotId g_residual = writer.slot(SlotKind::kHiddenGradient, shared);
+    writer.compute(shared, {.reads = {gx, slots.x1, slots.shared_tape},
+                            .writes = {g_residual},
+                            .frees = {gx, slots.shared_tape}});
+    gx = g_residual;
   }
   const SlotId g_input =
       writer.slot(exchanges ? SlotKind::kReceivedGradient : SlotKind::kRowsGradient, experts);

@@ -12,6 +12,7 @@ struct LayerSlots {
   graph::SlotId x1 = graph::SlotId::none();  // between attention and feed-forward
   graph::SlotId attention_tape = graph::SlotId::none();
   graph::SlotId feed_forward_tape = graph::SlotId::none();  // of the gate or the dense MLP
+  graph::SlotId shared_tape = graph::SlotId::none();
   graph::SlotId routing = graph::SlotId::none();
   graph::SlotId expert_input =
       graph::SlotId::none();  // received rows; the gate's own rows when ep = 1

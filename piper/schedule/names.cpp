@@ -63,6 +63,8 @@ const char* name(SegmentKind kind) {
       return "dense mlp";
     case SegmentKind::kGate:
       return "gate";
+    case SegmentKind::kSharedExperts:
+      return "shared";
     case SegmentKind::kExperts:
       return "experts";
     case SegmentKind::kMerge:

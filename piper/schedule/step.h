@@ -29,13 +29,14 @@
 namespace piper::schedule {
 
 enum class SegmentKind : uint8_t {
-  kEmbedding,  // tokens -> x
-  kAttention,  // x -> x1 (norm, projections, attention, residual)
-  kDenseMlp,   // x1 -> x (norm, MLP, residual)
-  kGate,       // x1 -> rows, routing (norm, router, top-k, permutation)
-  kExperts,    // received rows -> rows
-  kMerge,      // returned rows, routing, x1 -> x (weighted sum, residual, any shared expert)
-  kHead,       // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
+  kEmbedding,      // tokens -> x
+  kAttention,      // x -> x1 (norm, projections, attention, residual)
+  kDenseMlp,       // x1 -> x (norm, MLP, residual)
+  kGate,           // x1 -> rows, routing (norm, router, top-k, permutation)
+  kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
+  kExperts,        // received rows -> rows
+  kMerge,          // returned rows, routing, x1 -> x (weighted sum, residual)
+  kHead,  // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
   // Phase::kUpdate:
   // all-reduce over the data group: the layer's attention, router, norms, dense MLP, shared expert
   // (layer -1: embedding, -2: head and final norm)
@@ -93,6 +94,8 @@ struct SlotMeaning {
 //   counts       F    routing                                      (they join the routing slot)
 //   dispatch     F    rows, routing                                received
 //                B    received gradient, routing                   rows gradient
+//   shared       F    x1                                           x1 + shared, tape
+//                B    gradient(x), x1, tape                        gradient(x1 + shared)
 //   experts      F    received [rows], routing                     expert rows, tape
 //                B    expert rows gradient [returned gradient],    received gradient
 //                     received [rows], routing, tape               [rows gradient]
@@ -106,7 +109,8 @@ struct SlotMeaning {
 //
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
 // combine, forward and backward alike. The embedding's and the head's layer is -1. Reductions and
-// update tasks read and write no slots. merge's backward leaves gradient(x) to the gate's backward,
+// update tasks read and write no slots. A layer with shared experts merges into (x1 + shared), and
+// its gate's backward reads gradient(x1 + shared). merge's backward leaves gradient(x) to the gate's backward,
 // which adds it as the residual's gradient. A slot is freed by its last reader; one that is sent to
 // another stage, by the send.
 //

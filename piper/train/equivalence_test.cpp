@@ -10,6 +10,7 @@
 
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 
 using namespace piper;
@@ -130,16 +131,62 @@ double largest_difference(const std::map<std::string, at::Tensor>& a,
   return largest;
 }
 
+// Latent attention with yarn, sigmoid scores with a bias in groups, shared experts; and Qwen2's gate and biases.
+model::Model deepseek_like() {
+  model::Model m = small_model();
+  m.name = "small-latent";
+  m.family = "deepseek_v3";
+  m.rope = {.interleaved = true,
+            .scaling = "yarn",
+            .factor = 4,
+            .original_positions = 16,
+            .mscale = 1,
+            .mscale_all_dim = 0.8};
+  for (model::Layer& layer : m.layers) {
+    layer.attention.kind = model::AttentionKind::kLatent;
+    layer.attention.qk_norm = model::QkNorm::kNone;
+    layer.attention.num_kv_heads = 4;
+    layer.attention.latent = {.query_rank = 12,
+                              .key_value_rank = 8,
+                              .nope_head_dim = 4,
+                              .rope_head_dim = 4,
+                              .value_head_dim = 6};
+    if (!layer.feed_forward.is_moe()) continue;
+    layer.feed_forward.score = model::Score::kSigmoid;
+    layer.feed_forward.selection_bias = true;
+    layer.feed_forward.num_groups = 2;
+    layer.feed_forward.top_groups = 1;
+    layer.feed_forward.routed_scaling = 1.5;
+    layer.feed_forward.shared_ffn = 10;
+  }
+  return m;
+}
+
+model::Model qwen2_like() {
+  model::Model m = small_model();
+  m.name = "small-gated";
+  m.family = "qwen2_moe";
+  for (model::Layer& layer : m.layers) {
+    layer.attention.qk_norm = model::QkNorm::kNone;
+    layer.attention.query_bias = layer.attention.key_bias = layer.attention.value_bias = true;
+    if (!layer.feed_forward.is_moe()) continue;
+    layer.feed_forward.shared_ffn = 10;
+    layer.feed_forward.shared_gate = true;
+  }
+  return m;
+}
+
 const strategy::Mesh kMeshes[] = {{1, 1, 2}, {1, 1, 8}, {1, 2, 2}, {1, 2, 4}, {1, 4, 4},
                                   {1, 4, 8}, {2, 1, 1}, {2, 1, 4}, {2, 2, 2}, {2, 2, 4},
                                   {2, 4, 4}, {4, 1, 1}, {4, 1, 2}, {4, 2, 2}};
 
-void check_all_meshes(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
+void check_meshes(std::span<const strategy::Mesh> meshes, const model::Model& model,
+                  const std::function<void(nn::Stage&)>& prepare) {
   const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone,
                                 strategy::Precision::kFp64);
   const Trained reference = run_training(model, one, kNumSteps, prepare);
   CHECK(reference.losses.back() < reference.losses.front() - 0.3);
-  for (const strategy::Mesh& mesh : kMeshes)
+  for (const strategy::Mesh& mesh : meshes)
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
       // Recomputation on every other combination.
       const auto recompute = (mesh.dp + (schedule == PipelineSchedule::kGPipe)) % 2
@@ -157,7 +204,23 @@ void check_all_meshes(const model::Model& model, const std::function<void(nn::St
     }
 }
 
+void check_all_meshes(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
+  check_meshes(kMeshes, model, prepare);
+}
+
 }  // namespace
+
+TEST_CASE("latent attention, shared experts and biased gates shard as the plain ones do") {
+  const strategy::Mesh meshes[] = {{1, 2, 2}, {1, 4, 4}, {2, 1, 2}, {2, 2, 4}, {4, 2, 2}};
+  // The bias that chooses is not zero in a trained model.
+  const auto bias = [](nn::Stage& stage) {
+    for (const nn::NamedPiece& piece : stage.named_pieces())
+      if (piece.name.find("e_score_correction_bias") != std::string::npos)
+        const_cast<at::Tensor&>(piece.value).copy_(at::tensor({0.2, -0.1, 0.05, 0.3}));
+  };
+  check_meshes(meshes, deepseek_like(), bias);
+  check_meshes(meshes, qwen2_like(), {});
+}
 
 TEST_CASE("sharded training equals unsharded training on every mesh and schedule, in fp64") {
   check_all_meshes(small_model(), {});

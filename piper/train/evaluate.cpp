@@ -29,6 +29,8 @@ at::Tensor forward_all(nn::Stage& stage, const model::Model& model, const at::Te
     nn::Routing routing;
     const at::Tensor rows = stage.gate_forward(layer, x1_TD, sequence, routing, nullptr);
     const at::Tensor out = stage.experts_forward(layer, rows, routing, nullptr);
+    if (model.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
+      x1_TD = stage.shared_forward(layer, x1_TD, nullptr);
     x_TD = stage.merge_forward(layer, out, routing, x1_TD);
   }
   return x_TD;

@@ -39,7 +39,25 @@ class Writer {
     tensors_.push_back({std::move(name), std::move(shape)});
   }
 
+  void add_latent(const std::string& prefix, const model::Attention& a) {
+    const model::LatentAttention& l = a.latent;
+    const int64_t query = a.num_heads * (l.nope_head_dim + l.rope_head_dim);
+    if (l.query_rank > 0) {
+      add(prefix + "q_a_proj.weight", {l.query_rank, model_.hidden});
+      add(prefix + "q_a_layernorm.weight", {l.query_rank});
+      add(prefix + "q_b_proj.weight", {query, l.query_rank});
+    } else {
+      add(prefix + "q_proj.weight", {query, model_.hidden});
+    }
+    add(prefix + "kv_a_proj_with_mqa.weight", {l.key_value_rank + l.rope_head_dim, model_.hidden});
+    add(prefix + "kv_a_layernorm.weight", {l.key_value_rank});
+    add(prefix + "kv_b_proj.weight",
+        {a.num_heads * (l.nope_head_dim + l.value_head_dim), l.key_value_rank});
+    add(prefix + "o_proj.weight", {model_.hidden, a.num_heads * l.value_head_dim});
+  }
+
   void add_attention(const std::string& prefix, const model::Attention& a) {
+    if (a.kind == model::AttentionKind::kLatent) return add_latent(prefix, a);
     const int64_t queries = a.num_heads * a.head_dim, keys = a.num_kv_heads * a.head_dim,
                   hidden = model_.hidden;
     const auto projection = [&](const char* name, int64_t rows, int64_t columns, bool bias) {
@@ -57,10 +75,21 @@ class Writer {
     }
   }
 
+  void add_shared(const std::string& prefix, const model::FeedForward& f) {
+    const std::string shared = prefix + (f.shared_gate ? "shared_expert." : "shared_experts.");
+    add(shared + "gate_proj.weight", {f.shared_ffn, model_.hidden});
+    add(shared + "up_proj.weight", {f.shared_ffn, model_.hidden});
+    add(shared + "down_proj.weight", {model_.hidden, f.shared_ffn});
+    if (f.shared_gate) add(prefix + "shared_expert_gate.weight", {1, model_.hidden});
+  }
+
   void add_feed_forward(const std::string& layer, const model::FeedForward& f) {
     const bool mixtral = model_.family == "mixtral";
     const std::string prefix = layer + (mixtral && f.is_moe() ? "block_sparse_moe." : "mlp.");
     if (f.is_moe()) add(prefix + "gate.weight", {f.num_experts, model_.hidden});
+    if (f.is_moe() && f.selection_bias)
+      add(prefix + "gate.e_score_correction_bias", {f.num_experts});
+    if (f.is_moe() && f.shared_ffn > 0) add_shared(prefix, f);
     for (int64_t expert = 0; expert < (f.is_moe() ? f.num_experts : 1); ++expert)
       for (const ExpertMatrix& matrix : kExpertMatrices) {
         const std::string inner = f.is_moe() ? fmt::format("experts.{}.", expert) : "";

@@ -1,0 +1,175 @@
+#include <piper/nn/causal_attention.h>
+#include <piper/nn/latent_attention.h>
+#include <piper/nn/product.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <utility>
+
+namespace piper::nn {
+namespace {
+
+// transformers leaves the norms of the latents at this, whatever the model's is.
+constexpr double kLatentEpsilon = 1e-6;
+
+// The widths of a head.
+struct Widths {
+  int64_t heads, nope, rope, value, query;
+  explicit Widths(const LatentAttentionBlock& block)
+      : heads(block.num_heads),
+        nope(block.shape.nope_head_dim),
+        rope(block.shape.rope_head_dim),
+        value(block.shape.value_head_dim),
+        query(nope + rope) {}
+};
+
+// [T, heads * width] -> [T, heads, width], a view.
+at::Tensor by_head(const at::Tensor& x, int64_t width) { return x.unflatten(1, {-1, width}); }
+
+// [T, heads, width] -> [B, heads, S, width], a view.
+at::Tensor by_sequence(const at::Tensor& x, int64_t sequence) {
+  return x.unflatten(0, {-1, sequence}).transpose(1, 2);
+}
+
+// What the attention kernel reads, heads by tokens: keys, and values as wide as the keys.
+struct Expanded {
+  at::Tensor key, value;  // [T, H, nope + rope]
+};
+
+at::Tensor padded(const at::Tensor& x_THv, const Widths& w) {
+  if (w.value == w.query) return x_THv;
+  at::Tensor wide = at::empty({x_THv.size(0), w.heads, w.query}, x_THv.options());
+  wide.narrow(2, 0, w.value).copy_(x_THv);
+  wide.narrow(2, w.value, w.query - w.value).zero_();
+  return wide;
+}
+
+Expanded expand(const LatentAttentionBlock& block, const at::Tensor& kv_a, const at::Tensor& kv) {
+  const Widths w(block);
+  const at::Tensor heads = by_head(kv, w.nope + w.value);
+  const at::Tensor key = at::empty({kv.size(0), w.heads, w.query}, kv.options());
+  key.narrow(2, 0, w.nope).copy_(heads.narrow(2, 0, w.nope));
+  key.narrow(2, w.nope, w.rope)
+      .copy_(kv_a.narrow(1, block.shape.key_value_rank, w.rope).unsqueeze(1));
+  return {key, padded(heads.narrow(2, w.nope, w.value), w)};
+}
+
+at::Tensor normalised_latent(const LatentAttentionBlock& block, const at::Tensor& kv_a) {
+  const int64_t rank = block.shape.key_value_rank;
+  const at::Tensor latent = at::empty({kv_a.size(0), rank}, kv_a.options());
+  rms_norm_out(latent, kv_a.narrow(1, 0, rank), block.kv_a_norm->value, kLatentEpsilon);
+  return latent;
+}
+
+// The two projections of norm(x), before their norms; q_a is q itself without a low-rank factor.
+std::pair<at::Tensor, at::Tensor> project(const LatentAttentionBlock& block,
+                                          const at::Tensor& x_TD) {
+  const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+  const Weight* q = block.q_a != nullptr ? block.q_a : block.q_b;
+  return {product(xn_TD, q->value.t()), product(xn_TD, block.kv_a->value.t())};
+}
+
+// From the gradients of the projections to that of norm(x), and of the first weights.
+at::Tensor project_back(LatentAttentionBlock& block, const at::Tensor& gq, const at::Tensor& g_kv_a,
+                        const at::Tensor& x_TD) {
+  Weight* q = block.q_a != nullptr ? block.q_a : block.q_b;
+  {
+    const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+    accumulate(q->gradient, q->beta(), gq, xn_TD);
+    accumulate(block.kv_a->gradient, block.kv_a->beta(), g_kv_a, xn_TD);
+  }
+  at::Tensor gxn_TD = product(gq, q->value);
+  product_out(gxn_TD, g_kv_a, block.kv_a->value, 1);
+  return gxn_TD;
+}
+
+// The gradient of W_qa xn from that of q; q's own without a low-rank factor.
+at::Tensor query_back(LatentAttentionBlock& block, const at::Tensor& gq, const at::Tensor& q_a) {
+  if (block.q_a == nullptr) return gq;
+  accumulate(block.q_b->gradient, block.q_b->beta(), gq,
+             rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon));
+  at::Tensor g = product(gq, block.q_b->value);
+  rms_norm_backward_(g, q_a, block.q_a_norm->value, kLatentEpsilon, block.q_a_norm->gradient,
+                     block.q_a_norm->beta());
+  return g;
+}
+
+// The gradient of kv_a from those of keys and values.
+at::Tensor latent_back(LatentAttentionBlock& block, const RopeTable& rope, const at::Tensor& g_key,
+                       const at::Tensor& g_value, const at::Tensor& kv_a, int64_t sequence) {
+  const Widths w(block);
+  const int64_t rank = block.shape.key_value_rank;
+  const at::Tensor g_kv_a = at::empty_like(kv_a);
+  const at::Tensor turned = g_kv_a.narrow(1, rank, w.rope);
+  turned.copy_(g_key.narrow(2, w.nope, w.rope).sum(1));
+  rotate_(turned.unsqueeze(1), rope, sequence, true);
+  const at::Tensor g_kv = at::empty({kv_a.size(0), w.heads, w.nope + w.value}, kv_a.options());
+  g_kv.narrow(2, 0, w.nope).copy_(g_key.narrow(2, 0, w.nope));
+  g_kv.narrow(2, w.nope, w.value).copy_(g_value.narrow(2, 0, w.value));
+  const at::Tensor g_flat = g_kv.flatten(1);
+  accumulate(block.kv_b->gradient, block.kv_b->beta(), g_flat, normalised_latent(block, kv_a));
+  const at::Tensor g_latent = g_kv_a.narrow(1, 0, rank);
+  product_out(g_latent, g_flat, block.kv_b->value);
+  rms_norm_backward_(g_latent, kv_a.narrow(1, 0, rank), block.kv_a_norm->value, kLatentEpsilon,
+                     block.kv_a_norm->gradient, block.kv_a_norm->beta());
+  return g_kv_a;
+}
+
+}  // namespace
+
+at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable& rope,
+                                    const at::Tensor& x_TD, int64_t sequence, Tape* tape) {
+  const Widths w(block);
+  auto [q_a, kv_a] = project(block, x_TD);
+  at::Tensor q = q_a;
+  if (block.q_a != nullptr)
+    q = product(rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon), block.q_b->value.t());
+  else
+    q_a.reset();
+  rotate_(by_head(q, w.query).narrow(2, w.nope, w.rope), rope, sequence, false);
+  rotate_(kv_a.narrow(1, block.shape.key_value_rank, w.rope).unsqueeze(1), rope, sequence, false);
+  const at::Tensor kv = product(normalised_latent(block, kv_a), block.kv_b->value.t());
+  CausalAttention done;
+  {
+    const Expanded x = expand(block, kv_a, kv);
+    done =
+        causal_attention(by_sequence(by_head(q, w.query), sequence), by_sequence(x.key, sequence),
+                         by_sequence(x.value, sequence), block.scale);
+  }
+  at::Tensor out = done.out_BSHd.flatten(0, 1);  // [T, H, query]
+  done.out_BSHd.reset();
+  out = out.narrow(2, 0, w.value).contiguous().flatten(1);
+  if (tape != nullptr) tape->saved = {q_a, kv_a, q, kv, out, done.log_sum_exp};
+  return add_product(x_TD, out, block.output->value.t());
+}
+
+at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTable& rope,
+                                     const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                                     int64_t sequence, Tape& tape) {
+  const Widths w(block);
+  const at::Tensor q_a = tape.saved.at(0), kv_a = tape.saved.at(1), q = tape.saved.at(2),
+                   kv = tape.saved.at(3), out = tape.saved.at(4), log_sum_exp = tape.saved.at(5);
+  tape.saved.clear();
+  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
+  CausalAttentionGradients g;
+  {
+    const at::Tensor g_out = padded(by_head(product(gx1_TD, block.output->value), w.value), w);
+    const Expanded x = expand(block, kv_a, kv);
+    const at::Tensor wide = padded(by_head(out, w.value), w);
+    g = causal_attention_backward(by_sequence(g_out, sequence),
+                                  by_sequence(by_head(q, w.query), sequence),
+                                  by_sequence(x.key, sequence), by_sequence(x.value, sequence),
+                                  {wide.unflatten(0, {-1, sequence}), log_sum_exp}, block.scale);
+  }
+  const at::Tensor gq = g.q_BSHd.flatten(0, 1);
+  rotate_(gq.narrow(2, w.nope, w.rope), rope, sequence, true);
+  const at::Tensor g_kv_a =
+      latent_back(block, rope, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, sequence);
+  g.k_BSHd.reset();
+  g.v_BSHd.reset();
+  at::Tensor gx_TD = project_back(block, query_back(block, gq.flatten(1), q_a), g_kv_a, x_TD);
+  rms_norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                     block.norm->beta(), gx1_TD);
+  return gx_TD;
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,43 @@
+// Multi-head latent attention (DeepSeek-V2, section 2.1; eq. 9-19 of its appendix C):
+//
+//   q  = W_qb norm(W_qa xn), or W_q xn without a low-rank factor;   a head of q: [nope | rope]
+//   kv = W_kva xn: [latent | key rope];  [key nope | value] a head = W_kvb norm(latent)
+//   x1 = x + W_o attention([q nope | rope(q rope)], [key nope | rope(key rope), the same for all heads], value)
+//
+// Values narrower than queries are padded with zeros for the attention kernel, which wants one width.
+// Saved for the backward: W_qa xn [T, rq], kv [T, rk + rope] (its rope part turned), q [T, H (nope + rope)] (turned),
+// W_kvb's output [T, H (nope + value)], the attention's output [T, H value], its log-sum-exp [B, H, S]. Keys and padded
+// values are put together again in the backward.
+#pragma once
+
+#include <piper/model/model.h>
+#include <piper/nn/parameters.h>
+#include <piper/nn/rope.h>
+#include <piper/nn/stage.h>
+
+namespace piper::nn {
+
+struct LatentAttentionBlock {
+  int64_t num_heads = 0;
+  model::LatentAttention shape;
+  double epsilon = 1e-6;
+  double scale = 0;             // of the scores
+  Weight* norm = nullptr;       // [D]
+  Weight* q_a = nullptr;        // [rq, D]; null without a low-rank factor
+  Weight* q_a_norm = nullptr;   // [rq]
+  Weight* q_b = nullptr;        // [H (nope + rope), rq], or of D without the factor
+  Weight* kv_a = nullptr;       // [rk + rope, D]
+  Weight* kv_a_norm = nullptr;  // [rk]
+  Weight* kv_b = nullptr;       // [H (nope + value), rk]
+  Weight* output = nullptr;     // [D, H value]
+};
+
+// x: [B * sequence, D]. `tape` null: keeps nothing.
+at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable& rope,
+                                    const at::Tensor& x_TD, int64_t sequence, Tape* tape);
+// Consumes the tape.
+at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTable& rope,
+                                     const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                                     int64_t sequence, Tape& tape);
+
+}  // namespace piper::nn
