@@ -116,7 +116,7 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
           .forward_transient = e * std::max(act, gate),
           .backward_transient =
               e * std::max<int64_t>(
-                      0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + 2 * gate) - x)};
+                      0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + gate) - x)};
 }
 
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
