@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 try:
     import torch
-    from transformers import AutoModelForCausalLM, MixtralConfig, OlmoeConfig, Qwen3MoeConfig
+    from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, MixtralConfig, OlmoeConfig,
+                              Qwen2MoeConfig, Qwen3MoeConfig)
 except ImportError as error:
     print(f"hf_folder: skipped: {error}")
     sys.exit(77)
@@ -22,10 +25,17 @@ except ImportError as error:
 PIPER = os.environ.get("PIPER", "build/release/piper")
 SHAPE = dict(vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
              num_key_value_heads=2, num_experts_per_tok=2, max_position_embeddings=128, tie_word_embeddings=False)
+LATENT = {**SHAPE, "num_key_value_heads": 4, "n_routed_experts": 4, "moe_intermediate_size": 24, "kv_lora_rank": 16,
+          "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "first_k_dense_replace": 1}
 CONFIGS = {
     "mixtral": MixtralConfig(**SHAPE, num_local_experts=4),
     "qwen3_moe": Qwen3MoeConfig(**SHAPE, num_experts=4, moe_intermediate_size=24, head_dim=16, norm_topk_prob=True),
     "olmoe": OlmoeConfig(**SHAPE, num_experts=4),
+    "qwen2_moe": Qwen2MoeConfig(**SHAPE, num_experts=4, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                mlp_only_layers=[1]),
+    "deepseek_v2": DeepseekV2Config(**LATENT, q_lora_rank=None, v_head_dim=12, topk_method="greedy", n_shared_experts=2),
+    "deepseek_v3": DeepseekV3Config(**LATENT, q_lora_rank=24, v_head_dim=16, n_group=2, topk_group=1, n_shared_experts=1,
+                                    routed_scaling_factor=2.5),
 }
 SEQUENCE = 32
 
@@ -50,6 +60,12 @@ def loss_of(model, text):
 def check(name, config, folder):
     torch.manual_seed(0)
     original = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for key, parameter in original.named_parameters():
+        if "bias" in key:  # zeros would move even by the smallest update
+            parameter.data.copy_(0.05 * torch.randn_like(parameter))
+    for key, buffer in original.named_buffers():
+        if "e_score_correction_bias" in key:
+            buffer.copy_(0.05 * torch.randn_like(buffer))
     original.save_pretrained(folder / "in")
     text = folder / "text.txt"
     text.write_bytes(b"To be, or not to be, that is the question: " * 20)
@@ -64,7 +80,7 @@ def check(name, config, folder):
     before = compare(original, folder / "in")
     common = ["--model", folder / "in", "--weights", folder / "in", "--cluster", "rtx4090x8", "--precision", "fp32", "--pp", 2, "--ep", 2,
               "--dp", 2, "--sequence", SEQUENCE, "--global-batch", 4, "--data", text, "--export", "--json"]
-    piper("train", *common, "--steps", 1, "--learning-rate", 1e-38, "--run", folder / "still")
+    piper("train", *common, "--steps", 1, "--learning-rate", 1e-38, "--bias-update", 0, "--run", folder / "still")
     same = AutoModelForCausalLM.from_pretrained(folder / "still/weights", dtype=torch.float32).eval()
     for key, value in original.state_dict().items():
         assert torch.equal(value, same.state_dict()[key]), f"{name}: {key} changed on its way"

@@ -29,7 +29,7 @@ struct Flags {
   std::string data, run_folder = "runs/latest", weights;
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
   uint64_t seed = 0;
-  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
+  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, bias_update = 1e-3,
          timeout_seconds = 120;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
@@ -118,6 +118,7 @@ train::RunRequest request_of(const Flags& flags) {
   request.options.seed = flags.seed;
   request.options.adamw.weight_decay = flags.weight_decay;
   request.options.clip_norm = flags.clip_norm;
+  request.options.bias_update = flags.bias_update;
   request.options.timeout_seconds = flags.timeout_seconds;
   request.options.learning_rate = {
       .peak = flags.learning_rate,
@@ -207,6 +208,11 @@ Run add_train(CLI::App& command) {
   command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command.add_option("--weight-decay", flags->weight_decay)
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      .add_option("--bias-update", flags->bias_update,
+                  "step of the bias that balances experts (models that have one); 0 = fixed")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")

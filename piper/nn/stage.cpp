@@ -157,6 +157,11 @@ class ModelStage final : public Stage {
     store_.settle();
     return share_.first_stage ? blocks_.embedding->gradient : blocks_.head.table->gradient;
   }
+  at::Tensor selection_bias(int32_t layer) override {
+    const auto found = blocks_.layers.find(layer);
+    if (found == blocks_.layers.end() || found->second.gate.bias == nullptr) return {};
+    return found->second.gate.bias->value;
+  }
   StageStatistics take_statistics() override { return std::exchange(statistics_, {}); }
 
  private:

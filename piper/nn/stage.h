@@ -149,6 +149,9 @@ class Stage {
   // shapes), which the graph sums. Undefined elsewhere.
   virtual at::Tensor tied_embedding_gradient() = 0;
   virtual StageStatistics take_statistics() = 0;
+  // The bias that only chooses experts, [E], to be moved from outside (it has no gradient); undefined where the layer is
+  // elsewhere or has none.
+  virtual at::Tensor selection_bias(int32_t layer) = 0;
 };
 
 // Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first stage, final norm and

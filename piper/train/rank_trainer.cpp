@@ -114,6 +114,19 @@ void RankTrainer::apply(std::span<const double> statistics) {
       !std::isfinite(statistics[kSquaredNorm]) || !std::isfinite(statistics[kLossSum]);
   if (outcome_.skipped) return;
   optimizer_->step(outcome_.learning_rate, clip_scale(outcome_.grad_norm, run_.options.clip_norm));
+  if (run_.options.bias_update > 0) balance();
+}
+
+// Every replica moves its copy by the same counts.
+void RankTrainer::balance() {
+  for (const auto& [layer, counts] : outcome_.expert_counts) {
+    const at::Tensor bias = stage_->selection_bias(layer);
+    if (!bias.defined()) continue;
+    const at::Tensor rows = at::tensor(at::ArrayRef<int64_t>(counts)).to(at::kDouble);
+    const at::Tensor fewer = (rows.mean() - rows).sign();
+    at::Tensor moved = bias;
+    moved.add_(fewer.to(bias.options()), run_.options.bias_update);
+  }
 }
 
 }  // namespace piper::train

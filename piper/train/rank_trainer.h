@@ -21,6 +21,10 @@ struct TrainOptions {
   LearningRateSchedule learning_rate;
   double clip_norm = 1.0;  // of the whole mesh's gradient; 0 = no clipping
   double timeout_seconds = 120;
+  // Models with a selection bias balance their experts by it, without an auxiliary loss (Wang et al. 2024; DeepSeek-V3,
+  // section 2.1.2): after a step the bias of an expert with fewer rows than the mean grows by this, with more it shrinks. By
+  // the counts of the global batch; 0 = the bias stays.
+  double bias_update = 1e-3;
 };
 
 // The micro-batch of (step, dp index, micro-batch); called from every rank's thread.
@@ -66,6 +70,7 @@ class RankTrainer {
   std::vector<runtime::MicroBatch> fetch(int64_t number) const;
   void local_statistics(std::span<double> statistics);
   void apply(std::span<const double> statistics);
+  void balance();
 
   const RunShared& run_;
   Rank rank_;
