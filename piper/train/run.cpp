@@ -10,8 +10,10 @@
 #include <piper/train/hf_weights.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
+#include <piper/train/tensorboard.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <optional>
 
@@ -64,6 +66,7 @@ class Run {
   void load(RankTrainer& trainer);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                    double seconds);
+  void write_events(const StepMetrics& metrics);
   void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
             int64_t number);
   void export_weights(RankTrainer& trainer);
@@ -81,6 +84,7 @@ class Run {
   std::optional<FoundCheckpoint> resumed_;
   int64_t first_step_ = 1;
   std::optional<MetricsWriter> metrics_writer_;
+  std::optional<EventWriter> events_;
   std::vector<StepMetrics> metrics_;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;
 
@@ -145,6 +149,7 @@ void Run::open_folder() {
     check_weights(*weights_, request_.model);
   }
   metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
+  events_.emplace(request_.folder / "tensorboard", first_step_);
   write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
 }
 
@@ -204,6 +209,7 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.load_imbalance = outcome.load_imbalance;
   metrics.skipped = outcome.skipped;
   metrics_writer_->write(metrics);
+  write_events(metrics);
   metrics_.push_back(metrics);
   recorder_.record(number, seconds, outcome.expert_counts);
   if (request_.on_step) request_.on_step(metrics);
@@ -213,6 +219,22 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
     transport.fail(what);
     throw InvalidInput(what + "; lower --learning-rate");
   }
+}
+
+// For TensorBoard: the metrics, and each mixture layer's load imbalance.
+void Run::write_events(const StepMetrics& m) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  events_->write(m.step, now,
+                 {{"train/loss", m.loss},
+                  {"train/auxiliary_loss", m.auxiliary_loss},
+                  {"train/grad_norm", m.grad_norm},
+                  {"train/learning_rate", m.learning_rate},
+                  {"speed/step_seconds", m.step_seconds},
+                  {"speed/tokens_per_second", m.tokens_per_second},
+                  {"speed/mfu", m.mfu},
+                  {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
+                  {"experts/load_imbalance", m.load_imbalance}});
 }
 
 void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,

@@ -3,6 +3,7 @@
 //
 //   RUN/strategy.json       the strategy, as planned
 //   RUN/metrics.jsonl       a line a step
+//   RUN/tensorboard/        the same for TensorBoard
 //   RUN/predicted_trace.json, measured_trace.json    one step each, Chrome traces
 //   RUN/comparison.json     predicted beside measured
 //   RUN/expert_load.json    rows of every expert
