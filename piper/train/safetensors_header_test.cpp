@@ -193,6 +193,20 @@ TEST_CASE("an impossible length of the header is refused before anything is read
     CHECK_THROWS_AS(parse_header_length(pickle, 1000, "f"), SafetensorsError);
 }
 
+TEST_CASE("every length of a header is read, those that look like a pickle's first bytes, too") {
+  const auto bytes_of = [](uint64_t length) {
+    std::string bytes(8, '\0');
+    std::memcpy(bytes.data(), &length, sizeof length);
+    return bytes;
+  };
+  REQUIRE(bytes_of(640).starts_with("\x80\x02"));
+  REQUIRE(bytes_of(0x04034b50).starts_with("PK\x03\x04"));
+  for (int64_t length = 8; length < 200'000; length += 8)
+    REQUIRE(parse_header_length(bytes_of(static_cast<uint64_t>(length)), length + 8, "f") ==
+            length);
+  CHECK(parse_header_length(bytes_of(0x04034b50), 100'000'000, "f") == 0x04034b50);
+}
+
 TEST_CASE(
     "hostile headers cost little time and memory: deep nesting, a million tensors, a million "
     "keys") {
