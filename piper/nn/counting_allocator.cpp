@@ -86,6 +86,8 @@ AllocatingRank::AllocatingRank(Rank rank) : before_(current_rank) {
   current_rank = rank.value;
 }
 
+AllocatingRank::AllocatingRank() : before_(current_rank) { current_rank = kMaxCountedRanks; }
+
 AllocatingRank::~AllocatingRank() { current_rank = before_; }
 
 int64_t live_bytes(Rank rank) { return counter_of(rank).live.load(std::memory_order_relaxed); }

@@ -23,6 +23,7 @@ void install_counting_allocator();
 class AllocatingRank {
  public:
   explicit AllocatingRank(Rank rank);  // 0 <= rank < kMaxCountedRanks
+  AllocatingRank();                    // to nobody
   ~AllocatingRank();
   AllocatingRank(const AllocatingRank&) = delete;
   AllocatingRank& operator=(const AllocatingRank&) = delete;

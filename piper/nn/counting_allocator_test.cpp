@@ -24,6 +24,9 @@ TEST_CASE("bytes are counted exactly and given back to the rank that took them")
     CHECK(live_bytes(a) == 112);
     CHECK(live_bytes(b) == 0);
     CHECK(peak_bytes(b) == 40);
+    const AllocatingRank nobody;
+    const at::Tensor uncounted = at::empty({1000}, at::kByte);
+    CHECK(live_bytes(a) == 112);
   }
   CHECK(live_bytes(a) == 12);
   CHECK(peak_bytes(a) == 112);

@@ -50,9 +50,10 @@ void ParameterStore::bind(const WeightSpec& spec, Weight& weight, Buffer& buffer
                          .sharding = spec.sharding,
                          .layer = spec.layer,
                          .decays = spec.decays});
-  if (spec.pieces.empty()) pieces_.push_back({spec.name, weight.value, weight.gradient});
+  const size_t index = parameters_.size() - 1;
+  if (spec.pieces.empty()) pieces_.push_back({spec.name, weight.value, weight.gradient, index});
   for (const PieceSpec& piece : spec.pieces)
-    pieces_.push_back({piece.name, part(weight.value, piece), part(weight.gradient, piece)});
+    pieces_.push_back({piece.name, part(weight.value, piece), part(weight.gradient, piece), index});
 }
 
 void ParameterStore::initialise(uint64_t seed, double range) {

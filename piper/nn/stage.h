@@ -41,8 +41,9 @@ struct Parameter {
 // A view of a parameter under its Hugging Face name: fused or stacked storage is exported and imported piecewise.
 struct NamedPiece {
   std::string name;
-  at::Tensor value;     // a view
-  at::Tensor gradient;  // a view
+  at::Tensor value;      // a contiguous view
+  at::Tensor gradient;   // a contiguous view
+  size_t parameter = 0;  // index in parameters() of what it is a part of
 };
 
 struct Tape {
