@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <set>
 
 namespace piper::train {
 namespace {
@@ -19,13 +18,6 @@ namespace fs = std::filesystem;
 // Room for the header of a shard beside its values.
 constexpr int64_t kBytesPerHeaderEntry = 256;
 
-int64_t bytes_of(const std::vector<NamedTensor>& tensors) {
-  int64_t bytes = 0;
-  for (const NamedTensor& tensor : tensors)
-    bytes += static_cast<int64_t>(tensor.value.nbytes()) + kBytesPerHeaderEntry;
-  return bytes;
-}
-
 fs::path temporary_name(const fs::path& folder, int64_t step) {
   static std::atomic<int> count{0};
   return folder / fmt::format("{}.tmp-{}-{}", checkpoint_name(step), ::getpid(), count++);
@@ -33,18 +25,20 @@ fs::path temporary_name(const fs::path& folder, int64_t step) {
 
 }  // namespace
 
-std::vector<NamedTensor> checkpoint_tensors(const std::vector<nn::Parameter>& parameters,
-                                            const AdamW& optimizer) {
-  std::vector<NamedTensor> tensors = optimizer.state();
-  for (const nn::Parameter& parameter : parameters)
-    tensors.push_back({"parameter/" + parameter.name, parameter.value});
-  return tensors;
+int64_t shard_bytes(const std::vector<NamedTensor>& tensors) {
+  int64_t bytes = kBytesPerHeaderEntry;
+  for (const NamedTensor& tensor : tensors)
+    bytes +=
+        static_cast<int64_t>(tensor.value.nbytes() + tensor.name.size()) + kBytesPerHeaderEntry;
+  return bytes;
 }
 
-CheckpointSave::CheckpointSave(fs::path folder, CheckpointIdentity identity, TrainState state)
+CheckpointSave::CheckpointSave(fs::path folder, CheckpointIdentity identity, TrainState state,
+                               Disk disk)
     : folder_(std::move(folder)),
       temporary_(temporary_name(folder_, state.step)),
-      manifest_{.identity = std::move(identity), .state = std::move(state)} {
+      manifest_{.identity = std::move(identity), .state = std::move(state)},
+      disk_(std::move(disk)) {
   std::error_code error;
   fs::create_directories(temporary_, error);
   if (error) throw IoError(temporary_.string() + ": cannot be created: " + error.message());
@@ -55,11 +49,18 @@ CheckpointSave::~CheckpointSave() {
   if (!committed_) fs::remove_all(temporary_, ignored);
 }
 
+void CheckpointSave::require_space(int64_t bytes) {
+  try {
+    train::require_space(folder_, bytes, disk_.free_bytes(folder_));
+  } catch (const IoError& error) {
+    give_up(error.what());
+  }
+}
+
 void CheckpointSave::write_shard(Rank rank, const std::vector<NamedTensor>& tensors) noexcept {
   std::string failure = "unknown";
   try {
-    require_space(temporary_, bytes_of(tensors), free_bytes(temporary_));
-    FileRecord record = write_safetensors(temporary_ / shard_name(rank.value), tensors);
+    FileRecord record = write_safetensors(temporary_ / shard_name(rank.value), tensors, {}, disk_);
     const std::lock_guard lock(mutex_);
     written_.emplace(rank, std::move(record));
     return;
@@ -67,8 +68,12 @@ void CheckpointSave::write_shard(Rank rank, const std::vector<NamedTensor>& tens
     failure = error.what();
   } catch (...) {
   }
+  report_failure(rank, std::move(failure));
+}
+
+void CheckpointSave::report_failure(Rank rank, std::string cause) noexcept {
   const std::lock_guard lock(mutex_);
-  failures_.emplace(rank, std::move(failure));
+  failures_.emplace(rank, std::move(cause));
 }
 
 void CheckpointSave::put_in_place() const {
@@ -85,6 +90,13 @@ void CheckpointSave::put_in_place() const {
   throw IoError(target.string() + ": cannot be put in place: " + std::strerror(errno));
 }
 
+void CheckpointSave::give_up(const std::string& why) const {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+  throw IoError(fmt::format("{}: not saved; earlier checkpoints are untouched\n{}",
+                            (folder_ / checkpoint_name(manifest_.state.step)).string(), why));
+}
+
 fs::path CheckpointSave::commit() {
   PIPER_CHECK(!committed_);
   std::string problems;
@@ -95,47 +107,18 @@ fs::path CheckpointSave::commit() {
     problems += fmt::format("{}rank {}: {}", problems.empty() ? "" : "\n", i,
                             failure != none ? failure->second : "wrote no shard");
   }
-  const auto name = checkpoint_name(manifest_.state.step);
-  const auto fail = [&](const std::string& why) {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
-    throw IoError(fmt::format("{}: not saved; earlier checkpoints are untouched\n{}",
-                              (folder_ / name).string(), why));
-  };
-  if (!problems.empty()) fail(problems);
+  if (!problems.empty()) give_up(problems);
   manifest_.files.clear();
   for (const auto& [rank, record] : written_) manifest_.files.push_back(record);
   try {
-    write_manifest(temporary_, manifest_);
+    write_manifest(temporary_, manifest_, disk_);
     put_in_place();
     committed_ = true;
   } catch (const IoError& error) {
-    fail(error.what());
+    give_up(error.what());
   }
   sync_folder(folder_);
-  return folder_ / name;
-}
-
-void read_shard(const FoundCheckpoint& checkpoint, Rank rank,
-                const std::vector<NamedTensor>& tensors) {
-  const SafetensorsFile file(checkpoint.path / shard_name(rank.value));
-  Problems problems(file.path().string());
-  std::set<std::string> wanted;
-  for (const NamedTensor& tensor : tensors) {
-    wanted.insert(tensor.name);
-    const TensorEntry* entry = file.find(tensor.name);
-    if (entry == nullptr)
-      problems.add(fmt::format("tensor '{}' is missing", tensor.name));
-    else if (entry->dtype != dtype_of(tensor) || entry->shape != tensor.value.sizes().vec())
-      problems.add(fmt::format("tensor '{}' is {} {}; allowed: {} {}", tensor.name,
-                               name(entry->dtype), format_shape(entry->shape),
-                               name(dtype_of(tensor)), format_shape(tensor.value.sizes().vec())));
-  }
-  for (const TensorEntry& entry : file.tensors())
-    if (!wanted.contains(entry.name))
-      problems.add(fmt::format("tensor '{}' is superfluous", entry.name));
-  problems.finish();
-  for (const NamedTensor& tensor : tensors) file.read(*file.find(tensor.name), tensor.value);
+  return folder_ / checkpoint_name(manifest_.state.step);
 }
 
 }  // namespace piper::train

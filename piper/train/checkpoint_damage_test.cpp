@@ -29,17 +29,16 @@ void flip(const fs::path& file, int64_t position, int bit) {
   stream.put(byte);
 }
 
-TEST_CASE("single flipped bits anywhere are found, in every file") {
+TEST_CASE("1,000 single flipped bits in shards, and 240 in the manifest and its hash, are found") {
   const TestFolder folder;
-  std::vector<RankState> ranks;
-  ranks.emplace_back(1);
-  ranks.emplace_back(2);
-  const fs::path path = save(folder.path(), 9, ranks);
+  const fs::path path = save(folder.path(), 9, some_ranks(2));
   std::mt19937 random(17);
-  int num_flips = 0, num_found = 0;
+  int num_flips = 0, num_in_shards = 0, num_found = 0;
   for (const std::string& name : entries(path)) {
     const auto size = static_cast<int64_t>(fs::file_size(path / name));
-    for (int i = 0; i < 120; ++i, ++num_flips) {
+    const bool is_shard = name.ends_with(".safetensors");
+    for (int i = 0; i < (is_shard ? 500 : 120); ++i, ++num_flips) {
+      num_in_shards += is_shard ? 1 : 0;
       const int64_t at = i < 20 ? i % size : static_cast<int64_t>(random()) % size;
       const int bit = static_cast<int>(random() % 8);
       flip(path / name, at, bit);
@@ -49,15 +48,16 @@ TEST_CASE("single flipped bits anywhere are found, in every file") {
       flip(path / name, at, bit);
     }
   }
-  MESSAGE("flipped " << num_flips << " single bits, found " << num_found);
+  MESSAGE("flipped " << num_flips << " single bits, " << num_in_shards
+                     << " of them in shards, found " << num_found);
+  CHECK(num_in_shards == 1000);
   CHECK(num_found == num_flips);
   CHECK(damage_of(path).empty());
 }
 
 TEST_CASE("files that are cut, missing or from another step are all listed") {
   const TestFolder folder;
-  std::vector<RankState> ranks;
-  for (uint64_t i = 0; i < 3; ++i) ranks.emplace_back(i);
+  std::vector<RankState> ranks = some_ranks(3);
   const fs::path old = save(folder.path(), 8, ranks);
   for (RankState& rank : ranks) rank.optimizer.step(0.1);
   const fs::path path = save(folder.path(), 9, ranks);

@@ -1,6 +1,5 @@
 // The functions of manifest.h on the folder that holds a run's checkpoints.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/train/manifest.h>
 #include <unistd.h>
@@ -51,37 +50,18 @@ std::vector<std::string> checkpoints(const fs::path& folder) {
   return names;
 }
 
-// Manifest there, every file there and of its size: what can be known without reading the shards.
-bool looks_complete(const fs::path& checkpoint) {
-  try {
-    const Manifest manifest =
-        parse_manifest(read_json_file(checkpoint / "manifest.json"), checkpoint.string());
-    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& file) {
-      std::error_code error;
-      return fs::file_size(checkpoint / file.name, error) == static_cast<uintmax_t>(file.bytes) &&
-             !error;
-    });
-  } catch (const InvalidInput&) {
-    return false;
-  } catch (const IoError&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 Search find_newest_complete(const fs::path& folder) {
   Search search;
   for (const std::string& name : checkpoints(folder)) {
-    try {
+    Inspection found = inspect_checkpoint(folder / name, Depth::kHashes);
+    if (found.problems.empty()) {
       search.newest =
-          FoundCheckpoint{.path = folder / name, .manifest = verify_checkpoint(folder / name)};
+          FoundCheckpoint{.path = std::move(found.path), .manifest = std::move(*found.manifest)};
       return search;
-    } catch (const InvalidInput& error) {
-      search.skipped.insert(search.skipped.end(), error.problems().begin(), error.problems().end());
-    } catch (const IoError& error) {
-      search.skipped.emplace_back(error.what());
     }
+    search.skipped.insert(search.skipped.end(), found.problems.begin(), found.problems.end());
   }
   return search;
 }
@@ -93,8 +73,17 @@ FoundCheckpoint require_newest_complete(const fs::path& folder) {
   throw InvalidInput(std::move(search.skipped));
 }
 
+std::vector<Inspection> inspect_folder(const fs::path& folder, Depth depth) {
+  std::vector<Inspection> all;
+  for (const std::string& name : checkpoints(folder))
+    all.push_back(inspect_checkpoint(folder / name, depth));
+  return all;
+}
+
+std::vector<std::string> leftovers(const fs::path& folder) { return names_in(folder, is_leftover); }
+
 std::vector<std::string> sweep_leftovers(const fs::path& folder) {
-  const std::vector<std::string> names = names_in(folder, is_leftover);
+  const std::vector<std::string> names = leftovers(folder);
   for (const std::string& name : names) {
     std::error_code error;
     fs::remove_all(folder / name, error);
@@ -110,7 +99,7 @@ std::vector<std::string> keep_newest(const fs::path& folder, int64_t keep) {
   std::vector<std::string> removed;
   int64_t kept = 0;
   for (const std::string& name : checkpoints(folder)) {
-    if (!looks_complete(folder / name)) continue;
+    if (!inspect_checkpoint(folder / name, Depth::kSizes).problems.empty()) continue;
     if (kept++ < keep) continue;
     // Renamed first: a crash while files vanish leaves a leftover, never half a checkpoint.
     const fs::path doomed = folder / fmt::format("{}.tmp-{}-removed", name, ::getpid());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/train/checkpoint.h>
+#include <piper/train/optimizer.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,24 +19,34 @@ inline CheckpointIdentity identity(int64_t world) {
           .layers_per_stage = {2}};
 }
 
-// One rank's parameters and optimizer, some steps into training.
+// One rank's parameters and optimizer, some steps into training. Names are the rank's own: none is a replica.
 struct RankState {
+  int64_t rank;
   std::vector<nn::Parameter> parameters;
   AdamW optimizer;
 
-  static std::vector<nn::Parameter> make(at::ScalarType dtype) {
+  static std::vector<nn::Parameter> make(int64_t rank, at::ScalarType dtype) {
     const auto parameter = [&](const char* name, at::IntArrayRef shape) {
-      return nn::Parameter{
-          .name = name, .value = at::randn(shape, dtype), .gradient = at::randn(shape, dtype)};
+      return nn::Parameter{.name = std::to_string(rank) + name,
+                           .value = at::randn(shape, dtype),
+                           .gradient = at::randn(shape, dtype)};
     };
-    return {parameter("model.embed_tokens.weight", {16, 8}), parameter("model.norm.weight", {8}),
-            parameter("experts", {3, 5, 7})};
+    return {parameter(".embed_tokens.weight", {16, 8}), parameter(".norm.weight", {8}),
+            parameter(".experts", {3, 5, 7})};
   }
-  explicit RankState(uint64_t seed, at::ScalarType dtype = at::kFloat)
-      : parameters((at::manual_seed(seed), make(dtype))), optimizer(parameters, {}) {
+  explicit RankState(int64_t of_rank, uint64_t seed = 1, at::ScalarType dtype = at::kFloat)
+      : rank(of_rank),
+        parameters((at::manual_seed(seed), make(of_rank, dtype))),
+        optimizer(parameters, {}) {
     for (int i = 0; i < 3; ++i) optimizer.step(0.01);
   }
-  std::vector<NamedTensor> tensors() const { return checkpoint_tensors(parameters, optimizer); }
+  std::vector<NamedTensor> tensors() const {
+    std::vector<NamedTensor> tensors = optimizer.state();
+    if (rank != 0) tensors.pop_back();  // the number of steps
+    for (const nn::Parameter& parameter : parameters)
+      tensors.push_back({"parameter/" + parameter.name, parameter.value});
+    return tensors;
+  }
 };
 
 inline std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
@@ -49,6 +60,12 @@ inline std::filesystem::path save(const std::filesystem::path& folder, int64_t s
         [&, i] { save.write_shard(Rank(static_cast<int64_t>(i)), ranks[i].tensors()); });
   for (std::thread& thread : threads) thread.join();
   return save.commit();
+}
+
+inline std::vector<RankState> some_ranks(int64_t num_ranks) {
+  std::vector<RankState> ranks;
+  for (int64_t i = 0; i < num_ranks; ++i) ranks.emplace_back(i, static_cast<uint64_t>(i));
+  return ranks;
 }
 
 inline std::vector<std::string> entries(const std::filesystem::path& folder) {

@@ -21,9 +21,12 @@ std::string full_disk(const std::filesystem::path& folder, int64_t needed, int64
 
 }  // namespace
 
-FileWriter::FileWriter(std::filesystem::path path, int64_t expected_bytes)
+Disk real_disk() { return {.write = ::write, .sync = ::fsync, .free_bytes = train::free_bytes}; }
+
+FileWriter::FileWriter(std::filesystem::path path, int64_t expected_bytes, Disk disk)
     : path_(std::move(path)),
       expected_bytes_(expected_bytes),
+      disk_(std::move(disk)),
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
   if (fd_ < 0) fail("created");
 }
@@ -36,7 +39,7 @@ void FileWriter::fail(const char* what) const {
   const int cause = errno;
   if (cause == ENOSPC || cause == EDQUOT)
     throw IoError(full_disk(path_.parent_path(), std::max<int64_t>(expected_bytes_ - bytes_, 1),
-                            free_bytes(path_.parent_path())));
+                            disk_.free_bytes(path_.parent_path())));
   throw IoError(fmt::format("{}: cannot be {}: {}", path_.string(), what, std::strerror(cause)));
 }
 
@@ -44,7 +47,7 @@ void FileWriter::write(const void* bytes, int64_t size) {
   const auto* next = static_cast<const char*>(bytes);
   int64_t left = size;
   while (left > 0) {
-    const ssize_t written = ::write(fd_, next, static_cast<size_t>(left));
+    const ssize_t written = disk_.write(fd_, next, static_cast<size_t>(left));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail("written");
     hash_.update(next, static_cast<size_t>(written));
@@ -55,7 +58,7 @@ void FileWriter::write(const void* bytes, int64_t size) {
 }
 
 FileRecord FileWriter::finish() {
-  if (::fsync(fd_) != 0) fail("flushed");
+  if (disk_.sync(fd_) != 0) fail("flushed");
   const int fd = fd_;
   fd_ = -1;
   if (::close(fd) != 0) fail("closed");

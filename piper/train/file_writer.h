@@ -2,9 +2,11 @@
 #pragma once
 
 #include <piper/train/sha256.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,12 +20,25 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
+// Bytes an ordinary user can still write where `folder` lies. Throws IoError.
+int64_t free_bytes(const std::filesystem::path& folder);
+
+// What writing asks of the system, with the meaning of write(2), fsync(2) and the above. Tests put in a disk that is full,
+// slow or broken.
+struct Disk {
+  std::function<ssize_t(int fd, const void* bytes, size_t size)> write;
+  std::function<int(int fd)> sync;
+  std::function<int64_t(const std::filesystem::path& folder)> free_bytes;
+};
+Disk real_disk();
+
 // Creates (or empties) a file and appends to it. All functions throw IoError naming path and cause; a full disk is said
 // with the bytes still needed and the bytes free. One thread.
 class FileWriter {
  public:
   // `expected_bytes` is only used in the message about a full disk.
-  explicit FileWriter(std::filesystem::path path, int64_t expected_bytes = 0);
+  explicit FileWriter(std::filesystem::path path, int64_t expected_bytes = 0,
+                      Disk disk = real_disk());
   ~FileWriter();  // closes; the file is complete only after finish()
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -38,6 +53,7 @@ class FileWriter {
 
   std::filesystem::path path_;
   int64_t expected_bytes_;
+  Disk disk_;
   int64_t bytes_ = 0;
   Sha256 hash_;
   int fd_;
@@ -45,9 +61,6 @@ class FileWriter {
 
 // Makes renames and new entries of a folder durable. Throws IoError.
 void sync_folder(const std::filesystem::path& folder);
-
-// Bytes an ordinary user can still write where `folder` lies. Throws IoError.
-int64_t free_bytes(const std::filesystem::path& folder);
 
 // Throws IoError "<folder>: the disk is full: 12.0 GiB (12884901888 bytes) are needed, 3.0 GiB (...) are free".
 void require_space(const std::filesystem::path& folder, int64_t needed, int64_t free);

@@ -13,7 +13,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kManifestHash = "manifest.json.sha256";
-constexpr const char* kFormat = "piper-checkpoint-1";
+constexpr const char* kFormat = "piper-checkpoint-2";
+// Shards by stored parameter, of which only the same mesh can make sense.
+constexpr const char* kOldFormat = "piper-checkpoint-1";
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 std::string hash_line(std::string_view manifest) {
@@ -126,6 +128,12 @@ Json to_json(const Manifest& manifest) {
 Manifest parse_manifest(const Json& json, const std::string& source) {
   Problems problems(source);
   ObjectReader root(json, "", &problems);
+  if (json.is_object() && json.value("format", Json()) == kOldFormat)
+    throw InvalidInput(
+        fmt::format("{}: 'format' is \"{}\", written by an earlier Piper; allowed: \"{}\" (finish "
+                    "that run with "
+                    "the Piper that began it, or start anew from its exported weights)",
+                    source, kOldFormat, kFormat));
   root.choice("format", {kFormat});
   Manifest manifest{.identity = read_identity(root), .state = read_state(root)};
   const Json* files = root.array("files");
@@ -148,46 +156,81 @@ Manifest parse_manifest(const Json& json, const std::string& source) {
   return manifest;
 }
 
-void write_manifest(const fs::path& folder, const Manifest& manifest) {
+void write_manifest(const fs::path& folder, const Manifest& manifest, const Disk& disk) {
   const std::string text = to_json(manifest).dump(2) + "\n";
   for (const auto& [name, content] :
        {std::pair(kManifest, text), std::pair(kManifestHash, hash_line(text))}) {
-    FileWriter writer(folder / name, static_cast<int64_t>(content.size()));
+    FileWriter writer(folder / name, static_cast<int64_t>(content.size()), disk);
     writer.write(content);
     writer.finish();
   }
   sync_folder(folder);
 }
 
-Manifest verify_checkpoint(const fs::path& checkpoint) {
+namespace {
+
+// The manifest of a checkpoint, checked against its own hash. Throws InvalidInput, IoError.
+Manifest read_manifest(const fs::path& checkpoint) {
   std::error_code error;
-  if (!fs::is_directory(checkpoint, error))
-    throw InvalidInput(checkpoint.string() + ": there is no such checkpoint");
   for (const char* name : {kManifest, kManifestHash})
     if (!fs::is_regular_file(checkpoint / name, error))
       throw InvalidInput(fmt::format("{}: is not a complete checkpoint: {} is missing",
                                      checkpoint.string(), name));
-  const std::string text = read_text_file(checkpoint / kManifest, 1 << 30);
+  const std::string path = (checkpoint / kManifest).string();
+  const std::string text = read_text_file(path, 1 << 30);
   if (read_text_file(checkpoint / kManifestHash, 1 << 10) != hash_line(text))
-    throw InvalidInput((checkpoint / kManifest).string() + ": is damaged: " + kManifestHash +
-                       " disagrees with it");
-  Manifest manifest = parse_manifest(parse_json(text, (checkpoint / kManifest).string()),
-                                     (checkpoint / kManifest).string());
-  Problems problems(checkpoint.string());
-  if (checkpoint.filename() != checkpoint_name(manifest.state.step))
-    problems.add(fmt::format("holds step {}, which its name does not say", manifest.state.step));
-  for (const FileRecord& file : manifest.files) {
-    const auto bytes = fs::file_size(checkpoint / file.name, error);
-    if (error)
-      problems.add(file.name + " is missing");
-    else if (static_cast<int64_t>(bytes) != file.bytes)
-      problems.add(fmt::format("{} is damaged: it holds {} bytes instead of {}", file.name, bytes,
-                               file.bytes));
-    else if (sha256_of_file(checkpoint / file.name) != file.sha256)
-      problems.add(file.name + " is damaged: its SHA-256 is not the manifest's");
+    throw InvalidInput(path + ": is damaged: " + kManifestHash + " disagrees with it");
+  return parse_manifest(parse_json(text, path), path);
+}
+
+// What is wrong with a file; "" = nothing.
+std::string damage(const fs::path& checkpoint, const FileRecord& file, Depth depth) {
+  std::error_code error;
+  const auto bytes = fs::file_size(checkpoint / file.name, error);
+  if (error) return "is missing";
+  if (static_cast<int64_t>(bytes) != file.bytes)
+    return fmt::format("is damaged: it holds {} bytes instead of {}", bytes, file.bytes);
+  if (depth == Depth::kHashes && sha256_of_file(checkpoint / file.name) != file.sha256)
+    return "is damaged: its SHA-256 is not the manifest's";
+  return "";
+}
+
+}  // namespace
+
+Inspection inspect_checkpoint(const fs::path& checkpoint, Depth depth) {
+  std::error_code error;
+  if (!fs::is_directory(checkpoint, error))
+    throw InvalidInput(checkpoint.string() + ": there is no such checkpoint");
+  Inspection found{.path = checkpoint};
+  const auto add = [&](const std::string& problem) {
+    found.problems.push_back(checkpoint.string() + ": " + problem);
+  };
+  try {
+    found.manifest = read_manifest(checkpoint);
+  } catch (const InvalidInput& problem) {
+    found.problems = problem.problems();
+    return found;
+  } catch (const IoError& problem) {
+    found.problems.emplace_back(problem.what());
+    return found;
   }
-  problems.finish();
-  return manifest;
+  if (checkpoint.filename() != checkpoint_name(found.manifest->state.step))
+    add(fmt::format("holds step {}, which its name does not say", found.manifest->state.step));
+  for (const FileRecord& file : found.manifest->files) {
+    try {
+      if (const std::string what = damage(checkpoint, file, depth); !what.empty())
+        add(file.name + " " + what);
+    } catch (const IoError& problem) {
+      found.problems.emplace_back(problem.what());
+    }
+  }
+  return found;
+}
+
+Manifest verify_checkpoint(const fs::path& checkpoint) {
+  Inspection found = inspect_checkpoint(checkpoint, Depth::kHashes);
+  if (!found.problems.empty()) throw InvalidInput(std::move(found.problems));
+  return std::move(*found.manifest);
 }
 
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
@@ -199,23 +242,21 @@ std::vector<std::string> differences(const Manifest& manifest, const CheckpointI
         "{}: is a checkpoint of another model: of '{}' (fingerprint {}), this run's is '{}' ({})",
         checkpoint.string(), saved.model, saved.fingerprint.substr(0, 12), run.model,
         run.fingerprint.substr(0, 12)));
-  const auto describe = [](const strategy::Mesh& m) {
-    return fmt::format("pp {}, ep {}, dp {}", m.pp, m.ep, m.dp);
-  };
-  if (saved.mesh.world() != run.mesh.world())
-    lines.push_back(fmt::format(
-        "{}: was saved by {} ranks ({}); this run's strategy is for {} ({}); allowed: the same",
-        checkpoint.string(), saved.mesh.world(), describe(saved.mesh), run.mesh.world(),
-        describe(run.mesh)));
-  else if (saved.mesh != run.mesh)
-    lines.push_back(fmt::format("{}: was saved on the mesh {}; this run's is {}; allowed: the same",
-                                checkpoint.string(), describe(saved.mesh), describe(run.mesh)));
-  else if (saved.layers_per_stage != run.layers_per_stage && saved.fingerprint == run.fingerprint)
-    lines.push_back(
-        fmt::format("{}: was saved with {} layers a stage; this run has {}; allowed: the same",
-                    checkpoint.string(), fmt::join(saved.layers_per_stage, ", "),
-                    fmt::join(run.layers_per_stage, ", ")));
   return lines;
+}
+
+std::string describe(const strategy::Mesh& mesh) {
+  return fmt::format("pp {} x ep {} x dp {}", mesh.pp, mesh.ep, mesh.dp);
+}
+
+std::string resharding(const CheckpointIdentity& saved, const CheckpointIdentity& run) {
+  if (saved.mesh == run.mesh && saved.layers_per_stage == run.layers_per_stage) return "";
+  const auto layout = [&](const CheckpointIdentity& of) {
+    return saved.mesh == run.mesh
+               ? fmt::format("{} layers a stage", fmt::join(of.layers_per_stage, " + "))
+               : describe(of.mesh);
+  };
+  return fmt::format("resharding from {} to {}", layout(saved), layout(run));
 }
 
 }  // namespace piper::train

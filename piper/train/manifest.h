@@ -21,7 +21,7 @@
 
 namespace piper::train {
 
-// What must be the same to resume.
+// What was saved, and how it was laid out. To resume, the model must be the same; any mesh can.
 struct CheckpointIdentity {
   std::string model;        // name, for messages
   std::string fingerprint;  // model_fingerprint()
@@ -58,16 +58,33 @@ Manifest parse_manifest(const Json& json,
                         const std::string& source);  // throws InvalidInput with all problems
 
 // Writes manifest.json and its hash into a folder and syncs both files and the folder. Throws IoError.
-void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
+void write_manifest(const std::filesystem::path& folder, const Manifest& manifest,
+                    const Disk& disk = real_disk());
 
-// Reads a checkpoint's manifest and compares every file with it. Throws InvalidInput with a line for every file that is
-// missing, of another size, or of another hash, or when there is no checkpoint.
+// How files are compared with the manifest: by their sizes alone, or read and hashed.
+enum class Depth { kSizes, kHashes };
+
+struct Inspection {
+  std::filesystem::path path;
+  std::optional<Manifest> manifest;  // none: it cannot be read
+  std::vector<std::string>
+      problems;  // a line for every file that is missing or damaged; empty = complete
+};
+
+// Compares a checkpoint with its manifest. Throws InvalidInput when there is no such folder.
+Inspection inspect_checkpoint(const std::filesystem::path& checkpoint, Depth depth);
+
+// As above, by hashes. Throws InvalidInput with all problems.
 Manifest verify_checkpoint(const std::filesystem::path& checkpoint);
 
-// Why this run cannot go on from a checkpoint: another model, another number of ranks, another mesh; one line each,
-// empty = it can.
+// Why this run cannot go on from a checkpoint: it is of another model. One line each, empty = it can.
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
                                      const std::filesystem::path& checkpoint);
+
+std::string describe(const strategy::Mesh& mesh);  // "pp 2 x ep 2 x dp 2"
+
+// "resharding from pp 2 x ep 2 x dp 2 to pp 1 x ep 1 x dp 1"; "" when both lay the model out alike.
+std::string resharding(const CheckpointIdentity& saved, const CheckpointIdentity& run);
 
 struct FoundCheckpoint {
   std::filesystem::path path;
@@ -82,6 +99,12 @@ Search find_newest_complete(const std::filesystem::path& folder);
 
 // As above, for a run that was told to resume: throws InvalidInput, with what was skipped, when there is none.
 FoundCheckpoint require_newest_complete(const std::filesystem::path& folder);
+
+// Every checkpoint of a folder, newest first. Throws IoError.
+std::vector<Inspection> inspect_folder(const std::filesystem::path& folder, Depth depth);
+
+// Names of what killed saves left. Throws IoError.
+std::vector<std::string> leftovers(const std::filesystem::path& folder);
 
 // Removes what killed saves left; returns the names. Only when no save is under way in the folder.
 std::vector<std::string> sweep_leftovers(const std::filesystem::path& folder);

@@ -48,28 +48,39 @@ TEST_CASE("a manifest that nobody wrote is refused with all problems") {
   CHECK_THROWS_AS(parse_manifest(Json::array(), "m"), InvalidInput);
 }
 
-TEST_CASE("a checkpoint of another model, number of ranks or mesh is told in one line each") {
+TEST_CASE("a checkpoint of another model is told; of another mesh, how it is laid out anew") {
   const Manifest manifest = sample();
   CheckpointIdentity run = manifest.identity;
   CHECK(differences(manifest, run, "d").empty());
   run.model = "other";
   run.fingerprint = "f2";
-  run.mesh.dp = 2;
   CHECK(differences(manifest, run, "d") ==
         std::vector<std::string>{"d: is a checkpoint of another model: of 'small' (fingerprint "
-                                 "f1), this run's is 'other' (f2)",
-                                 "d: was saved by 2 ranks (pp 2, ep 1, dp 1); this run's strategy "
-                                 "is for 4 (pp 2, ep 1, dp 2); allowed: the same"});
+                                 "f1), this run's is 'other' (f2)"});
   run = manifest.identity;
-  run.mesh = {.pp = 1, .ep = 2, .dp = 2};
-  CHECK(differences(manifest, run, "d") ==
-        std::vector<std::string>{"d: was saved on the mesh pp 2, ep 1, dp 1; this run's is pp 1, "
-                                 "ep 2, dp 2; allowed: the same"});
-  run = manifest.identity;
+  CHECK(resharding(manifest.identity, run).empty());
   run.layers_per_stage = {2, 3};
-  CHECK(differences(manifest, run, "d") ==
-        std::vector<std::string>{
-            "d: was saved with 3, 2 layers a stage; this run has 2, 3; allowed: the same"});
+  CHECK(differences(manifest, run, "d").empty());
+  CHECK(resharding(manifest.identity, run) ==
+        "resharding from 3 + 2 layers a stage to 2 + 3 layers a stage");
+  run.mesh = {.pp = 1, .ep = 2, .dp = 2};
+  run.layers_per_stage = {5};
+  CHECK(differences(manifest, run, "d").empty());
+  CHECK(resharding(manifest.identity, run) ==
+        "resharding from pp 2 x ep 1 x dp 1 to pp 1 x ep 2 x dp 2");
+}
+
+TEST_CASE("a manifest of the earlier format is refused with what to do") {
+  Json json = to_json(sample());
+  json["format"] = "piper-checkpoint-1";
+  try {
+    parse_manifest(json, "m");
+    FAIL("accepted");
+  } catch (const InvalidInput& error) {
+    REQUIRE(error.problems().size() == 1);
+    CHECK(error.problems()[0].starts_with(
+        "m: 'format' is \"piper-checkpoint-1\", written by an earlier Piper"));
+  }
 }
 
 TEST_CASE("the fingerprint sees what a model computes, not its name or how it is trained") {

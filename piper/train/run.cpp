@@ -3,9 +3,13 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/comm/local.h>
+#include <piper/model/count.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/report/run_files.h>
-#include <piper/train/checkpoint.h>
+#include <piper/train/available_memory.h>
+#include <piper/train/checkpoint_reader.h>
+#include <piper/train/checkpoint_state.h>
+#include <piper/train/checkpoint_writer.h>
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
 #include <piper/train/run.h>
@@ -62,13 +66,18 @@ class Run {
   }
   void check() const;
   void open_folder();
+  void open_checkpoint(const fs::path& checkpoints);
   void rank_main(comm::Transport& transport);
   void load(RankTrainer& trainer);
+  void train_all_ranks();
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                    double seconds);
   void write_events(const StepMetrics& metrics);
   void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
             int64_t number);
+  void open_writer();
+  void say_saves();
+  TrainState state_after(int64_t number) const;
   void export_weights(RankTrainer& trainer);
   CheckpointIdentity identity() const;
   RunResult finish();
@@ -81,15 +90,15 @@ class Run {
   RunRecorder recorder_;
   Prediction prediction_;
   std::optional<WeightFolder> weights_;
-  std::optional<FoundCheckpoint> resumed_;
+  std::optional<CheckpointReader> resumed_;
   int64_t first_step_ = 1;
   std::optional<MetricsWriter> metrics_writer_;
   std::optional<EventWriter> events_;
   std::vector<StepMetrics> metrics_;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;
+  std::optional<CheckpointWriter> writer_;  // from the first save on
 
   std::mutex mutex_;
-  std::unique_ptr<CheckpointSave> save_;
   std::vector<NamedTensor> exported_;
 };
 
@@ -120,24 +129,7 @@ void Run::open_folder() {
   for (const std::string& leftover : sweep_leftovers(checkpoints))
     say("removed unfinished save " + leftover);
   if (request_.resume) {
-    resumed_ = require_newest_complete(checkpoints);
-    if (const auto problems = differences(resumed_->manifest, identity(), resumed_->path);
-        !problems.empty())
-      throw InvalidInput(problems);
-    const TrainState& state = resumed_->manifest.state;
-    if (state.text_fingerprint != request_.text.fingerprint())
-      throw InvalidInput(fmt::format("{}: was trained on another text than {}",
-                                     resumed_->path.string(), request_.text.source()));
-    first_step_ = state.step + 1;
-    skipped_ = state.skipped_steps;
-    shared_.options.seed = state.seed;
-    say(fmt::format("resuming after step {} from {}", state.step, resumed_->path.string()));
-    if (first_step_ > last_step())
-      throw InvalidInput(
-          fmt::format("the run is to end after step {} (--steps, --stop-after), and the checkpoint "
-                      "has {} steps "
-                      "already; allowed: more than that",
-                      last_step(), state.step));
+    open_checkpoint(checkpoints);
   } else if (const Search found = find_newest_complete(checkpoints); found.newest) {
     throw InvalidInput(fmt::format(
         "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
@@ -153,10 +145,33 @@ void Run::open_folder() {
   write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
 }
 
+void Run::open_checkpoint(const fs::path& checkpoints) {
+  FoundCheckpoint found = require_newest_complete(checkpoints);
+  const CheckpointIdentity run = identity();
+  if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
+    throw InvalidInput(problems);
+  const TrainState state = found.manifest.state;
+  if (state.text_fingerprint != request_.text.fingerprint())
+    throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
+                                   request_.text.source()));
+  first_step_ = state.step + 1;
+  skipped_ = state.skipped_steps;
+  shared_.options.seed = state.seed;
+  say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
+  if (const std::string change = resharding(found.manifest.identity, run); !change.empty())
+    say(change);
+  if (first_step_ > last_step())
+    throw InvalidInput(fmt::format(
+        "the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
+        "already; allowed: more than that",
+        last_step(), state.step));
+  resumed_.emplace(std::move(found));
+  resumed_->require_exactly(request_.model);
+}
+
 void Run::load(RankTrainer& trainer) {
   if (resumed_) {
-    read_shard(*resumed_, trainer.rank(),
-               checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
+    resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()));
   } else if (weights_) {
     load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
   }
@@ -176,11 +191,15 @@ void Run::rank_main(comm::Transport& transport) {
   barrier(transport, world, kBarrierKeys, request_.options.timeout_seconds);
   double before = runtime::now_seconds();
   for (int64_t number = first_step_; number <= last_step(); ++number) {
+    if (writer_) writer_->check();
     nn::reset_peak(rank);
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     const double after = runtime::now_seconds();
-    if (rank == Rank(0)) record_step(transport, number, outcome, after - before);
+    if (rank == Rank(0)) {
+      record_step(transport, number, outcome, after - before);
+      say_saves();
+    }
     before = after;
     const bool last = number == last_step();
     if (request_.checkpoint_every > 0 && (number % request_.checkpoint_every == 0 || last)) {
@@ -237,27 +256,57 @@ void Run::write_events(const StepMetrics& m) {
                   {"experts/load_imbalance", m.load_imbalance}});
 }
 
+TrainState Run::state_after(int64_t number) const {
+  const int64_t before = resumed_ ? resumed_->checkpoint().manifest.state.target_tokens : 0;
+  TrainState state;
+  state.step = number;
+  state.seed = shared_.options.seed;
+  state.target_tokens = before + (number - first_step_ + 1) *
+                                     request_.strategy.global_batch_sequences *
+                                     request_.strategy.sequence;
+  state.skipped_steps = skipped_;
+  state.text_fingerprint = request_.text.fingerprint();
+  return state;
+}
+
+// The whole state lies on this machine, and a copy of it is made once.
+void Run::open_writer() {
+  const int64_t bytes =
+      3 * model::count_parameters(request_.model).total() *
+      static_cast<int64_t>(c10::elementSize(runtime::scalar_type(request_.strategy.precision)));
+  const int64_t available = available_memory_bytes();
+  const bool fits = bytes + bytes / 4 < available;
+  if (request_.async_save && !fits)
+    say(fmt::format(
+        "training waits for each save: to go on meanwhile needs {} more memory, {} is "
+        "available",
+        format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(available))));
+  writer_.emplace(WriterOptions{.folder = request_.folder / "checkpoints",
+                                .keep = request_.keep_checkpoints,
+                                .copies = request_.async_save && fits,
+                                .disk = request_.disk},
+                  identity());
+}
+
+// Behind the barrier every rank hands in, or none does.
 void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
                int64_t number) {
-  const uint64_t key = kBarrierKeys + static_cast<uint64_t>(number) * 2;
-  if (trainer.rank() == Rank(0)) {
-    TrainState state;
-    state.step = number;
-    state.seed = shared_.options.seed;
-    state.target_tokens =
-        number * request_.strategy.global_batch_sequences * request_.strategy.sequence;
-    state.skipped_steps = skipped_;
-    state.text_fingerprint = request_.text.fingerprint();
-    save_ = std::make_unique<CheckpointSave>(request_.folder / "checkpoints", identity(), state);
-  }
-  barrier(transport, world, key, request_.options.timeout_seconds);
-  save_->write_shard(trainer.rank(),
-                     checkpoint_tensors(trainer.stage().parameters(), trainer.optimizer()));
-  barrier(transport, world, key + 1, request_.options.timeout_seconds);
-  if (trainer.rank() != Rank(0)) return;
-  save_->commit();
-  save_.reset();
-  keep_newest(request_.folder / "checkpoints", request_.keep_checkpoints);
+  const Rank rank = trainer.rank();
+  if (rank == Rank(0) && !writer_) open_writer();
+  barrier(transport, world, kBarrierKeys + static_cast<uint64_t>(number),
+          request_.options.timeout_seconds);
+  writer_->hand_in(
+      rank, rank == Rank(0) ? state_after(number) : TrainState{.step = number},
+      written_tensors(trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank));
+}
+
+void Run::say_saves() {
+  if (!writer_) return;
+  for (const SaveReport& report : writer_->take_reports())
+    say(fmt::format("saved step {}: {} in {}, training was kept waiting for {}", report.step,
+                    format_bytes(static_cast<double>(report.bytes)),
+                    format_seconds(report.written_seconds),
+                    format_seconds(report.handed_in_seconds)));
 }
 
 void Run::export_weights(RankTrainer& trainer) {
@@ -284,13 +333,28 @@ RunResult Run::finish() {
   return result;
 }
 
+void Run::train_all_ranks() {
+  try {
+    comm::run_ranks(world_, [this](comm::Transport& transport) { rank_main(transport); });
+  } catch (const std::exception& error) {
+    try {
+      if (writer_) writer_->finish();
+    } catch (const std::exception& save_error) {
+      if (std::string(save_error.what()) != error.what()) say(save_error.what());
+    }
+    throw;
+  }
+  if (writer_) writer_->finish();
+  say_saves();
+}
+
 RunResult Run::run() {
   check();
   open_folder();
   prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
   if (request_.on_start) request_.on_start();
   nn::install_counting_allocator();
-  comm::run_ranks(world_, [this](comm::Transport& transport) { rank_main(transport); });
+  train_all_ranks();
   return finish();
 }
 

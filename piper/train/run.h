@@ -12,6 +12,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/train/file_writer.h>
 #include <piper/train/metrics.h>
 #include <piper/train/prediction.h>
 #include <piper/train/rank_trainer.h>
@@ -37,12 +38,15 @@ struct RunRequest {
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;
-  bool resume = false;                    // from the newest complete checkpoint, which must exist
+  // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy a save is waited for.
+  bool async_save = true;
+  bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
   std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
+  Disk disk = real_disk();                          // of checkpoints
 };
 
 struct RunResult {
@@ -54,7 +58,8 @@ struct RunResult {
   bool same_order = false;  // every stream of every rank started its tasks in the simulated order
 };
 
-// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError.
+// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError. A save that fails ends the run at the next
+// step, or at the end; a save under way when something else fails is still completed.
 RunResult run_training(const RunRequest& request);
 
 }  // namespace piper::train

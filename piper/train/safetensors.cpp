@@ -95,7 +95,7 @@ void SafetensorsFile::read(const TensorEntry& tensor, at::Tensor out, int64_t fi
 
 FileRecord write_safetensors(const std::filesystem::path& path,
                              const std::vector<NamedTensor>& tensors,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata, const Disk& disk) {
   std::set<std::string> names;
   std::vector<TensorEntry> entries;
   std::vector<size_t> order(tensors.size());
@@ -115,7 +115,7 @@ FileRecord write_safetensors(const std::filesystem::path& path,
     entries.push_back(std::move(entry));
   }
   const std::string header = format_header(entries, metadata);
-  FileWriter writer(path, static_cast<int64_t>(header.size()) + end);
+  FileWriter writer(path, static_cast<int64_t>(header.size()) + end, disk);
   writer.write(header);
   for (size_t k = 0; k < order.size(); ++k) {
     const at::Tensor value = tensors[order[k]].value.detach().cpu().contiguous();

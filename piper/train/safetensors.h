@@ -55,6 +55,7 @@ class SafetensorsFile {
 // copied one at a time. Throws IoError, InvalidInput (type).
 FileRecord write_safetensors(const std::filesystem::path& path,
                              const std::vector<NamedTensor>& tensors,
-                             const std::map<std::string, std::string>& metadata = {});
+                             const std::map<std::string, std::string>& metadata = {},
+                             const Disk& disk = real_disk());
 
 }  // namespace piper::train

@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/nn/counting_allocator.h>
+#include <piper/train/checkpoint_writer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace piper::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(WriterOptions options, CheckpointIdentity identity)
+    : options_(std::move(options)),
+      identity_(std::move(identity)),
+      thread_([this] { write_saves(); }) {
+  PIPER_CHECK(options_.keep >= 1);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+CheckpointWriter::Share CheckpointWriter::share_of(const std::vector<NamedTensor>& tensors) const {
+  if (!options_.copies) return {.tensors = tensors};
+  Share share;
+  try {
+    const nn::AllocatingRank nobody;
+    for (const NamedTensor& tensor : tensors)
+      share.tensors.push_back({tensor.name, tensor.value.detach().cpu().contiguous().clone()});
+  } catch (const std::exception& error) {
+    share = {.failure = fmt::format("cannot copy its tensors: {}", error.what())};
+  }
+  return share;
+}
+
+void CheckpointWriter::rethrow_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void CheckpointWriter::hand_in(Rank rank, const TrainState& state,
+                               const std::vector<NamedTensor>& tensors) {
+  PIPER_CHECK(rank.valid() && rank.value < identity_.mesh.world());
+  const Clock::time_point start = Clock::now();
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !is_writing_ && !shares_.contains(rank); });
+    rethrow_failure();
+  }
+  Share share = share_of(tensors);
+  std::unique_lock lock(mutex_);
+  shares_.emplace(rank, std::move(share));
+  if (rank == Rank(0)) state_ = state;
+  report_.handed_in_seconds = std::max(report_.handed_in_seconds, seconds_since(start));
+  const int64_t number = num_done_;
+  if (std::ssize(shares_) == identity_.mesh.world()) is_writing_ = true;
+  lock.unlock();
+  changed_.notify_all();
+  if (options_.copies) return;
+  lock.lock();
+  changed_.wait(lock, [&] { return num_done_ > number; });
+  rethrow_failure();
+}
+
+void CheckpointWriter::write_saves() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return is_writing_ || is_ending_; });
+    if (!is_writing_) return;
+    std::map<Rank, Share> shares = std::exchange(shares_, {});
+    const TrainState state = state_;
+    const SaveReport handed_in = std::exchange(report_, {});
+    lock.unlock();
+    SaveReport report;
+    std::exception_ptr failure;
+    try {
+      report = write(shares, state);
+      report.handed_in_seconds = handed_in.handed_in_seconds;
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    shares.clear();
+    lock.lock();
+    if (failure)
+      failure_ = failure;
+    else
+      reports_.push_back(report);
+    is_writing_ = false;
+    ++num_done_;
+    changed_.notify_all();
+  }
+}
+
+SaveReport CheckpointWriter::write(const std::map<Rank, Share>& shares,
+                                   const TrainState& state) const {
+  const Clock::time_point start = Clock::now();
+  SaveReport report{.step = state.step};
+  CheckpointSave save(options_.folder, identity_, state, options_.disk);
+  for (const auto& [rank, share] : shares) report.bytes += shard_bytes(share.tensors);
+  save.require_space(report.bytes);
+  for (const auto& [rank, share] : shares) {
+    if (share.failure.empty())
+      save.write_shard(rank, share.tensors);
+    else
+      save.report_failure(rank, share.failure);
+  }
+  save.commit();
+  keep_newest(options_.folder, options_.keep);
+  report.written_seconds = seconds_since(start);
+  return report;
+}
+
+void CheckpointWriter::check() const {
+  const std::lock_guard lock(mutex_);
+  rethrow_failure();
+}
+
+void CheckpointWriter::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !is_writing_; });
+  rethrow_failure();
+}
+
+std::vector<SaveReport> CheckpointWriter::take_reports() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(reports_, {});
+}
+
+}  // namespace piper::train
