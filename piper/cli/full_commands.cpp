@@ -7,6 +7,7 @@ namespace piper::cli {
 Run add_profile(CLI::App& command);
 Run add_train(CLI::App& command);
 Run add_eval(CLI::App& command);
+Run add_checkpoint(CLI::App& command);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = [] {
@@ -17,6 +18,8 @@ const std::vector<Command>& commands() {
     all.insert(all.begin() + 6,
                {"train", "train a model by a strategy, predicted beside measured", add_train});
     all.insert(all.begin() + 7, {"eval", "loss of a model folder on a text", add_eval});
+    all.insert(all.begin() + 8,
+               {"checkpoint", "list and verify what a run has saved", add_checkpoint});
     return all;
   }();
   return list;

@@ -31,6 +31,7 @@ struct Flags {
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, bias_update = 1e-3,
          timeout_seconds = 120;
+  bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
 
@@ -130,6 +131,7 @@ train::RunRequest request_of(const Flags& flags) {
     throw InvalidInput(problems);
   request.checkpoint_every = flags.checkpoint_every;
   request.keep_checkpoints = flags.keep;
+  request.async_save = flags.async_save;
   request.resume = flags.resume;
   request.initial_weights = flags.weights;
   request.export_weights = flags.export_weights;
@@ -224,10 +226,13 @@ Run add_train(CLI::App& command) {
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
-  command.add_option("--keep-checkpoints", flags->keep)
+  command.add_option("--keep-checkpoints", flags->keep, "the newest so many stay")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  command.add_flag("--resume", flags->resume, "go on from the newest complete checkpoint of --run");
+  command.add_flag("--async-save,!--no-async-save", flags->async_save,
+                   "train on while a checkpoint is written from a copy in memory (default: on)");
+  command.add_flag("--resume", flags->resume,
+                   "go on from the newest complete checkpoint of --run, on this or any other mesh");
   command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
   command
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
