@@ -1,0 +1,44 @@
+"""A model that trains 50 steps in a second, for tests that need whole runs."""
+import json
+import os
+import pathlib
+import subprocess
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+MODEL = {"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 48, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 256, "rms_norm_eps": 1e-5,
+         "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
+STEPS = 50
+# Measured, not computed: times, and peak memory (which messages are in flight at once depends on timing).
+MEASURED = ("step_seconds", "tokens_per_second", "mfu", "peak_bytes")
+
+
+def write_inputs(root):
+    """Model and text; what train_command() expects in `root`."""
+    (root / "model.json").write_text(json.dumps(MODEL))
+    (root / "text.txt").write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}. " for n in range(400)))
+
+
+def train_command(root, run, mesh, *more):
+    pp, ep, dp = mesh
+    return [PIPER, "train", "--model", str(root / "model.json"), "--data", str(root / "text.txt"), "--cluster", "rtx4090x8",
+            "--precision", "fp32", "--pp", str(pp), "--ep", str(ep), "--dp", str(dp), "--sequence", "16", "--global-batch", "8",
+            "--steps", str(STEPS), "--warmup-steps", "5", "--run", str(run), *more]
+
+
+def train(root, run, mesh, *more, code=0):
+    """Runs to the end; returns what was printed."""
+    command = train_command(root, run, mesh, *more)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code, f"{' '.join(command)}: exit code {done.returncode}, not {code}:\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def metrics(run):
+    lines = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in MEASURED} for line in lines]
+
+
+def files(run, step):
+    """Name, bytes and SHA-256 of a checkpoint's shards."""
+    return json.loads((pathlib.Path(run) / f"checkpoints/step-{step:08}/manifest.json").read_text())["files"]
