@@ -74,11 +74,59 @@ std::string load_map(const ExpertRows& load) {
   return out + heat_map(layers);
 }
 
+// Experts from top to bottom, spans of steps from left to right (Piper, Fig. 9).
+std::string time_map(const ExpertRows& load, const LayerRows& layer) {
+  const auto experts = static_cast<double>(layer.rows.size());
+  const double height = std::clamp(160 / experts, 3.0, 16.0);
+  const double width = (kWidth - kLeft - kRight) / static_cast<double>(load.span_ends.size());
+  Svg svg(kWidth, kTop + height * experts + 22,
+          fmt::format("Rows of the experts of layer {} over the steps", layer.layer));
+  for (size_t span = 0; span < layer.over_time.size(); ++span) {
+    const std::vector<int64_t>& rows = layer.over_time[span];
+    const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
+    for (size_t e = 0; e < rows.size(); ++e) {
+      const double share = sum > 0 ? static_cast<double>(rows[e]) / sum * experts : 0;
+      svg.rect(kLeft + static_cast<double>(span) * width, kTop + static_cast<double>(e) * height,
+               width - (width > 6 ? 1 : 0), height - (height > 4 ? 1 : 0),
+               fmt::format("heat-{}", shade(share)),
+               fmt::format("layer {} · expert {} · up to step {}: {} rows, {:.2f} of an even share",
+                           layer.layer, e, load.span_ends[span], rows[e], share));
+    }
+  }
+  svg.text(kLeft - 10, kTop + height * experts / 2 + 4, fmt::format("layer {}", layer.layer),
+           Anchor::kEnd, "tick");
+  svg.text((kLeft + kWidth - kRight) / 2, kTop + height * experts + 16,
+           fmt::format("step {} to {}; experts 0 to {} from top to bottom", 1,
+                       load.span_ends.back(), layer.rows.size() - 1),
+           Anchor::kMiddle, "label");
+  return svg.finish();
+}
+
+// Of a deep model the least balanced layers.
+constexpr size_t kMostTimeMaps = 4;
+
+std::string time_maps(const ExpertRows& load) {
+  std::vector<const LayerRows*> layers;
+  for (const LayerRows& layer : load.layers)
+    if (!layer.rows.empty() && layer.over_time.size() == load.span_ends.size())
+      layers.push_back(&layer);
+  if (load.span_ends.size() < 2 || layers.empty()) return "";
+  if (layers.size() > kMostTimeMaps) {
+    std::stable_sort(layers.begin(), layers.end(), [](const LayerRows* a, const LayerRows* b) {
+      return a->imbalance() > b->imbalance();
+    });
+    layers.resize(kMostTimeMaps);
+  }
+  std::string out = "<h3>Share of the rows over the steps</h3>\n";
+  for (const LayerRows* layer : layers) out += time_map(load, *layer);
+  return out;
+}
+
 }  // namespace
 
 std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics) {
-  std::string out =
-      rows == nullptr ? absent("The load of the experts was not recorded.") : load_map(*rows);
+  std::string out = rows == nullptr ? absent("The load of the experts was not recorded.")
+                                    : load_map(*rows) + time_maps(*rows);
   Series imbalance{.name = "imbalance", .css_class = "series-b"};
   for (const MetricsRow& row : metrics) {
     if (row.load_imbalance) {

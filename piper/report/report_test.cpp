@@ -81,7 +81,10 @@ Report full(const std::string& text) {
                             .measured_components = {{text, 1 << 20}}}}};
   report.metrics = {{.step = 1, .loss = 5.545, .load_imbalance = 1.5},
                     {.step = 2, .loss = 3.25, .load_imbalance = 1.25}};
-  report.expert_rows = ExpertRows{.num_steps = 2, .layers = {{.layer = 0, .rows = {0, 10, 30}}}};
+  report.expert_rows = ExpertRows{
+      .num_steps = 2,
+      .layers = {{.layer = 0, .rows = {0, 10, 30}, .over_time = {{0, 5, 15}, {0, 5, 15}}}},
+      .span_ends = {1, 2}};
   report.further_plans = {*report.strategies};
   cluster::Cluster machine{.name = text, .description = text, .device = text};
   machine.compute[text] = {

@@ -89,7 +89,12 @@ TEST_CASE("a comparison reads back as written, its errors relative to the measur
 
 TEST_CASE("the expert load reads back as written") {
   const ExpertRows rows{.num_steps = 2,
-                        .layers = {{.layer = 1, .rows = {10, 30}}, {.layer = 3, .rows = {0, 0}}}};
+                        .layers = {{.layer = 1, .rows = {10, 30}, .over_time = {{4, 6}, {6, 24}}},
+                                   {.layer = 3, .rows = {0, 0}}},
+                        .span_ends = {1, 2}};
+  Json broken = to_json(rows);
+  broken["layers"][0]["over_time"][1] = {1};
+  CHECK_THROWS_AS(parse_expert_rows(broken, "e"), InvalidInput);
   CHECK(to_json(parse_expert_rows(to_json(rows), "e")) == to_json(rows));
   CHECK(rows.layers[0].imbalance() == 1.5);  // 30 of a mean of 20
   CHECK(rows.layers[1].imbalance() == 0);

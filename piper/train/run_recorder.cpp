@@ -122,8 +122,28 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
   report::ExpertRows rows;
   rows.num_steps = std::ssize(seconds_);
-  for (const auto& [layer, counts] : expert_counts_) rows.layers.push_back({layer, counts});
+  for (const auto& [layer, counts] : expert_counts_)
+    rows.layers.push_back({.layer = layer, .rows = counts});
+  add_spans(rows);
   write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
+}
+
+// Sums of equal stretches of steps.
+void RunRecorder::add_spans(report::ExpertRows& rows) const {
+  const auto steps = static_cast<int64_t>(counts_of_step_.size());
+  const int64_t length = std::max<int64_t>(
+      1, (steps + report::ExpertRows::kMostSpans - 1) / report::ExpertRows::kMostSpans);
+  int64_t seen = 0;
+  for (const auto& [step, layers] : counts_of_step_) {
+    const bool opens = seen++ % length == 0;
+    if (opens) rows.span_ends.push_back(step);
+    rows.span_ends.back() = step;
+    for (report::LayerRows& layer : rows.layers) {
+      const std::vector<int64_t>& counts = layers.at(static_cast<int32_t>(layer.layer));
+      if (opens) layer.over_time.emplace_back(counts.size());
+      for (size_t e = 0; e < counts.size(); ++e) layer.over_time.back()[e] += counts[e];
+    }
+  }
 }
 
 }  // namespace piper::train

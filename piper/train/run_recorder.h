@@ -1,6 +1,7 @@
 // What a run notes while it goes, and what it leaves in its folder.
 #pragma once
 
+#include <piper/report/expert_rows.h>
 #include <piper/train/prediction.h>
 
 #include <cstdint>
@@ -36,6 +37,7 @@ class RunRecorder {
   void write_files(const std::filesystem::path& folder, const RunResult& result) const;
 
  private:
+  void add_spans(report::ExpertRows& rows) const;
   static constexpr int64_t kKept = 16;
 
   int64_t median_step() const;
