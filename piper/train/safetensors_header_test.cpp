@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/train/safetensors_header.h>
+#include <piper/train/test_peak_memory.h>
 
 #include <cstring>
 #include <ctime>
@@ -32,21 +33,6 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
   return fmt::format(R"("{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{}]}})", name, dtype,
                      shape, offsets);
 }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // freed memory is kept in quarantine, and everything is slower
-#else
-constexpr bool kSanitized = false;
-#endif
-
-// Peak resident memory of this process since the last reset (Linux, proc(5)).
-int64_t peak_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (int64_t kib = 0; word == "VmHWM:" && status >> kib) return kib;
-  return 0;
-}
-void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 std::string braces(const std::string& inner) { return fmt::format("{{{}}}", inner); }
 
