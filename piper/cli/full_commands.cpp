@@ -8,6 +8,7 @@ Run add_profile(CLI::App& command);
 Run add_train(CLI::App& command);
 Run add_eval(CLI::App& command);
 Run add_checkpoint(CLI::App& command);
+Run add_data(CLI::App& command);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = [] {
@@ -20,6 +21,8 @@ const std::vector<Command>& commands() {
     all.insert(all.begin() + 7, {"eval", "loss of a model folder on a text", add_eval});
     all.insert(all.begin() + 8,
                {"checkpoint", "list and verify what a run has saved", add_checkpoint});
+    all.insert(all.begin() + 9,
+               {"data", "build and look at indexed datasets of tokens (.bin, .idx)", add_data});
     return all;
   }();
   return list;
