@@ -105,6 +105,10 @@ def checkpoints(folder):
     subprocess.run([PIPER, *base, *common, "--model", str(model), "--dp", "2", "--stop-after", "2", "--checkpoint-every", "2", "--json"],
                    check=True, capture_output=True)
     yield check("checkpoint of another model", [*base, *common, "--model", str(other), "--dp", "2", "--resume"], ["model"])
+    yield check("a tokenizer that is not built in", ["data", "build", "--input", str(text), "--out", str(folder / "d"), "--tokenizer", "t.json"],
+                ["--tokenizer", "t.json", "allowed: bytes"])
+    yield check("no input to build from", ["data", "build", "--input", str(folder / "absent"), "--out", str(folder / "d")], ["absent"], code=1)
+    yield check("unknown word after data", ["data", "bild"], ["unknown command 'bild'", "did you mean 'build'"])
     yield check("a run in the way", [*base, *common, "--model", str(model), "--dp", "2"], ["--resume", "--fresh"])
 
 

@@ -1,14 +1,17 @@
-// piper eval: the loss of a Hugging Face folder of weights on a byte text.
+// piper eval: the loss of a Hugging Face folder of weights on a corpus.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
+#include <piper/cli/load_corpus.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
 #include <piper/runtime/player.h>
+#include <piper/train/data.h>
 #include <piper/train/evaluate.h>
 #include <piper/train/hf_weights.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -17,19 +20,26 @@ namespace piper::cli {
 namespace {
 
 struct Flags {
-  std::string weights, data;
-  int64_t sequence = 0;
+  std::string weights, split = "all";
+  std::vector<std::string> data;
+  int64_t sequence = 0, windows = 0;
+  double validation = 0.05;
   bool fp64 = false, json = false;
 };
+
+train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
+  if (flags.split == "all") return corpus;
+  train::CorpusSplit split = train::split_corpus(corpus, flags.validation);
+  return flags.split == "train" ? split.train : split.validation;
+}
 
 int run(const Flags& flags) {
   const model::Model model = model::load_model(flags.weights);
   if (const auto problems = nn::untrainable(model); !problems.empty()) throw InvalidInput(problems);
   const train::WeightFolder folder(flags.weights);
   train::check_weights(folder, model);
-  const train::Text text = train::read_text(flags.data);
-  train::check_vocabulary(text, model.vocabulary);
-  train::check_window(text, flags.sequence);
+  const train::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);
+  train::check_window(corpus, flags.sequence);
   const strategy::Precision precision =
       flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
   const strategy::Strategy strategy = train::one_rank(model, flags.sequence, 1, precision);
@@ -37,9 +47,13 @@ int run(const Flags& flags) {
       nn::make_stage(model, strategy, Rank(0), {.dtype = runtime::scalar_type(precision)});
   train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
 
-  report::Progress bar({.label = "eval", .total = text.size() / flags.sequence, .unit = "windows"});
-  const train::Evaluation result = train::evaluate(*stage, model, text, flags.sequence,
-                                                   [&](int64_t done, int64_t) { bar.set(done); });
+  const int64_t all = train::num_windows(corpus, flags.sequence);
+  report::Progress bar({.label = "eval",
+                        .total = flags.windows > 0 ? std::min(flags.windows, all) : all,
+                        .unit = "windows"});
+  const train::Evaluation result =
+      train::evaluate(*stage, model, corpus, flags.sequence, flags.windows,
+                      [&](int64_t done, int64_t) { bar.set(done); });
   bar.finish();
   if (flags.json) {
     std::cout << Json{{"loss", result.loss},
@@ -62,7 +76,25 @@ Run add_eval(CLI::App& command) {
   command
       .add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")
       ->required();
-  command.add_option("--data", flags->data, "text file or folder, read as bytes")->required();
+  command
+      .add_option("--data", flags->data,
+                  "text file or folder, read as bytes, or the prefix of an indexed dataset "
+                  "(PREFIX.idx, PREFIX.bin); may be repeated")
+      ->required()
+      ->type_name("PATH");
+  command
+      .add_option("--split", flags->split,
+                  "all of the data, or a part as `train --validation` divides it")
+      ->check(CLI::IsMember({"all", "train", "validation"}))
+      ->capture_default_str();
+  command
+      .add_option("--validation", flags->validation,
+                  "fraction at the end that --split leaves out or takes")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--windows", flags->windows, "only the first windows; 0 = all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
   command.add_option("--sequence", flags->sequence, "tokens of a window")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));

@@ -4,6 +4,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/load_corpus.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
@@ -26,8 +27,11 @@ namespace fs = std::filesystem;
 
 struct Flags {
   StrategyFlags strategy;
-  std::string data, run_folder = "runs/latest", weights;
+  std::vector<std::string> data;
+  std::string run_folder = "runs/latest", weights;
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
+  int64_t validate_every = 0, validation_windows = 64;
+  double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, bias_update = 1e-3,
          timeout_seconds = 120;
@@ -48,8 +52,24 @@ cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision) 
   return here;
 }
 
-train::Text load_text(const std::string& data) {
-  return data.empty() ? train::read_own_text(PIPER_SOURCE_FOLDER) : train::read_text(data);
+// Reads --data, checks every token of it, and takes the validation part off.
+void set_corpus(const Flags& flags, train::RunRequest& request) {
+  train::Corpus corpus = load_corpus(flags.data, request.model.vocabulary);
+  train::check_window(corpus, request.strategy.sequence);
+  request.validate_every = flags.validate_every;
+  request.validation_windows = flags.validation_windows;
+  if (flags.validation == 0) {
+    if (flags.validate_every > 0)
+      throw InvalidInput(
+          "--validate-every needs tokens to validate on; give --validation, such as 0.05");
+    request.corpus = std::move(corpus);
+    return;
+  }
+  train::CorpusSplit split = train::split_corpus(corpus, flags.validation);
+  train::check_window(split.train, request.strategy.sequence);
+  train::check_window(split.validation, request.strategy.sequence);
+  request.corpus = std::move(split.train);
+  request.validation = std::move(split.validation);
 }
 
 void print_comparison(const train::RunResult& result) {
@@ -92,8 +112,7 @@ void write_head(const train::RunRequest& request) {
            "{}, {} active",
            format_count(static_cast<double>(model::count_parameters(request.model).total())),
            format_count(static_cast<double>(model::active_parameters(request.model))))},
-      {"text", fmt::format("{} ({})", request.text.source(),
-                           format_bytes(static_cast<double>(request.text.size())))},
+      {"text", describe(request.corpus)},
       {"steps", fmt::format("{} of {} sequences of {} tokens", request.num_steps,
                             request.strategy.global_batch_sequences, request.strategy.sequence)}};
   write_json_file(request.folder / report::kRunFile, report::to_json(header));
@@ -107,9 +126,7 @@ train::RunRequest request_of(const Flags& flags) {
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   if (const auto problems = nn::untrainable(request.model); !problems.empty())
     throw InvalidInput(problems);
-  request.text = load_text(flags.data);
-  train::check_vocabulary(request.text, request.model.vocabulary);
-  train::check_window(request.text, request.strategy.sequence);
+  set_corpus(flags, request);
   request.cluster = flags.strategy.cluster.empty()
                         ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
                         : cluster_of(flags.strategy, request.strategy);
@@ -145,10 +162,10 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
                "piper: warning: keys of the model's config that are not understood, and may change "
                "what it computes: {}\n",
                fmt::join(request.model.ignored_keys, ", "));
-  fmt::print("{}: {} parameters, {}\ntext: {} ({})\n", request.model.name,
+  fmt::print("{}: {} parameters, {}\ntext: {}\n", request.model.name,
              format_count(static_cast<double>(model::count_parameters(request.model).total())),
-             describe(s), request.text.source(),
-             format_bytes(static_cast<double>(request.text.size())));
+             describe(s), describe(request.corpus));
+  if (request.validation.size() > 0) fmt::print("validation: {}\n", describe(request.validation));
   for (const std::string& line : said) fmt::print("{}\n", line);
 }
 
@@ -168,6 +185,9 @@ int run(const Flags& flags) {
   };
   request.on_step = [&](const train::StepMetrics& metrics) {
     if (!flags.json) bar->print(train::console_line(metrics));
+    if (!flags.json && metrics.extra.contains("validation_loss"))
+      bar->print(fmt::format("step {} | validation loss {:.4f}", metrics.step,
+                             metrics.extra.at("validation_loss").get<double>()));
     bar->set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
   };
   const train::RunResult result = train::run_training(request);
@@ -188,8 +208,27 @@ int run(const Flags& flags) {
 Run add_train(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
-  command.add_option("--data", flags->data,
-                     "text file or folder, read as bytes (default: the project's own files)");
+  command
+      .add_option("--data", flags->data,
+                  "text file or folder, read as bytes, or the prefix of an indexed dataset "
+                  "(PREFIX.idx, PREFIX.bin); may be repeated (default: the project's own files)")
+      ->type_name("PATH");
+  command
+      .add_option("--validation", flags->validation,
+                  "fraction at the end of the data that is never trained on; 0 = none")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--validate-every", flags->validate_every,
+          "steps between two evaluations of the validation part, also after the last; 0 = never")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  command
+      .add_option("--validation-windows", flags->validation_windows,
+                  "how many windows of --sequence tokens an evaluation looks at, at most; 0 = all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
   command.add_option("--run", flags->run_folder, "folder that the run leaves behind")
       ->capture_default_str();
   command.add_option("--steps", flags->steps, "training steps in all")

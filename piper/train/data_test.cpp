@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/train/data.h>
+#include <piper/train/indexed_dataset_writer.h>
+#include <piper/train/test_folder.h>
 
 #include <set>
 
@@ -19,8 +21,8 @@ strategy::Strategy strategy_of(int64_t dp, int64_t micro_batches, int64_t sequen
 }
 
 // All sequences of a step as strings, in the order of the global batch.
-std::vector<std::string> global_batch(const Text& text, const strategy::Strategy& s, uint64_t seed,
-                                      int64_t step) {
+std::vector<std::string> global_batch(const Corpus& text, const strategy::Strategy& s,
+                                      uint64_t seed, int64_t step) {
   std::vector<std::string> sequences;
   for (int64_t dp = 0; dp < s.mesh.dp; ++dp)
     for (int64_t micro = 0; micro < s.num_micro_batches; ++micro) {
@@ -39,6 +41,15 @@ std::vector<std::string> global_batch(const Text& text, const strategy::Strategy
       }
     }
   return sequences;
+}
+
+// The bytes' values as an indexed dataset.
+Corpus indexed(const TestFolder& folder, const std::string& name, std::string_view bytes) {
+  IndexedDatasetWriter writer(folder.path() / name, TokenType::kUint16);
+  const auto* first = reinterpret_cast<const unsigned char*>(bytes.data());
+  writer.append(std::vector<int64_t>(first, first + bytes.size()));
+  writer.finish();
+  return read_corpus({folder.path() / name});
 }
 
 Text alphabet() {
@@ -63,17 +74,56 @@ TEST_CASE("starts are spread evenly over all windows that fit, the last one incl
   std::vector<int> hits(8, 0);  // 10 bytes, windows of 3: starts 0..7
   for (int64_t step = 0; step < 1000; ++step)
     for (int64_t index = 0; index < 8; ++index)
-      ++hits.at(static_cast<size_t>(window_start(text, 2, 1, step, index)));
+      ++hits.at(static_cast<size_t>(window_start(text, strategy_of(1, 1, 8, 2), 1, step, index)));
   for (const int count : hits)
     CHECK(std::abs(count - 1000) < 150);  // 5 standard deviations of 29.6
 }
 
+TEST_CASE("a dataset's windows are read once an epoch, the same by every mesh, across steps") {
+  const TestFolder folder;
+  const Text text = alphabet();  // 997 tokens: 142 windows of 7 + 1
+  const Corpus corpus = indexed(folder, "a", text.bytes());
+  REQUIRE(num_windows(corpus, 7) == 142);
+  std::vector<std::string> epoch, again;
+  for (int64_t step = 1; step <= 72; ++step) {  // 4 sequences a step: two epochs are 71 steps
+    const auto batch = global_batch(corpus, strategy_of(1, 1, 4, 7), 5, step);
+    CHECK(global_batch(corpus, strategy_of(2, 2, 1, 7), 5, step) == batch);
+    for (const std::string& window : batch)
+      if (epoch.size() < 142)
+        epoch.push_back(window);
+      else if (again.size() < 142)
+        again.push_back(window);
+  }
+  std::multiset<std::string> expected;
+  for (size_t w = 0; w < 142; ++w) expected.emplace(text.bytes().substr(w * 7, 8));
+  CHECK(std::multiset<std::string>(epoch.begin(), epoch.end()) == expected);
+  CHECK(std::multiset<std::string>(again.begin(), again.end()) == expected);
+  CHECK(epoch != again);
+  CHECK(global_batch(corpus, strategy_of(1, 1, 4, 7), 6, 1) !=
+        global_batch(corpus, strategy_of(1, 1, 4, 7), 5, 1));
+}
+
+TEST_CASE("a mesh validates on the first windows in order, and ignores what fills its last batch") {
+  const Text text("0123456789abc", "digits");  // 4 windows of 3 + 1
+  const strategy::Strategy s = strategy_of(2, 1, 1, 3);
+  for (int64_t window = 0; window < 4; ++window) {
+    const Batch batch = validation_batch(text, s, 3, window / 2, window % 2, 0);
+    const Batch expected = evaluation_batch(text, 3, window, 1);
+    if (window < 3) {
+      CHECK(at::equal(batch.tokens_BS, expected.tokens_BS));
+      CHECK(at::equal(batch.targets_T, expected.targets_T));
+    } else {
+      CHECK(at::equal(batch.targets_T, at::full({3}, -100, at::kLong)));
+    }
+  }
+}
+
 TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the tail is dropped") {
   const Text text("0123456789", "digits");
-  CHECK(num_evaluation_windows(text, 3) == 3);  // targets end at byte 9, the last
-  CHECK(num_evaluation_windows(text, 4) == 2);
-  CHECK(num_evaluation_windows(text, 9) == 1);
-  CHECK_THROWS_AS(num_evaluation_windows(text, 10), InvalidInput);
+  CHECK(num_windows(text, 3) == 3);  // targets end at byte 9, the last
+  CHECK(num_windows(text, 4) == 2);
+  CHECK(num_windows(text, 9) == 1);
+  CHECK_THROWS_AS(num_windows(text, 10), InvalidInput);
   const Batch batch = evaluation_batch(text, 4, 0, 2);
   CHECK(at::equal(batch.tokens_BS, at::arange('0', '8', at::kLong).view({2, 4})));
   CHECK(at::equal(batch.targets_T, at::arange('1', '9', at::kLong)));

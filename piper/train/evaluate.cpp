@@ -36,13 +36,15 @@ at::Tensor forward_all(nn::Stage& stage, const model::Model& model, const at::Te
   return x_TD;
 }
 
-Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Text& text, int64_t sequence,
+Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& corpus,
+                    int64_t sequence, int64_t max_windows,
                     const std::function<void(int64_t, int64_t)>& progress) {
-  const int64_t num_windows = num_evaluation_windows(text, sequence);
+  const int64_t all = train::num_windows(corpus, sequence);
+  const int64_t num_windows = max_windows > 0 ? std::min(max_windows, all) : all;
   const int64_t at_once = std::max<int64_t>(1, 2048 / sequence);
   for (int64_t first = 0; first < num_windows; first += at_once) {
     const int64_t count = std::min(at_once, num_windows - first);
-    const Batch batch = evaluation_batch(text, sequence, first, count);
+    const Batch batch = evaluation_batch(corpus, sequence, first, count);
     stage.head_forward(forward_all(stage, model, batch.tokens_BS), batch.targets_T, nullptr);
     if (progress) progress(first + count, num_windows);
   }

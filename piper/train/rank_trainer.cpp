@@ -49,12 +49,13 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
 
 RankTrainer::~RankTrainer() = default;
 
-std::vector<runtime::MicroBatch> RankTrainer::fetch(int64_t number) const {
+std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
+                                                    int64_t number) const {
   std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
   if (at_.pp != 0 && at_.pp != run_.strategy.mesh.pp - 1)
     return batches;  // only the ends see tokens
   for (size_t i = 0; i < batches.size(); ++i)
-    batches[i] = run_.batches(number, at_.dp, static_cast<int64_t>(i));
+    batches[i] = source(number, at_.dp, static_cast<int64_t>(i));
   return batches;
 }
 
@@ -62,9 +63,20 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   number_ = number;
   outcome_ = {};
   stage_->zero_gradients();
-  const std::vector<runtime::MicroBatch> batches = fetch(number);
+  const std::vector<runtime::MicroBatch> batches = fetch(run_.batches, number);
   player_->play(number, batches, update_, timeline);
   return std::move(outcome_);
+}
+
+LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_t batch) {
+  LossSum sums;
+  runtime::Update look = update_;
+  look.apply = [&](std::span<const double> statistics) {
+    sums = {statistics[kLossSum], statistics[kTargetTokens]};
+  };
+  stage_->zero_gradients();
+  player_->play(number, fetch(batches, batch), look, nullptr);
+  return sums;
 }
 
 // Every parameter counts once over the mesh: replicated ones on the first rank of the data group, experts on their

@@ -53,6 +53,12 @@ struct StepOutcome {
       0;  // most loaded expert over the mean, the worst layer; 0 for a dense model
 };
 
+// The same on every rank: sums over the world.
+struct LossSum {
+  double loss = 0;  // nats
+  double target_tokens = 0;
+};
+
 class RankTrainer {
  public:
   RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
@@ -62,12 +68,17 @@ class RankTrainer {
   // Runs step `number` (from 1). `timeline` as for runtime::Player::play.
   StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
 
+  // The losses of one global batch with the weights as they are: plays the same step, backward included, and drops its
+  // gradients. So it runs on every mesh as training does, at a step's cost; no weight, optimizer state or later step changes.
+  // `number` is apart from those of all steps and other evaluations of the run; `batches` is asked for `batch` as its step.
+  LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
+
   Rank rank() const { return rank_; }
   nn::Stage& stage() { return *stage_; }
   AdamW& optimizer() { return *optimizer_; }
 
  private:
-  std::vector<runtime::MicroBatch> fetch(int64_t number) const;
+  std::vector<runtime::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
   void local_statistics(std::span<double> statistics);
   void apply(std::span<const double> statistics);
   void balance();

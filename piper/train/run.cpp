@@ -37,6 +37,9 @@ void barrier(comm::Transport& transport, const comm::Group& world, uint64_t key,
 
 constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;  // apart from the steps' operations
 
+// Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
+constexpr int64_t kValidationNumbers = int64_t{1} << 31;
+
 // Everything that the ranks' threads share.
 class Run {
  public:
@@ -48,7 +51,7 @@ class Run {
         world_(request.strategy.mesh.world()),
         recorder_(step_, request.strategy, request.cluster) {
     shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
-      Batch batch = training_batch(request_.text, request_.strategy, request_.options.seed, step,
+      Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step,
                                    dp, micro_batch);
       return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
     };
@@ -70,8 +73,9 @@ class Run {
   void rank_main(comm::Transport& transport);
   void load(RankTrainer& trainer);
   void train_all_ranks();
+  double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
-                   double seconds);
+                   double seconds, std::optional<double> validation_loss);
   void write_events(const StepMetrics& metrics);
   void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
             int64_t number);
@@ -109,11 +113,12 @@ void Run::check() const {
     problems.push_back(
         "precision is bf16; allowed: fp32, fp64 (training in bf16 is not available in this "
         "version)");
-  if (request_.text.size() > 0 && request_.model.vocabulary < 256)
+  if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));
   if (!problems.empty()) throw InvalidInput(problems);
-  check_window(request_.text, s.sequence);
+  check_window(request_.corpus, s.sequence);
+  if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
 }
 
 CheckpointIdentity Run::identity() const {
@@ -123,6 +128,8 @@ CheckpointIdentity Run::identity() const {
 
 void Run::open_folder() {
   const fs::path checkpoints = request_.folder / "checkpoints";
+  // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
+  if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
   std::error_code error;
   fs::create_directories(request_.folder, error);
   if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
@@ -151,9 +158,15 @@ void Run::open_checkpoint(const fs::path& checkpoints) {
   if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
     throw InvalidInput(problems);
   const TrainState state = found.manifest.state;
-  if (state.text_fingerprint != request_.text.fingerprint())
+  if (state.text_fingerprint != request_.corpus.fingerprint())
     throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
-                                   request_.text.source()));
+                                   request_.corpus.source()));
+  const int64_t step_tokens = request_.strategy.global_batch_sequences * request_.strategy.sequence;
+  if (request_.corpus.is_indexed() && state.target_tokens != state.step * step_tokens)
+    throw InvalidInput(fmt::format(
+        "{}: has read {} tokens in {} steps; allowed: the same global batch and sequence, or its "
+        "position in {} is lost",
+        found.path.string(), state.target_tokens, state.step, request_.corpus.source()));
   first_step_ = state.step + 1;
   skipped_ = state.skipped_steps;
   shared_.options.seed = state.seed;
@@ -196,12 +209,15 @@ void Run::rank_main(comm::Transport& transport) {
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     const double after = runtime::now_seconds();
+    const bool last = number == last_step();
+    std::optional<double> validation_loss;
+    if (request_.validate_every > 0 && (number % request_.validate_every == 0 || last))
+      validation_loss = validate(trainer, number);
     if (rank == Rank(0)) {
-      record_step(transport, number, outcome, after - before);
+      record_step(transport, number, outcome, after - before, validation_loss);
       say_saves();
     }
-    before = after;
-    const bool last = number == last_step();
+    before = validation_loss ? runtime::now_seconds() : after;
     if (request_.checkpoint_every > 0 && (number % request_.checkpoint_every == 0 || last)) {
       save(trainer, transport, world, number);
       before = runtime::now_seconds();
@@ -210,8 +226,30 @@ void Run::rank_main(comm::Transport& transport) {
   if (request_.export_weights) export_weights(trainer);
 }
 
+// Mean loss of a target token over the validation windows; every rank calls it, and all get the same.
+double Run::validate(RankTrainer& trainer, int64_t number) {
+  const strategy::Strategy& s = request_.strategy;
+  const int64_t all = num_windows(request_.validation, s.sequence);
+  const int64_t windows =
+      request_.validation_windows > 0 ? std::min(request_.validation_windows, all) : all;
+  const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
+    Batch rows = validation_batch(request_.validation, s, windows, batch, dp, micro_batch);
+    return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
+  };
+  const int64_t num_batches = (windows - 1) / s.global_batch_sequences + 1;
+  // As often as this was done before: every rank counts the same, and the names of operations stay unique.
+  const int64_t before = (number - 1) / request_.validate_every * num_batches;
+  LossSum sums;
+  for (int64_t batch = 0; batch < num_batches; ++batch) {
+    const LossSum more = trainer.evaluate(kValidationNumbers + before + batch, batches, batch);
+    sums.loss += more.loss;
+    sums.target_tokens += more.target_tokens;
+  }
+  return sums.loss / sums.target_tokens;
+}
+
 void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
-                      double seconds) {
+                      double seconds, std::optional<double> validation_loss) {
   const strategy::Strategy& s = request_.strategy;
   skipped_ += outcome.skipped;
   skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
@@ -227,6 +265,7 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.peak_bytes = recorder_.largest_peak_bytes(number);
   metrics.load_imbalance = outcome.load_imbalance;
   metrics.skipped = outcome.skipped;
+  if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
   metrics_writer_->write(metrics);
   write_events(metrics);
   metrics_.push_back(metrics);
@@ -244,16 +283,19 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
 void Run::write_events(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  events_->write(m.step, now,
-                 {{"train/loss", m.loss},
-                  {"train/auxiliary_loss", m.auxiliary_loss},
-                  {"train/grad_norm", m.grad_norm},
-                  {"train/learning_rate", m.learning_rate},
-                  {"speed/step_seconds", m.step_seconds},
-                  {"speed/tokens_per_second", m.tokens_per_second},
-                  {"speed/mfu", m.mfu},
-                  {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
-                  {"experts/load_imbalance", m.load_imbalance}});
+  std::vector<std::pair<std::string, double>> scalars = {
+      {"train/loss", m.loss},
+      {"train/auxiliary_loss", m.auxiliary_loss},
+      {"train/grad_norm", m.grad_norm},
+      {"train/learning_rate", m.learning_rate},
+      {"speed/step_seconds", m.step_seconds},
+      {"speed/tokens_per_second", m.tokens_per_second},
+      {"speed/mfu", m.mfu},
+      {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
+      {"experts/load_imbalance", m.load_imbalance}};
+  if (m.extra.contains("validation_loss"))
+    scalars.emplace_back("validation/loss", m.extra.at("validation_loss").get<double>());
+  events_->write(m.step, now, scalars);
 }
 
 TrainState Run::state_after(int64_t number) const {
@@ -265,7 +307,7 @@ TrainState Run::state_after(int64_t number) const {
                                      request_.strategy.global_batch_sequences *
                                      request_.strategy.sequence;
   state.skipped_steps = skipped_;
-  state.text_fingerprint = request_.text.fingerprint();
+  state.text_fingerprint = request_.corpus.fingerprint();
   return state;
 }
 

@@ -12,11 +12,11 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/train/corpus.h>
 #include <piper/train/file_writer.h>
 #include <piper/train/metrics.h>
 #include <piper/train/prediction.h>
 #include <piper/train/rank_trainer.h>
-#include <piper/train/text.h>
 
 #include <filesystem>
 #include <functional>
@@ -31,13 +31,16 @@ struct RunRequest {
   Json config = Json::object();  // the model's config.json, for the exported folder
   strategy::Strategy strategy;
   cluster::Cluster cluster;  // what the prediction is made with; its peak is MFU's divisor
-  Text text;
+  Corpus corpus;
+  Corpus validation;  // never trained on; may be empty
   std::filesystem::path folder;
   int64_t num_steps = 0;   // of the whole run: what the learning rate is stretched over
   int64_t stop_after = 0;  // stop (and save, with checkpoints on) after this step; 0 = num_steps
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;
+  int64_t validate_every = 0;      // steps, and after the last one; 0 = never
+  int64_t validation_windows = 0;  // the first ones of `validation`; 0 = all
   // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy a save is waited for.
   bool async_save = true;
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/train/sha256.h>
 #include <piper/train/text.h>
 
 #include <algorithm>
@@ -48,16 +47,6 @@ Text::Text(std::string bytes, std::string source)
   if (view_.empty()) throw InvalidInput(source_ + ": is empty; text to train on is expected");
 }
 
-std::string Text::fingerprint() const { return sha256_hex(view_); }
-
-Text Text::part(int64_t begin, int64_t end, const std::string& what) const {
-  PIPER_CHECK(0 <= begin && begin < end && end <= size());
-  Text part = *this;
-  part.view_ = view_.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-  part.source_ += " (" + what + ")";
-  return part;
-}
-
 Text read_text(const fs::path& path, const std::vector<std::string>& extensions) {
   std::error_code error;
   if (!fs::exists(path, error))
@@ -90,26 +79,6 @@ Text read_own_text(const fs::path& project) {
     throw IoError(project.string() +
                   ": holds none of README.md, docs, piper: the default text; name another");
   return Text(std::move(bytes), project.string());
-}
-
-TextSplit split_text(const Text& text, double validation_fraction) {
-  const auto length = static_cast<int64_t>(static_cast<double>(text.size()) * validation_fraction);
-  if (!(validation_fraction > 0 && validation_fraction < 1) || length < 1 || length >= text.size())
-    throw InvalidInput(
-        fmt::format("{}: the validation fraction {} leaves {} of {} bytes; allowed: above 0, below "
-                    "1, and a byte for "
-                    "either part",
-                    text.source(), validation_fraction, length, text.size()));
-  const int64_t cut = text.size() - length;
-  return {text.part(0, cut, "training part"), text.part(cut, text.size(), "validation part")};
-}
-
-void check_window(const Text& text, int64_t sequence) {
-  PIPER_CHECK(sequence >= 1);
-  if (text.size() < sequence + 1)
-    throw InvalidInput(
-        fmt::format("{}: holds {} bytes; a sequence of {} tokens and its last target need {}",
-                    text.source(), text.size(), sequence, sequence + 1));
 }
 
 void check_vocabulary(const Text& text, int64_t vocabulary) {

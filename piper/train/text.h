@@ -21,11 +21,6 @@ class Text {
   std::string_view bytes() const { return view_; }
   int64_t size() const { return static_cast<int64_t>(view_.size()); }
   const std::string& source() const { return source_; }
-  // SHA-256 of the bytes: a run resumes on the same text or says so.
-  std::string fingerprint() const;
-
-  // The part [begin, end), sharing the bytes; `what` is appended to the source ("validation part").
-  Text part(int64_t begin, int64_t end, const std::string& what) const;
 
  private:
   std::shared_ptr<const std::string> storage_;
@@ -42,16 +37,6 @@ Text read_text(const std::filesystem::path& path, const std::vector<std::string>
 // folder as read_text does but without folders named build, .git, .venv, __pycache__. A part that is absent
 // is left out; throws IoError when all are.
 Text read_own_text(const std::filesystem::path& project);
-
-struct TextSplit {
-  Text train;
-  Text validation;  // the last bytes
-};
-// `validation_fraction` in (0, 1); both parts get at least one byte. Throws InvalidInput otherwise.
-TextSplit split_text(const Text& text, double validation_fraction);
-
-// Throws InvalidInput unless the text holds one window: sequence + 1 bytes.
-void check_window(const Text& text, int64_t sequence);
 
 // Throws InvalidInput naming the first byte that is no token of the vocabulary.
 void check_vocabulary(const Text& text, int64_t vocabulary);

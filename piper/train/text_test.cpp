@@ -48,34 +48,12 @@ TEST_CASE("the default text is the project's own files, without what is built or
   CHECK(read_own_text(folder.path()).bytes() == "read me docs error graph ");
 }
 
-TEST_CASE("the validation part is the last fraction and shares no byte with training") {
-  const Text text("0123456789", "digits");
-  const TextSplit split = split_text(text, 0.3);
-  CHECK(split.train.bytes() == "0123456");
-  CHECK(split.validation.bytes() == "789");
-  CHECK(split.validation.source() == "digits (validation part)");
-  for (const double bad : {0.0, 1.0, -1.0, 0.05, 2.0})
-    CHECK_THROWS_AS(split_text(text, bad), InvalidInput);
-}
-
-TEST_CASE("a text too short for a window, or with bytes outside the vocabulary, is refused") {
-  const Text text("abcd", "t");
-  CHECK_NOTHROW(check_window(text, 3));
-  CHECK_THROWS_WITH_AS(check_window(text, 4),
-                       "t: holds 4 bytes; a sequence of 4 tokens and its last target need 5",
-                       InvalidInput);
+TEST_CASE("a text with bytes outside the vocabulary is refused") {
   CHECK_NOTHROW(check_vocabulary(Text("\xff", "t"), 256));
   CHECK_THROWS_WITH_AS(
       check_vocabulary(Text("a\xff", "t"), 255),
       "t: byte 255 at offset 1 is no token of a vocabulary of 255; byte text needs 256",
       InvalidInput);
-}
-
-TEST_CASE("the fingerprint is the SHA-256 of the bytes") {
-  // FIPS 180-4 example: SHA-256 of "abc".
-  CHECK(Text("abc", "t").fingerprint() ==
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  CHECK(Text("xabcx", "t").part(1, 4, "middle").fingerprint() == Text("abc", "t").fingerprint());
 }
 
 }  // namespace

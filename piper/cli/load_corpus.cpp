@@ -1,0 +1,36 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/load_corpus.h>
+#include <piper/report/progress.h>
+
+#include <filesystem>
+#include <optional>
+
+namespace piper::cli {
+namespace {
+
+constexpr int64_t kQuick = 1 << 26;  // tokens that are checked in less than a second
+
+}  // namespace
+
+train::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabulary) {
+  const train::Corpus corpus = paths.empty()
+                                   ? train::Corpus(train::read_own_text(PIPER_SOURCE_FOLDER))
+                                   : train::read_corpus({paths.begin(), paths.end()});
+  std::optional<report::Progress> bar;
+  if (corpus.is_indexed() && corpus.size() > kQuick)
+    bar.emplace(
+        report::ProgressOptions{.label = "check tokens", .total = corpus.size(), .unit = "tokens"});
+  corpus.check_vocabulary(vocabulary, [&](int64_t done, int64_t) {
+    if (bar) bar->set(done);
+  });
+  return corpus;
+}
+
+std::string describe(const train::Corpus& corpus) {
+  const auto size = static_cast<double>(corpus.size());
+  return fmt::format("{} ({})", corpus.source(),
+                     corpus.is_indexed() ? format_count(size) + " tokens" : format_bytes(size));
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,66 @@
+// What a run trains on: byte text, or indexed datasets of tokens. Either is one long stream of tokens; they differ in how training
+// draws from it (data.h).
+//
+// Thread safety: immutable but for a fingerprint that is computed once; any number of threads may read it.
+#pragma once
+
+#include <piper/train/indexed_dataset.h>
+#include <piper/train/text.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace piper::train {
+
+class Corpus {
+ public:
+  Corpus() = default;  // no tokens
+  Corpus(Text text);   // tokens 0..255; not explicit: a text is a corpus
+  // The datasets' tokens one after the other.
+  explicit Corpus(std::vector<std::shared_ptr<const IndexedDataset>> datasets);
+
+  int64_t size() const { return end_ - begin_; }  // tokens
+  bool is_indexed() const { return !datasets_.empty(); }
+  const std::string& source() const { return source_; }
+  // SHA-256 of the stored tokens of this part: a run resumes on the same ones or says so. Computed once, by reading them all.
+  std::string fingerprint() const;
+  // tokens[i] := the token at begin + i. Requires a range inside. Throws IoError.
+  void read(int64_t begin, std::span<int64_t> tokens) const;
+  // The part [begin, end); `what` is appended to the source ("validation part").
+  Corpus part(int64_t begin, int64_t end, const std::string& what) const;
+
+  // Throws InvalidInput naming file and position of the first token outside the vocabulary, in the whole of what this is a part of.
+  // `progress` gets tokens checked and in all; may be empty.
+  void check_vocabulary(int64_t vocabulary,
+                        const std::function<void(int64_t, int64_t)>& progress = {}) const;
+
+ private:
+  struct Fingerprint;
+
+  Text text_;
+  std::vector<std::shared_ptr<const IndexedDataset>> datasets_;
+  int64_t begin_ = 0, end_ = 0;  // within all of the text or datasets
+  std::string source_;
+  std::shared_ptr<Fingerprint> fingerprint_;
+};
+
+// Files and folders of byte text (read_text), one after the other; or prefixes of indexed datasets; not both. Throws InvalidInput,
+// IoError. `paths` is not empty.
+Corpus read_corpus(const std::vector<std::filesystem::path>& paths);
+
+struct CorpusSplit {
+  Corpus train;
+  Corpus validation;  // the last tokens; shares none with training, whatever the sequence length
+};
+// `validation_fraction` in (0, 1); both parts get at least one token. Throws InvalidInput otherwise.
+CorpusSplit split_corpus(const Corpus& corpus, double validation_fraction);
+
+// Throws InvalidInput unless the corpus holds one window: sequence + 1 tokens.
+void check_window(const Corpus& corpus, int64_t sequence);
+
+}  // namespace piper::train
