@@ -64,7 +64,7 @@ void CheckpointWriter::hand_in(Rank rank, const TrainState& state,
   std::unique_lock lock(mutex_);
   shares_.emplace(rank, std::move(share));
   if (rank == Rank(0)) state_ = state;
-  report_.handed_in_seconds = std::max(report_.handed_in_seconds, seconds_since(start));
+  report_.waited_seconds = std::max(report_.waited_seconds, seconds_since(start));
   const int64_t number = num_done_;
   if (std::ssize(shares_) == identity_.mesh.world()) is_writing_ = true;
   lock.unlock();
@@ -88,7 +88,8 @@ void CheckpointWriter::write_saves() {
     std::exception_ptr failure;
     try {
       report = write(shares, state);
-      report.handed_in_seconds = handed_in.handed_in_seconds;
+      report.waited_seconds =
+          handed_in.waited_seconds + (options_.copies ? 0 : report.written_seconds);
     } catch (...) {
       failure = std::current_exception();
     }

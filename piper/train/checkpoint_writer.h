@@ -33,9 +33,9 @@ struct WriterOptions {
 
 struct SaveReport {
   int64_t step = 0;
-  int64_t bytes = 0;             // of all shards
-  double handed_in_seconds = 0;  // longest that one rank was kept from training
-  double written_seconds = 0;    // from the last hand_in to the commit
+  int64_t bytes = 0;           // of all shards
+  double waited_seconds = 0;   // longest that one rank was kept from training
+  double written_seconds = 0;  // from the last hand_in to the commit
 };
 
 class CheckpointWriter {

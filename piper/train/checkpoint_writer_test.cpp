@@ -105,6 +105,9 @@ TEST_CASE("without copies a rank goes on only when the checkpoint is committed")
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(num_committed == 4);
+  const std::vector<SaveReport> reports = writer.take_reports();
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].waited_seconds >= reports[0].written_seconds);
 }
 
 TEST_CASE("a save that fails in the background is told at every next call; the old one stays") {

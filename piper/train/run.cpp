@@ -347,8 +347,7 @@ void Run::say_saves() {
   for (const SaveReport& report : writer_->take_reports())
     say(fmt::format("saved step {}: {} in {}, training was kept waiting for {}", report.step,
                     format_bytes(static_cast<double>(report.bytes)),
-                    format_seconds(report.written_seconds),
-                    format_seconds(report.handed_in_seconds)));
+                    format_seconds(report.written_seconds), format_seconds(report.waited_seconds)));
 }
 
 void Run::export_weights(RankTrainer& trainer) {
