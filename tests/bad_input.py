@@ -108,6 +108,10 @@ def checkpoints(folder):
     yield check("a tokenizer that is not built in", ["data", "build", "--input", str(text), "--out", str(folder / "d"), "--tokenizer", "t.json"],
                 ["--tokenizer", "t.json", "allowed: bytes"])
     yield check("no input to build from", ["data", "build", "--input", str(folder / "absent"), "--out", str(folder / "d")], ["absent"], code=1)
+    yield check("a weight decay that is no number", [*base, *common, "--model", str(model), "--weight-decay", "nan"], ["--weight-decay", "nan"])
+    yield check("a negative seed", [*base, *common, "--model", str(model), "--seed", "-1"], ["--seed", "-1"])
+    yield check("a model that this machine cannot hold", ["train", "--model", "deepseek-v3", "--cluster", "rtx4090x8", "--precision", "fp32",
+                "--steps", "1", "--sequence", "32", "--global-batch", "1", "--run", str(folder / "huge"), "--data", str(text)], ["available"])
     yield check("unknown word after data", ["data", "bild"], ["unknown command 'bild'", "did you mean 'build'"])
     yield check("a run in the way", [*base, *common, "--model", str(model), "--dp", "2"], ["--resume", "--fresh"])
 

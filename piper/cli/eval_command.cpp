@@ -4,6 +4,7 @@
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/validators.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
 #include <piper/runtime/player.h>
@@ -90,7 +91,7 @@ Run add_eval(CLI::App& command) {
   command
       .add_option("--validation", flags->validation,
                   "fraction at the end that --split leaves out or takes")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_in(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--windows", flags->windows, "only the first windows; 0 = all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))

@@ -8,14 +8,29 @@
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <new>
 #include <string>
 #include <vector>
 
 namespace piper::cli {
 namespace {
 
+// libtorch's exceptions end in a stack trace.
+std::string without_trace(std::string text) {
+  for (const char* start : {"\nException raised from", " (no backtrace available)", "\nframe #"})
+    text = text.substr(0, text.find(start));
+  if (text.find("can't allocate memory") == std::string::npos) return text;
+  const size_t tried = text.find("you tried to allocate ");
+  return fmt::format(
+      "out of memory{}; `piper estimate` breaks down what a strategy needs; allowed: a "
+      "smaller micro-batch, --recompute full, or a smaller model",
+      tried == std::string::npos
+          ? ""
+          : ": " + text.substr(tried, text.find(" bytes", tried) + 6 - tried));
+}
+
 int complain(const std::exception& error, int code) {
-  std::string text = error.what();
+  std::string text = without_trace(error.what());
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find('\n', start), text.size());
     fmt::print(stderr, "piper: {}\n", text.substr(start, end - start));
@@ -116,6 +131,8 @@ int main(int argc, char** argv) {
     return piper::cli::run(argc, argv);
   } catch (const piper::InvalidInput& error) {
     return piper::cli::complain(error, 2);
+  } catch (const std::bad_alloc&) {
+    return piper::cli::complain(piper::IoError("out of memory"), 1);
   } catch (const std::exception& error) {
     return piper::cli::complain(error, 1);
   }

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/validators.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 #include <piper/runtime/profile.h>
@@ -107,7 +108,7 @@ Run add_profile(CLI::App& command) {
                   "cores that they share (default: all that this process may use)")
       ->check(CLI::Range(1, 4096));
   command.add_option("--budget-seconds", flags->budget_seconds, "time to spend")
-      ->check(CLI::Range(1.0, 3600.0))
+      ->check(number_in(1.0, 3600.0))
       ->capture_default_str();
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -1,5 +1,6 @@
 // piper sim: plays one step in virtual time; prints where the time and the memory go; writes the trace.
 #include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
@@ -88,6 +89,19 @@ Played play(const Priced& priced) {
   if (priced.strategy.mesh.world() > kMostRanksPlayed)
     ranks = plan::simulated_ranks(priced.cluster, priced.strategy);
   played.one_pipeline = !ranks.empty();
+  // A task takes about half a kilobyte while it is played.
+  constexpr double kMostTasks = 30e6;
+  const strategy::Strategy& s = priced.strategy;
+  const double tasks = static_cast<double>(ranks.empty() ? s.mesh.world() : std::ssize(ranks)) *
+                       static_cast<double>(s.num_micro_batches) * 20 *
+                       static_cast<double>(priced.model.num_layers()) /
+                       static_cast<double>(s.mesh.pp);
+  if (tasks > kMostTasks)
+    throw InvalidInput(
+        fmt::format("num_micro_batches is {}: about {} tasks to play; allowed: up to {} (`piper "
+                    "estimate` prices "
+                    "any number)",
+                    s.num_micro_batches, format_count(tasks), format_count(kMostTasks)));
   played.step = schedule::write_step(priced.model, priced.strategy, ranks);
   played.timeline = sim::play(
       played.step, cost::price(played.step, priced.model, priced.strategy, priced.cluster));

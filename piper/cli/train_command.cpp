@@ -6,6 +6,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/validators.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
@@ -33,8 +34,8 @@ struct Flags {
   int64_t validate_every = 0, validation_windows = 64;
   double validation = 0;
   uint64_t seed = 0;
-  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0, bias_update = 1e-3,
-         timeout_seconds = 120;
+  double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
+         bias_update = 1e-3, timeout_seconds = 120;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
@@ -216,7 +217,7 @@ Run add_train(CLI::App& command) {
   command
       .add_option("--validation", flags->validation,
                   "fraction at the end of the data that is never trained on; 0 = none")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_in(0.0, 1.0))
       ->capture_default_str();
   command
       .add_option(
@@ -238,26 +239,28 @@ Run add_train(CLI::App& command) {
       .add_option("--stop-after", flags->stop_after,
                   "stop after this step of --steps (a job's time limit); resume later")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  command.add_option("--seed", flags->seed, "of initial weights and data")->capture_default_str();
+  command.add_option("--seed", flags->seed, "of initial weights and data")
+      ->check(not_negative())
+      ->capture_default_str();
   command.add_option("--learning-rate", flags->learning_rate, "peak")
-      ->check(CLI::Range(0.0, 10.0))
+      ->check(number_in(0.0, 10.0))
       ->capture_default_str();
   command
       .add_option("--minimum-learning-rate", flags->minimum_learning_rate,
                   "at the end (default: a tenth of the peak)")
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(number_in(0.0, 10.0));
   command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command.add_option("--weight-decay", flags->weight_decay)
-      ->check(CLI::Range(0.0, 10.0))
+      ->check(number_in(0.0, 10.0))
       ->capture_default_str();
   command
       .add_option("--bias-update", flags->bias_update,
                   "step of the bias that balances experts (models that have one); 0 = fixed")
-      ->check(CLI::Range(0.0, 10.0))
+      ->check(number_in(0.0, 10.0))
       ->capture_default_str();
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(number_in(0.0, 1e9))
       ->capture_default_str();
   command.add_option("--weights", flags->weights, "start from this Hugging Face folder");
   command.add_flag("--export", flags->export_weights,
@@ -275,7 +278,7 @@ Run add_train(CLI::App& command) {
   command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
   command
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(number_in(0.1, 86400.0))
       ->capture_default_str();
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

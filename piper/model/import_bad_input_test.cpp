@@ -51,10 +51,26 @@ TEST_CASE("more experts a token than there are") {
         std::string::npos);
 }
 
+TEST_CASE("an expert's width is not guessed where intermediate_size is the dense layers'") {
+  const std::string moe =
+      R"("n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1)";
+  CHECK(with_base(moe).find("'moe_intermediate_size' is missing") != std::string::npos);
+  CHECK(with_base(moe + R"(, "moe_intermedite_size": 8)")
+            .find("'moe_intermedite_size' is not understood; did you mean "
+                  "'moe_intermediate_size'?") != std::string::npos);
+}
+
+TEST_CASE("encoders and towers of images are no causal language models") {
+  CHECK(complaint(R"({"model_type": "bert", "hidden_size": 64, "intermediate_size": 96,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100})")
+            .find("is 'bert', an encoder") != std::string::npos);
+  CHECK(with_base(R"("patch_size": 14)").find("belongs to a model of images") != std::string::npos);
+}
+
 TEST_CASE("all problems of a document come at once, without those that only follow from another") {
   const std::string all =
       complaint(R"({"hidden_size": "a", "num_hidden_layers": 1000000, "num_attention_heads": 0,
-      "vocab_size": true, "intermediate_size": 8, "num_experts": 0, "num_experts_per_tok": -1, "rope_theta": -1,
+      "vocab_size": true, "intermediate_size": 8, "moe_intermediate_size": 8, "num_experts": 0, "num_experts_per_tok": -1, "rope_theta": -1,
       "tie_word_embeddings": "yes", "cross_attention_layers": [1], "mlp_only_layers": [99]})");
   CHECK(all ==
         "c.json: 'hidden_size' is \"a\"; allowed: an integer from 1 to 1048576\n"

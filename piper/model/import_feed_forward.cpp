@@ -37,6 +37,9 @@ ByLayer dense_widths(Import& in, bool needed) {
 ByLayer expert_widths(Import& in) {
   ByLayer widths = in.keys.integers_by_layer(kExpertFfn, 1, kMaxFfn, in.model.num_layers());
   if (!widths.empty()) return widths;
+  // With layers that are dense by a key of the config, intermediate_size is theirs.
+  if (in.keys.has({"first_k_dense_replace", "mlp_only_layers", "moe_layer_start_index"}))
+    in.keys.required_integer(kExpertFfn, 1, kMaxFfn);
   widths = in.keys.integers_by_layer(kFfn, 1, kMaxFfn, in.model.num_layers());
   if (!widths.empty()) return widths;
   in.keys.required_integer(kExpertFfn, 1, kMaxFfn);

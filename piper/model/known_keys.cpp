@@ -1,10 +1,13 @@
 // What becomes of keys that no part of the importer has read.
 #include <fmt/format.h>
+#include <piper/base/suggest.h>
 #include <piper/model/import_parts.h>
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace piper::model {
 namespace {
@@ -169,15 +172,64 @@ bool asks_for_nothing(const Json& value) {
   return (value.is_structured() || value.is_string()) && (value.empty() || value == "");
 }
 
+// The key of a shape that the config lacks and this one is a typing error of; "" = none.
+std::string misspelt(const Import& in, const Keys::Unread& unread) {
+  static const std::vector<std::string> kShapes = {"hidden_size",
+                                                   "intermediate_size",
+                                                   "moe_intermediate_size",
+                                                   "num_hidden_layers",
+                                                   "num_attention_heads",
+                                                   "num_key_value_heads",
+                                                   "head_dim",
+                                                   "vocab_size",
+                                                   "num_experts",
+                                                   "num_local_experts",
+                                                   "n_routed_experts",
+                                                   "n_shared_experts",
+                                                   "num_experts_per_tok",
+                                                   "shared_expert_intermediate_size",
+                                                   "first_k_dense_replace",
+                                                   "q_lora_rank",
+                                                   "kv_lora_rank",
+                                                   "qk_nope_head_dim",
+                                                   "qk_rope_head_dim",
+                                                   "v_head_dim",
+                                                   "tie_word_embeddings",
+                                                   "decoder_sparse_step",
+                                                   "mlp_only_layers"};
+  if (unread.outside) return "";
+  const std::string meant = nearest(unread.key, kShapes);
+  return meant.empty() || in.keys.has({meant.c_str()}) ? "" : meant;
+}
+
+// Towers of images and encoders of text: a causal language model is what Piper counts.
+void refuse_other_models(Import& in) {
+  for (const char* key : {"patch_size", "image_size", "num_channels"})
+    if (in.keys.has({key}))
+      in.keys.problems()->add(key,
+                              "belongs to a model of images; allowed: a causal language model");
+  for (const char* encoder : {"albert", "bert", "camembert", "clip_text_model", "deberta",
+                              "deberta-v2", "distilbert", "electra", "ernie", "esm", "eurobert",
+                              "modernbert", "mpnet", "nomic_bert", "roberta", "xlm-roberta"})
+    if (in.model.family == encoder)
+      in.keys.problems()->add(
+          "model_type",
+          fmt::format("is '{}', an encoder; allowed: a causal language model", in.model.family));
+}
+
 }  // namespace
 
 void sort_unread_keys(Import& in) {
+  refuse_other_models(in);
   for (const Keys::Unread& unread : in.keys.unread()) {
     if (unread.value->is_null() || listed(unread.key, kWithoutEffect)) continue;
     if (!unread.outside && speaks_of_shapes(unread.key) && !asks_for_nothing(*unread.value))
       in.keys.problems()->add(
           unread.path, fmt::format("is {}; it may change the model's shapes and is not supported",
                                    quote(*unread.value)));
+    else if (const std::string meant = misspelt(in, unread); !meant.empty())
+      in.keys.problems()->add(unread.path,
+                              fmt::format("is not understood; did you mean '{}'?", meant));
     else
       in.model.ignored_keys.push_back(unread.path);
   }

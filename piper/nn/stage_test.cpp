@@ -141,6 +141,10 @@ TEST_CASE("what cannot be trained is refused by name, every reason once") {
                        }()),
                        doctest::Contains("family 'granitemoe' is not trainable yet"), InvalidInput);
   CHECK_THROWS_AS(tiny_stage(model), InvalidInput);
+  model::Model clipped = tiny_model("olmoe");
+  clipped.ignored_keys = {"clip_qkv"};
+  CHECK(untrainable(clipped).front().find("'clip_qkv' of its config is not understood") !=
+        std::string::npos);
   model::Model windowed = tiny_model("mixtral");
   windowed.layers[1].attention.window = 8;
   CHECK(tiny_stage(windowed) != nullptr);

@@ -72,6 +72,11 @@ std::vector<std::string> untrainable(const model::Model& model) {
       fmt::format("rotary scaling '{}' is not trainable yet; allowed: none, linear, llama3, "
                   "yarn",
                   model.rope.scaling));
+  for (const std::string& key : model.ignored_keys)
+    reasons.add(true,
+                fmt::format("'{}' of its config is not understood and may change what the model "
+                            "computes; allowed: a config without it",
+                            key));
   // What a family computes beyond its config's shapes is known for these alone (tests/hf_parity.py).
   static constexpr std::array kFamilies = {"",      "deepseek_v2", "deepseek_v3", "kimi_k2",
                                            "llama", "mistral",     "mixtral",     "olmoe",

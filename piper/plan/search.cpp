@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kTasksPerLayer =
     20;  // about: forward and backward of a mixture layer with exchanges
+constexpr int64_t kMostRounds = 8;
 constexpr int64_t kMostTasksOfOne = 400'000, kMostTasksOfAll = 3'000'000;
 
 auto tie_break(const Candidate& c) {
@@ -69,11 +70,14 @@ std::optional<double> simulated_seconds(const model::Model& model, const cluster
   return sim::play(step, cost::price(step, model, strategy, cluster)).seconds();
 }
 
-int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked,
-                             int64_t count) {
-  int64_t budget = kMostTasksOfAll, done = 0;
-  const auto end = ranked.begin() + std::min(count, static_cast<int64_t>(ranked.size()));
-  for (auto c = ranked.begin(); c != end; ++c) {
+namespace {
+
+// Simulates those of a range that are not yet and fit the budget (in tasks); how many.
+int64_t simulate_range(const Setting& setting, std::vector<Candidate>::iterator begin,
+                       std::vector<Candidate>::iterator end, int64_t& budget) {
+  int64_t done = 0;
+  for (auto c = begin; c != end; ++c) {
+    if (c->simulated) continue;
     const int64_t tasks = num_tasks(setting.model(), c->strategy,
                                     num_simulated_ranks(setting.cluster(), c->strategy));
     if (tasks > budget) continue;
@@ -85,7 +89,21 @@ int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ran
     c->simulated = true;
     ++done;
   }
-  std::stable_sort(ranked.begin(), end, faster);
+  return done;
+}
+
+}  // namespace
+
+int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked,
+                             int64_t count) {
+  int64_t budget = kMostTasksOfAll, done = 0;
+  const auto end = ranked.begin() + std::min(count, static_cast<int64_t>(ranked.size()));
+  // What the simulation slows down lets others up, which are simulated in their turn.
+  for (int64_t before = -1, round = 0; done > before && round < kMostRounds; ++round) {
+    before = done;
+    done += simulate_range(setting, ranked.begin(), end, budget);
+    std::ranges::stable_sort(ranked, faster);
+  }
   return done;
 }
 

@@ -45,7 +45,8 @@ std::optional<double> simulated_seconds(const model::Model& model, const cluster
 std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
                                   const strategy::Strategy& strategy);
 
-// Simulates the first `count` and sorts them among themselves; returns how many were simulated.
+// Simulates the first `count`, sorts all, and again with those that came up, for a few rounds; returns how many were
+// simulated.
 int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked, int64_t count);
 
 }  // namespace piper::plan

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/comm/local.h>
+#include <piper/cost/shard.h>
 #include <piper/model/count.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/report/run_files.h>
@@ -68,6 +69,7 @@ class Run {
                                    : request_.num_steps;
   }
   void check() const;
+  void check_memory() const;
   void open_folder();
   void open_checkpoint(const fs::path& checkpoints);
   void rank_main(comm::Transport& transport);
@@ -117,8 +119,26 @@ void Run::check() const {
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));
   if (!problems.empty()) throw InvalidInput(problems);
+  check_memory();
   check_window(request_.corpus, s.sequence);
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
+}
+
+// All ranks are threads here: weights, gradients and optimizer of all of them must fit before anything is allocated.
+void Run::check_memory() const {
+  const strategy::Strategy& s = request_.strategy;
+  const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
+  int64_t needed = 0;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+    needed += s.mesh.dp * cost::shard_of(request_.model, s, stage).total() *
+              (of_parameter.weight + of_parameter.gradient + of_parameter.optimizer);
+  if (const int64_t available = available_memory_bytes(); needed > available)
+    throw InvalidInput(fmt::format(
+        "{} on {} ranks of this machine needs {} for weights, gradients and optimizer, and {} is "
+        "available; allowed: a smaller model, or fewer replicas of it (`piper estimate` breaks it "
+        "down)",
+        request_.model.name, s.mesh.world(), format_bytes(static_cast<double>(needed)),
+        format_bytes(static_cast<double>(available))));
 }
 
 CheckpointIdentity Run::identity() const {
@@ -153,7 +173,11 @@ void Run::open_folder() {
 }
 
 void Run::open_checkpoint(const fs::path& checkpoints) {
-  FoundCheckpoint found = require_newest_complete(checkpoints);
+  Search search = find_newest_complete(checkpoints);
+  for (const std::string& line : search.skipped)
+    if (search.newest) say("passed over a damaged checkpoint: " + line);
+  FoundCheckpoint found =
+      search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
   const CheckpointIdentity run = identity();
   if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
     throw InvalidInput(problems);
