@@ -38,14 +38,13 @@ class StrictBuilder {
   bool number_integer(int64_t value) { return put(value); }
   bool number_unsigned(uint64_t value) {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-      fail(fmt::format("{}number {} does not fit 64 bits", where(), value));
+      too_large(std::to_string(value));
     return put(static_cast<int64_t>(value));
   }
   bool number_float(double value, const std::string& text) {
     // An integer literal that overflowed arrives here as a double: it must not lose digits in silence.
-    if (text.find_first_of(".eE") == std::string::npos)
-      fail(where() + "number " + text.substr(0, 40) + " does not fit 64 bits");
-    if (!std::isfinite(value)) fail(where() + "number " + text.substr(0, 40) + " is out of range");
+    if (text.find_first_of(".eE") == std::string::npos) too_large(text);
+    if (!std::isfinite(value)) out_of_range(text);
     return put(value);
   }
   bool string(std::string& value) { return put(std::move(value)); }
@@ -65,20 +64,31 @@ class StrictBuilder {
   }
 
   template <class Exception>
-  bool parse_error(size_t position, const std::string&, const Exception& error) {
+  bool parse_error(size_t position, const std::string& token, const Exception& error) {
     std::string what = error.what();
     if (const size_t bracket = what.find("] "); bracket != std::string::npos)
       what = what.substr(bracket + 2);
     if (what.find("out of range") != std::string::npos ||
         what.find("out_of_range") != std::string::npos ||
         what.find("number overflow") != std::string::npos)
-      what = "a number is out of range (" + what + ")";
+      out_of_range(token);
     fail(fmt::format("is not valid JSON at byte {}: {}", position, what));
     return false;
   }
 
  private:
-  std::string where() const { return key_.empty() ? "" : fmt::format("'{}': ", printable(key_)); }
+  std::string subject(const std::string& number) const {
+    const std::string shown = printable(number.substr(0, 40));
+    return key_.empty() ? fmt::format("the number {}", shown)
+                        : fmt::format("'{}' is {}", printable(key_), shown);
+  }
+  [[noreturn]] void too_large(const std::string& number) {
+    fail(subject(number) +
+         ", which does not fit 64 bits; allowed: an integer up to 9223372036854775807");
+  }
+  [[noreturn]] void out_of_range(const std::string& number) {
+    fail(subject(number) + ", which is out of range; allowed: a number up to 1.7e308");
+  }
 
   [[noreturn]] bool fail(const std::string& what) { throw InvalidInput(source_ + ": " + what); }
 

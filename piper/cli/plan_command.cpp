@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/validators.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
@@ -245,7 +246,8 @@ Run add_plan(CLI::App& command) {
   command.add_option("--top", flags->top, "strategies shown")
       ->check(CLI::Range(int64_t{1}, int64_t{64}))
       ->capture_default_str();
-  command.add_option("--out", flags->out, "write the best strategy to this file");
+  command.add_option("--out", flags->out, "write the best strategy to this file")
+      ->check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

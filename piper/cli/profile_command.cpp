@@ -99,7 +99,7 @@ int run(const Flags& flags) {
 
 Run add_profile(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("--out", flags->out, "cluster file to write");
+  command.add_option("--out", flags->out, "cluster file to write")->check(writable_file());
   command.add_option("--ranks", flags->ranks, "ranks (threads) that share this machine")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
+#include <piper/cli/validators.h>
 #include <piper/report/run_files.h>
 
 #include <filesystem>
@@ -54,10 +55,11 @@ int run(const Flags& flags) {
 Run add_report(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("run", flags->folder, "folder that `piper train --run` wrote")
+      ->check(CLI::ExistingDirectory)
       ->required()
       ->type_name("DIR");
   command.add_option("--out", flags->out, "page to write [report.html in the run's folder]")
-      ->type_name("FILE");
+      ->check(writable_file());
   command
       .add_option("--plan", flags->plans,
                   "what `piper plan` wrote, --json or --out: this run's ranking, or a further plan "

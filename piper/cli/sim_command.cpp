@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/validators.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
@@ -212,7 +213,8 @@ int run(const Flags& flags) {
 Run add_sim(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
-  command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace");
+  command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
+      ->check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

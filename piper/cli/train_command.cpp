@@ -262,7 +262,8 @@ Run add_train(CLI::App& command) {
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
       ->check(number_in(0.0, 1e9))
       ->capture_default_str();
-  command.add_option("--weights", flags->weights, "start from this Hugging Face folder");
+  command.add_option("--weights", flags->weights, "start from this Hugging Face folder")
+      ->check(CLI::ExistingDirectory);
   command.add_flag("--export", flags->export_weights,
                    "write the final weights as a Hugging Face folder, RUN/weights");
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 namespace piper::cli {
@@ -32,6 +33,19 @@ inline CLI::Validator not_negative() {
                       : fmt::format("is {}; allowed: an integer from 0 to 2^64 - 1", text);
       },
       "");
+}
+
+// A file to be written: its folder exists, so that long work does not end in an error.
+inline CLI::Validator writable_file() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const std::filesystem::path folder = std::filesystem::path(text).parent_path();
+        std::error_code error;
+        if (folder.empty() || std::filesystem::is_directory(folder, error)) return std::string();
+        return fmt::format("is {}; allowed: a file in a folder that exists ('{}' does not)", text,
+                           folder.string());
+      },
+      "FILE");
 }
 
 }  // namespace piper::cli
