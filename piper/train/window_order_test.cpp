@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/train/window_order.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <set>
 #include <vector>
 
