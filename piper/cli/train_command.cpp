@@ -163,6 +163,11 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
                "piper: warning: keys of the model's config that are not understood, and may change "
                "what it computes: {}\n",
                fmt::join(request.model.ignored_keys, ", "));
+  if (request.model.max_positions > 0 && s.sequence > request.model.max_positions)
+    fmt::print(stderr,
+               "piper: warning: --sequence {} is beyond the model's {} positions "
+               "(max_position_embeddings)\n",
+               s.sequence, request.model.max_positions);
   fmt::print("{}: {} parameters, {}\ntext: {}\n", request.model.name,
              format_count(static_cast<double>(model::count_parameters(request.model).total())),
              describe(s), describe(request.corpus));
