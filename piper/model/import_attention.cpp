@@ -61,7 +61,7 @@ Attention import_grouped(Import& in) {
   if (!in.keys.is_given(kKvHeads) && a.num_heads % a.num_kv_heads != 0) {
     a.num_kv_heads = a.num_heads;
     in.keys.take_back_default(kKvHeads);
-    in.model.assumptions.push_back("num_key_value_heads is not given: as many as heads");
+    in.model.assumptions.emplace_back("num_key_value_heads is not given: as many as heads");
   }
   if (a.num_heads % a.num_kv_heads != 0)
     in.keys.problem(kKvHeads, fmt::format("is {}; allowed: a divisor of the {} attention heads",
