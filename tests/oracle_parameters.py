@@ -9,7 +9,8 @@ Four sets of configs, each written the new way (rope_parameters, dtype) and read
 A published config and a family named in EXACT must agree exactly. Any other architecture may be refused (exit code 2,
 a reason), but a number that is wrong is always a failure.
 
-Buffers are not counted, tied parameters once. Environment: PIPER, the program. Exits with 77 (skipped) where torch and
+Buffers are not counted, tied parameters once. Environment: PIPER, the program; PIPER_PLANNER, the same without torch,
+which is preferred. Exits with 77 (skipped) where torch and
 transformers are not installed.
 """
 import concurrent.futures
@@ -33,7 +34,7 @@ except ImportError as error:
     sys.exit(77)
 
 transformers.logging.set_verbosity_error()
-PIPER = os.environ.get("PIPER", "build/release/piper")
+PIPER = os.environ.get("PIPER_PLANNER") or os.environ.get("PIPER", "build/release/piper")
 PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "models"
 
 # Families that must be read, not refused, where this transformers knows them.
