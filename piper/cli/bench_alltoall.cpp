@@ -3,6 +3,7 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/local.h>
 #include <piper/report/progress.h>
 
 #include <algorithm>

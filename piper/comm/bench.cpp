@@ -86,7 +86,7 @@ double measure_size(Player& player, const Work& work, int64_t bytes, double budg
   return median(seconds);
 }
 
-std::vector<Sample> measure(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
                             const BenchOptions& options, const Work& work) {
   std::vector<Sample> samples;
   const auto num_sizes = static_cast<double>(sizes.size());
@@ -143,31 +143,31 @@ std::byte numbered(int64_t from, int64_t to, int64_t index) {
 
 }  // namespace
 
-std::vector<Sample> measure_point_to_point(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_point_to_point(World& world, const std::vector<int64_t>& sizes,
                                            const BenchOptions& options) {
   return measure(world, sizes, options, pass_on);
 }
 
-std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_all_to_all(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options) {
   std::vector<int64_t> whole = sizes;
   for (int64_t& bytes : whole) bytes -= bytes % world.size();
   return measure(world, whole, options, exchange);
 }
 
-std::vector<Sample> measure_all_reduce(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_all_reduce(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options) {
   std::vector<int64_t> whole = sizes;
   for (int64_t& bytes : whole) bytes -= bytes % 4;
   return measure(world, whole, options, reduce);
 }
 
-std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options) {
   return measure(world, sizes, options, copy);
 }
 
-int64_t count_wrong_all_to_all(LocalWorld& world, int64_t bytes, double timeout_seconds) {
+int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds) {
   const int64_t n = world.size(), each = bytes / n;
   std::atomic<int64_t> num_wrong{0};
   run_ranks(world, [&](Transport& transport) {

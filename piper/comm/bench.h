@@ -3,7 +3,7 @@
 // that copies). Fitted by `piper profile`, printed by `piper bench`.
 #pragma once
 
-#include <piper/comm/local.h>
+#include <piper/comm/world.h>
 
 #include <cstdint>
 #include <functional>
@@ -32,24 +32,24 @@ struct BenchOptions {
 // order. Sizes >= 0. Throw CommError when a rank fails.
 
 // Every rank sends `bytes` to the next rank and receives as many from the one before, all at once.
-std::vector<Sample> measure_point_to_point(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_point_to_point(World& world, const std::vector<int64_t>& sizes,
                                            const BenchOptions& options = {});
 
 // Every rank holds `bytes` for all ranks together, bytes / n for each, itself included;
 // Sample.bytes is rounded down to a multiple of n.
-std::vector<Sample> measure_all_to_all(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_all_to_all(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
 
 // All ranks sum `bytes` of fp32 each; Sample.bytes is rounded down to a multiple of 4.
-std::vector<Sample> measure_all_reduce(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_all_reduce(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
 
 // Every rank copies `bytes` of its own memory, all at once, without the transport.
-std::vector<Sample> measure_copy(LocalWorld& world, const std::vector<int64_t>& sizes,
+std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options = {});
 
 // Runs one all-to-all of `bytes` a rank on numbered bytes; how many arrive wrong, on all ranks
 // together.
-int64_t count_wrong_all_to_all(LocalWorld& world, int64_t bytes, double timeout_seconds = 60);
+int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds = 60);
 
 }  // namespace piper::comm

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/local.h>
 
 #include <algorithm>
 

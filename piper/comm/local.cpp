@@ -1,153 +1,32 @@
-#include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/comm/local.h>
 #include <piper/comm/local_state.h>
-
-#include <exception>
-#include <system_error>
-#include <thread>
+#include <piper/comm/local_transport.h>
 
 namespace piper::comm {
-namespace {
-
-using internal::Direction;
-using internal::LocalState;
-using internal::Posting;
-using internal::PostingState;
-
-class LocalRequest final : public Request {
- public:
-  LocalRequest(std::shared_ptr<LocalState> state, std::shared_ptr<Posting> posting)
-      : state_(std::move(state)), posting_(std::move(posting)) {
-    state_->post(posting_);
-  }
-  ~LocalRequest() override { state_->withdraw(*posting_); }
-
-  bool done() const override {
-    switch (posting_->state.load(std::memory_order_acquire)) {
-      case PostingState::kDone:
-        return true;
-      case PostingState::kMismatched:
-        throw CommError(posting_->problem);
-      case PostingState::kWaiting:
-      case PostingState::kCopying:
-      case PostingState::kWithdrawn:
-        if (state_->failed()) state_->check(posting_->owner, posting_->describe());
-        return false;
-    }
-    return false;
-  }
-
- private:
-  std::shared_ptr<LocalState> state_;
-  std::shared_ptr<Posting> posting_;
-};
-
-class LocalTransport final : public Transport {
- public:
-  LocalTransport(std::shared_ptr<LocalState> state, Rank rank)
-      : state_(std::move(state)), rank_(rank), bytes_sent_(state_->size()) {
-    state_->enter(rank_);
-  }
-  ~LocalTransport() override { state_->leave(rank_); }
-
-  Rank rank() const override { return rank_; }
-  int64_t world_size() const override { return state_->size(); }
-
-  std::shared_ptr<Request> post_send(Rank peer, const OperationName& name, uint32_t part,
-                                     std::span<const std::byte> bytes) override {
-    auto posting = make(Direction::kSend, peer, name, part, bytes.size());
-    posting->source = bytes.data();
-    auto request = std::make_shared<LocalRequest>(state_, std::move(posting));
-    bytes_sent_[peer.index()] += static_cast<int64_t>(bytes.size());
-    return request;
-  }
-
-  std::shared_ptr<Request> post_receive(Rank peer, const OperationName& name, uint32_t part,
-                                        std::span<std::byte> bytes) override {
-    auto posting = make(Direction::kReceive, peer, name, part, bytes.size());
-    posting->target = bytes.data();
-    return std::make_shared<LocalRequest>(state_, std::move(posting));
-  }
-
-  uint64_t wait_completion(uint64_t seen, double timeout_seconds) override {
-    return state_->wait_completion(rank_, seen, timeout_seconds);
-  }
-
-  void fail(const std::string& reason) override { state_->fail(rank_, reason); }
-  std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }
-  std::string unmatched() const override { return state_->unmatched(); }
-
- private:
-  std::shared_ptr<Posting> make(Direction direction, Rank peer, const OperationName& name,
-                                uint32_t part, size_t size) {
-    PIPER_CHECK(peer.valid() && peer.value < state_->size(), "peer " + std::to_string(peer.value));
-    auto posting = std::make_shared<Posting>();
-    posting->owner = rank_;
-    posting->peer = peer;
-    posting->direction = direction;
-    posting->name = name;
-    posting->part = part;
-    posting->size = size;
-    if (state_->failed()) state_->check(rank_, posting->describe());
-    return posting;
-  }
-
-  std::shared_ptr<LocalState> state_;
-  Rank rank_;
-  std::vector<int64_t> bytes_sent_;
-};
-
-// What a rank's thread does; tells the others when it fails.
-void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Transport&)>& body,
-              std::exception_ptr& error) {
-  try {
-    body(*transport);
-  } catch (const std::exception& thrown) {
-    error = std::current_exception();
-    transport->fail(thrown.what());
-  } catch (...) {
-    error = std::current_exception();
-    transport->fail("an unknown exception");
-  }
-}
-
-}  // namespace
 
 LocalWorld::LocalWorld(int64_t num_ranks) {
   PIPER_CHECK(num_ranks >= 1, std::to_string(num_ranks) + " ranks");
-  state_ = std::make_shared<LocalState>(num_ranks);
+  state_ = std::make_shared<internal::LocalState>(num_ranks);
 }
 
 int64_t LocalWorld::size() const { return state_->size(); }
 
+std::vector<Rank> LocalWorld::local_ranks() const {
+  std::vector<Rank> ranks;
+  for (int64_t r = 0; r < size(); ++r) ranks.emplace_back(r);
+  return ranks;
+}
+
 std::unique_ptr<Transport> LocalWorld::endpoint(Rank rank) {
-  return std::make_unique<LocalTransport>(state_, rank);
+  return internal::make_local_transport(state_, rank);
 }
 
 Rank LocalWorld::failed_rank() const { return state_->failure().rank; }
 std::string LocalWorld::failure_reason() const { return state_->failure().reason; }
 
-void run_ranks(LocalWorld& world, const std::function<void(Transport&)>& body) {
-  std::vector<std::unique_ptr<Transport>> endpoints;
-  for (int64_t r = 0; r < world.size(); ++r) endpoints.push_back(world.endpoint(Rank(r)));
-  std::vector<std::exception_ptr> errors(endpoints.size());
-  std::vector<std::thread> threads;
-  threads.reserve(endpoints.size());
-  try {
-    for (size_t r = 0; r < endpoints.size(); ++r)
-      threads.emplace_back([&, r] { run_rank(std::move(endpoints[r]), body, errors[r]); });
-  } catch (const std::system_error& error) {  // no further thread
-    const size_t r = threads.size();
-    errors[r] = std::current_exception();
-    endpoints[r]->fail(fmt::format("its thread cannot start: {}", error.what()));
-  }
-  for (std::thread& thread : threads) thread.join();
-
-  const Rank failed = world.failed_rank();
-  if (!failed.valid()) return;
-  if (errors[failed.index()]) std::rethrow_exception(errors[failed.index()]);
-  throw CommError(fmt::format("rank {}: {}", failed.value, world.failure_reason()));
+std::vector<std::string> LocalWorld::share(const std::string&, const std::string& text) {
+  return {text};
 }
 
 }  // namespace piper::comm

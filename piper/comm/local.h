@@ -3,11 +3,7 @@
 // while its other rank computes. Waiting sleeps (two cores may carry eight ranks).
 #pragma once
 
-#include <piper/comm/transport.h>
-
-#include <functional>
-#include <memory>
-#include <string>
+#include <piper/comm/world.h>
 
 namespace piper::comm {
 
@@ -15,30 +11,23 @@ namespace internal {
 class LocalState;
 }
 
-// Thread-safe. Endpoints may outlive the world they came from.
-class LocalWorld {
+// Endpoints may outlive the world they came from, and keep working.
+class LocalWorld final : public World {
  public:
   explicit LocalWorld(int64_t num_ranks);  // >= 1
 
-  int64_t size() const;
-
-  // The endpoint of a rank; at most one at a time (InternalError). Requests dropped before they are
-  // done are withdrawn: their buffers are not touched afterwards. So drop a request before its
-  // buffer. An endpoint that goes while, or after, requests were dropped unfinished fails the
-  // world: "left with 2 unfinished requests, ...".
-  std::unique_ptr<Transport> endpoint(Rank rank);
-
-  // The first failure; rank none() while there is none. A failed world stays failed.
-  Rank failed_rank() const;
-  std::string failure_reason() const;
+  int64_t size() const override;
+  std::vector<Rank> local_ranks() const override;
+  int64_t process() const override { return 0; }
+  int64_t num_processes() const override { return 1; }
+  std::unique_ptr<Transport> endpoint(Rank rank) override;
+  Rank failed_rank() const override;
+  std::string failure_reason() const override;
+  std::vector<std::string> share(const std::string& what, const std::string& text) override;
+  void note(Rank, int64_t, std::string_view) override {}  // a thread does not die or hang alone
 
  private:
   std::shared_ptr<internal::LocalState> state_;
 };
-
-// Runs `body` once for every rank of `world`, each in a thread of its own, and returns when all
-// have ended. When a body throws, the others' calls throw CommError; then the exception of the rank
-// that failed first is rethrown here.
-void run_ranks(LocalWorld& world, const std::function<void(Transport&)>& body);
 
 }  // namespace piper::comm

@@ -1,5 +1,5 @@
 // What the endpoints of a LocalWorld share: mailboxes that match sends with receives, one bell for
-// every rank, and the first failure. Internal to local.cpp; thread-safe throughout.
+// every rank, and the first failure. Internal to the worlds; thread-safe throughout.
 //
 //   rank 0: post_send --+                              +-- post_receive :rank 1
 //                       +--> mailbox of rank 1 (match) <--+
@@ -16,20 +16,30 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace piper::comm::internal {
 
 enum class Direction : uint8_t { kSend, kReceive };
 
 enum class PostingState : uint8_t {
-  kWaiting,     // in the mailbox
-  kCopying,     // matched: the buffers are in use by either rank's thread
+  kWaiting,     // in the mailbox, or offered to another process
+  kCopying,     // matched: the buffers are in use by either rank's thread, or by a wire
   kDone,        // final, as the next two
   kMismatched,  // the two sizes differ: `problem` says how
   kWithdrawn,   // given up by its owner
+};
+
+// Of a send in another process, what came of it so far.
+struct Arrival {
+  int64_t process = 0;
+  uint64_t id = 0;               // the sender's number of the message
+  bool payload_follows = false;  // once it is matched; otherwise the payload came along
+  std::vector<std::byte> held;   // the payload that came along, while nobody has posted the receive
 };
 
 // One posted send or receive.
@@ -41,7 +51,8 @@ struct Posting {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   size_t size = 0;
-  std::string problem;  // written before kMismatched
+  std::unique_ptr<Arrival> arrival;  // null unless the send was posted in another process
+  std::string problem;               // written before kMismatched
   std::atomic<PostingState> state{PostingState::kWaiting};
 
   Rank sender() const { return direction == Direction::kSend ? owner : peer; }
@@ -54,9 +65,37 @@ struct Failure {
   std::string reason;
 };
 
+// "rank 2 failed: out of memory"; a reason that names who itself ("rank 2 (host a, pid 7) died") is
+// taken as it is.
+std::string sentence(const Failure& failure);
+
+// Where the ranks of other processes are: what a LocalState calls for them, never with a lock held.
+class RemoteSide {
+ public:
+  virtual ~RemoteSide() = default;
+  virtual bool is_local(Rank rank) const = 0;
+  // Takes over a send to a rank elsewhere; calls finish() in the end.
+  virtual void send(const std::shared_ptr<Posting>& send) = 0;
+  // Gives such a send up while its buffer is not in use; false when it is too late (or over).
+  virtual bool withdraw(Posting& send) = 0;
+  // A send from elsewhere, whose payload follows, has met its receive: calls finish() on the
+  // receive in the end, or repost() when the sender gave up.
+  virtual void fetch(const Posting& arrived, const std::shared_ptr<Posting>& receive) = 0;
+  // The payload of a send from elsewhere was taken.
+  virtual void consumed(const Posting& arrived) = 0;
+  // A send from elsewhere met a receive of another size; `arrived.problem` is for the sender.
+  virtual void refuse(const Posting& arrived) = 0;
+  // Receives posted here whose senders are elsewhere: more (or fewer) of them wait.
+  virtual void expect(int64_t more) = 0;
+  virtual std::vector<std::shared_ptr<Posting>> unfinished_sends() const = 0;
+  virtual void failed(const Failure& failure) = 0;  // called once
+};
+
 class LocalState {
  public:
-  explicit LocalState(int64_t num_ranks) : mailboxes_(num_ranks), bells_(num_ranks) {}
+  // Every rank lives here unless `remote` says otherwise, which outlives this object.
+  explicit LocalState(int64_t num_ranks, RemoteSide* remote = nullptr)
+      : mailboxes_(num_ranks), bells_(num_ranks), remote_(remote) {}
 
   int64_t size() const { return static_cast<int64_t>(bells_.size()); }
 
@@ -65,8 +104,12 @@ class LocalState {
   // What the rank left behind fails the world.
   void leave(Rank rank);
 
-  // Matches and copies, or leaves the posting in the mailbox.
+  // Matches and copies, or leaves the posting in the mailbox. Posted twice is an InternalError.
   void post(const std::shared_ptr<Posting>& posting);
+  // Posts a matched receive again, whose sender gave up.
+  void repost(const std::shared_ptr<Posting>& receive);
+  // Gives a posting its final state and wakes its owner.
+  void finish(Posting& posting, PostingState state);
   // The owner drops it: afterwards nobody touches its buffer. Waits for a copy under way.
   void withdraw(Posting& posting);
 
@@ -96,11 +139,16 @@ class LocalState {
     std::deque<std::string> left;  // descriptions of unfinished requests that were dropped
   };
 
-  void finish(Posting& posting, PostingState state);
+  void ring(Rank rank);
+  std::shared_ptr<Posting> match(const std::shared_ptr<Posting>& posting);
+  void transfer(const std::shared_ptr<Posting>& send, const std::shared_ptr<Posting>& receive);
+  bool take_back(Posting& posting);
+  bool elsewhere(Rank rank) const { return remote_ != nullptr && !remote_->is_local(rank); }
 
   // deques: neither mutexes nor condition variables can be moved.
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;
+  RemoteSide* remote_;  // null when there are no other processes
   std::atomic<bool> failed_{false};
   mutable std::mutex failure_mutex_;
   Failure failure_;

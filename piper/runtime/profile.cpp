@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/local.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>

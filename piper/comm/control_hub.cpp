@@ -1,0 +1,244 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/comm/control_node.h>
+#include <piper/comm/guarded_acceptor.h>
+#include <piper/comm/network.h>
+
+#include <algorithm>
+
+namespace piper::comm {
+namespace {
+
+using internal::FrameStream;
+
+struct Member {
+  std::shared_ptr<FrameStream> stream;  // null before it has joined
+  Identity identity;
+  std::vector<RankActivity> activities;
+  Clock::time_point heard;
+  bool left = false;
+};
+
+struct PendingShare {
+  std::string what;
+  std::vector<std::optional<std::string>> texts;  // by process
+  Clock::time_point deadline;
+};
+
+class Hub final : public Control::Node {
+ public:
+  Hub(const Launch& launch, int64_t num_ranks, const ControlOptions& options, ControlEvents events)
+      : Node(launch, num_ranks, options, std::move(events)), members_(launch.num_processes) {
+    for (int64_t p = 0; p < launch.num_processes; ++p) members_[p].identity.process = p;
+    members_[0].identity = mine_;
+    open();
+    start_thread();
+  }
+  ~Hub() override { stop_thread(); }
+
+  std::string local_address() const override { return address_; }
+
+ private:
+  void open() {
+    int fd = launch_.listen_fd;
+    if (fd < 0)
+      fd = listen_on(numeric_address(options_.interface.empty() ? launch_.master_address
+                                                                : options_.interface),
+                     launch_.master_port)
+               .fd;
+    acceptor_.emplace(io_, fd,
+                      internal::Introduction{"control", launch_.secret, mine_,
+                                             options_.introduction_timeout_seconds},
+                      [this](const std::shared_ptr<FrameStream>& stream, const Identity& who) {
+                        join(stream, who);
+                      });
+    address_ = acceptor_->address();
+  }
+
+  void join(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
+    if (const std::string problem = problem_of(who); !problem.empty()) {
+      stream->send(FrameKind::kReject, encode(FailureBody{Rank(0), problem}));
+      return stream->close_after_sending();
+    }
+    Member& member = members_[who.process];
+    member = {stream, who, {}, Clock::now()};
+    stream->set_limit(kMaxFrameBytes);
+    stream->listen([this, p = who.process](const Frame& frame) { take(p, frame); },
+                   [this, p = who.process](const std::string&) { lose(p); });
+    stream->send(FrameKind::kBeat, encode(events_.activity()));  // it has joined
+    if (told_) stream->send(FrameKind::kFailure, encode(*told_));
+  }
+
+  std::string problem_of(const Identity& who) const {
+    if (who.num_processes != mine_.num_processes || who.num_ranks != num_ranks_)
+      return fmt::format(
+          "it was started as one of {} processes with {} ranks, process 0 as one of "
+          "{} with {}",
+          who.num_processes, who.num_ranks, mine_.num_processes, num_ranks_);
+    if (who.process < 1 || who.process >= mine_.num_processes)
+      return fmt::format("there is no process {}", who.process);
+    const Member& member = members_[who.process];
+    if (member.stream != nullptr)
+      return fmt::format("process {} has joined already, from host {}, pid {}", who.process,
+                         member.identity.host, member.identity.pid);
+    return "";
+  }
+
+  void take(int64_t process, const Frame& frame) {
+    Member& member = members_[process];
+    member.heard = Clock::now();
+    switch (frame.kind) {
+      case FrameKind::kBeat:
+        if (auto activities = parse_beat(frame.body)) member.activities = std::move(*activities);
+        return;
+      case FrameKind::kFailure:
+        if (const auto failure = parse_failure(frame.body)) declare(failure->rank, failure->reason);
+        return;
+      case FrameKind::kShare:
+        if (auto share = parse_share(frame.body); share && share->texts.size() == 1)
+          collect(process, std::move(*share));
+        return;
+      case FrameKind::kGoodbye:
+        member.left = true;
+        for (const auto& [number, share] : shares_)
+          if (!share.texts[process]) missing(share, process);
+        return end_when_all_left();
+      case FrameKind::kChallenge:
+      case FrameKind::kHello:
+      case FrameKind::kWelcome:
+      case FrameKind::kReject:
+      case FrameKind::kShared:
+        return;  // nothing that a member says
+    }
+  }
+
+  void lose(int64_t process) {
+    const Member& member = members_[process];
+    if (!member.left) declare(first_rank_of(process), died(member.identity, member.activities));
+  }
+
+  void take_share(ShareBody share) override { collect(0, std::move(share)); }
+
+  void collect(int64_t process, ShareBody share) {
+    const auto [place, first] = shares_.try_emplace(share.number);
+    PendingShare& pending = place->second;
+    if (first) {
+      pending = {share.what, std::vector<std::optional<std::string>>(members_.size()),
+                 Clock::now() + duration_of(share.number == 0 ? options_.connect_timeout_seconds
+                                                              : options_.share_timeout_seconds)};
+    } else if (pending.what != share.what) {
+      return declare(first_rank_of(process),
+                     fmt::format("it shares '{}', others share '{}'", share.what, pending.what));
+    }
+    pending.texts[process] = std::move(share.texts.front());
+    bool whole = true;
+    for (size_t p = 0; p < members_.size(); ++p) {
+      if (pending.texts[p]) continue;
+      if (members_[p].left) return missing(pending, static_cast<int64_t>(p));
+      whole = false;
+    }
+    if (whole) complete(place->first);
+  }
+
+  void complete(uint64_t number) {
+    ShareBody result{number, shares_.at(number).what, {}};
+    for (auto& text : shares_.at(number).texts) result.texts.push_back(std::move(*text));
+    shares_.erase(number);
+    tell(FrameKind::kShared, encode(result));
+    finish_share(std::move(result));
+  }
+
+  void missing(const PendingShare& share, int64_t process) {
+    const Member& member = members_[process];
+    if (process != 0 && member.stream == nullptr)
+      return declare(first_rank_of(process), fmt::format("process {} has not joined in time (the "
+                                                         "others wait in '{}')",
+                                                         process, share.what));
+    declare(first_rank_of(process),
+            fmt::format("{} {} while the others wait in '{}'; last: {}", name_of(member.identity),
+                        member.left ? "left" : "does not come", share.what,
+                        text_of(process == 0 ? events_.activity() : member.activities)));
+  }
+
+  void tell(FrameKind kind, const std::vector<std::byte>& body) {
+    for (const Member& member : members_)
+      if (member.stream != nullptr) member.stream->send(kind, body);
+  }
+
+  void tell_failure(const FailureBody& failure) override {
+    told_ = failure;
+    tell(FrameKind::kFailure, encode(failure));
+  }
+
+  void beat() override {
+    tell(FrameKind::kBeat, encode(events_.activity()));
+    if (has_failed()) return;
+    const Clock::time_point now = Clock::now();
+    for (const Member& member : members_) {
+      if (member.stream == nullptr || member.left) continue;
+      const double silent = std::chrono::duration<double>(now - member.heard).count();
+      if (silent > options_.heartbeat_timeout_seconds)
+        declare(first_rank_of(member.identity.process),
+                hangs(member.identity, member.activities, silent) + others(member));
+    }
+    for (const auto& [number, share] : shares_)
+      for (size_t p = 0; p < members_.size() && now > share.deadline && !has_failed(); ++p)
+        if (!share.texts[p]) missing(share, static_cast<int64_t>(p));
+  }
+
+  // "; rank 0: step 3, 'x'; rank 1: ..." of every rank but those of one process.
+  std::string others(const Member& but) const {
+    std::string text;
+    for (const Member& member : members_) {
+      if (&member == &but) continue;
+      for (const RankActivity& activity :
+           member.identity.process == 0 ? events_.activity() : member.activities)
+        text += fmt::format("; rank {}: {}", activity.rank.value, text_of({activity}));
+    }
+    return text;
+  }
+
+  void excuse(Clock::duration stalled) override {
+    for (Member& member : members_) member.heard += stalled;
+    for (auto& [number, share] : shares_) share.deadline += stalled;
+  }
+
+  void say_goodbye() override {
+    members_[0].left = true;
+    end_when_all_left();
+  }
+
+  void end_when_all_left() {
+    if (!std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.left; }))
+      return;
+    tell(FrameKind::kGoodbye, {});
+    finish_leaving();
+  }
+
+  bool all_sent() const override {
+    return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+      return member.stream == nullptr || member.stream->all_sent();
+    });
+  }
+
+  void close() override {
+    acceptor_->close();
+    for (const Member& member : members_)
+      if (member.stream != nullptr) member.stream->close();
+  }
+
+  std::vector<Member> members_;  // by process; the first is this one
+  std::optional<internal::GuardedAcceptor> acceptor_;
+  std::string address_;
+  std::map<uint64_t, PendingShare> shares_;
+  std::optional<FailureBody> told_;
+};
+
+}  // namespace
+
+std::unique_ptr<Control::Node> make_hub(const Launch& launch, int64_t num_ranks,
+                                        const ControlOptions& options, ControlEvents events) {
+  return std::make_unique<Hub>(launch, num_ranks, options, std::move(events));
+}
+
+}  // namespace piper::comm

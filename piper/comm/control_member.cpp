@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/comm/control_node.h>
+#include <piper/comm/network.h>
+
+#include <asio/post.hpp>
+#include <future>
+
+namespace piper::comm {
+namespace {
+
+using internal::FrameStream;
+
+constexpr double kRetrySeconds = 0.1;  // the hub may start later than its members
+
+class Member final : public Control::Node {
+ public:
+  Member(const Launch& launch, int64_t num_ranks, const ControlOptions& options,
+         ControlEvents events)
+      : Node(launch, num_ranks, options, std::move(events)),
+        hub_address_(numeric_address(launch.master_address)),
+        retry_(io_) {
+    start_thread();
+    asio::post(io_, [this] {
+      give_up_ = Clock::now() + duration_of(options_.connect_timeout_seconds);
+      connect();
+    });
+    const std::string problem = joined_.get_future().get();
+    if (problem.empty()) return;
+    stop_thread();
+    throw CommError(fmt::format("{}: cannot join the run at {}:{}: {}", ranks_of(mine_.process),
+                                launch.master_address, launch.master_port, problem));
+  }
+  ~Member() override { stop_thread(); }
+
+  std::string local_address() const override { return address_; }
+
+ private:
+  void connect() {
+    socket_.emplace(io_);
+    const asio::ip::tcp::endpoint hub(asio::ip::make_address(hub_address_),
+                                      static_cast<uint16_t>(launch_.master_port));
+    retry_.expires_at(give_up_);  // an address that swallows packets
+    retry_.async_wait([this](const asio::error_code& error) {
+      asio::error_code ignored;
+      if (!error && socket_) socket_->close(ignored);
+    });
+    socket_->async_connect(hub, [this](const asio::error_code& error) {
+      if (closed_) return;
+      retry_.cancel();
+      if (!error) return introduce();
+      if (Clock::now() + duration_of(kRetrySeconds) >= give_up_)
+        return end_joining(
+            fmt::format("{} after {:.0f} s", error.message(), options_.connect_timeout_seconds));
+      retry_.expires_after(duration_of(kRetrySeconds));
+      retry_.async_wait([this](const asio::error_code& stopped) {
+        if (!stopped) connect();
+      });
+    });
+  }
+
+  void introduce() {
+    address_ = socket_->local_endpoint().address().to_string();
+    stream_ = std::make_shared<FrameStream>(std::move(*socket_));
+    socket_.reset();
+    internal::introduce(
+        stream_, {"control", launch_.secret, mine_, options_.introduction_timeout_seconds},
+        [this](const Identity* who, const std::string& why) {
+          if (who == nullptr)
+            return end_joining(why + " (another run's port, or another PIPER_SECRET?)");
+          hub_ = *who;
+          heard_ = Clock::now();
+          stream_->set_limit(kMaxFrameBytes);
+          stream_->listen([this](const Frame& frame) { take(frame); },
+                          [this](const std::string&) { lose(); });
+        });
+  }
+
+  void end_joining(const std::string& problem) {
+    if (joining_) joined_.set_value(problem);
+    joining_ = false;
+  }
+
+  void take(const Frame& frame) {
+    heard_ = Clock::now();
+    if (frame.kind == FrameKind::kReject) {
+      const auto rejected = parse_failure(frame.body);
+      return end_joining(rejected ? rejected->reason : "it was rejected");
+    }
+    end_joining("");  // the hub's first word
+    switch (frame.kind) {
+      case FrameKind::kBeat:
+        if (auto activities = parse_beat(frame.body)) activities_ = std::move(*activities);
+        return;
+      case FrameKind::kFailure:
+        if (const auto failure = parse_failure(frame.body)) {
+          told_ = true;
+          declare(failure->rank, failure->reason);
+        }
+        return;
+      case FrameKind::kShared:
+        if (auto share = parse_share(frame.body);
+            share && static_cast<int64_t>(share->texts.size()) == mine_.num_processes)
+          finish_share(std::move(*share));
+        return;
+      case FrameKind::kGoodbye:
+        hub_left_ = true;
+        return finish_leaving();
+      case FrameKind::kChallenge:
+      case FrameKind::kHello:
+      case FrameKind::kWelcome:
+      case FrameKind::kReject:
+      case FrameKind::kShare:
+        return;  // nothing that the hub says
+    }
+  }
+
+  void lose() {
+    end_joining("it closed the connection");
+    if (!hub_left_) declare(Rank(0), died(hub_, activities_));
+  }
+
+  void take_share(ShareBody share) override { stream_->send(FrameKind::kShare, encode(share)); }
+
+  void tell_failure(const FailureBody& failure) override {
+    if (!told_ && stream_) stream_->send(FrameKind::kFailure, encode(failure));
+  }
+
+  void beat() override {
+    if (joining_ || hub_left_) return;
+    stream_->send(FrameKind::kBeat, encode(events_.activity()));
+    const double silent = std::chrono::duration<double>(Clock::now() - heard_).count();
+    if (silent > options_.heartbeat_timeout_seconds)
+      declare(Rank(0), hangs(hub_, activities_, silent));
+  }
+
+  void excuse(Clock::duration stalled) override { heard_ += stalled; }
+  void say_goodbye() override { stream_->send(FrameKind::kGoodbye); }
+  bool all_sent() const override { return stream_ == nullptr || stream_->all_sent(); }
+
+  void close() override {
+    closed_ = true;
+    asio::error_code ignored;
+    retry_.cancel();
+    if (socket_) socket_->close(ignored);
+    if (stream_) stream_->close();
+  }
+
+  std::string hub_address_, address_;
+  asio::steady_timer retry_;
+  Clock::time_point give_up_, heard_;
+  std::optional<asio::ip::tcp::socket> socket_;  // while it connects
+  std::shared_ptr<FrameStream> stream_;
+  std::promise<std::string> joined_;  // what is in the way, or ""
+  bool joining_ = true, told_ = false, hub_left_ = false, closed_ = false;
+  Identity hub_;
+  std::vector<RankActivity> activities_;  // of the hub's ranks
+};
+
+}  // namespace
+
+std::unique_ptr<Control::Node> make_member(const Launch& launch, int64_t num_ranks,
+                                           const ControlOptions& options, ControlEvents events) {
+  return std::make_unique<Member>(launch, num_ranks, options, std::move(events));
+}
+
+}  // namespace piper::comm

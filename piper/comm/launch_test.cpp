@@ -1,0 +1,129 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/comm/launch.h>
+
+#include <map>
+
+namespace piper::comm {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+std::optional<Launch> launch_of(const Environment& environment) {
+  return launch_from([&](const std::string& name) -> std::optional<std::string> {
+    const auto place = environment.find(name);
+    return place == environment.end() ? std::nullopt : std::optional(place->second);
+  });
+}
+
+std::string problem_of(const Environment& environment) {
+  try {
+    launch_of(environment);
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const Environment kPiper{{"PIPER_PROCESS", "0"},       {"PIPER_NUM_PROCESSES", "4"},
+                         {"PIPER_LOCAL_PROCESS", "0"}, {"PIPER_MASTER_PORT", "4000"},
+                         {"PIPER_SECRET", "s"},        {"PIPER_LISTEN_FD", "7"}};
+const Environment kTorchrun{{"RANK", "3"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "a"},
+                            {"MASTER_PORT", "29500"},
+                            {"TORCHELASTIC_RUN_ID", "r1"}};
+const Environment kSlurm{{"SLURM_PROCID", "1"},
+                         {"SLURM_NTASKS", "2"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_JOB_ID", "77"},
+                         {"SLURM_STEP_ID", "0"}};
+const Environment kOpenMpi{{"OMPI_COMM_WORLD_RANK", "2"},
+                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}};
+const Environment kMpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}};
+
+Environment with(Environment environment, const Environment& more) {
+  for (const auto& [name, value] : more) environment[name] = value;
+  return environment;
+}
+
+TEST_CASE("every launcher's environment tells the process its place") {
+  struct Row {
+    Environment environment;
+    Launcher launcher;
+    int64_t process, num_processes, local_process;
+    std::string address;
+    int port;
+    std::string secret;
+  };
+  const std::vector<Row> rows{
+      {kPiper, Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000, "s"},
+      {kTorchrun, Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1"},
+      {with(kTorchrun, {{"PIPER_MASTER_PORT", "5"}, {"PIPER_SECRET", "x"}}), Launcher::kTorchrun, 3,
+       8, 1, "a", 5, "x"},
+      {kSlurm, Launcher::kSlurm, 1, 2, 1, "127.0.0.1", 29477, "slurm:77:0"},
+      {with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "3"}}), Launcher::kSlurm, 1, 3, 1, "127.0.0.1", 29477,
+       "slurm:77:0"},
+      {kOpenMpi, Launcher::kOpenMpi, 2, 4, 2, "", 0, ""},
+      {kMpich, Launcher::kMpich, 1, 4, 1, "", 0, ""},
+      // The launcher that was started last decides.
+      {with(kSlurm, kOpenMpi), Launcher::kOpenMpi, 2, 4, 2, "", 0, ""},
+      {with(kOpenMpi, kTorchrun), Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1"},
+      {with(kTorchrun, kPiper), Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000, "s"},
+  };
+  for (const Row& row : rows) {
+    const std::optional<Launch> launch = launch_of(row.environment);
+    REQUIRE(launch.has_value());
+    CAPTURE(to_string(row.launcher));
+    CHECK(launch->launcher == row.launcher);
+    CHECK(launch->process == row.process);
+    CHECK(launch->num_processes == row.num_processes);
+    CHECK(launch->local_process == row.local_process);
+    CHECK(launch->master_address == row.address);
+    CHECK(launch->master_port == row.port);
+    CHECK(launch->secret == row.secret);
+  }
+  CHECK(launch_of(kPiper)->listen_fd == 7);
+  CHECK(launch_of(kTorchrun)->num_local_processes == 2);
+  CHECK(launch_of(with(kPiper, {{"PIPER_PROCESS", "1"}}))->listen_fd == -1);
+}
+
+TEST_CASE("a single process needs no launcher") {
+  CHECK_FALSE(launch_of({}).has_value());
+  CHECK_FALSE(launch_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));
+  CHECK_FALSE(launch_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  // The script of a batch job sees the job's variables, but is no task of a step.
+  CHECK_FALSE(launch_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}));
+}
+
+TEST_CASE("what is malformed, missing or contradictory is named") {
+  const std::vector<std::pair<Environment, std::string>> rows{
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "two"}}),
+       "OMPI_COMM_WORLD_RANK is 'two'; allowed: an integer from 0 to 1048576"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "4"}}),
+       "OMPI_COMM_WORLD_RANK is 4, but OMPI_COMM_WORLD_SIZE is 4; allowed: less than that"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}),
+       "OMPI_COMM_WORLD_LOCAL_RANK is 3, but OMPI_COMM_WORLD_RANK is 2; allowed: at most that"},
+      {with(kMpich, {{"PMI_SIZE", "-1"}}),
+       "PMI_SIZE is '-1'; allowed: an integer from 1 to 1048576"},
+      {with(kPiper, {{"PIPER_SECRET", ""}}),
+       "PIPER_SECRET is not set, although the launcher's others are"},
+      {with(kPiper, {{"PIPER_MASTER_PORT", "70000"}, {"PIPER_LISTEN_FD", "x"}}),
+       "PIPER_LISTEN_FD is 'x'; allowed: an integer from 0 to 2147483647\n"
+       "PIPER_MASTER_PORT is '70000'; allowed: an integer from 1 to 65535"},
+      {{{"PIPER_PROCESS", "1"}},
+       "PIPER_NUM_PROCESSES is not set, although the launcher's others are"},
+      {with(kTorchrun, {{"MASTER_ADDR", ""}}),
+       "MASTER_ADDR is not set, although the launcher's others are"},
+      {with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}}),
+       "PIPER_MASTER_ADDRESS is not set: an srun over several nodes needs the name of the first "
+       "one"},
+  };
+  for (const auto& [environment, problem] : rows) CHECK(problem_of(environment) == problem);
+}
+
+}  // namespace
+}  // namespace piper::comm

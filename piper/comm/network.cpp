@@ -1,0 +1,126 @@
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <piper/base/error.h>
+#include <piper/comm/network.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+namespace piper::comm {
+namespace {
+
+std::string text_of(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes =
+      address->sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+          : &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  if (inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr) return "";
+  return text.data();
+}
+
+struct Interfaces {
+  std::set<std::string> names;
+  std::string address;  // of the one that was asked for; IPv4 first
+};
+
+Interfaces find_interface(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) throw IoError(fmt::format("getifaddrs: {}", std::strerror(errno)));
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  Interfaces found;
+  for (const int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr) continue;
+      found.names.insert(at->ifa_name);
+      if (at->ifa_addr->sa_family == family && at->ifa_name == name && found.address.empty())
+        found.address = text_of(at->ifa_addr);
+    }
+  return found;
+}
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+AddressList look_up(const std::string& name, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) list = nullptr;
+  return {list, freeaddrinfo};
+}
+
+void check_not_wildcard(const std::string& address) {
+  if (address == "0.0.0.0" || address == "::")
+    throw InvalidInput(
+        fmt::format("{} would listen on all interfaces; allowed: one address or "
+                    "interface, for instance {}",
+                    address, kLoopback));
+}
+
+}  // namespace
+
+std::string numeric_address(const std::string& name) {
+  if (const AddressList numeric = look_up(name, AI_NUMERICHOST)) {
+    const std::string address = text_of(numeric->ai_addr);
+    check_not_wildcard(address);
+    return address;
+  }
+  const Interfaces interfaces = find_interface(name);
+  if (!interfaces.address.empty()) return interfaces.address;
+  if (const AddressList host = look_up(name, 0)) return text_of(host->ai_addr);
+  throw InvalidInput(
+      fmt::format("'{}' is neither an address nor a host nor an interface of this "
+                  "machine; its interfaces: {}",
+                  name, fmt::join(interfaces.names, ", ")));
+}
+
+bool is_loopback(const std::string& numeric) {
+  return numeric.starts_with("127.") || numeric == "::1";
+}
+
+Listener listen_on(const std::string& numeric, int port) {
+  const AddressList list = look_up(numeric, AI_NUMERICHOST);
+  PIPER_CHECK(list != nullptr, numeric);
+  check_not_wildcard(numeric);
+  const auto fail = [&](int fd) {
+    const int cause = errno;
+    if (fd >= 0) close(fd);
+    const char* hint = cause == EADDRINUSE
+                           ? "; does another run use this port? PIPER_MASTER_PORT sets another one"
+                           : "";
+    throw InvalidInput(
+        fmt::format("cannot listen on {}:{}: {}{}", numeric, port, std::strerror(cause), hint));
+  };
+  const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) fail(fd);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_storage address{};
+  std::memcpy(&address, list->ai_addr, list->ai_addrlen);
+  auto& port_field = list->ai_family == AF_INET
+                         ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
+                         : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port;
+  port_field = htons(static_cast<uint16_t>(port));
+  socklen_t size = list->ai_addrlen;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd, generic, size) != 0 || listen(fd, SOMAXCONN) != 0) fail(fd);
+  if (getsockname(fd, generic, &size) != 0) fail(fd);
+  return {fd, ntohs(port_field)};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+}  // namespace piper::comm

@@ -1,0 +1,337 @@
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <piper/base/error.h>
+#include <piper/comm/local.h>
+#include <piper/comm/network.h>
+#include <piper/comm/operations.h>
+#include <piper/comm/process_world.h>
+#include <piper/comm/secret.h>
+#include <piper/comm/world_patterns.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <thread>
+
+namespace piper::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Processes of a run, each a thread of this one with a world of its own: as good as processes for
+// all but their deaths (process_fault_test.cpp).
+struct Run {
+  explicit Run(int64_t num_processes, int64_t num_ranks) : num_ranks(num_ranks) {
+    const Listener listener = listen_on(kLoopback, 0);
+    for (int64_t p = 0; p < num_processes; ++p)
+      launches.push_back({.process = p,
+                          .num_processes = num_processes,
+                          .master_address = kLoopback,
+                          .master_port = listener.port,
+                          .secret = "s",
+                          .listen_fd = p == 0 ? listener.fd : -1});
+    options.control.connect_timeout_seconds = 20;
+  }
+
+  // What each body throws, or "".
+  std::vector<std::string> play(const std::function<void(World&)>& body) const {
+    std::vector<std::string> thrown(launches.size());
+    std::vector<std::thread> threads;
+    for (size_t p = 0; p < launches.size(); ++p)
+      threads.emplace_back([&, p] {
+        try {
+          const auto world = make_process_world(launches[p], num_ranks, options);
+          body(*world);
+        } catch (const std::exception& error) {
+          thrown[p] = error.what();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    return thrown;
+  }
+
+  int64_t num_ranks;
+  std::vector<Launch> launches;
+  ProcessOptions options;
+};
+
+using Strings = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("messages and sums over TCP are those of the local world, for any spread of ranks") {
+  for (const auto& [num_processes, num_ranks] :
+       std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {4, 4}, {2, 4}, {3, 6}}) {
+    CAPTURE(num_processes);
+    CAPTURE(num_ranks);
+    LocalWorld local(num_ranks);
+    REQUIRE(wrong_patterns(local) == "");
+    std::vector<std::string> wrong(num_processes);
+    const Run run(num_processes, num_ranks);
+    CHECK(run.play([&](World& world) { wrong[world.process()] = wrong_patterns(world); }) ==
+          Strings(num_processes));
+    CHECK(wrong == Strings(num_processes));
+  }
+}
+
+TEST_CASE("a world knows its ranks and shares texts by process") {
+  const Run run(3, 6);
+  CHECK(run.play([&](World& world) {
+    CHECK(world.size() == 6);
+    CHECK(world.num_processes() == 3);
+    CHECK(world.local_ranks() ==
+          std::vector{Rank(2 * world.process()), Rank(2 * world.process() + 1)});
+    for (const std::string round : {"a", "b"})
+      CHECK(world.share("names", round + std::to_string(world.process())) ==
+            Strings{round + "0", round + "1", round + "2"});
+    CHECK(world.share("large", std::string(1 << 20, 'x')).back().size() == 1 << 20);
+  }) == Strings(3));
+}
+
+// Rank 0 sends `sent` bytes to rank 1, which expects `expected`; `late` waits before it posts.
+Strings disagree(size_t sent, size_t expected, int64_t late) {
+  Strings thrown(2);
+  const Run run(2, 2);
+  run.play([&](World& world) {
+    try {
+      run_ranks(world, [&](Transport& transport) {
+        if (transport.rank().value == late)
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        std::vector<std::byte> bytes(transport.rank().value == 0 ? sent : expected);
+        const auto first = transport.rank().value == 0
+                               ? start_send(transport, Rank(1), {1, "F3 dispatch"}, bytes)
+                               : start_receive(transport, Rank(0), {1, "F3 dispatch"}, bytes);
+        wait(transport, *first, 20);
+        std::vector<std::byte> none;
+        const auto next =
+            start_receive(transport, Rank(1 - transport.rank().value), {2, "x"}, none);
+        wait(transport, *next, 20);
+      });
+    } catch (const CommError& error) {
+      thrown[world.process()] = error.what();
+    }
+  });
+  return thrown;
+}
+
+TEST_CASE("ranks that disagree about a size both show both sides, whoever posts first") {
+  for (const auto& [sent, expected] :
+       std::vector<std::pair<size_t, size_t>>{{8, 4}, {100000, 4}, {8, 100000}, {0, 1}})
+    for (const int64_t late : {0, 1})
+      for (const std::string& thrown : disagree(sent, expected, late)) {
+        CAPTURE(thrown);
+        CHECK(contains(thrown,
+                       fmt::format("sizes differ in 'F3 dispatch' (part 0): rank 0 sends {} bytes, "
+                                   "rank 1 receives {} bytes",
+                                   sent, expected)));
+      }
+}
+
+TEST_CASE("a failure in one process ends the waits of all, with its reason") {
+  const Run run(3, 3);
+  const Strings thrown = run.play([&](World& world) {
+    run_ranks(world, [&](Transport& transport) {
+      if (transport.rank() == Rank(1)) throw IoError("the disk is full");
+      std::vector<std::byte> bytes(10);
+      wait(transport, *start_receive(transport, Rank(1), {1, "B0 receive"}, bytes), 20);
+    });
+  });
+  CHECK(thrown == Strings{"rank 1 failed: the disk is full", "the disk is full",
+                          "rank 1 failed: the disk is full"});
+}
+
+TEST_CASE("a large message that its sender gives up leaves its receiver waiting, not hanging") {
+  const Run run(2, 2);
+  std::string unmatched;
+  const Strings thrown = run.play([&](World& world) {
+    run_ranks(world, [&](Transport& transport) {
+      std::vector<std::byte> large(1 << 20), token(1);
+      if (transport.rank() == Rank(0)) {
+        { const auto given_up = start_send(transport, Rank(1), {1, "given up"}, large); }
+        wait(transport, *start_send(transport, Rank(1), {2, "token"}, token), 20);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        return;
+      }
+      wait(transport, *start_receive(transport, Rank(0), {2, "token"}, token), 20);
+      const auto receive = start_receive(transport, Rank(0), {1, "given up"}, large);
+      CHECK_THROWS_AS(wait(transport, *receive, 0.1), CommError);
+      unmatched = transport.unmatched();
+    });
+  });
+  CHECK(unmatched == "rank 1: receive 'given up' from rank 0");
+  CHECK(contains(thrown[0], "left with 1 unfinished request"));
+}
+
+TEST_CASE("a process that ends by an exception is named by those that wait for it") {
+  const Run run(3, 3);
+  const Strings thrown = run.play([&](World& world) {
+    if (world.process() == 2) throw InvalidInput("bad data");
+    world.share("sizes", "");
+  });
+  CHECK(contains(thrown[0], "sharing 'sizes': rank 2 failed: its process ended by an exception"));
+  CHECK(contains(thrown[1], "sharing 'sizes': rank 2 failed: its process ended by an exception"));
+  CHECK(thrown[2] == "bad data");
+}
+
+TEST_CASE("whoever does not share, or shares something else, is named") {
+  Run run(2, 2);
+  SUBCASE("not at all") {
+    run.options.control.share_timeout_seconds = 0.5;
+    const Strings thrown = run.play([&](World& world) {
+      world.note(Rank(world.process()), 7, "save");
+      if (world.process() == 0) world.share("sizes", "");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    });
+    CHECK(contains(thrown[0], "sharing 'sizes': rank 1 (host "));
+    CHECK(contains(thrown[0],
+                   "does not come while the others wait in 'sizes'; last: step 7, 'save'"));
+  }
+  SUBCASE("something else") {
+    const Strings thrown =
+        run.play([&](World& world) { world.share("x" + std::to_string(world.process()), ""); });
+    CHECK((contains(thrown[0], "it shares 'x1', others share 'x0'") ||
+           contains(thrown[0], "it shares 'x0', others share 'x1'")));
+  }
+}
+
+TEST_CASE("a process that never comes is named") {
+  Run run(3, 3);
+  run.launches.pop_back();
+  run.options.control.connect_timeout_seconds = 1;
+  for (const std::string& thrown : run.play([](World&) {}))
+    CHECK(contains(thrown, "rank 2 failed: process 2 has not joined in time"));
+}
+
+TEST_CASE("a rank that is slow for longer than the time limit raises no alarm") {
+  Run run(3, 3);
+  run.options.control.heartbeat_seconds = 0.1;
+  run.options.control.heartbeat_timeout_seconds = 0.6;
+  CHECK(run.play([](World& world) {
+    run_ranks(world, [](Transport& transport) {
+      if (transport.rank() == Rank(1)) std::this_thread::sleep_for(std::chrono::seconds(2));
+      std::vector<int64_t> send(3, transport.rank().value), received(3);
+      const Group group{{Rank(0), Rank(1), Rank(2)}, transport.rank().value};
+      wait(transport, *start_exchange_counts(transport, group, {1, "counts"}, 1, send, received),
+           20);
+      CHECK(received == std::vector<int64_t>{0, 1, 2});
+    });
+  }) == Strings(3));
+}
+
+TEST_CASE("launcher and strategy must agree; a port serves one run") {
+  const Launch four{.launcher = Launcher::kTorchrun, .num_processes = 4};
+  std::string problem;
+  try {
+    make_process_world(four, 6);
+  } catch (const InvalidInput& error) {
+    problem = error.what();
+  }
+  CHECK(contains(problem, "torchrun started 4 processes, and the strategy needs 6 ranks"));
+
+  const Listener taken = listen_on(kLoopback, 0);
+  try {
+    make_process_world(
+        {.num_processes = 2, .master_address = kLoopback, .master_port = taken.port, .secret = "s"},
+        2);
+  } catch (const InvalidInput& error) {
+    problem = error.what();
+  }
+  close(taken.fd);
+  CHECK(contains(problem, fmt::format("cannot listen on 127.0.0.1:{}: Address already in use; does "
+                                      "another run use this port?",
+                                      taken.port)));
+  CHECK_THROWS_AS(numeric_address("0.0.0.0"), InvalidInput);
+  CHECK_THROWS_AS(numeric_address("no-such-interface.invalid"), InvalidInput);
+}
+
+int connect_to(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, kLoopback, &address.sin_addr);
+  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+// Until the other side closes.
+size_t bytes_until_end(int fd) {
+  std::vector<char> buffer(4096);
+  size_t total = 0;
+  for (;;) {
+    const ssize_t size = read(fd, buffer.data(), buffer.size());
+    if (size <= 0) return total;
+    total += static_cast<size_t>(size);
+  }
+}
+
+// Local addresses of the listening sockets of this process, as /proc writes them.
+std::set<std::string> listening() {
+  std::set<std::string> inodes, addresses;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone);
+    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream in(table);
+    std::string line;
+    while (std::getline(in, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      if (word.size() > 9 && word[3] == "0A" && inodes.contains(word[9]))
+        addresses.insert(word[1].substr(0, word[1].find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST_CASE("strangers are dropped, the run goes on, and ports are open on loopback only") {
+  Run run(2, 2);
+  run.options.control.introduction_timeout_seconds = 0.3;
+  const int port = run.launches[0].master_port;
+  std::atomic<bool> over{false};
+  std::set<std::string> addresses;
+  std::string refused;
+  std::thread stranger([&] {
+    const int silent = connect_to(port), garbage = connect_to(port), large = connect_to(port);
+    const std::string text(64, 'G');
+    CHECK(write(garbage, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    const uint32_t size = 4000, pieces = 10;  // announced, and never sent in full
+    CHECK(write(large, &size, sizeof size) == sizeof size);
+    CHECK(write(large, &pieces, 1) == 1);
+    for (const int fd : {garbage, large, silent}) {
+      CHECK(bytes_until_end(fd) == 41);  // the challenge
+      close(fd);
+    }
+    Launch wrong = run.launches[1];
+    wrong.secret = "t";
+    try {
+      make_process_world(wrong, 2);
+    } catch (const CommError& error) {
+      refused = error.what();
+    }
+    over = true;
+  });
+  CHECK(run.play([&](World& world) {
+    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (world.process() == 0) addresses = listening();
+    CHECK(wrong_patterns(world) == "");
+  }) == Strings(2));
+  stranger.join();
+  CHECK(contains(refused, "rank 1: cannot join the run at 127.0.0.1:"));
+  CHECK(contains(refused, "another PIPER_SECRET?"));
+  CHECK(addresses == std::set<std::string>{"0100007F"});
+}
+
+}  // namespace
+}  // namespace piper::comm

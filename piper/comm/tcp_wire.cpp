@@ -1,0 +1,194 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/comm/guarded_acceptor.h>
+#include <piper/comm/network.h>
+#include <piper/comm/tcp_connection.h>
+#include <piper/comm/tcp_wire.h>
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <chrono>
+#include <future>
+#include <thread>
+
+namespace piper::comm {
+
+using internal::FrameStream;
+using internal::GuardedAcceptor;
+using internal::Introduction;
+using internal::TcpConnection;
+
+namespace {
+
+asio::ip::tcp::endpoint parse_endpoint(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  asio::error_code error;
+  const auto address = asio::ip::make_address(text.substr(0, colon), error);
+  const int port = colon == std::string::npos ? 0 : std::atoi(text.c_str() + colon + 1);
+  if (error || port <= 0 || port > 65535)
+    throw CommError(fmt::format("'{}' is no address and port", text));
+  return {address, static_cast<uint16_t>(port)};
+}
+
+}  // namespace
+
+// Everything but the connections' sending sides belongs to the I/O thread once start() was called,
+// and to the thread that builds the wire and the I/O thread in turn before.
+struct TcpWire::Impl {
+  Impl(const Identity& identity, const std::string& secret, const std::string& address)
+      : introduction{"wire", secret, identity},
+        connections(identity.num_processes),
+        num_missing(identity.num_processes - 1),
+        acceptor(io, listen_on(address, 0).fd, introduction,
+                 [this](const std::shared_ptr<FrameStream>& stream, const Identity& who) {
+                   add(stream, who);
+                 }) {}
+
+  void add(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
+    const bool known = who.process >= 0 && who.process < introduction.mine.num_processes &&
+                       who.process != introduction.mine.process;
+    if (!known || connections[who.process] != nullptr) return stream->close();
+    connections[who.process] = std::make_shared<TcpConnection>(who.process, stream->release());
+    if (--num_missing == 0) complete.set_value();
+  }
+
+  void call(int64_t process, const asio::ip::tcp::endpoint& endpoint) {
+    const auto socket = std::make_shared<asio::ip::tcp::socket>(io);
+    socket->async_connect(endpoint, [this, process, socket](const asio::error_code& error) {
+      if (error) {
+        problems += fmt::format("; process {}: {}", process, error.message());
+        return;
+      }
+      const auto stream = std::make_shared<FrameStream>(std::move(*socket));
+      callers.push_back(stream);
+      internal::introduce(stream, introduction,
+                          [this, process, stream](const Identity* who, const std::string& why) {
+                            if (who != nullptr) return add(stream, *who);
+                            problems += fmt::format("; process {}: {}", process, why);
+                          });
+    });
+  }
+
+  std::string missing() const {
+    std::string text;
+    for (int64_t p = 0; p < introduction.mine.num_processes; ++p)
+      if (p != introduction.mine.process && connections[p] == nullptr)
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", p);
+    return text;
+  }
+
+  // In the I/O thread.
+  void close_all() {
+    acceptor.close();
+    for (const auto& stream : callers) stream->close();
+    for (const auto& connection : connections)
+      if (connection != nullptr) connection->close();
+  }
+
+  asio::io_context io;
+  Introduction introduction;
+  std::vector<std::shared_ptr<TcpConnection>> connections;  // by process; null: this one
+  int64_t num_missing;
+  std::vector<std::shared_ptr<FrameStream>> callers;
+  std::string problems;
+  std::promise<void> complete;
+  GuardedAcceptor acceptor;
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
+  WireEvents* events = nullptr;
+  std::thread thread;
+};
+
+TcpWire::TcpWire(const Identity& mine, const std::string& secret,
+                 const std::string& numeric_address)
+    : impl_(std::make_unique<Impl>(mine, secret, numeric_address)) {
+  if (mine.num_processes == 1) impl_->complete.set_value();
+  impl_->thread = std::thread([impl = impl_.get()] {
+    try {
+      impl->io.run();
+    } catch (const std::exception& error) {
+      if (impl->events != nullptr)
+        impl->events->process_lost(impl->introduction.mine.process, error.what());
+    }
+  });
+}
+
+TcpWire::~TcpWire() {
+  asio::post(impl_->io, [impl = impl_.get()] {
+    impl->close_all();
+    impl->io.stop();
+  });
+  impl_->thread.join();
+}
+
+std::string TcpWire::address() const {
+  return fmt::format("{}:{}", impl_->acceptor.address(), impl_->acceptor.port());
+}
+
+// A process calls those before it.
+void TcpWire::connect(const std::vector<std::string>& addresses, double timeout_seconds) {
+  const Identity& mine = impl_->introduction.mine;
+  PIPER_CHECK(static_cast<int64_t>(addresses.size()) == mine.num_processes);
+  for (int64_t p = 0; p < mine.process; ++p)
+    asio::post(impl_->io, [impl = impl_.get(), p, endpoint = parse_endpoint(addresses[p])] {
+      impl->call(p, endpoint);
+    });
+  const auto complete = impl_->complete.get_future();
+  if (complete.wait_for(std::chrono::duration<double>(timeout_seconds)) ==
+      std::future_status::ready)
+    return;
+  std::promise<std::string> problem;
+  asio::post(impl_->io, [&] { problem.set_value(impl_->missing() + impl_->problems); });
+  throw CommError(
+      fmt::format("process {}: no connection for messages within {:.0f} s to process {}",
+                  mine.process, timeout_seconds, problem.get_future().get()));
+}
+
+void TcpWire::start(WireEvents& events) {
+  std::promise<void> started;
+  asio::post(impl_->io, [&] {
+    impl_->acceptor.close();
+    impl_->events = &events;
+    for (const auto& connection : impl_->connections)
+      if (connection != nullptr) connection->start(events);
+    started.set_value();
+  });
+  started.get_future().get();
+}
+
+size_t TcpWire::max_note_bytes() const { return internal::kTcpNoteBytes; }
+
+void TcpWire::send_note(int64_t process, std::span<const std::byte> head,
+                        std::span<const std::byte> body) {
+  impl_->connections[process]->send_note(head, body);
+}
+
+void TcpWire::send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) {
+  impl_->connections[process]->send_payload(id, bytes);
+}
+
+void TcpWire::expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) {
+  impl_->connections[process]->expect_payload(id, bytes);
+}
+
+void TcpWire::cancel_payload(int64_t process, uint64_t id) {
+  impl_->connections[process]->cancel_payload(id);
+}
+
+void TcpWire::abandon() {
+  asio::post(impl_->io, [impl = impl_.get()] {
+    impl->close_all();
+    if (impl->events != nullptr) impl->events->abandoned();
+  });
+}
+
+void TcpWire::close() {
+  std::promise<void> closed;
+  asio::post(impl_->io, [&] {
+    impl_->close_all();
+    closed.set_value();
+  });
+  closed.get_future().get();
+}
+
+}  // namespace piper::comm

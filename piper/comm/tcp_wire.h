@@ -1,0 +1,43 @@
+// The wire over TCP: one connection for each pair of processes, one thread a process that sleeps in
+// the reactor, never spins. Notes go out from the poster's thread when the socket takes them, else
+// ahead of payloads; payloads are cut into chunks, so that notes and other payloads are not held up,
+// and are read straight into the receiver's buffer.
+#pragma once
+
+#include <piper/comm/control_frame.h>
+#include <piper/comm/wire.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace piper::comm {
+
+class TcpWire final : public Wire {
+ public:
+  // Listens on a free port of `numeric_address`. Throws InvalidInput.
+  TcpWire(const Identity& mine, const std::string& secret, const std::string& numeric_address);
+  ~TcpWire() override;
+
+  std::string address() const;  // "127.0.0.1:4711", for the others
+
+  // Connects every pair; `addresses` by process. Returns when all of this process's connections
+  // are there; throws CommError naming who is missing after `timeout_seconds`.
+  void connect(const std::vector<std::string>& addresses, double timeout_seconds);
+
+  void start(WireEvents& events) override;
+  size_t max_note_bytes() const override;
+  void send_note(int64_t process, std::span<const std::byte> head,
+                 std::span<const std::byte> body) override;
+  void send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) override;
+  void expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) override;
+  void cancel_payload(int64_t process, uint64_t id) override;
+  void abandon() override;
+  void close() override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace piper::comm

@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+#include <piper/comm/operations.h>
+#include <piper/comm/world_patterns.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <random>
+
+namespace piper::comm {
+namespace {
+
+constexpr double kTimeout = 60;
+
+Group everyone(const Transport& transport) {
+  Group group{{}, transport.rank().value};
+  for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
+  return group;
+}
+
+// `size` bytes that depend on who sends them to whom.
+std::vector<std::byte> numbered(int64_t from, int64_t to, size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>((i + 1) * 0x9E3779B1u * (from * 131 + to + 7) >> 24);
+  return bytes;
+}
+
+// Uneven, with zeros, from a few bytes to more than a note holds.
+size_t exchanged(int64_t from, int64_t to) {
+  const size_t size = (from * 7 + to * 13 + 3) % 11;
+  return size < 3 ? 0 : size * size * size * 57;
+}
+
+std::string wrong_exchange(Transport& transport) {
+  const Group group = everyone(transport);
+  const int64_t me = group.index;
+  std::vector<std::byte> send, expected;
+  std::vector<int64_t> send_bytes, receive_bytes;
+  for (int64_t r = 0; r < transport.world_size(); ++r) {
+    const auto to = numbered(me, r, exchanged(me, r)), from = numbered(r, me, exchanged(r, me));
+    send.insert(send.end(), to.begin(), to.end());
+    expected.insert(expected.end(), from.begin(), from.end());
+    send_bytes.push_back(static_cast<int64_t>(to.size()));
+    receive_bytes.push_back(static_cast<int64_t>(from.size()));
+  }
+  std::vector<std::byte> received(expected.size());
+  wait(transport,
+       *start_all_to_all(transport, group, {1, "exchange"}, send, send_bytes, received,
+                         receive_bytes),
+       kTimeout);
+  return received == expected ? "" : "the exchange";
+}
+
+std::vector<float> addends(int64_t rank, size_t count) {
+  std::mt19937_64 random(rank * 7919 + 5);
+  std::vector<float> values(count);
+  for (float& value : values)
+    value = std::ldexp(static_cast<float>(random() % 2000001) - 1e6f,
+                       static_cast<int>(random() % 30) - 15);
+  return values;
+}
+
+// Additions in ascending rank order, as everywhere.
+std::string wrong_sum(Transport& transport, uint64_t key, size_t count) {
+  std::vector<float> values = addends(transport.rank().value, count), expected = addends(0, count);
+  for (int64_t r = 1; r < transport.world_size(); ++r) {
+    const std::vector<float> more = addends(r, count);
+    for (size_t i = 0; i < count; ++i) expected[i] += more[i];
+  }
+  wait(transport,
+       *start_all_reduce(transport, everyone(transport), {key, "sum"}, Element::kFloat32,
+                         std::as_writable_bytes(std::span(values))),
+       kTimeout);
+  return std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0
+             ? ""
+             : fmt::format("a sum of {}", count);
+}
+
+// To the next rank, and back to itself.
+std::string wrong_ring(Transport& transport, uint64_t key, size_t size) {
+  const int64_t n = transport.world_size(), me = transport.rank().value;
+  const int64_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  const auto sent = numbered(me, next, size), expected = numbered(previous, me, size);
+  std::vector<std::byte> received(size, std::byte{0xAA});
+  const auto receive = start_receive(transport, Rank(previous), {key, "ring"}, received);
+  const auto send = start_send(transport, Rank(next), {key, "ring"}, sent);
+  wait(transport, *send, kTimeout);
+  wait(transport, *receive, kTimeout);
+  return received == expected ? "" : fmt::format("a ring of {} bytes", size);
+}
+
+// More early messages than their receiver is willing to hold.
+std::string wrong_flood(Transport& transport) {
+  constexpr size_t kCount = 1500, kSize = 1024;
+  const int64_t n = transport.world_size(), me = transport.rank().value;
+  const int64_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  const auto sent = numbered(me, next, kSize), expected = numbered(previous, me, kSize);
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (size_t i = 0; i < kCount; ++i)
+    operations.push_back(start_send(transport, Rank(next), {1000 + i, "flood"}, sent));
+  std::vector<std::vector<std::byte>> received(kCount, std::vector<std::byte>(kSize));
+  for (size_t i = 0; i < kCount; ++i)
+    operations.push_back(
+        start_receive(transport, Rank(previous), {1000 + kCount - 1 - i, "flood"}, received[i]));
+  for (const auto& operation : operations) wait(transport, *operation, kTimeout);
+  for (const auto& one : received)
+    if (one != expected) return "the flood";
+  return "";
+}
+
+}  // namespace
+
+std::string wrong_patterns(World& world) {
+  std::mutex mutex;
+  std::string wrong;
+  run_ranks(world, [&](Transport& transport) {
+    for (const std::string& one :
+         {wrong_exchange(transport), wrong_sum(transport, 2, 1), wrong_sum(transport, 3, 5003),
+          wrong_sum(transport, 4, 300001), wrong_ring(transport, 5, 0), wrong_ring(transport, 6, 1),
+          wrong_ring(transport, 7, (size_t{9} << 20) + 5), wrong_flood(transport)}) {
+      const std::lock_guard lock(mutex);
+      if (!one.empty()) wrong += fmt::format("rank {}: {}; ", transport.rank().value, one);
+    }
+  });
+  return wrong;
+}
+
+}  // namespace piper::comm
