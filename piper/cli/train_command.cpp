@@ -8,6 +8,7 @@
 #include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
+#include <piper/comm/local.h>
 #include <piper/comm/process_world.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
