@@ -119,13 +119,13 @@ class MpiWireThread final : public MpiWire {
   void abandon() override {
     command([this] {
       // Without a further call of MPI nothing moves any more.
-      abandoned_ = true;
+      abandoned_ = !peaceful_;
       if (events_ != nullptr) events_->abandoned();
     });
   }
 
   void close() override {
-    command([this] { peaceful_ = true; });
+    command([this] { peaceful_ = !abandoned_; });
   }
 
  private:
@@ -160,7 +160,7 @@ class MpiWireThread final : public MpiWire {
       num_idle = moved ? 0 : num_idle + 1;
       if (!moved && !ending_) sleep(num_idle);
     }
-    if (peaceful_ && !abandoned_) finalize();
+    if (peaceful_) finalize();
   }
 
   void initialise() {
