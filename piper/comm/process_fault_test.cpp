@@ -160,7 +160,7 @@ TEST_CASE("of a killed process with several ranks, all are named") {
   sleep_seconds(0.7);
   processes.signal(1, SIGKILL);
   CHECK(contains(processes.result(0).thrown,
-                 fmt::format("ranks 2-3 (host {}, pid {}) died: its connection was lost in rank 2: "
+                 fmt::format("ranks 2-3 (host {}, pid {}) died: its connection was lost; rank 2: "
                              "step 12, 'F2 L2 dispatch'; rank 3: step 12, 'F3 L2 dispatch'",
                              host_name(), processes.pid(1))));
 }
