@@ -28,8 +28,9 @@ struct BenchOptions {
       progress;  // called with the part done, 0 .. 1, in rank 0's thread; may be empty
 };
 
-// All of them start the ranks of `world` as threads and return one sample a size, in the given
-// order. Sizes >= 0. Throw CommError when a rank fails.
+// All of them start the local ranks of `world` as threads and return one sample a size, in the given
+// order, in rank 0's process, and nothing elsewhere; all processes call them. The clocks of all
+// processes are one: one host. Sizes >= 0. Throw CommError when a rank fails.
 
 // Every rank sends `bytes` to the next rank and receives as many from the one before, all at once.
 std::vector<Sample> measure_point_to_point(World& world, const std::vector<int64_t>& sizes,
@@ -49,7 +50,7 @@ std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes
                                  const BenchOptions& options = {});
 
 // Runs one all-to-all of `bytes` a rank on numbered bytes; how many arrive wrong, on all ranks
-// together.
+// of this process together.
 int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds = 60);
 
 }  // namespace piper::comm

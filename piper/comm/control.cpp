@@ -37,10 +37,10 @@ std::string text_of(const std::vector<RankActivity>& activities) {
   for (const RankActivity& activity : activities) {
     if (!text.empty()) text += "; ";
     if (activities.size() > 1) text += fmt::format("rank {}: ", activity.rank.value);
-    text += activity.step < 0 ? "no step yet" : fmt::format("step {}", activity.step);
+    text += activity.step < 0 ? "before its first step" : fmt::format("step {}", activity.step);
     if (!activity.operation.empty()) text += fmt::format(", '{}'", activity.operation);
   }
-  return text.empty() ? "no step yet" : text;
+  return text.empty() ? "before its first step" : text;
 }
 
 Control::Node::Node(const Launch& launch, int64_t num_ranks, const ControlOptions& options,
@@ -91,6 +91,8 @@ void Control::Node::tick() {
 }
 
 std::vector<std::string> Control::Node::share(const std::string& what, const std::string& text) {
+  PIPER_CHECK((text.size() + what.size() + 64) * mine_.num_processes < kMaxFrameBytes,
+              fmt::format("'{}' has {} bytes", what, text.size()));
   uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -197,7 +199,10 @@ std::string Control::Node::name_of(const Identity& identity) const {
 }
 
 std::string Control::Node::died(const Identity& who, const std::vector<RankActivity>& last) const {
-  return fmt::format("{} died: its connection was lost in {}", name_of(who), text_of(last));
+  const char* between = last.size() > 1                           ? "; "
+                        : !last.empty() && last.front().step >= 0 ? " in "
+                                                                  : " ";
+  return fmt::format("{} died: its connection was lost{}{}", name_of(who), between, text_of(last));
 }
 
 std::string Control::Node::hangs(const Identity& who, const std::vector<RankActivity>& last,

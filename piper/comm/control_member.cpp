@@ -64,7 +64,7 @@ class Member final : public Control::Node {
     stream_ = std::make_shared<FrameStream>(std::move(*socket_));
     socket_.reset();
     internal::introduce(
-        stream_, {"control", launch_.secret, mine_, options_.introduction_timeout_seconds},
+        stream_, {"control", launch_.secret, mine_, options_.connect_timeout_seconds},
         [this](const Identity* who, const std::string& why) {
           if (who == nullptr)
             return end_joining(why + " (another run's port, or another PIPER_SECRET?)");

@@ -14,7 +14,10 @@ GuardedAcceptor::GuardedAcceptor(asio::io_context& io, int fd, Introduction intr
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) == 0)
     acceptor_.assign(name.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd,
                      error);
-  if (error || !acceptor_.is_open())
+  int listens = 0;
+  size = sizeof listens;
+  getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
+  if (error || !acceptor_.is_open() || listens == 0)
     throw InvalidInput(fmt::format("file descriptor {} is no socket that listens", fd));
   accept();
 }
@@ -28,8 +31,9 @@ int GuardedAcceptor::port() const { return acceptor_.local_endpoint().port(); }
 void GuardedAcceptor::accept() {
   acceptor_.async_accept([this](const asio::error_code& error, asio::ip::tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (!error && strangers_.size() < kMaxStrangers) receive(std::move(socket));
-    accept();
+    if (!error) receive(std::move(socket));
+    accepts_ = strangers_.size() < kMaxStrangers;
+    if (accepts_) accept();
   });
 }
 
@@ -39,6 +43,8 @@ void GuardedAcceptor::receive(asio::ip::tcp::socket socket) {
   accept_introduction(stream, introduction_,
                       [this, stream](const Identity* who, const std::string&) {
                         strangers_.erase(stream);
+                        if (!accepts_) accept();
+                        accepts_ = true;
                         if (who != nullptr) on_peer_(stream, *who);
                       });
 }

@@ -1,5 +1,6 @@
-// An open port at which only processes of the run get in. Strangers are dropped: when they do not
-// introduce themselves in time, and at once while kMaxStrangers of them stand there. Internal.
+// An open port at which only processes of the run get in. Strangers are dropped when they do not
+// introduce themselves in time; while kMaxStrangers of them are inside, the others wait outside.
+// Internal.
 #pragma once
 
 #include <piper/comm/handshake.h>
@@ -24,12 +25,13 @@ class GuardedAcceptor {
   void close();
 
  private:
-  void accept();
+  void accept();  // one more
   void receive(asio::ip::tcp::socket socket);
 
   asio::ip::tcp::acceptor acceptor_;
   Introduction introduction_;
   OnPeer on_peer_;
+  bool accepts_ = true;  // not while kMaxStrangers are inside
   std::set<std::shared_ptr<FrameStream>> strangers_;
 };
 

@@ -63,7 +63,9 @@ std::optional<Names> recognise(const Reader& reader) {
   if (reader.has("OMPI_COMM_WORLD_RANK") || reader.has("OMPI_COMM_WORLD_SIZE"))
     return Names{Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                  "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
-  if (reader.has("PMI_RANK") && reader.has("PMI_SIZE"))
+  // Slurm's own PMI sets these two, too.
+  if (reader.has("PMI_RANK") && reader.has("PMI_SIZE") &&
+      (reader.has("MPI_LOCALRANKID") || !reader.has("SLURM_STEP_ID")))
     return Names{Launcher::kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
   if (reader.has("SLURM_PROCID") && reader.has("SLURM_STEP_ID"))
     return Names{Launcher::kSlurm, "SLURM_PROCID",

@@ -69,6 +69,8 @@ TEST_CASE("every launcher's environment tells the process its place") {
        "slurm:77:0"},
       {kOpenMpi, Launcher::kOpenMpi, 2, 4, 2, "", 0, ""},
       {kMpich, Launcher::kMpich, 1, 4, 1, "", 0, ""},
+      {with(kSlurm, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), Launcher::kSlurm, 1, 2, 1, "127.0.0.1",
+       29477, "slurm:77:0"},
       // The launcher that was started last decides.
       {with(kSlurm, kOpenMpi), Launcher::kOpenMpi, 2, 4, 2, "", 0, ""},
       {with(kOpenMpi, kTorchrun), Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1"},

@@ -125,7 +125,7 @@ class MpiWireThread final : public MpiWire {
   }
 
   void close() override {
-    command([this] { peaceful_ = true; });
+    command([this] { peaceful_ = !abandoned_; });
   }
 
  private:
@@ -160,7 +160,7 @@ class MpiWireThread final : public MpiWire {
       num_idle = moved ? 0 : num_idle + 1;
       if (!moved && !ending_) sleep(num_idle);
     }
-    if (peaceful_ && !abandoned_) finalize();
+    if (peaceful_) finalize();
   }
 
   void initialise() {

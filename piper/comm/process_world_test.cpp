@@ -303,6 +303,8 @@ TEST_CASE("strangers are dropped, the run goes on, and ports are open on loopbac
   std::set<std::string> addresses;
   std::string refused;
   std::thread stranger([&] {
+    std::vector<int> crowd(100);  // more than are let in at a time
+    for (int& fd : crowd) fd = connect_to(port);
     const int silent = connect_to(port), garbage = connect_to(port), large = connect_to(port);
     const std::string text(64, 'G');
     CHECK(write(garbage, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
@@ -320,6 +322,7 @@ TEST_CASE("strangers are dropped, the run goes on, and ports are open on loopbac
     } catch (const CommError& error) {
       refused = error.what();
     }
+    for (const int fd : crowd) close(fd);
     over = true;
   });
   CHECK(run.play([&](World& world) {

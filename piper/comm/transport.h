@@ -1,8 +1,12 @@
 // Moves bytes between ranks. One Transport object is one rank's endpoint; only its rank's thread
 // may call it.
 //
-// Implementations: local.h (every rank a thread of one process). All waits are bounded: a timeout
-// or a peer's failure is a CommError naming rank, operation and peer.
+// Implementations: local.h (every rank a thread of one process), process_world.h (ranks of several
+// processes). All waits are bounded: a timeout or a peer's failure is a CommError naming rank,
+// operation and peer.
+//
+// A send may be done before its receive is posted (small messages between processes are): if the
+// sizes then differ, the sender hears of it at its next call.
 #pragma once
 
 #include <piper/base/strong_id.h>

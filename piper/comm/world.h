@@ -39,7 +39,8 @@ class World {
   virtual std::string failure_reason() const = 0;
 
   // Every process's text, by process. All processes call it in the same order with the same `what`;
-  // throws CommError that names who is missing after a bounded wait. Only the process's main thread
+  // throws CommError that names who is missing after a bounded wait. All texts together stay below 64
+  // MB. Only the process's main thread
   // calls it, before or after run_ranks.
   virtual std::vector<std::string> share(const std::string& what, const std::string& text) = 0;
 
