@@ -119,11 +119,12 @@ def checkpoints(folder):
 def main():
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
-        results = [check(*case) for case in cases(folder)]
-        if subprocess.run([PIPER, "train", "--help"], capture_output=True).returncode == 0:
+        can_train = "--learning-rate" in subprocess.run([PIPER, "train", "--help"], capture_output=True, text=True).stdout
+        results = [check(*case) for case in cases(folder) if can_train or case[1][0] != "train"]
+        if can_train:
             results += list(checkpoints(folder))
         else:
-            print("bad_input: this program cannot train; the cases of checkpoints are left out")
+            print("bad_input: this program cannot train; the cases of training are left out")
     print(f"bad_input: {sum(results)} of {len(results)} cases")
     return 0 if all(results) else 1
 

@@ -56,6 +56,10 @@ int run(const Flags& flags) {
       train::evaluate(*stage, model, corpus, flags.sequence, flags.windows,
                       [&](int64_t done, int64_t) { bar.set(done); });
   bar.finish();
+  if (!std::isfinite(result.loss))
+    throw InvalidInput(
+        fmt::format("{}: the loss is {}: its weights hold or produce values that are not finite",
+                    flags.weights, result.loss));
   if (flags.json) {
     std::cout << Json{{"loss", result.loss},
                       {"tokens", result.tokens},

@@ -1,5 +1,5 @@
 // piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the exit code:
-// 0 done, 1 the world failed (files, ranks) or we did, 2 the input was wrong.
+// 0 done, 1 the world failed (files, ranks) or we did, 2 the input was wrong, 3 stopped and saved (stop_signals.h).
 #include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>

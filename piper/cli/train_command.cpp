@@ -5,8 +5,11 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
+#include <piper/comm/local.h>
+#include <piper/comm/process_world.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
@@ -14,6 +17,7 @@
 #include <piper/report/table.h>
 #include <piper/runtime/profile.h>
 #include <piper/train/run.h>
+#include <piper/train/together.h>
 
 #include <cmath>
 #include <filesystem>
@@ -35,7 +39,7 @@ struct Flags {
   double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
-         bias_update = 1e-3, timeout_seconds = 120;
+         bias_update = 1e-3, timeout_seconds = 120, heartbeat_seconds = 10;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
@@ -120,17 +124,44 @@ void write_head(const train::RunRequest& request) {
   write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
 }
 
-train::RunRequest request_of(const Flags& flags) {
+// What must be known to meet the other processes.
+train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
   request.model = model::load_model(flags.strategy.model);
   request.config = model::load_config(flags.strategy.model);
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   if (const auto problems = nn::untrainable(request.model); !problems.empty())
     throw InvalidInput(problems);
-  set_corpus(flags, request);
-  request.cluster = flags.strategy.cluster.empty()
-                        ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
-                        : cluster_of(flags.strategy, request.strategy);
+  return request;
+}
+
+// The processes that mpirun, srun, torchrun or `piper launch` started, or this one alone.
+std::unique_ptr<comm::World> meet(const Flags& flags, const strategy::Strategy& strategy) {
+  const auto launch = comm::launch_from();
+  if (!launch) return std::make_unique<comm::LocalWorld>(strategy.mesh.world());
+  comm::ProcessOptions options;
+  options.control.heartbeat_timeout_seconds = flags.heartbeat_seconds;
+  return comm::make_process_world(*launch, strategy.mesh.world(), options);
+}
+
+// Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
+cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
+  const std::string text = train::first_alone(*request.world, "profile", [&] {
+    return cluster::to_json(
+               flags.strategy.cluster.empty()
+                   ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
+                   : cluster_of(flags.strategy, request.strategy))
+        .dump();
+  });
+  return cluster::parse_cluster(parse_json(text, "profile"), "profile");
+}
+
+void complete(const Flags& flags, train::RunRequest& request) {
+  train::together(*request.world, "data", [&] {
+    set_corpus(flags, request);
+    return std::string();
+  });
+  request.cluster = cluster_for(flags, request);
   request.folder = flags.run_folder;
   request.num_steps = flags.steps;
   request.stop_after = flags.stop_after;
@@ -153,7 +184,7 @@ train::RunRequest request_of(const Flags& flags) {
   request.resume = flags.resume;
   request.initial_weights = flags.weights;
   request.export_weights = flags.export_weights;
-  return request;
+  request.stop_requested = stop_requested;
 }
 
 void announce(const train::RunRequest& request, const std::vector<std::string>& said) {
@@ -163,6 +194,11 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
                "piper: warning: keys of the model's config that are not understood, and may change "
                "what it computes: {}\n",
                fmt::join(request.model.ignored_keys, ", "));
+  if (request.model.max_positions > 0 && s.sequence > request.model.max_positions)
+    fmt::print(stderr,
+               "piper: warning: --sequence {} is beyond the model's {} positions "
+               "(max_position_embeddings)\n",
+               s.sequence, request.model.max_positions);
   fmt::print("{}: {} parameters, {}\ntext: {}\n", request.model.name,
              format_count(static_cast<double>(model::count_parameters(request.model).total())),
              describe(s), describe(request.corpus));
@@ -173,8 +209,11 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
 int run(const Flags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
-  train::RunRequest request = request_of(flags);
-  if (flags.fresh) fs::remove_all(request.folder / "checkpoints");
+  train::RunRequest request = model_and_strategy(flags);
+  const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
+  request.world = world.get();
+  complete(flags, request);
+  if (flags.fresh && world->process() == 0) fs::remove_all(request.folder / "checkpoints");
   std::optional<report::Progress> bar;
   std::vector<std::string> said;  // before the start
   if (!flags.json)
@@ -191,17 +230,22 @@ int run(const Flags& flags) {
                              metrics.extra.at("validation_loss").get<double>()));
     bar->set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
   };
+  catch_stop_signals();
   const train::RunResult result = train::run_training(request);
+  if (world->process() > 0) return result.stopped ? kExitStopped : 0;
   bar->finish();
   if (flags.json) {
     std::cout << result_json(result).dump(2) << "\n";
-    return 0;
+    return result.stopped ? kExitStopped : 0;
   }
   print_comparison(result);
   fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
              result.metrics.front().loss, result.metrics.back().loss, request.folder.string(),
              request.folder.string());
-  return 0;
+  if (!result.stopped) return 0;
+  fmt::print("stopped as asked, after saving step {}; go on with --resume\n",
+             result.metrics.back().step);
+  return kExitStopped;
 }
 
 }  // namespace
@@ -281,7 +325,16 @@ Run add_train(CLI::App& command) {
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
       ->check(number_in(0.1, 86400.0))
       ->capture_default_str();
+  command
+      .add_option("--heartbeat-seconds", flags->heartbeat_seconds,
+                  "a process that gives no sign of life for so long is taken for hung")
+      ->check(number_in(1.0, 86400.0))
+      ->capture_default_str();
   command.add_flag("--json", flags->json, "print the result as JSON");
+  command.footer(
+      "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "
+      "--no-python:\na share of the ranks each. SIGTERM or Ctrl-C: the step is finished and saved, "
+      "exit code 3; a\nsecond one stops now.");
   return [flags] { return run(*flags); };
 }
 

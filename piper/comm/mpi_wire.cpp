@@ -122,7 +122,7 @@ class MpiWireThread final : public MpiWire {
 
   void abandon() override {
     command([this] {
-      // Without a further call of MPI nothing moves any more.
+      // Without a further call of MPI nothing moves any more. After a peaceful end there is nothing to give up.
       abandoned_ = !peaceful_;
       if (events_ != nullptr) events_->abandoned();
     });

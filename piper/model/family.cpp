@@ -31,6 +31,7 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "qwen2_moe", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true,
      .shared_gate = true, .auxiliary = 0.001},
     {.model_type = "qwen3_moe", .qk_norm = kPerHead, .auxiliary = 0.001},
+    {.model_type = "qwen3_vl_moe", .qk_norm = kPerHead, .normalise_top_k = true},
     {.model_type = "qwen3_next", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .normalise_top_k = true,
      .shared_gate = true, .auxiliary = 0.001, .rope_partial = 0.25},
     {.model_type = "qwen3_5_moe", .qk_norm = kPerHead, .head_dim = 256, .output_gate = true, .normalise_top_k = true,
@@ -85,7 +86,10 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "ministral"},
     {.model_type = "ministral3"},
     {.model_type = "qwen2", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true},
+    {.model_type = "qwen2_vl", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true},
+    {.model_type = "qwen2_5_vl", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true},
     {.model_type = "qwen3", .qk_norm = kPerHead, .head_dim = 128},
+    {.model_type = "qwen3_vl", .qk_norm = kPerHead, .head_dim = 128},
     {.model_type = "gemma", .head_dim = 256, .tied = true},
     {.model_type = "gemma2", .head_dim = 256, .windows_alternate = true, .num_norms = 4, .tied = true},
     {.model_type = "gemma3", .qk_norm = kPerHead, .head_dim = 256, .num_norms = 4, .tied = true, .rope_theta = 1e6},
@@ -165,11 +169,109 @@ constexpr RefusedFamily kRefused[] = {
     {"git", "an image encoder inside the language model"},
 };
 
-}  // namespace
+struct AbsentKeys {
+  std::string_view model_type, keys;
+};
 
-Family find_family(std::string_view model_type) {
+// clang-format off
+constexpr AbsentKeys kAbsentKeys[] = {
+    {"mixtral", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5})"},
+    {"qwen2_moe", R"({"num_key_value_heads": 16, "shared_expert_intermediate_size": 5632})"},
+    {"qwen3_moe", R"({"num_key_value_heads": 4})"},
+    {"qwen3_next", R"({"num_key_value_heads": 2, "shared_expert_intermediate_size": 512, "full_attention_interval": 4})"},
+    {"qwen3_5_moe", R"({"num_key_value_heads": 2, "shared_expert_intermediate_size": 512})"},
+    {"qwen3_5", R"({"num_key_value_heads": 4})"},
+    {"olmoe", R"({"rms_norm_eps": 1e-5})"},
+    {"deepseek_v2", R"({"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+      "v_head_dim": 128, "n_shared_experts": 2})"},
+    {"deepseek_v3", R"({"num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "v_head_dim": 128, "n_shared_experts": 1, "first_k_dense_replace": 3, "n_group": 8,
+      "topk_group": 4, "routed_scaling_factor": 2.5})"},
+    {"deepseek_v32", R"({"num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "v_head_dim": 128, "n_shared_experts": 1, "first_k_dense_replace": 3, "n_group": 8,
+      "topk_group": 4, "routed_scaling_factor": 2.5, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048})"},
+    {"glm4_moe_lite", R"({"num_key_value_heads": 20, "rms_norm_eps": 1e-5, "q_lora_rank": 768, "kv_lora_rank": 512,
+      "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8})"},
+    {"glm_moe_dsa", R"({"num_key_value_heads": 64, "rms_norm_eps": 1e-5, "q_lora_rank": 2048, "kv_lora_rank": 512,
+      "n_shared_experts": 1, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "index_n_heads": 32})"},
+    {"glm4_moe", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "n_shared_experts": 1,
+      "first_k_dense_replace": 1})"},
+    {"solar_open", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "n_shared_experts": 1, "head_dim": 128})"},
+    {"dots1", R"({"num_key_value_heads": 32})"},
+    {"exaone_moe", R"({"num_key_value_heads": 32, "rms_norm_eps": 1e-5, "num_shared_experts": 1,
+      "first_k_dense_replace": 1, "routed_scaling_factor": 2.5})"},
+    {"hy_v3", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_shared_experts": 1, "first_k_dense_replace": 1})"},
+    {"mellum", R"({"num_key_value_heads": 4})"},
+    {"minimax_m2", R"({"num_key_value_heads": 8, "head_dim": 128})"},
+    {"afmoe", R"({"rms_norm_eps": 1e-5, "num_shared_experts": 2, "num_dense_layers": 1})"},
+    {"ernie4_5_moe", R"({"num_key_value_heads": 4, "rms_norm_eps": 1e-5, "moe_num_shared_experts": 2,
+      "moe_layer_start_index": 1})"},
+    {"gpt_oss", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5})"},
+    {"llama4", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5})"},
+    {"phimoe", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5})"},
+    {"hunyuan_v1_moe", R"({"rms_norm_eps": 1e-5})"},
+    {"aria", R"({"moe_num_shared_experts": 2})"},
+    {"cohere2_moe", R"({"layer_norm_eps": 1e-5, "head_dim": 128})"},
+    {"axk1", R"({"num_key_value_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512, "n_shared_experts": 1,
+      "first_k_dense_replace": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5})"},
+    {"kolibri1", R"({"num_key_value_heads": 4, "shared_expert_intermediate_size": 512})"},
+    {"flint", R"({"num_key_value_heads": 4, "shared_expert_intermediate_size": 1024, "head_dim": 128,
+      "mlp_only_layers": [0, 1]})"},
+    {"mistral", R"({"num_key_value_heads": 8, "sliding_window": 4096})"},
+    {"ministral", R"({"num_key_value_heads": 8, "sliding_window": 4096})"},
+    {"ministral3", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "head_dim": 128})"},
+    {"qwen2", R"({"num_key_value_heads": 32})"},
+    {"qwen3", R"({"num_key_value_heads": 32})"},
+    {"gemma", R"({"num_key_value_heads": 16})"},
+    {"gemma2", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
+    {"gemma3", R"({"num_key_value_heads": 4})"},
+    {"vaultgemma", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
+    {"glm", R"({"num_key_value_heads": 2, "rms_norm_eps": 1.5625e-7})"},
+    {"glm4", R"({"num_key_value_heads": 2, "rms_norm_eps": 1.5625e-7})"},
+    {"olmo2", R"({"rms_norm_eps": 1e-5})"},
+    {"olmo3", R"({"rms_norm_eps": 1e-5})"},
+    {"exaone4", R"({"num_key_value_heads": 32, "rms_norm_eps": 1e-5})"},
+    {"ernie4_5", R"({"num_key_value_heads": 2, "rms_norm_eps": 1e-5})"},
+    {"smollm3", R"({"num_key_value_heads": 4})"},
+    {"seed_oss", R"({"num_key_value_heads": 8})"},
+    {"phi3", R"({"rms_norm_eps": 1e-5})"},
+    {"phi", R"({"layer_norm_eps": 1e-5})"},
+    {"starcoder2", R"({"num_key_value_heads": 2, "norm_epsilon": 1e-5})"},
+    {"stablelm", R"({"num_key_value_heads": 32, "layer_norm_eps": 1e-5})"},
+    {"cohere", R"({"layer_norm_eps": 1e-5})"},
+    {"cohere2", R"({"layer_norm_eps": 1e-5, "sliding_window": 4096})"},
+    {"granite_swa", R"({"num_key_value_heads": 4, "rms_norm_eps": 1e-5, "sliding_window": 128})"},
+    {"arcee", R"({"rms_norm_eps": 1e-5})"},
+    {"nemotron", R"({"norm_eps": 1e-5})"},
+    {"jais2", R"({"layer_norm_eps": 1e-5})"},
+    {"helium", R"({"num_key_value_heads": 20, "rms_norm_eps": 1e-8})"},
+    {"hunyuan_v1_dense", R"({"rms_norm_eps": 1e-5})"},
+    {"internlm3", R"({"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "head_dim": 128})"},
+    {"iquestcoder", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "head_dim": 128})"},
+    {"cwm", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5})"},
+    {"youtu", R"({"num_key_value_heads": 16, "q_lora_rank": 1536, "kv_lora_rank": 512})"},
+    {"minicpm3", R"({"num_key_value_heads": 40, "rms_norm_eps": 1e-5, "q_lora_rank": 768, "kv_lora_rank": 256})"},
+    {"gpt2", R"({"layer_norm_epsilon": 1e-5})"},
+    {"gpt_neox", R"({"layer_norm_eps": 1e-5})"},
+};
+// clang-format on
+
+std::string_view without_text(std::string_view model_type) {
   constexpr std::string_view kText = "_text";
   if (model_type.ends_with(kText)) model_type.remove_suffix(kText.size());
+  return model_type;
+}
+
+}  // namespace
+
+std::string_view absent_keys(std::string_view model_type) {
+  for (const AbsentKeys& family : kAbsentKeys)
+    if (family.model_type == without_text(model_type)) return family.keys;
+  return "{}";
+}
+
+Family find_family(std::string_view model_type) {
+  model_type = without_text(model_type);
   for (const FamilyTraits& traits : kFamilies)
     if (traits.model_type == model_type) return {traits, true, ""};
   for (const RefusedFamily& refused : kRefused)

@@ -1,13 +1,22 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/suggest.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/model/import_parts.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace piper::model {
 namespace {
 
-constexpr Spellings kHidden = {"hidden_size", "n_embd", "d_model", "hidden_dim"};
+// Without parameters of their own; "swiglu" and its like say that the feed-forward is gated too.
+const std::string kActivations[] = {
+    "silu",    "swish",   "gelu",  "gelu_new", "gelu_fast",   "gelu_pytorch_tanh",
+    "gelu_10", "relu",    "relu2", "relu6",    "quick_gelu",  "gelu_python",
+    "tanh",    "sigmoid", "mish",  "linear",   "leaky_relu",  "gelu_accurate",
+    "swiglu",  "geglu",   "reglu", "laplace",  "squared_relu"};
 constexpr Spellings kLayers = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"};
 
 void import_ties(Import& in) {
@@ -51,6 +60,10 @@ void import_rest(Import& in) {
   const auto activation =
       in.keys.text({"hidden_act", "hidden_activation", "activation_function", "act_fn"});
   in.model.activation = activation.value_or("silu");
+  if (std::ranges::find(kActivations, in.model.activation) == std::end(kActivations))
+    in.model.assumptions.push_back(
+        fmt::format("activation '{}' is not known: taken as one without parameters{}",
+                    in.model.activation, did_you_mean(in.model.activation, kActivations)));
 }
 
 // What a config.json has no key for: the object "piper" of our own built-ins.
@@ -136,6 +149,7 @@ Model import_config(const Json& config, const std::string& source) {
   model.vocabulary = keys.required_integer({"vocab_size", "n_vocab"}, 1, kMaxFfn);
   model.layers.resize(static_cast<size_t>(keys.required_integer(kLayers, 1, kMaxLayers)));
   if (!keys.sound(kLayers, 1, kMaxLayers)) keys.forget_layers();
+  keys.set_defaults(parse_json(absent_keys(model.family), model.family));
   Import in{keys, traits, known, model};
   import_attention(in);
   import_windows(in);
@@ -145,6 +159,8 @@ Model import_config(const Json& config, const std::string& source) {
   import_ties(in);
   import_rest(in);
   import_own_keys(in);
+  for (const std::string& line : keys.defaults_used())
+    model.assumptions.push_back(fmt::format("{}, as {} has it by default", line, model.family));
   sort_unread_keys(in);
   if (problems.empty()) check_size(model, &problems);
   problems.finish();

@@ -42,7 +42,7 @@ int64_t import_head_dim(Import& in, int64_t num_heads) {
           keys.integer({"head_dim", "kv_channels", "attention_head_dim"}, 1, kMaxHeadDim))
     return *dim;
   if (in.family.head_dim > 0) return in.family.head_dim;
-  if (in.model.hidden % num_heads != 0)
+  if (in.model.hidden % num_heads != 0 && in.keys.sound(kHidden, 1, kMaxHidden))
     keys.problem(
         {"num_attention_heads", "n_head", "n_heads", "num_heads"},
         fmt::format("is {}; allowed: a divisor of the hidden size {}, unless head_dim is given",
@@ -57,6 +57,12 @@ Attention import_grouped(Import& in) {
   Attention a;
   a.num_heads = in.keys.required_integer(kHeads, 1, kMaxHeads);
   a.num_kv_heads = in.keys.integer(kKvHeads, 1, kMaxHeads).value_or(a.num_heads);
+  // A family's default that does not fit this config's heads is no reading of it.
+  if (!in.keys.is_given(kKvHeads) && a.num_heads % a.num_kv_heads != 0) {
+    a.num_kv_heads = a.num_heads;
+    in.keys.take_back_default(kKvHeads);
+    in.model.assumptions.emplace_back("num_key_value_heads is not given: as many as heads");
+  }
   if (a.num_heads % a.num_kv_heads != 0)
     in.keys.problem(kKvHeads, fmt::format("is {}; allowed: a divisor of the {} attention heads",
                                           a.num_kv_heads, a.num_heads));

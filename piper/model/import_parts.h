@@ -25,6 +25,8 @@ constexpr int64_t kMaxFfn = 1 << 26;
 constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxPositions = int64_t{1} << 40;
 
+inline constexpr Spellings kHidden = {"hidden_size", "n_embd", "d_model", "hidden_dim"};
+
 void import_attention(Import& in);  // import_attention.cpp
 void import_windows(
     Import& in);  // import_windows.cpp: layer types, spans, layers without positions

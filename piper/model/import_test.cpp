@@ -98,13 +98,35 @@ TEST_CASE("families imply what their configs do not say") {
   CHECK(gpt_oss.attention.output_bias);
   CHECK(gpt_oss.feed_forward.router_bias);
   CHECK(gpt_oss.feed_forward.expert_bias);
-  CHECK(family("deepseek_v3").layers[0].feed_forward.score == Score::kSigmoid);
-  CHECK(family("deepseek_v3").layers[0].feed_forward.selection_bias);
+  const Json sparse = {{"first_k_dense_replace", 0}, {"moe_intermediate_size", 64}};
+  const FeedForward deepseek =
+      read(with(with(mixtral(), sparse), {{"model_type", "deepseek_v3"}})).layers[0].feed_forward;
+  CHECK(deepseek.score == Score::kSigmoid);
+  CHECK(deepseek.selection_bias);
+}
+
+TEST_CASE("a key left out has the family's value, and that is said") {
+  Json config = with(mixtral(), {{"num_attention_heads", 16}});
+  config.erase("num_key_value_heads");
+  const Model model = read(config);
+  CHECK(model.layers[0].attention.num_kv_heads == 8);
+  CHECK(std::ranges::count(model.assumptions,
+                           "num_key_value_heads is not given: 8, as mixtral has it by default") ==
+        1);
+  // One that is null is given; one that does not fit is not used.
+  config["num_key_value_heads"] = nullptr;
+  CHECK(read(config).layers[0].attention.num_kv_heads == 16);
+  config.erase("num_key_value_heads");
+  config["num_attention_heads"] = 4;
+  CHECK(read(config).layers[0].attention.num_kv_heads == 4);
 }
 
 TEST_CASE("attention_bias means what the family means by it") {
   const auto bias = [](const char* type) {
-    return read(with(mixtral(), {{"model_type", type}, {"attention_bias", true}}))
+    return read(with(mixtral(), {{"model_type", type},
+                                 {"attention_bias", true},
+                                 {"first_k_dense_replace", 0},
+                                 {"moe_intermediate_size", 64}}))
         .layers[0]
         .attention;
   };

@@ -42,11 +42,43 @@ void Keys::add_scope(const Json& object, const std::string& path) {
   objects_.push_back(&object);
 }
 
-bool Keys::has(Spellings names) const {
-  for (const ObjectReader& scope : scopes_)
-    if (present(scope, names) != nullptr) return true;
-  return false;
+void Keys::set_defaults(Json defaults) {
+  defaults_document_ = std::move(defaults);
+  defaults_.emplace(defaults_document_, "", problems_);
 }
+
+void Keys::take_back_default(Spellings names) {
+  for (const std::string name : names) {
+    defaults_document_.erase(name);
+    std::erase_if(defaults_used_,
+                  [&](const std::string& line) { return line.starts_with(name + " "); });
+  }
+}
+
+const char* Keys::default_name(Spellings names) const {
+  if (!defaults_) return nullptr;
+  for (const Json* object : objects_)
+    for (const char* name : names)
+      if (object->contains(name)) return nullptr;
+  return present(*defaults_, names);
+}
+
+Keys::Found Keys::find_default(Spellings names) {
+  const char* name = default_name(names);
+  if (name == nullptr) return {};
+  const std::string line =
+      fmt::format("{} is not given: {}", name, defaults_document_.at(name).dump());
+  if (std::ranges::find(defaults_used_, line) == defaults_used_.end())
+    defaults_used_.push_back(line);
+  return {&*defaults_, name};
+}
+
+bool Keys::is_given(Spellings names) const {
+  return std::ranges::any_of(
+      scopes_, [&](const ObjectReader& scope) { return present(scope, names) != nullptr; });
+}
+
+bool Keys::has(Spellings names) const { return is_given(names) || default_name(names) != nullptr; }
 
 Keys::Found Keys::find(Spellings names) {
   Found found;
@@ -67,7 +99,7 @@ Keys::Found Keys::find(Spellings names) {
                                        found.scope->path(found.name), quote(*value)));
       }
     }
-  return found;
+  return value == nullptr ? find_default(names) : found;
 }
 
 std::optional<int64_t> Keys::integer(Spellings names, int64_t min, int64_t max) {
@@ -161,7 +193,8 @@ bool Keys::sound(Spellings names, int64_t min, int64_t max) const {
     const Json& value = objects_[i]->at(name);
     return value.is_array() ? std::all_of(value.begin(), value.end(), within) : within(value);
   }
-  return false;
+  const char* name = default_name(names);
+  return name != nullptr && within(defaults_document_.at(name));
 }
 
 std::optional<bool> Keys::outer_boolean(const char* name) {

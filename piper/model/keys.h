@@ -24,7 +24,14 @@ class Keys {
   // A language model inside a wrapper (text_config) is read instead of the wrapper. `document` must outlive this.
   Keys(const Json& document, Problems* problems);
 
-  bool has(Spellings names) const;
+  // Values for keys that the config does not hold at all (a key that is null is held). Each one used is noted.
+  void set_defaults(Json defaults);
+  void take_back_default(Spellings names);  // it was used and does not fit
+  // "q_lora_rank is not given: 1536", of every default used.
+  const std::vector<std::string>& defaults_used() const { return defaults_used_; }
+
+  bool has(Spellings names) const;       // given, or filled in by a default
+  bool is_given(Spellings names) const;  // present and not null
   std::optional<int64_t> integer(Spellings names, int64_t min, int64_t max);
   int64_t required_integer(Spellings names, int64_t min, int64_t max);
   std::optional<double> number(Spellings names, double min, double max);
@@ -68,6 +75,8 @@ class Keys {
     const char* name = nullptr;
   };
   Found find(Spellings names);
+  Found find_default(Spellings names);
+  const char* default_name(Spellings names) const;  // nullptr = none, or the config holds the key
   void add_scope(const Json& object, const std::string& path);
 
   Problems* problems_;
@@ -75,6 +84,9 @@ class Keys {
   std::deque<const Json*> objects_;  // of each scope
   std::optional<ObjectReader> wrapper_;
   const Json* wrapper_object_ = nullptr;
+  Json defaults_document_ = Json::object();
+  std::optional<ObjectReader> defaults_;
+  std::vector<std::string> defaults_used_;
   bool layers_known_ = true;
 };
 

@@ -37,8 +37,8 @@ Json to_json(const RankComparison& rank) {
   put(json, "predicted_peak_bytes", rank.predicted_peak_bytes);
   put(json, "measured_peak_bytes", rank.measured_peak_bytes);
   put(json, "limit_bytes", rank.limit_bytes);
-  json["predicted_components"] = to_json(rank.predicted_components);
-  json["measured_components"] = to_json(rank.measured_components);
+  json["predicted_component_bytes"] = to_json(rank.predicted_components);
+  json["measured_component_bytes"] = to_json(rank.measured_components);
   return json;
 }
 
@@ -61,8 +61,8 @@ RankComparison parse_rank(const Json& json, const std::string& path, Problems* p
   rank.predicted_peak_bytes = integer(reader, "predicted_peak_bytes");
   rank.measured_peak_bytes = integer(reader, "measured_peak_bytes");
   rank.limit_bytes = integer(reader, "limit_bytes");
-  rank.predicted_components = parse_components(reader, "predicted_components");
-  rank.measured_components = parse_components(reader, "measured_components");
+  rank.predicted_components = parse_components(reader, "predicted_component_bytes");
+  rank.measured_components = parse_components(reader, "measured_component_bytes");
   reader.refuse_unknown();
   return rank;
 }

@@ -7,10 +7,10 @@
 //    "ranks": [{"rank": 0, "stage": 0, "predicted_peak_bytes": 91000000, "measured_peak_bytes":
 //    90500000,
 //               "limit_bytes": 4000000000,
-//               "predicted_components": {"weights": 20000000, "gradients": 20000000, "optimizer":
+//               "predicted_component_bytes": {"weights": 20000000, "gradients": 20000000, "optimizer":
 //               40000000,
 //                                        "activations": 10000000, "buffers": 1000000},
-//               "measured_components": {}}]}
+//               "measured_component_bytes": {}}]}
 //
 // Every figure may be absent (not known). `components` are the parts that are live at the peak and
 // sum to it.

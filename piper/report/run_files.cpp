@@ -78,6 +78,12 @@ void mark_chosen(Report& report) {
   if (row == report.strategies->rows.end()) return;
   row->chosen = true;
   if (!report.comparison) return;
+  // A strategy given by its axes carries no prediction of its own.
+  if (!row->mfu) row->mfu = report.comparison->predicted_mfu;
+  if (!row->step_seconds) row->step_seconds = report.comparison->predicted_step_seconds;
+  if (!row->peak_bytes)
+    for (const RankComparison& rank : report.comparison->ranks)
+      row->peak_bytes = std::max(row->peak_bytes, rank.predicted_peak_bytes);
   row->measured_mfu = report.comparison->measured_mfu;
   row->measured_step_seconds = report.comparison->measured_step_seconds;
   for (const RankComparison& rank : report.comparison->ranks) {

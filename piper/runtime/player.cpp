@@ -107,6 +107,7 @@ bool Player::start_communication() {
     size_t& next = cursor_[static_cast<size_t>(stream)];
     for (; next < tasks.size() && ready(step_.graph.task(tasks[next])); ++next, moved = true) {
       const Task& task = step_.graph.task(tasks[next]);
+      if (options_.note) options_.note(step_number_, schedule::task_name(step_, task));
       if (timeline_) timeline_->tasks[task.id.index()].start_seconds = now_seconds();
       in_flight_.push_back({task.id, start(task)});
     }
@@ -131,6 +132,7 @@ bool Player::finish_communication() {
 }
 
 void Player::run_compute(const Task& task) {
+  if (options_.note) options_.note(step_number_, schedule::task_name(step_, task));
   if (!core_) core_.emplace(cores_);
   const double start = now_seconds();
   run_segment(task);

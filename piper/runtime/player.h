@@ -44,6 +44,8 @@ struct PlayerOptions {
   double timeout_seconds = 120;  // without any progress on this rank
   // Called after every task; for measuring memory over time. Returns this rank's live bytes.
   std::function<int64_t()> live_bytes;
+  // Called before every task, with its name; for telling what a rank was doing. May be empty.
+  std::function<void(int64_t step, const std::string& task)> note;
 };
 
 class Player {

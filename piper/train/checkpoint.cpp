@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 namespace piper::train {
 namespace {
@@ -18,10 +20,13 @@ namespace fs = std::filesystem;
 // Room for the header of a shard beside its values.
 constexpr int64_t kBytesPerHeaderEntry = 256;
 
-fs::path temporary_name(const fs::path& folder, int64_t step) {
+fs::path temporary_name(const fs::path& folder, int64_t step, const std::string& token) {
   static std::atomic<int> count{0};
+  if (!token.empty()) return folder / fmt::format("{}.tmp-{}", checkpoint_name(step), token);
   return folder / fmt::format("{}.tmp-{}-{}", checkpoint_name(step), ::getpid(), count++);
 }
+
+std::string parting_name(int64_t process) { return fmt::format("process-{:05}.json", process); }
 
 }  // namespace
 
@@ -34,9 +39,9 @@ int64_t shard_bytes(const std::vector<NamedTensor>& tensors) {
 }
 
 CheckpointSave::CheckpointSave(fs::path folder, CheckpointIdentity identity, TrainState state,
-                               Disk disk)
+                               Disk disk, const std::string& token)
     : folder_(std::move(folder)),
-      temporary_(temporary_name(folder_, state.step)),
+      temporary_(temporary_name(folder_, state.step, token)),
       manifest_{.identity = std::move(identity), .state = std::move(state)},
       disk_(std::move(disk)) {
   std::error_code error;
@@ -74,6 +79,36 @@ void CheckpointSave::write_shard(Rank rank, const std::vector<NamedTensor>& tens
 void CheckpointSave::report_failure(Rank rank, std::string cause) noexcept {
   const std::lock_guard lock(mutex_);
   failures_.emplace(rank, std::move(cause));
+}
+
+void CheckpointSave::hand_over(int64_t process) {
+  committed_ = true;
+  Json written = Json::array(), failures = Json::array();
+  for (const auto& [rank, record] : written_)
+    written.push_back({{"rank", rank.value}, {"file", to_json(record)}});
+  for (const auto& [rank, cause] : failures_)
+    failures.push_back({{"rank", rank.value}, {"cause", cause}});
+  write_json_file(temporary_ / parting_name(process),
+                  {{"written", written}, {"failures", failures}});
+}
+
+void CheckpointSave::collect(int64_t num_processes, double timeout_seconds,
+                             const std::function<bool()>& give_up) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  for (int64_t process = 1; process < num_processes; ++process) {
+    const fs::path path = temporary_ / parting_name(process);
+    while (!fs::exists(path) && Clock::now() < end && !give_up())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (!fs::exists(path)) continue;
+    const Json parting = read_json_file(path);
+    for (const Json& entry : parting.at("written"))
+      written_.emplace(Rank(entry.at("rank").get<int64_t>()),
+                       parse_file_record(entry.at("file"), path.string()));
+    for (const Json& entry : parting.at("failures"))
+      failures_.emplace(Rank(entry.at("rank").get<int64_t>()), entry.at("cause"));
+    fs::remove(path);
+  }
 }
 
 void CheckpointSave::put_in_place() const {

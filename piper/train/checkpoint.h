@@ -11,6 +11,7 @@
 #include <piper/train/named_tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -23,9 +24,10 @@ int64_t shard_bytes(const std::vector<NamedTensor>& tensors);
 
 class CheckpointSave {
  public:
-  // Makes the temporary folder below `folder` (made when absent). Throws IoError.
+  // Makes the temporary folder below `folder` (made when absent). Processes that write one checkpoint together give the
+  // same `token`, which no other run has. Throws IoError.
   CheckpointSave(std::filesystem::path folder, CheckpointIdentity identity, TrainState state,
-                 Disk disk = real_disk());
+                 Disk disk = real_disk(), const std::string& token = {});
   ~CheckpointSave();  // removes the temporary folder unless committed
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
@@ -37,6 +39,12 @@ class CheckpointSave {
   // Both thread-safe; one of them, once a rank. Neither throws: a failure is kept, and commit() tells it.
   void write_shard(Rank rank, const std::vector<NamedTensor>& tensors) noexcept;
   void report_failure(Rank rank, std::string cause) noexcept;
+
+  // Of a save by several processes: all but process 0 hand over what their ranks wrote, and are done with it; process 0
+  // collects that before commit(). A process that has not handed over after `timeout_seconds`, or when `give_up` says so,
+  // has written nothing. The processes meet in the temporary folder. hand_over() throws IoError.
+  void hand_over(int64_t process);
+  void collect(int64_t num_processes, double timeout_seconds, const std::function<bool()>& give_up);
 
   // After every rank's call of these: puts the checkpoint in place (in exchange for an older one of the same step) and
   // returns its path. Throws IoError naming every rank that failed or wrote nothing, with its cause; then the
@@ -53,7 +61,7 @@ class CheckpointSave {
   std::mutex mutex_;
   std::map<Rank, FileRecord> written_;
   std::map<Rank, std::string> failures_;
-  bool committed_ = false;
+  bool committed_ = false;  // or handed over: the folder is not ours to remove
 };
 
 }  // namespace piper::train

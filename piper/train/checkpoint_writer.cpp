@@ -63,10 +63,12 @@ void CheckpointWriter::hand_in(Rank rank, const TrainState& state,
   Share share = share_of(tensors);
   std::unique_lock lock(mutex_);
   shares_.emplace(rank, std::move(share));
-  if (rank == Rank(0)) state_ = state;
+  if (rank == Rank(0) || options_.process > 0) state_ = state;
   report_.waited_seconds = std::max(report_.waited_seconds, seconds_since(start));
   const int64_t number = num_done_;
-  if (std::ssize(shares_) == identity_.mesh.world()) is_writing_ = true;
+  const int64_t expected =
+      options_.num_local_ranks > 0 ? options_.num_local_ranks : identity_.mesh.world();
+  if (std::ssize(shares_) == expected) is_writing_ = true;
   lock.unlock();
   changed_.notify_all();
   if (options_.copies) return;
@@ -109,7 +111,7 @@ SaveReport CheckpointWriter::write(const std::map<Rank, Share>& shares,
                                    const TrainState& state) const {
   const Clock::time_point start = Clock::now();
   SaveReport report{.step = state.step};
-  CheckpointSave save(options_.folder, identity_, state, options_.disk);
+  CheckpointSave save(options_.folder, identity_, state, options_.disk, options_.token);
   for (const auto& [rank, share] : shares) report.bytes += shard_bytes(share.tensors);
   save.require_space(report.bytes);
   for (const auto& [rank, share] : shares) {
@@ -118,10 +120,17 @@ SaveReport CheckpointWriter::write(const std::map<Rank, Share>& shares,
     else
       save.report_failure(rank, share.failure);
   }
-  save.commit();
-  keep_newest(options_.folder, options_.keep);
+  put_together(save);
   report.written_seconds = seconds_since(start);
   return report;
+}
+
+void CheckpointWriter::put_together(CheckpointSave& save) const {
+  if (options_.process > 0) return save.hand_over(options_.process);
+  save.collect(options_.num_processes, options_.timeout_seconds,
+               [&] { return options_.others_failed && options_.others_failed(); });
+  save.commit();
+  keep_newest(options_.folder, options_.keep);
 }
 
 void CheckpointWriter::check() const {

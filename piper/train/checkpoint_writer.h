@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -29,6 +30,12 @@ struct WriterOptions {
   bool copies =
       true;  // false: no copy is made, and hand_in() returns when the checkpoint is committed
   Disk disk = real_disk();
+  // Of a run on several processes (CheckpointSave::hand_over). Process 0 commits and keeps the newest.
+  int64_t process = 0, num_processes = 1;
+  int64_t num_local_ranks = 0;          // of this process; 0 = all
+  std::string token;                    // the same in all processes, of this run alone
+  double timeout_seconds = 600;         // for the other processes' shards
+  std::function<bool()> others_failed;  // do not wait for them any longer; may be empty
 };
 
 struct SaveReport {
@@ -46,7 +53,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Every rank's thread, once a save, with what the rank writes and the same step; rank 0's `state` is kept. A rank that
+  // Every local rank's thread, once a save, with what the rank writes and the same state. A rank that
   // cannot copy its tensors fails the save, not itself. Throws IoError of a save that failed.
   void hand_in(Rank rank, const TrainState& state, const std::vector<NamedTensor>& tensors);
 
@@ -67,6 +74,7 @@ class CheckpointWriter {
   void rethrow_failure() const;  // under mutex_
   void write_saves();
   SaveReport write(const std::map<Rank, Share>& shares, const TrainState& state) const;
+  void put_together(CheckpointSave& save) const;
 
   const WriterOptions options_;
   const CheckpointIdentity identity_;

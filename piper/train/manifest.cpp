@@ -99,16 +99,38 @@ std::string model_fingerprint(const model::Model& m) {
   return sha256_hex(text);
 }
 
+namespace {
+
+FileRecord read_file(ObjectReader& reader) {
+  return {.name = reader.text("name"),
+          .bytes = reader.integer("bytes", 0, kMax),
+          .sha256 = reader.text("sha256")};
+}
+
+}  // namespace
+
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08}", step); }
 
 std::string shard_name(int64_t rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+
+Json to_json(const FileRecord& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+}
+
+FileRecord parse_file_record(const Json& json, const std::string& source) {
+  Problems problems(source);
+  ObjectReader reader(json, "", &problems);
+  FileRecord file = read_file(reader);
+  reader.refuse_unknown();
+  problems.finish();
+  return file;
+}
 
 Json to_json(const Manifest& manifest) {
   const CheckpointIdentity& identity = manifest.identity;
   const TrainState& state = manifest.state;
   Json files = Json::array();
-  for (const FileRecord& file : manifest.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  for (const FileRecord& file : manifest.files) files.push_back(to_json(file));
   return {{"format", kFormat},
           {"model", identity.model},
           {"fingerprint", identity.fingerprint},
@@ -139,9 +161,7 @@ Manifest parse_manifest(const Json& json, const std::string& source) {
   const Json* files = root.array("files");
   for (size_t i = 0; files != nullptr && i < files->size(); ++i) {
     ObjectReader file((*files)[i], fmt::format("files[{}]", i), &problems);
-    manifest.files.push_back({.name = file.text("name"),
-                              .bytes = file.integer("bytes", 0, kMax),
-                              .sha256 = file.text("sha256")});
+    manifest.files.push_back(read_file(file));
     if (manifest.files.back().name != shard_name(static_cast<int64_t>(i)))
       file.problem("name", "is " + quote(Json(manifest.files.back().name)) +
                                "; allowed: " + shard_name(static_cast<int64_t>(i)));

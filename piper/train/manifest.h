@@ -53,6 +53,8 @@ std::string model_fingerprint(const model::Model& model);
 std::string checkpoint_name(int64_t step);  // "step-00000120"
 std::string shard_name(int64_t rank);       // "rank-00003.safetensors"
 
+Json to_json(const FileRecord& file);
+FileRecord parse_file_record(const Json& json, const std::string& source);  // throws InvalidInput
 Json to_json(const Manifest& manifest);
 Manifest parse_manifest(const Json& json,
                         const std::string& source);  // throws InvalidInput with all problems

@@ -9,7 +9,14 @@ namespace piper::train {
 namespace {
 
 // The statistics that a step sums over the world: these, then the rows of every expert of every mixture layer.
-enum Statistic : size_t { kSquaredNorm, kLossSum, kTargetTokens, kAuxiliaryLoss, kNumScalars };
+enum Statistic : size_t {
+  kSquaredNorm,
+  kLossSum,
+  kTargetTokens,
+  kAuxiliaryLoss,
+  kStops,
+  kNumScalars
+};
 
 nn::StageOptions stage_options(const RunShared& run) {
   const strategy::Strategy& s = run.strategy;
@@ -29,14 +36,15 @@ double imbalance(const std::vector<int64_t>& counts) {
 }  // namespace
 
 RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
-                         std::function<int64_t()> live_bytes)
+                         RankHooks hooks)
     : run_(run), rank_(transport.rank()), at_(strategy::coordinates(run.strategy.mesh, rank_)) {
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
   optimizer_ = std::make_unique<AdamW>(stage_->parameters(), run.options.adamw);
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
       runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
-                             .live_bytes = std::move(live_bytes)});
+                             .live_bytes = std::move(hooks.live_bytes),
+                             .note = std::move(hooks.note)});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -96,6 +104,7 @@ void RankTrainer::local_statistics(std::span<double> statistics) {
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
   statistics[kAuxiliaryLoss] = stage.auxiliary_loss;
+  statistics[kStops] = run_.stop_requested && run_.stop_requested() ? 1 : 0;
   size_t next = kNumScalars;
   for (const int32_t layer : mixture_layers_) {
     const auto found = stage.expert_counts.find(layer);
@@ -111,6 +120,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.loss = statistics[kLossSum] / std::max(1.0, statistics[kTargetTokens]);
   outcome_.auxiliary_loss = statistics[kAuxiliaryLoss];
   outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
+  outcome_.stop = statistics[kStops] > 0;
   outcome_.learning_rate = learning_rate(run_.options.learning_rate, number_);
   size_t next = kNumScalars;
   for (const int32_t layer : mixture_layers_) {

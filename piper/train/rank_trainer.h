@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace piper::train {
@@ -38,6 +39,7 @@ struct RunShared {
   const schedule::StepGraph& step;
   TrainOptions options;
   BatchSource batches;
+  std::function<bool()> stop_requested;  // thread-safe; may be empty
 };
 
 // The same on every rank: sums over the world.
@@ -46,6 +48,7 @@ struct StepOutcome {
   double auxiliary_loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
+  bool stop = false;     // some rank was asked to stop after this step
   bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
   // Rows routed to each expert in this step, by layer (mixture layers only).
   std::map<int32_t, std::vector<int64_t>> expert_counts;
@@ -59,10 +62,16 @@ struct LossSum {
   double target_tokens = 0;
 };
 
+// What a run wants to know while a step plays; called from the rank's thread, may be empty.
+struct RankHooks {
+  std::function<int64_t()> live_bytes;  // of this rank, for memory over time
+  std::function<void(int64_t step, const std::string& operation)> note;  // before every task
+};
+
 class RankTrainer {
  public:
   RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
-              std::function<int64_t()> live_bytes = {});
+              RankHooks hooks = {});
   ~RankTrainer();
 
   // Runs step `number` (from 1). `timeline` as for runtime::Player::play.

@@ -7,6 +7,7 @@
 #include <piper/model/count.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/report/run_files.h>
+#include <piper/strategy/mesh.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_reader.h>
 #include <piper/train/checkpoint_state.h>
@@ -15,28 +16,30 @@
 #include <piper/train/hf_weights.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
+#include <piper/train/safetensors.h>
 #include <piper/train/tensorboard.h>
+#include <piper/train/together.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <optional>
+#include <random>
 
 namespace piper::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Meeting point of all ranks; also tells whether one of them has failed (then it throws CommError).
-void barrier(comm::Transport& transport, const comm::Group& world, uint64_t key,
-             double timeout_seconds) {
-  std::vector<int64_t> send(world.members.size(), 0), received(world.members.size());
-  const auto operation =
-      comm::start_exchange_counts(transport, world, {key, "barrier"}, 1, send, received);
-  comm::wait(transport, *operation, timeout_seconds);
-}
+// Operations beside the steps' own: a barrier before each save and, after the last step, what process 0 gathers.
+constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
+constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 
-constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;  // apart from the steps' operations
+// How long a save goes on waiting for the shards of processes once the run has failed.
+constexpr double kPartingSeconds = 5;
 
 // Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
 constexpr int64_t kValidationNumbers = int64_t{1} << 31;
@@ -49,20 +52,24 @@ class Run {
         step_(checked_step(request.model, request.strategy)),
         shared_{request.model, request.strategy, step_, request.options, {}},
         cores_(request.cluster.cores_per_node),
-        world_(request.strategy.mesh.world()),
+        own_world_(request.world ? 1 : request.strategy.mesh.world()),
+        world_(request.world ? *request.world : own_world_),
         recorder_(step_, request.strategy, request.cluster) {
     shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
       Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step,
                                    dp, micro_batch);
       return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
     };
+    shared_.stop_requested = request.stop_requested;
   }
 
   RunResult run();
 
  private:
+  bool is_first() const { return world_.process() == 0; }  // holds rank 0, and writes the folder
+  bool is_alone() const { return world_.num_processes() == 1; }
   void say(const std::string& line) const {
-    if (request_.say) request_.say(line);
+    if (request_.say && is_first()) request_.say(line);
   }
   int64_t last_step() const {
     return request_.stop_after > 0 ? std::min(request_.stop_after, request_.num_steps)
@@ -70,21 +77,26 @@ class Run {
   }
   void check() const;
   void check_memory() const;
+  void agree() const;
   void open_folder();
-  void open_checkpoint(const fs::path& checkpoints);
+  std::string prepare_folder();
+  std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
+  void resume_from(FoundCheckpoint found);
   void rank_main(comm::Transport& transport);
+  RankHooks rank_hooks(Rank rank);
   void load(RankTrainer& trainer);
   void train_all_ranks();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                    double seconds, std::optional<double> validation_loss);
   void write_events(const StepMetrics& metrics);
-  void save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
-            int64_t number);
+  void save(RankTrainer& trainer, comm::Transport& transport, int64_t number);
+  int64_t bytes_saved_here() const;
   void open_writer();
   void say_saves();
   TrainState state_after(int64_t number) const;
-  void export_weights(RankTrainer& trainer);
+  void gather_parts(comm::Transport& transport);
+  void export_weights(RankTrainer& trainer, comm::Transport& transport);
   CheckpointIdentity identity() const;
   RunResult finish();
 
@@ -92,7 +104,13 @@ class Run {
   schedule::StepGraph step_;
   RunShared shared_;
   runtime::Cores cores_;
-  comm::LocalWorld world_;
+  comm::LocalWorld own_world_;  // when the request brings none
+  comm::World& world_;
+  std::vector<std::string> hosts_;  // by process
+  std::vector<double>
+      start_seconds_;  // by rank, of its process's clock: when it left the first barrier
+  std::string token_;  // of this run alone
+  std::atomic<bool> stopped_{false};
   RunRecorder recorder_;
   Prediction prediction_;
   std::optional<WeightFolder> weights_;
@@ -124,20 +142,20 @@ void Run::check() const {
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
 }
 
-// All ranks are threads here: weights, gradients and optimizer of all of them must fit before anything is allocated.
+// Weights, gradients and optimizer of all ranks of this process must fit before anything is allocated.
 void Run::check_memory() const {
   const strategy::Strategy& s = request_.strategy;
   const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
   int64_t needed = 0;
-  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
-    needed += s.mesh.dp * cost::shard_of(request_.model, s, stage).total() *
+  for (const Rank rank : world_.local_ranks())
+    needed += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total() *
               (of_parameter.weight + of_parameter.gradient + of_parameter.optimizer);
   if (const int64_t available = available_memory_bytes(); needed > available)
     throw InvalidInput(fmt::format(
         "{} on {} ranks of this machine needs {} for weights, gradients and optimizer, and {} is "
         "available; allowed: a smaller model, or fewer replicas of it (`piper estimate` breaks it "
         "down)",
-        request_.model.name, s.mesh.world(), format_bytes(static_cast<double>(needed)),
+        request_.model.name, world_.local_ranks().size(), format_bytes(static_cast<double>(needed)),
         format_bytes(static_cast<double>(available))));
 }
 
@@ -146,38 +164,91 @@ CheckpointIdentity Run::identity() const {
           request_.strategy.layers_per_stage};
 }
 
-void Run::open_folder() {
+// What the processes must have in common; all else follows from it.
+void Run::agree() const {
+  if (is_alone()) return;
+  const strategy::Strategy& s = request_.strategy;
+  if (world_.size() != s.mesh.world())
+    throw InvalidInput(fmt::format("the launcher started {} ranks and the strategy is for {} ({})",
+                                   world_.size(), s.mesh.world(), describe(s.mesh)));
+  const TrainOptions& o = request_.options;
+  require_agreement(world_, "model", model_fingerprint(request_.model));
+  require_agreement(world_, "strategy", strategy::to_json(s).dump());
+  require_agreement(
+      world_, "length of the data",
+      fmt::format("{} + {} tokens", request_.corpus.size(), request_.validation.size()));
+  require_agreement(
+      world_, "set of flags",
+      fmt::format(
+          "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
+          "--clip-norm {} --bias-update {} --checkpoint-every {} --validate-every {} "
+          "--validation-windows {} resume {} weights {} export {}",
+          request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
+          o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
+          o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.checkpoint_every,
+          request_.validate_every, request_.validation_windows, request_.resume,
+          request_.initial_weights.string(), request_.export_weights));
+}
+
+// Process 0's part. Returns the checkpoint to resume from, "" = none.
+std::string Run::prepare_folder() {
   const fs::path checkpoints = request_.folder / "checkpoints";
-  // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
-  if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
   std::error_code error;
   fs::create_directories(request_.folder, error);
   if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
   for (const std::string& leftover : sweep_leftovers(checkpoints))
     say("removed unfinished save " + leftover);
-  if (request_.resume) {
-    open_checkpoint(checkpoints);
-  } else if (const Search found = find_newest_complete(checkpoints); found.newest) {
-    throw InvalidInput(fmt::format(
-        "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
-        "delete them, or name another --run folder",
-        checkpoints.string(), found.newest->path.filename().string()));
-  }
-  if (!request_.initial_weights.empty()) {
-    weights_.emplace(request_.initial_weights);
-    check_weights(*weights_, request_.model);
+  std::string resumed;
+  if (auto found = find_checkpoint(checkpoints)) {
+    resumed = found->path.string();
+    resume_from(std::move(*found));
   }
   metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
   events_.emplace(request_.folder / "tensorboard", first_step_);
   write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
+  return resumed;
 }
 
-void Run::open_checkpoint(const fs::path& checkpoints) {
+std::optional<FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints) const {
   Search search = find_newest_complete(checkpoints);
+  if (!request_.resume) {
+    if (search.newest)
+      throw InvalidInput(fmt::format(
+          "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
+          "delete them, or name another --run folder",
+          checkpoints.string(), search.newest->path.filename().string()));
+    return std::nullopt;
+  }
   for (const std::string& line : search.skipped)
     if (search.newest) say("passed over a damaged checkpoint: " + line);
-  FoundCheckpoint found =
-      search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
+  return search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
+}
+
+void Run::open_folder() {
+  // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
+  if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
+  const std::string resumed =
+      first_alone(world_, "folder of the run", [this] { return prepare_folder(); });
+  token_ = first_alone(world_, "token of the run",
+                       [] { return fmt::format("{}-{:08x}", ::getpid(), std::random_device()()); });
+  hosts_ = together(world_, "host", [] {
+    char name[256] = {};
+    ::gethostname(name, sizeof(name) - 1);
+    return std::string(name);
+  });
+  together(world_, "start", [&] {
+    if (!is_first() && !resumed.empty())
+      resume_from({resumed, parse_manifest(read_json_file(fs::path(resumed) / "manifest.json"),
+                                           resumed + "/manifest.json")});
+    if (!request_.initial_weights.empty()) {
+      weights_.emplace(request_.initial_weights);
+      check_weights(*weights_, request_.model);
+    }
+    return std::string();
+  });
+}
+
+void Run::resume_from(FoundCheckpoint found) {
   const CheckpointIdentity run = identity();
   if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
     throw InvalidInput(problems);
@@ -218,22 +289,20 @@ void Run::rank_main(comm::Transport& transport) {
   at::set_num_threads(1);
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
-  comm::Group world;
-  for (int64_t r = 0; r < transport.world_size(); ++r) world.members.push_back(Rank(r));
-  world.index = rank.value;
-
-  RankTrainer trainer(shared_, transport, cores_, [rank] { return nn::live_bytes(rank); });
+  RankTrainer trainer(shared_, transport, cores_, rank_hooks(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
-  barrier(transport, world, kBarrierKeys, request_.options.timeout_seconds);
-  double before = runtime::now_seconds();
-  for (int64_t number = first_step_; number <= last_step(); ++number) {
+  barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
+  start_seconds_[rank.index()] = runtime::now_seconds();
+  double before = start_seconds_[rank.index()];
+  bool last = false;
+  for (int64_t number = first_step_; !last; ++number) {
     if (writer_) writer_->check();
     nn::reset_peak(rank);
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     const double after = runtime::now_seconds();
-    const bool last = number == last_step();
+    last = number == last_step() || outcome.stop;
     std::optional<double> validation_loss;
     if (request_.validate_every > 0 && (number % request_.validate_every == 0 || last))
       validation_loss = validate(trainer, number);
@@ -242,12 +311,48 @@ void Run::rank_main(comm::Transport& transport) {
       say_saves();
     }
     before = validation_loss ? runtime::now_seconds() : after;
-    if (request_.checkpoint_every > 0 && (number % request_.checkpoint_every == 0 || last)) {
-      save(trainer, transport, world, number);
+    const int64_t every = request_.checkpoint_every;
+    if ((every > 0 && (number % every == 0 || last)) || outcome.stop) {
+      save(trainer, transport, number);
       before = runtime::now_seconds();
     }
+    if (outcome.stop) stopped_ = true;
   }
-  if (request_.export_weights) export_weights(trainer);
+  if (!is_alone()) gather_parts(transport);
+  if (request_.export_weights && !stopped_) export_weights(trainer, transport);
+}
+
+RankHooks Run::rank_hooks(Rank rank) {
+  RankHooks hooks{.live_bytes = [rank] { return nn::live_bytes(rank); }};
+  if (!is_alone())
+    hooks.note = [this, rank](int64_t step, const std::string& operation) {
+      world_.note(rank, step, operation);
+    };
+  return hooks;
+}
+
+// Process 0 writes the report of all ranks: the median step of each.
+void Run::gather_parts(comm::Transport& transport) {
+  const Rank rank = transport.rank();
+  const double timeout = request_.options.timeout_seconds;
+  const int64_t step =
+      broadcast(transport, kGatherKeys, rank == Rank(0) ? recorder_.median_step() : 0, timeout);
+  std::string mine;
+  if (!is_first()) {
+    mine.assign(reinterpret_cast<const char*>(&start_seconds_[rank.index()]), sizeof(double));
+    mine += recorder_.part_of(rank, step);
+  }
+  const std::vector<std::string> parts = gather(transport, kGatherKeys + 1, mine, timeout);
+  const int64_t ranks_per_process = world_.size() / world_.num_processes();
+  for (size_t r = 0; r < parts.size(); ++r) {
+    if (parts[r].empty()) continue;
+    double start = 0;
+    std::memcpy(&start, parts[r].data(), sizeof(start));
+    // Hosts have clocks of their own; all ranks left the first barrier at about the same time.
+    const bool same_clock = hosts_[r / static_cast<size_t>(ranks_per_process)] == hosts_.front();
+    recorder_.add_part(Rank(static_cast<int64_t>(r)), step, parts[r].substr(sizeof(start)),
+                       same_clock ? 0 : start_seconds_[0] - start);
+  }
 }
 
 // Mean loss of a target token over the validation windows; every rank calls it, and all get the same.
@@ -335,11 +440,19 @@ TrainState Run::state_after(int64_t number) const {
   return state;
 }
 
-// The whole state lies on this machine, and a copy of it is made once.
+// At most: replicas write nothing twice.
+int64_t Run::bytes_saved_here() const {
+  int64_t parameters = 0;
+  const strategy::Strategy& s = request_.strategy;
+  for (const Rank rank : world_.local_ranks())
+    parameters += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total();
+  parameters = std::min(parameters, model::count_parameters(request_.model).total());
+  return 3 * parameters * static_cast<int64_t>(c10::elementSize(runtime::scalar_type(s.precision)));
+}
+
+// Of the state that lies in this process a copy is made once.
 void Run::open_writer() {
-  const int64_t bytes =
-      3 * model::count_parameters(request_.model).total() *
-      static_cast<int64_t>(c10::elementSize(runtime::scalar_type(request_.strategy.precision)));
+  const int64_t bytes = bytes_saved_here();
   const int64_t available = available_memory_bytes();
   const bool fits = bytes + bytes / 4 < available;
   if (request_.async_save && !fits)
@@ -347,19 +460,27 @@ void Run::open_writer() {
         "training waits for each save: to go on meanwhile needs {} more memory, {} is "
         "available",
         format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(available))));
-  writer_.emplace(WriterOptions{.folder = request_.folder / "checkpoints",
-                                .keep = request_.keep_checkpoints,
-                                .copies = request_.async_save && fits,
-                                .disk = request_.disk},
-                  identity());
+  WriterOptions options{.folder = request_.folder / "checkpoints",
+                        .keep = request_.keep_checkpoints,
+                        .copies = request_.async_save && fits,
+                        .disk = request_.disk,
+                        .process = world_.process(),
+                        .num_processes = world_.num_processes(),
+                        .num_local_ranks = std::ssize(world_.local_ranks()),
+                        .token = is_alone() ? std::string() : token_,
+                        .timeout_seconds = request_.options.timeout_seconds};
+  options.others_failed = [this, failed_at = -1.0]() mutable {
+    if (failed_at < 0 && world_.failed_rank().valid()) failed_at = runtime::now_seconds();
+    return failed_at >= 0 && runtime::now_seconds() > failed_at + kPartingSeconds;
+  };
+  writer_.emplace(std::move(options), identity());
 }
 
 // Behind the barrier every rank hands in, or none does.
-void Run::save(RankTrainer& trainer, comm::Transport& transport, const comm::Group& world,
-               int64_t number) {
+void Run::save(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
   const Rank rank = trainer.rank();
-  if (rank == Rank(0) && !writer_) open_writer();
-  barrier(transport, world, kBarrierKeys + static_cast<uint64_t>(number),
+  if (rank == world_.local_ranks().front() && !writer_) open_writer();
+  barrier(transport, kBarrierKeys + static_cast<uint64_t>(number),
           request_.options.timeout_seconds);
   writer_->hand_in(
       rank, rank == Rank(0) ? state_after(number) : TrainState{.step = number},
@@ -374,16 +495,34 @@ void Run::say_saves() {
                     format_seconds(report.written_seconds), format_seconds(report.waited_seconds)));
 }
 
-void Run::export_weights(RankTrainer& trainer) {
+// Other processes leave their pieces in files, which process 0 reads.
+void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
+  const fs::path pieces = request_.folder / ("weights.tmp-" + token_);
   std::vector<NamedTensor> mine;
   for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
     mine.push_back({piece.name, piece.value.clone()});
+  if (!is_first()) {
+    fs::create_directories(pieces);
+    write_safetensors(pieces / shard_name(trainer.rank().value), mine);
+    mine.clear();
+  }
+  barrier(transport, kGatherKeys + 3, request_.options.timeout_seconds);
   const std::lock_guard lock(mutex_);
   exported_.insert(exported_.end(), mine.begin(), mine.end());
+  if (trainer.rank() != Rank(0) || is_alone()) return;
+  for (int64_t r = std::ssize(world_.local_ranks()); r < world_.size(); ++r) {
+    const SafetensorsFile file(pieces / shard_name(r));
+    for (const TensorEntry& entry : file.tensors()) {
+      exported_.push_back({entry.name, at::empty(entry.shape, scalar_type(entry.dtype))});
+      file.read(entry, exported_.back().value);
+    }
+  }
+  fs::remove_all(pieces);
 }
 
 RunResult Run::finish() {
-  RunResult result;
+  RunResult result{.stopped = stopped_};
+  if (!is_first()) return result;
   result.metrics = metrics_;
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
@@ -393,7 +532,7 @@ RunResult Run::finish() {
                               result.prediction_with_load, result.measurement);
   result.same_order = recorder_.same_order(result.prediction.timeline);
   recorder_.write_files(request_.folder, result);
-  if (request_.export_weights)
+  if (!exported_.empty())
     train::export_weights(request_.folder / "weights", request_.config, std::move(exported_));
   return result;
 }
@@ -414,10 +553,17 @@ void Run::train_all_ranks() {
 }
 
 RunResult Run::run() {
-  check();
+  agree();
+  together(world_, "request", [this] {
+    check();
+    return std::string();
+  });
   open_folder();
-  prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
-  if (request_.on_start) request_.on_start();
+  if (is_first()) {
+    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+    if (request_.on_start) request_.on_start();
+  }
+  start_seconds_.resize(static_cast<size_t>(world_.size()));
   nn::install_counting_allocator();
   train_all_ranks();
   return finish();

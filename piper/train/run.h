@@ -1,5 +1,6 @@
 // A whole run: predict, train on one thread a rank, watch, checkpoint, compare, and leave a folder behind that
-// `piper report` reads.
+// `piper report` reads. The ranks may live in several processes: each calls run_training() with the same request, and
+// process 0, which holds rank 0, writes everything but its peers' shards of checkpoints; the folder is one that all see.
 //
 //   RUN/strategy.json       the strategy, as planned
 //   RUN/metrics.jsonl       a line a step
@@ -12,6 +13,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/comm/world.h>
 #include <piper/train/corpus.h>
 #include <piper/train/file_writer.h>
 #include <piper/train/metrics.h>
@@ -46,13 +48,19 @@ struct RunRequest {
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
+  comm::World* world =
+      nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
+  // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end. Thread-safe; may be empty.
+  std::function<bool()> stop_requested;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
   std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
   Disk disk = real_disk();                          // of checkpoints
 };
 
+// Whole in process 0; elsewhere only `stopped` is set.
 struct RunResult {
+  bool stopped = false;  // because stop_requested said so, on any rank; the last step is saved
   std::vector<StepMetrics> metrics;
   Prediction prediction;            // made before the run, with balanced load
   Prediction prediction_with_load;  // made after it, with the loads of the measured step's run

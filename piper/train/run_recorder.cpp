@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/mesh.h>
@@ -5,11 +7,15 @@
 #include <piper/train/run_recorder.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace piper::train {
 namespace {
 
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
+
+// Where a part's values lie (part_of).
+enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks };
 
 }  // namespace
 
@@ -66,7 +72,6 @@ void RunRecorder::record(int64_t step_number, double seconds,
   }
 }
 
-// The step with the median time among those kept, the first ones apart when there are others.
 int64_t RunRecorder::median_step() const {
   std::vector<std::pair<double, int64_t>> kept;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
@@ -74,6 +79,52 @@ int64_t RunRecorder::median_step() const {
       kept.emplace_back(seconds_[i].second, seconds_[i].first);
   std::ranges::sort(kept);
   return kept[kept.size() / 2].second;
+}
+
+// Doubles throughout, which hold every count of bytes: state, peak, number of tasks, their intervals, memory samples.
+std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
+  const std::lock_guard lock(mutex_);
+  const graph::Timeline& timeline = timelines_.at(step_number);
+  std::vector<double> values = {static_cast<double>(state_bytes_[rank.index()]),
+                                static_cast<double>(peak_bytes_.at(step_number)[rank.index()]), 0};
+  for (const graph::Task& task : step_.graph.tasks()) {
+    if (task.rank != rank) continue;
+    const graph::Interval& interval = timeline.tasks[task.id.index()];
+    values.insert(values.end(), {interval.start_seconds, interval.end_seconds});
+    ++values[kNumTasks];
+  }
+  for (const graph::MemorySample& sample : timeline.memory[rank.index()])
+    values.insert(values.end(), {sample.seconds, static_cast<double>(sample.bytes)});
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
+}
+
+void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& part,
+                           double clock_offset_seconds) {
+  std::vector<double> values(part.size() / sizeof(double));
+  std::memcpy(values.data(), part.data(), values.size() * sizeof(double));
+  const auto is_mine = [&](const graph::Task& task) { return task.rank == rank; };
+  const auto num_tasks = std::ranges::count_if(step_.graph.tasks(), is_mine);
+  if (values.size() <= kNumTasks || values[kNumTasks] != static_cast<double>(num_tasks))
+    throw CommError(fmt::format("rank {} played another graph than rank 0", rank.value));
+  graph::Timeline* timeline = timeline_of(step_number);
+  set_peak_bytes(step_number, rank, static_cast<int64_t>(values[kPeakBytes]));
+  state_bytes_[rank.index()] = static_cast<int64_t>(values[kStateBytes]);
+  size_t next = kNumTasks + 1;
+  for (const graph::Task& task : step_.graph.tasks()) {
+    if (!is_mine(task)) continue;
+    graph::Interval& interval = timeline->tasks[task.id.index()];
+    interval = {values[next], values[next + 1]};
+    if (interval.played()) {
+      interval.start_seconds += clock_offset_seconds;
+      interval.end_seconds += clock_offset_seconds;
+    }
+    next += 2;
+  }
+  std::vector<graph::MemorySample>& samples = timeline->memory[rank.index()];
+  samples.clear();
+  for (; next + 1 < values.size(); next += 2)
+    samples.push_back(
+        {values[next] + clock_offset_seconds, static_cast<int64_t>(values[next + 1])});
 }
 
 Measurement RunRecorder::measurement() const {
@@ -98,7 +149,7 @@ Measurement RunRecorder::measurement() const {
 }
 
 bool RunRecorder::same_order(const graph::Timeline& simulated) const {
-  const graph::Timeline& executed = timelines_.rbegin()->second;
+  const graph::Timeline& executed = timelines_.at(median_step());
   for (int64_t r = 0; r < step_.graph.num_ranks(); ++r)
     for (int stream = 0; stream < graph::kNumStreams; ++stream) {
       const auto s = static_cast<graph::Stream>(stream);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace piper::train {
@@ -29,7 +30,15 @@ class RunRecorder {
   void record(int64_t step_number, double seconds,
               const std::map<int32_t, std::vector<int64_t>>& expert_counts);
 
-  // After the run: the kept step with the median time; seconds counted from its first task.
+  // The kept step with the median time, the first ones apart when there are others. Rank 0's process.
+  int64_t median_step() const;
+  // What a rank noted of a step, as bytes for another process of the same kind of machine; and their way in there, where
+  // `clock_offset_seconds` is added to its times. Throws CommError when they are of another graph.
+  std::string part_of(Rank rank, int64_t step_number) const;
+  void add_part(Rank rank, int64_t step_number, const std::string& part,
+                double clock_offset_seconds);
+
+  // After the run: the median step; seconds counted from its first task.
   Measurement measurement() const;
   // Rows of every expert by layer: of that step, and summed over all steps.
   const std::map<int32_t, std::vector<int64_t>>& measured_counts() const;
@@ -40,7 +49,6 @@ class RunRecorder {
   void add_spans(report::ExpertRows& rows) const;
   static constexpr int64_t kKept = 16;
 
-  int64_t median_step() const;
   graph::Timeline empty_timeline() const;
 
   const schedule::StepGraph& step_;

@@ -78,7 +78,7 @@ Text read_own_text(const fs::path& project) {
   if (bytes.empty())
     throw IoError(project.string() +
                   ": holds none of README.md, docs, piper: the default text; name another");
-  return Text(std::move(bytes), project.string());
+  return Text(std::move(bytes), "the project's own files");
 }
 
 void check_vocabulary(const Text& text, int64_t vocabulary) {

@@ -1,0 +1,214 @@
+// piper launch: several processes of one command on this machine, without MPI or another launcher.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <piper/base/error.h>
+#include <piper/cli/command.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <random>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  int64_t processes = 2;
+  double grace_seconds = 15;
+};
+
+using Clock = std::chrono::steady_clock;
+
+// Signals that arrive here are for the children.
+std::atomic<int> signal_to_pass{0};
+extern "C" void on_signal(int signal) { signal_to_pass = signal; }
+
+// A socket that listens on a free port of the loopback interface: process 0 inherits it, so that no other program can
+// take the port meanwhile.
+struct Listener {
+  int fd = -1;
+  int port = 0;
+
+  Listener() {
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (fd < 0 || ::bind(fd, generic, size) != 0 || ::listen(fd, 128) != 0 ||
+        ::getsockname(fd, generic, &size) != 0)
+      throw IoError(fmt::format("launch: no port to listen on: {}", std::strerror(errno)));
+    port = ntohs(address.sin_port);
+  }
+  ~Listener() { ::close(fd); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+};
+
+std::string make_secret() {
+  std::random_device random;
+  std::string secret;
+  for (int i = 0; i < 8; ++i) secret += fmt::format("{:08x}", random());
+  return secret;
+}
+
+struct Child {
+  int64_t process = 0;
+  pid_t pid = -1;
+  bool running = false;
+};
+
+class Launcher {
+ public:
+  Launcher(const Flags& flags, std::vector<std::string> command)
+      : flags_(flags), command_(std::move(command)), secret_(make_secret()) {}
+  int run();
+
+ private:
+  void start(int64_t process);
+  [[noreturn]] void become(int64_t process, pid_t parent);
+  void pass(int signal);
+  void ended(Child& child, int status);
+  void press_on();
+  int64_t num_running() const {
+    return std::ranges::count_if(children_, [](const Child& c) { return c.running; });
+  }
+
+  const Flags flags_;
+  const std::vector<std::string> command_;
+  const std::string secret_;
+  const Listener listener_;
+  std::vector<Child> children_;
+  int exit_code_ = 0;
+  Clock::time_point failed_at_{};
+  int next_signal_ = SIGTERM;  // for those that outlive a failure
+};
+
+void Launcher::start(int64_t process) {
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0)
+    throw IoError(
+        fmt::format("launch: process {} cannot be started: {}", process, std::strerror(errno)));
+  if (pid == 0) become(process, parent);
+  children_.push_back({process, pid, true});
+}
+
+void Launcher::become(int64_t process, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
+  if (::getppid() != parent) ::_exit(1);
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 1);
+  };
+  set("PIPER_PROCESS", std::to_string(process));
+  set("PIPER_NUM_PROCESSES", std::to_string(flags_.processes));
+  set("PIPER_LOCAL_PROCESS", std::to_string(process));
+  set("PIPER_MASTER_ADDRESS", "127.0.0.1");
+  set("PIPER_MASTER_PORT", std::to_string(listener_.port));
+  set("PIPER_SECRET", secret_);
+  ::unsetenv("PIPER_LISTEN_FD");
+  if (process == 0) {
+    ::fcntl(listener_.fd, F_SETFD, 0);
+    set("PIPER_LISTEN_FD", std::to_string(listener_.fd));
+  }
+  std::vector<char*> arguments;
+  for (const std::string& argument : command_)
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  ::execv("/proc/self/exe", arguments.data());
+  fmt::print(stderr, "piper: launch: cannot start: {}\n", std::strerror(errno));
+  ::_exit(1);
+}
+
+void Launcher::pass(int signal) {
+  for (const Child& child : children_)
+    if (child.running) ::kill(child.pid, signal);
+}
+
+void Launcher::ended(Child& child, int status) {
+  child.running = false;
+  const bool killed = WIFSIGNALED(status);
+  if (!killed && WEXITSTATUS(status) == 0) return;
+  if (killed)
+    fmt::print(stderr, "piper: launch: process {} (pid {}) was ended by signal {} ({})\n",
+               child.process, child.pid, WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  if (exit_code_ != 0) return;
+  exit_code_ = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  failed_at_ = Clock::now();
+}
+
+// The others hear of a failure through the control channel and end by themselves; those that don't are ended.
+void Launcher::press_on() {
+  if (exit_code_ == 0 || num_running() == 0) return;
+  const std::chrono::duration<double> since = Clock::now() - failed_at_;
+  if (since.count() < flags_.grace_seconds) return;
+  fmt::print(stderr,
+             "piper: launch: {} processes are still there {:.0f} s after the first failure: {}\n",
+             num_running(), since.count(), next_signal_ == SIGKILL ? "killed" : "told to stop");
+  pass(SIGCONT);
+  pass(next_signal_);
+  next_signal_ = SIGKILL;
+  failed_at_ = Clock::now();
+}
+
+int Launcher::run() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, on_signal);
+  for (int64_t p = 0; p < flags_.processes; ++p) start(p);
+  while (num_running() > 0) {
+    if (const int signal = signal_to_pass.exchange(0); signal != 0)
+      pass(signal == SIGHUP ? SIGTERM : signal);
+    int status = 0;
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
+    if (pid <= 0) {
+      ::usleep(20'000);
+      press_on();
+      continue;
+    }
+    for (Child& child : children_)
+      if (child.pid == pid) ended(child, status);
+  }
+  return exit_code_;
+}
+
+int run(const Flags& flags, std::vector<std::string> command) {
+  if (command.empty())
+    throw InvalidInput("launch: no command is given; allowed: piper launch -n N train --model ...");
+  if (command.front() != "train")
+    throw InvalidInput(fmt::format("launch: '{}' does not run on several processes; allowed: train",
+                                   command.front()));
+  command.insert(command.begin(), "piper");
+  return Launcher(flags, std::move(command)).run();
+}
+
+}  // namespace
+
+Run add_launch(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("-n,--processes", flags->processes, "how many, a share of the ranks each")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  command
+      .add_option("--grace-seconds", flags->grace_seconds,
+                  "what the others have to end by themselves after one has failed")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command.prefix_command();
+  command.footer("Example: piper launch -n 4 train --model piper-10m --pp 2 --dp 2 --steps 20");
+  CLI::App* app = &command;
+  return [flags, app] { return run(*flags, app->remaining()); };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Several processes, started by `piper launch`, Open MPI, MPICH and torchrun where they are there: the bits of a run on threads;
+and what becomes of a run when a process is killed, hangs, or is told to stop.
+
+PIPER_FAULT_ROUNDS=20 injects each fault so often (default 2). Launchers that are not there are skipped, and named."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
+
+MESH = (2, 2, 2)
+ROUNDS = int(os.environ.get("PIPER_FAULT_ROUNDS", "2"))
+# Open MPI refuses root, and more processes than cores, unless told.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def launch(number, command, *more):
+    return [PIPER, "launch", "-n", str(number), *more, *command[1:]]
+
+
+def launchers():
+    """Name, and what to write before a command for so many processes."""
+    yield "launch, 4 processes", lambda c: launch(4, c)
+    yield "launch, 2 processes", lambda c: launch(2, c)
+    for name, program, flags in (("Open MPI", "mpirun.openmpi", ["--oversubscribe", "-n", "4"]), ("MPICH", "mpiexec.mpich", ["-n", "4"])):
+        plugin = pathlib.Path(PIPER).resolve().parent / f"piper_mpi_{name.lower().replace(' ', '')}.so"
+        if shutil.which(program) is None or not plugin.exists():
+            print(f"{name}: skipped, {program} or {plugin.name} is not there")
+            continue
+        yield name, lambda c, program=program, flags=flags: [program, *flags, *c]
+    torchrun = shutil.which("torchrun") or os.path.join(os.environ.get("PIPER_VENV", ""), "bin", "torchrun")
+    if os.path.exists(torchrun):
+        yield "torchrun", lambda c: [torchrun, "--no-python", "--nproc-per-node", "2", "--master-port", "29611", "--", *c]
+    else:
+        print("torchrun: skipped, it is not there")
+
+
+def same_bits(root):
+    calm = root / "calm"
+    train(root, calm, MESH, "--checkpoint-every", "25")
+    for name, wrap in launchers():
+        run = root / "several"
+        done = subprocess.run(wrap(train_command(root, run, MESH, "--checkpoint-every", "25", "--export")), capture_output=True, text=True, env=ENVIRONMENT,
+                              timeout=120)
+        assert done.returncode == 0, f"{name}: exit code {done.returncode}: {done.stdout}{done.stderr}"
+        assert metrics(run) == metrics(calm), f"{name}: other metrics than on threads"
+        for step in (25, 50):
+            assert files(run, step) == files(calm, step), f"{name}: step {step} has other bits than on threads"
+        comparison = json.loads((run / "comparison.json").read_text())
+        assert len(comparison["ranks"]) == 4 and all(r["measured_peak_bytes"] > 0 for r in comparison["ranks"]), name
+        events = json.loads((run / "measured_trace.json").read_text())["traceEvents"]
+        assert len({e["pid"] for e in events if e["ph"] == "X"}) == 4, f"{name}: the trace lacks ranks"
+        print(f"{name}: bit-equal to threads, {len(files(run, 50))} shards")
+        shutil.rmtree(run)
+
+
+class Started:
+    """A run on 4 processes in the middle of its steps."""
+
+    def __init__(self, root, *more, wrapped=()):
+        self.run = root / "faulty"
+        shutil.rmtree(self.run, ignore_errors=True)
+        command = train_command(root, self.run, MESH, "--checkpoint-every", "5", *more)
+        command[command.index("--steps") + 1] = "100000"
+        self.process = subprocess.Popen(launch(4, command, *wrapped), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.lines = []  # (when, line)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        until = time.monotonic() + 60
+        path = self.run / "metrics.jsonl"
+        while not (path.exists() and path.read_text().count("\n") >= 8):
+            assert self.process.poll() is None and time.monotonic() < until, "the run did not start: " + self.text()
+            time.sleep(0.02)
+        self.children = {}
+        for pid in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split():
+            variables = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+            self.children[int(next(v.split("=")[1] for v in variables if v.startswith("PIPER_PROCESS=")))] = int(pid)
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append((time.monotonic(), line))
+
+    def text(self):
+        return "".join(line for _, line in self.lines)
+
+    def end(self, timeout):
+        code = self.process.wait(timeout)
+        self.reader.join()
+        return code
+
+
+def killed(root, number):
+    run = Started(root)
+    victim = number % 4
+    at = time.monotonic()
+    os.kill(run.children[victim], signal.SIGKILL)
+    code = run.end(20)
+    took = time.monotonic() - at
+    pid = run.children[victim]
+    named = [when - at for when, line in run.lines if f"rank {victim}" in line and str(pid) in line and "step" in line]
+    assert named, f"rank {victim} (pid {pid}) is not named: {run.text()}"
+    assert re.search(rf"process {victim} \(pid {pid}\) was ended by signal 9", run.text()), run.text()
+    assert code == 128 + signal.SIGKILL, f"exit code {code}: {run.text()}"
+    assert named[0] < 2 and took < 4, f"named after {named[0]:.1f} s, all gone after {took:.1f} s"
+    return named[0]
+
+
+def hung(root, number):
+    timeout = 2
+    run = Started(root, "--heartbeat-seconds", str(timeout), wrapped=("--grace-seconds", "2"))
+    victim = number % 4
+    at = time.monotonic()
+    os.kill(run.children[victim], signal.SIGSTOP)
+    code = run.end(30)
+    named = [when - at for when, line in run.lines if f"rank {victim}" in line and str(run.children[victim]) in line]
+    assert named, f"rank {victim} is not named: {run.text()}"
+    assert named[0] < timeout + 1, f"named after {named[0]:.1f} s"
+    assert code != 0
+    return named[0]
+
+
+def slowed(root):
+    """Stopped for a tenth of each eighth of a second: five times slower, and no reason for an alarm."""
+    run = Started(root, "--heartbeat-seconds", "2")
+    until = time.monotonic() + 6
+    while time.monotonic() < until:
+        os.kill(run.children[2], signal.SIGSTOP)
+        time.sleep(0.1)
+        os.kill(run.children[2], signal.SIGCONT)
+        time.sleep(0.025)
+    assert run.process.poll() is None, f"a slow process was taken for a lost one: {run.text()}"
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end(30) == 3, run.text()
+
+
+def told_to_stop(root):
+    run = Started(root)
+    run.process.send_signal(signal.SIGTERM)
+    code = run.end(30)
+    assert code == 3, f"exit code {code}: {run.text()}"
+    steps = [json.loads(line)["step"] for line in (run.run / "metrics.jsonl").read_text().splitlines()]
+    assert files(run.run, steps[-1]), "the last step is not saved"
+    # Twice, at once: now.
+    run = Started(root)
+    at = time.monotonic()
+    for _ in range(2):
+        for pid in run.children.values():
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.005)
+    assert run.end(10) == 128 + signal.SIGTERM and time.monotonic() - at < 5, run.text()
+
+
+def refused(root):
+    command = train_command(root, root / "refused", MESH)
+    done = subprocess.run(launch(3, command), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "3 processes" in done.stderr and "4 ranks" in done.stderr, done.stderr
+    done = subprocess.run([PIPER, "launch", "-n", "2", "plan"], capture_output=True, text=True)
+    assert done.returncode == 2 and "allowed: train" in done.stderr, done.stderr
+    # Another strategy on one of the processes.
+    environment = {**os.environ, "PIPER_NUM_PROCESSES": "2", "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": "29655", "PIPER_SECRET": "s" * 32}
+    runs = []
+    for process, steps in ((0, "50"), (1, "60")):
+        command = train_command(root, root / "refused", MESH)
+        command[command.index("--steps") + 1] = steps
+        runs.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                     env={**environment, "PIPER_PROCESS": str(process)}))
+    errors = [run.communicate(timeout=60)[1] for run in runs]
+    assert all(run.returncode == 2 for run in runs) and "--steps 60" in errors[0] and "--steps 50" in errors[0], errors
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        write_inputs(root)
+        same_bits(root)
+        refused(root)
+        print(f"killed: {ROUNDS} of {ROUNDS} named, after {max(killed(root, i) for i in range(ROUNDS)):.2f} s at most")
+        print(f"hung: {ROUNDS} of {ROUNDS} named, after {max(hung(root, i) for i in range(ROUNDS)):.2f} s at most, the limit being 2 s")
+        slowed(root)
+        print("five times slower: no alarm")
+        told_to_stop(root)
+        print("told to stop: saved, exit code 3; told twice: gone")
+
+
+if __name__ == "__main__":
+    main()
