@@ -23,6 +23,7 @@ MODEL = {**tiny_run.MODEL, "hidden_size": 128, "intermediate_size": 256, "head_d
 def train(root, run, precision, mesh, *more, code=0):
     tiny_run.STEPS = STEPS
     command = tiny_run.train_command(root, run, mesh, *more)
+    command += ["--learning-rate", "5e-4"]
     command[command.index("--precision") + 1] = precision
     for flag, value in (("--sequence", "64"), ("--global-batch", "8"), ("--warmup-steps", "20")):
         command[command.index(flag) + 1] = value
