@@ -39,7 +39,7 @@ constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
-constexpr double kPartingSeconds = 5;
+constexpr double kPartingSeconds = 1;
 
 // Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
 constexpr int64_t kValidationNumbers = int64_t{1} << 31;
