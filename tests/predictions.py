@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicted beside measured, on this machine: eight strategies of one model, and one of each further family.
+"""Predicted beside measured, on this machine: eight strategies of one model, and one of each further family, in fp32 and bf16.
 
 Memory (peak per rank, 3 %) and the order of tasks always have to hold. Step time depends on how quiet the machine is:
 it is printed always and has to hold only with --time (median error 20 %, and the planner's choice within 10 % of the
@@ -77,6 +77,9 @@ def main():
             path = folder / f"{config['model_type']}.json"
             path.write_text(json.dumps(config))
             families.append(run_one(options, cluster, folder, family_axes, path) | {"family": config["model_type"]})
+            # On a described cluster: its times are not those of this machine.
+            families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
+        families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
@@ -92,12 +95,12 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None):
+def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
     pp, ep, dp, schedule, recompute, micro = axes
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
                            "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
-                           options.sequence, "--global-batch", options.global_batch, "--steps", options.steps, "--run",
-                           folder / "-".join(map(str, [model.stem if model else "main", *axes])), "--fresh", "--json"))
+                           options.sequence, "--global-batch", options.global_batch, "--steps", options.steps, "--precision", precision,
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

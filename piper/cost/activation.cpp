@@ -73,12 +73,13 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
   // Gradient of the output, wide; keys and values again; the output, wide; three gradients.
   const int64_t wide = pads ? q : 0;
   const int64_t kernel = (pads ? q : out) + expanded + wide + 3 * q + flash.backward / e;
-  const int64_t later = 3 * q + kv_a + kv + latent +
-                        product_bytes(e, model.hidden, kv / std::max<int64_t>(1, tokens)) / e;
+  const int64_t later = 3 * q + kv_a + kv + latent;
   const int64_t backward = std::max({kernel, later, q + 2 * q_a + kv_a, first + kv_a + 2 * x});
+  const int64_t products =
+      product_bytes(e, model.hidden + tokens, a.num_heads * std::max(head, l.value_head_dim));
   return {.tape = e * tape,
-          .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
-          .backward_transient = e * std::max<int64_t>(0, backward - x)};
+          .forward_transient = e * std::max<int64_t>(0, forward - tape - x) + products,
+          .backward_transient = e * std::max<int64_t>(0, backward - x) + products};
 }
 
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
