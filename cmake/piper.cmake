@@ -20,10 +20,11 @@ find_package(Threads REQUIRED)
 
 add_library(piper_flags INTERFACE)
 target_include_directories(piper_flags INTERFACE ${CMAKE_SOURCE_DIR})
-# gcc 12 sees overflows in vector::push_back that are not there (GCC bug 105329 and its kin): not an error.
 target_compile_options(piper_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
-  -Wno-stringop-overflow -fno-math-errno)
+  -fno-math-errno)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # gcc 12 sees overflows in vector::push_back that are not there (GCC bug 105329 and its kin): not an error.
+  target_compile_options(piper_flags INTERFACE -Wno-stringop-overflow)
   target_compile_options(piper_flags INTERFACE -fvect-cost-model=dynamic)  # loops become vectors at -O2, too
 endif()
 target_compile_definitions(piper_flags INTERFACE PIPER_VERSION="${PROJECT_VERSION}")
