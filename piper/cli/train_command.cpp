@@ -39,7 +39,7 @@ struct Flags {
   double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
-         bias_update = 1e-3, timeout_seconds = 120, heartbeat_seconds = 10;
+         bias_update = 1e-3, timeout_seconds = 120, heartbeat_seconds = 0;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
@@ -139,8 +139,9 @@ train::RunRequest model_and_strategy(const Flags& flags) {
 std::unique_ptr<comm::World> meet(const Flags& flags, const strategy::Strategy& strategy) {
   const auto launch = comm::launch_from();
   if (!launch) return std::make_unique<comm::LocalWorld>(strategy.mesh.world());
-  comm::ProcessOptions options;
-  options.control.heartbeat_timeout_seconds = flags.heartbeat_seconds;
+  comm::ProcessOptions options{comm::control_options_from()};
+  if (flags.heartbeat_seconds > 0)
+    options.control.heartbeat_timeout_seconds = flags.heartbeat_seconds;
   return comm::make_process_world(*launch, strategy.mesh.world(), options);
 }
 
@@ -327,9 +328,9 @@ Run add_train(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--heartbeat-seconds", flags->heartbeat_seconds,
-                  "a process that gives no sign of life for so long is taken for hung")
-      ->check(number_in(1.0, 86400.0))
-      ->capture_default_str();
+                  "a process that gives no sign of life for so long is taken for hung (default: "
+                  "PIPER_HEARTBEAT_SECONDS, else 10)")
+      ->check(number_in(1.0, 86400.0));
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "

@@ -58,7 +58,10 @@ class Hub final : public Control::Node {
   void join(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
     if (const std::string problem = problem_of(who); !problem.empty()) {
       stream->send(FrameKind::kReject, encode(FailureBody{Rank(0), problem}));
-      return stream->close_after_sending();
+      stream->close_after_sending();
+      if (who.num_processes != mine_.num_processes || who.num_ranks != num_ranks_)
+        declare(Rank(0), fmt::format("process {} cannot join: {}", who.process, problem));
+      return;
     }
     Member& member = members_[who.process];
     member = {stream, who, {}, Clock::now()};

@@ -116,7 +116,7 @@ class Member final : public Control::Node {
   }
 
   void lose() {
-    end_joining("it closed the connection");
+    if (joining_) return end_joining("it closed the connection");
     if (!hub_left_) declare(Rank(0), died(hub_, activities_));
   }
 

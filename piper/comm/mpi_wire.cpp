@@ -34,9 +34,13 @@ constexpr size_t kNumPosted = 32;  // receives of notes
 constexpr size_t kPieceBytes = size_t{1} << 30;
 constexpr int kNoteTag = 0;
 
-// A failed process ends the run, after it has said why.
+// MPI_Abort kills all processes at once, and some mpiruns lose what was written just before.
+constexpr std::chrono::milliseconds kLastWords{500};
+
+// A failed process ends the run, after it and the others have said why.
 void abort_at_exit(int status, void*) {
   std::fflush(nullptr);
+  std::this_thread::sleep_for(kLastWords);
   MPI_Abort(MPI_COMM_WORLD, status == 0 ? 1 : status);
 }
 

@@ -64,16 +64,17 @@ class ProcessState {
                                   const std::string& why) { control_->suspect(process, why); }}) {
     if (launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kMpich)
       wire_ = open_mpi_wire(launch, options.control);
-    control_ = std::make_unique<Control>(
-        launch, num_ranks, options.control,
-        ControlEvents{
-            .failed = [this](Rank rank,
-                             const std::string& reason) { protocol_.state().fail(rank, reason); },
-            .activity = [this] { return activities_.all(); }});
-    if (wire_ == nullptr) connect_tcp(launch, num_ranks, options.control);
-    protocol_.attach(*wire_);
-    control_->share("start of messages", "");
-    wire_->start(protocol_);
+    control_ = std::make_unique<Control>(launch, num_ranks, options.control, events());
+    try {
+      if (wire_ == nullptr) connect_tcp(launch, num_ranks, options.control);
+      protocol_.attach(*wire_);
+      control_->share("start of messages", "");
+      wire_->start(protocol_);
+    } catch (const std::exception& error) {
+      control_->report(activities_.all().front().rank, error.what());
+      control_->leave();
+      throw;
+    }
   }
 
   LocalState& state() { return protocol_.state(); }

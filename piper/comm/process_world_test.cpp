@@ -211,6 +211,22 @@ TEST_CASE("a process that never comes is named") {
     CHECK(contains(thrown, "rank 2 failed: process 2 has not joined in time"));
 }
 
+TEST_CASE("processes that disagree about the number of ranks say so at once") {
+  Run run(2, 2);
+  Run other = run;
+  other.num_ranks = 4;
+  other.launches.erase(other.launches.begin());
+  run.launches.pop_back();
+  Strings theirs;
+  std::thread thread([&] { theirs = other.play([](World&) {}); });
+  const Strings ours = run.play([](World&) {});
+  thread.join();
+  const std::string problem =
+      "it was started as one of 2 processes with 4 ranks, process 0 as one of 2 with 2";
+  CHECK(contains(ours[0], "process 1 cannot join: " + problem));
+  CHECK(contains(theirs[0], problem));
+}
+
 TEST_CASE("a rank that is slow for longer than the time limit raises no alarm") {
   Run run(3, 3);
   run.options.control.heartbeat_seconds = 0.1;

@@ -15,23 +15,36 @@ using schedule::SlotKind;
 
 constexpr int64_t kIndexBytes = 4;  // routing indices are int32
 
+// Of what is kept of the router: fp32 beside bf16.
+int64_t main_element_bytes(int64_t element_bytes) { return std::max<int64_t>(element_bytes, 4); }
+
 const model::Layer& layer_of(const model::Model& model, const schedule::Segment& segment) {
   PIPER_CHECK(segment.layer >= 0 && segment.layer < model.num_layers(),
               "a segment without a layer");
   return model.layers[static_cast<size_t>(segment.layer)];
 }
 
-// Scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread), in elements: a block of scores, its row
-// maxima and sums, and a block of the output; backward: two blocks of scores and one row of sums.
+// Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient (nn/product.cpp): none in
+// fp32 and fp64. In bf16 the library packs the weight into a layout of its own first.
+int64_t product_bytes(int64_t element_bytes, int64_t rows, int64_t columns) {
+  if (main_element_bytes(element_bytes) == element_bytes) return 0;
+  return element_bytes * rows * columns;
+}
+
+// Bytes of scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread): a block of scores, its row
+// maxima and sums, and a block of the output; backward: two blocks of scores and one row of sums. All in fp32 beside bf16,
+// which has blocks of its own besides.
 struct FlashScratch {
   int64_t forward, backward;
 };
 
-FlashScratch flash_scratch(int64_t sequence, int64_t head_dim) {
+FlashScratch flash_scratch(int64_t sequence, int64_t head_dim, int64_t element_bytes) {
   const int64_t split = sequence >= 768 ? 256 : sequence >= 192 ? 64 : 32;
   const int64_t queries = std::min(split, sequence), keys = std::min<int64_t>(512, sequence);
-  return {.forward = queries * keys + 2 * queries + queries * head_dim,
-          .backward = 2 * queries * keys + queries};
+  const int64_t main = main_element_bytes(element_bytes);
+  const int64_t narrow = main == element_bytes ? 0 : element_bytes * queries * keys;
+  return {.forward = main * (queries * keys + 2 * queries + queries * head_dim) + narrow,
+          .backward = main * (2 * queries * keys + queries) + 2 * narrow};
 }
 
 // Beside latent_attention.cpp. Values narrower than queries are padded for the kernel.
@@ -45,19 +58,23 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
   const int64_t kv_a = tokens * (l.key_value_rank + l.rope_head_dim);
   const int64_t latent = tokens * l.key_value_rank;
   const int64_t kv = tokens * a.num_heads * (l.nope_head_dim + l.value_head_dim);
-  const int64_t out = tokens * a.num_heads * l.value_head_dim, sums = tokens * a.num_heads;
+  const int64_t out = tokens * a.num_heads * l.value_head_dim;
   const bool pads = l.value_head_dim != head;
-  const FlashScratch flash = flash_scratch(work.sequence, head);
+  const FlashScratch flash = flash_scratch(work.sequence, head, e);
+  // Sums are fp32 beside bf16; counted as so many elements.
+  const int64_t sums = tokens * a.num_heads * (main_element_bytes(e) / e);
   const int64_t tape = q_a + kv_a + q + kv + out + sums;
   const int64_t first = l.query_rank > 0 ? q_a : q;
   const int64_t expanded = q + (pads ? q : 0);  // keys, padded values
-  const int64_t forward = std::max(
-      {x + first + kv_a, 2 * q_a + kv_a + q, q_a + kv_a + q + latent + kv,
-       q_a + kv_a + q + kv + expanded + q + sums + flash.forward, tape + (pads ? q : 0), tape + x});
+  const int64_t forward =
+      std::max({x + first + kv_a, 2 * q_a + kv_a + q, q_a + kv_a + q + latent + kv,
+                q_a + kv_a + q + kv + expanded + q + sums + flash.forward / e,
+                tape + (pads ? q : 0), tape + x});
   // Gradient of the output, wide; keys and values again; the output, wide; three gradients.
   const int64_t wide = pads ? q : 0;
-  const int64_t kernel = (pads ? q : out) + expanded + wide + 3 * q + flash.backward;
-  const int64_t later = 3 * q + kv_a + kv + latent;
+  const int64_t kernel = (pads ? q : out) + expanded + wide + 3 * q + flash.backward / e;
+  const int64_t later = 3 * q + kv_a + kv + latent +
+                        product_bytes(e, model.hidden, kv / std::max<int64_t>(1, tokens)) / e;
   const int64_t backward = std::max({kernel, later, q + 2 * q_a + kv_a, first + kv_a + 2 * x});
   return {.tape = e * tape,
           .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
@@ -74,13 +91,18 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
   const int64_t qkv = queries + 2 * keys;
   // Normalised queries and keys stand beside the raw ones, which the backward needs.
   const int64_t prepared = a.qk_norm == model::QkNorm::kNone ? 0 : queries + keys;
-  const FlashScratch flash = flash_scratch(work.sequence, a.head_dim);
-  const int64_t tape = qkv + queries + tokens * a.num_heads;  // projections, output, log-sum-exp
-  const int64_t forward = std::max(x + qkv, tape + prepared + flash.forward);
-  const int64_t backward = std::max(queries + prepared + qkv + flash.backward, qkv + x);
-  return {.tape = e * tape,
-          .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
-          .backward_transient = e * std::max<int64_t>(0, backward - x)};
+  const FlashScratch flash = flash_scratch(work.sequence, a.head_dim, e);
+  // Projections, output, log-sum-exp.
+  const int64_t tape = e * (qkv + queries) + main_element_bytes(e) * tokens * a.num_heads;
+  const int64_t products = product_bytes(
+      e, model.hidden, std::max(model.hidden, (a.num_heads + 2 * a.num_kv_heads) * a.head_dim));
+  const int64_t forward = std::max(
+      {e * (x + qkv) + products, tape + e * prepared + flash.forward, tape + e * x + products});
+  const int64_t backward =
+      std::max(e * (queries + prepared + qkv) + flash.backward, e * (qkv + x) + products);
+  return {.tape = tape,
+          .forward_transient = std::max<int64_t>(0, forward - tape - e * x),
+          .backward_transient = std::max<int64_t>(0, backward - e * x)};
 }
 
 SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
@@ -88,22 +110,27 @@ SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
   const int64_t x = work.tokens() * model.hidden, act = work.tokens() * f.ffn,
                 e = work.element_bytes;
   return {.tape = e * 2 * act,
-          .forward_transient = e * act,
-          .backward_transient = e * std::max<int64_t>(0, act - x)};
+          .forward_transient = e * act + product_bytes(e, model.hidden, f.ffn),
+          .backward_transient =
+              std::max({int64_t{0}, e * (act - x) + product_bytes(e, model.hidden, f.ffn),
+                        product_bytes(e, 2 * f.ffn, model.hidden)})};
 }
 
 SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
-  const int64_t e = work.element_bytes;
+  const int64_t e = work.element_bytes, main = main_element_bytes(e);
   const int64_t auxiliary = model.router_aux_coefficient != 0 ? work.sequences * f.num_experts : 0;
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
-  return {.tape = e * (work.tokens() * f.num_experts + auxiliary) +
+  return {.tape = main * (work.tokens() * f.num_experts + auxiliary) +
                   kIndexBytes * work.tokens() * f.top_k,
-          .forward_transient = e * (work.tokens() * model.hidden +  // norm(x1)
-                                    std::max<int64_t>(0, choice - work.rows * model.hidden)),
-          .backward_transient = 0};
+          .forward_transient = e * work.tokens() * model.hidden +  // norm(x1)
+                               std::max<int64_t>(0, main * choice - e * work.rows * model.hidden),
+          // The gradient of the logits, narrow.
+          .backward_transient = main == e ? 0
+                                          : e * work.tokens() * f.num_experts +
+                                                product_bytes(e, f.num_experts, model.hidden)};
 }
 
 // As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the activation.
@@ -116,7 +143,8 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
           .forward_transient = e * std::max(act, gate),
           .backward_transient =
               e * std::max<int64_t>(
-                      0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + gate) - x)};
+                      0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + gate) - x) +
+              product_bytes(e, 2 * f.shared_ffn, model.hidden)};
 }
 
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
@@ -126,15 +154,17 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   const int64_t scratch = work.local_experts < f.num_experts ? largest * model.hidden : 0;
   const int64_t transient = e * (largest * f.ffn + scratch);
   return {.tape = e * 2 * work.received_rows * f.ffn,
-          .forward_transient = transient,
-          .backward_transient = transient};
+          .forward_transient = transient + product_bytes(e, 2 * f.ffn, model.hidden),
+          .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
+                                                     product_bytes(e, 2 * f.ffn, model.hidden))};
 }
 
 SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
   const int64_t e = work.element_bytes;
   return {
       .tape = e * work.tokens() * model.hidden,
-      .forward_transient = e * head_chunk_rows(model.vocabulary, work.tokens()) * model.vocabulary,
+      .forward_transient = e * head_chunk_rows(model.vocabulary, work.tokens()) * model.vocabulary +
+                           product_bytes(e, model.vocabulary, model.hidden),
       .backward_transient = 0};
 }
 
@@ -189,9 +219,9 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kExpertRowsGradient:
       return work.received_rows * row;
     case SlotKind::kRouting:  // weight, token and position of every row
-      return work.rows * (work.element_bytes + 2 * kIndexBytes);
+      return work.rows * (main_element_bytes(work.element_bytes) + 2 * kIndexBytes);
     case SlotKind::kRoutingGradient:
-      return work.rows * work.element_bytes;
+      return work.rows * main_element_bytes(work.element_bytes);
   }
   PIPER_CHECK(false, "an unknown slot");
   return 0;

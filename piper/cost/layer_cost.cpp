@@ -9,7 +9,6 @@ namespace piper::cost {
 namespace {
 
 using graph::Phase;
-using schedule::Segment;
 using schedule::SegmentKind;
 
 // Expert groups that may lie differently on the nodes: all of them where ep divides nothing, but no

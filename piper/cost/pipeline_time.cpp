@@ -111,8 +111,9 @@ std::vector<double> pipeline_finish(strategy::PipelineSchedule schedule,
   if (played == num_micro_batches) return times;
   const std::vector<double> half = Recurrence(schedule, stages, played / 2).finish();
   const auto further = static_cast<double>(num_micro_batches - played);
+  const int64_t since_half = played - played / 2;
   for (size_t i = 0; i < times.size(); ++i)
-    times[i] += further * (times[i] - half[i]) / static_cast<double>(played - played / 2);
+    times[i] += further * (times[i] - half[i]) / static_cast<double>(since_half);
   return times;
 }
 

@@ -14,7 +14,7 @@ StateBytes state_bytes(strategy::Precision precision) {
     case strategy::Precision::kFp32:
       return {4, 4, 8};
     case strategy::Precision::kBf16:
-      return {2, 2, 12};
+      return {2, 4, 12};
     case strategy::Precision::kFp64:
       return {8, 8, 16};
   }

@@ -9,8 +9,8 @@
 
 namespace piper::cost {
 
-// Bytes of one parameter, by precision: fp32 4 + 4 + 8 (AdamW's two moments), bf16 2 + 2 + 12 (and
-// an fp32 master copy), fp64 8 + 8 + 16.
+// Bytes of one parameter, by precision: fp32 4 + 4 + 8 (AdamW's two moments), bf16 2 + 4 + 12 (main
+// gradients in fp32, and an fp32 master copy), fp64 8 + 8 + 16.
 struct StateBytes {
   int64_t weight = 0;
   int64_t gradient = 0;

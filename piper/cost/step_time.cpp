@@ -25,7 +25,8 @@ int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
 double rounds(const cluster::Cluster& cluster, const Strategy& s) {
   if (cluster.cores_per_node == 0 || s.mesh.ep == 1) return 1;
   const int64_t together = std::min(s.mesh.ep, ranks_per_node(cluster, s));
-  return static_cast<double>((together + cluster.cores_per_node - 1) / cluster.cores_per_node);
+  const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;
+  return static_cast<double>(rounds);
 }
 
 }  // namespace

@@ -169,7 +169,8 @@ bool asks_for_nothing(const Json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number()) return value.get<double>() == 0;
-  return (value.is_structured() || value.is_string()) && (value.empty() || value == "");
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_structured() && value.empty();
 }
 
 // The key of a shape that the config lacks and this one is a typing error of; "" = none.

@@ -42,7 +42,8 @@ void choose(const GateBlock& block, const at::Tensor& scores_TE, const at::Tenso
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
                         Routing& routing, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
-  const at::Tensor probabilities_TE = product(xn_TD, block.router->value.t());
+  const at::Tensor probabilities_TE =
+      product(xn_TD, block.router->value.t()).to(main_type(x1_TD.scalar_type()));
   if (block.sigmoid)
     probabilities_TE.sigmoid_();
   else
@@ -84,11 +85,12 @@ at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::T
                     .normalised = block.normalised,
                     .sigmoid = block.sigmoid,
                     .scaling = block.scaling});
-  accumulate(block.router->gradient, block.router->beta(), g_logits_TE,
+  const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
+  accumulate(block.router->gradient, block.router->beta(), g_TE,
              rms_norm(x1_TD, block.norm->value, block.epsilon));
   at::Tensor gx1_TD = at::empty_like(x1_TD);
   sum_rows_out(gx1_TD, g_rows, routing.position);
-  product_out(gx1_TD, g_logits_TE, block.router->value, 1);
+  product_out(gx1_TD, g_TE, block.router->value, 1);
   tape.saved.clear();
   rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
                      block.norm->beta(), gx_TD);

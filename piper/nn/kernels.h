@@ -1,12 +1,27 @@
 // The element-wise work of the segments on plain memory, for the CPU: one pass over the data each, no scratch tensor,
-// one thread. float and double. tensor_ops.h is their front for tensors; its compositions of at:: calls are the oracle.
+// one thread. float, double and bf16. tensor_ops.h is their front for tensors; its compositions of at:: calls are the oracle.
 //
 // Sums are taken in a fixed order, so the same inputs give the same bits. Legend: stage.h.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
 
 namespace piper::nn::kernels {
+
+// In what is computed, summed and kept of the router: fp32 for bf16, else the type itself. Gradients of weights have it too
+// ("main gradients").
+template <class T>
+struct MainOf {
+  using type = T;
+};
+template <>
+struct MainOf<c10::BFloat16> {
+  using type = float;
+};
+template <class T>
+using Main = typename MainOf<T>::type;
 
 // A matrix of rows: row (i, j) of n0 x n1 starts at data + i * s0 + j * s1 and is `width` contiguous elements.
 template <class T>
@@ -26,13 +41,13 @@ void rms_norm(Rows<const T> x, const T* weight, double epsilon, Rows<T> y);
 // beta * weight_gradient + its gradient; beta is 0 or 1 and 0 reads nothing.
 template <class T>
 void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsilon,
-                       T* weight_gradient, double beta, Rows<const T> residual);
+                       Main<T>* weight_gradient, double beta, Rows<const T> residual);
 
 // Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half; interleaved: 2i, 2i + 1), by
 // the angle of position i mod sequence. cosine, sine: [sequence, half]. direction -1 rotates back.
 template <class T>
-void rotate(Rows<T> x, const T* cosine, const T* sine, int64_t sequence, int64_t half, T direction,
-            bool interleaved);
+void rotate(Rows<T> x, const Main<T>* cosine, const Main<T>* sine, int64_t sequence, int64_t half,
+            Main<T> direction, bool interleaved);
 
 // act = silu(gate) * up; a row of h is gate, then up: [n, 2F] -> [n, F].
 template <class T>
@@ -50,16 +65,19 @@ void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, in
               int64_t width);
 // table[index[i]] += rows[i], in the order of i.
 template <class T>
-void add_rows(T* table, const int64_t* index, const T* rows, int64_t n, int64_t width);
+void add_rows(Main<T>* table, const int64_t* index, const T* rows, int64_t n, int64_t width);
+
+// to[i] += from[i]: a contribution to a main gradient.
+void add_narrow(float* to, const c10::BFloat16* from, int64_t n);
 
 // out[t] = x1[t] + sum over j of weights[p] * returned[p], p = position[t, j].
 template <class T>
-void merge(const T* returned, const T* weights, const int32_t* position, const T* x1, T* out,
+void merge(const T* returned, const Main<T>* weights, const int32_t* position, const T* x1, T* out,
            int64_t tokens, int64_t k, int64_t width);
 // g_returned[p] = weights[p] * gx[t]; g_weights[p] = gx[t] . returned[p].
 template <class T>
-void merge_backward(const T* gx, const T* returned, const T* weights, const int32_t* position,
-                    T* g_returned, T* g_weights, int64_t tokens, int64_t k, int64_t width);
+void merge_backward(const T* gx, const T* returned, const Main<T>* weights, const int32_t* position,
+                    T* g_returned, Main<T>* g_weights, int64_t tokens, int64_t k, int64_t width);
 
 // Softmax by row in place.
 template <class T>
@@ -103,6 +121,9 @@ struct AdamWScalars {
 // Weights, gradients and both moments of n parameters in one pass.
 template <class T>
 void adamw(T* w, const T* gradient, T* m, T* v, int64_t n, const AdamWScalars<T>& scalars);
+// The same of fp32 master weights w, which are then rounded into the weights of the model.
+void adamw_rounded(float* w, const float* gradient, float* m, float* v, c10::BFloat16* rounded,
+                   int64_t n, const AdamWScalars<float>& scalars);
 
 // In fp64, over 32 partial sums: the order of additions depends on n alone.
 template <class T>

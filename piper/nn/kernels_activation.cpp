@@ -10,29 +10,33 @@ namespace piper::nn::kernels {
 namespace {
 
 template <class T>
-PIPER_INLINE T row_maximum(const T* x, int64_t width) {
-  T largest = x[0];
+PIPER_INLINE Main<T> row_maximum(const T* x, int64_t width) {
+  Main<T> largest = widen(x[0]);
 #pragma omp simd reduction(max : largest)
-  for (int64_t i = 0; i < width; ++i) largest = x[i] > largest ? x[i] : largest;
+  for (int64_t i = 0; i < width; ++i) {
+    const Main<T> value = widen(x[i]);
+    largest = value > largest ? value : largest;
+  }
   return largest;
 }
 
 // x := exp(x - largest); returns the sum.
 template <class T>
-PIPER_INLINE T exponentials(T* x, int64_t width, T largest) {
-  T sum = 0;
+PIPER_INLINE Main<T> exponentials(T* x, int64_t width, Main<T> largest) {
+  Main<T> sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < width; ++i) {
-    x[i] = vector_exp(x[i] - largest);
-    sum += x[i];
+    const Main<T> value = vector_exp(widen(x[i]) - largest);
+    x[i] = narrow<T>(value);
+    sum += value;
   }
   return sum;
 }
 
 template <class T>
-PIPER_INLINE void scale_row(T* x, int64_t width, T factor) {
+PIPER_INLINE void scale_row(T* x, int64_t width, Main<T> factor) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) x[i] *= factor;
+  for (int64_t i = 0; i < width; ++i) x[i] = narrow<T>(widen(x[i]) * factor);
 }
 
 }  // namespace
@@ -45,13 +49,17 @@ void swiglu(const T* h, T* act, int64_t n, int64_t ffn) {
       const T* up = gate + ffn;
       T* to = act + i * ffn;
 #pragma omp simd
-      for (int64_t f = 0; f < ffn; ++f) to[f] = gate[f] / (T(1) + vector_exp(-gate[f])) * up[f];
+      for (int64_t f = 0; f < ffn; ++f) {
+        const Main<T> g = widen(gate[f]);
+        to[f] = narrow<T>(g / (Main<T>(1) + vector_exp(-g)) * widen(up[f]));
+      }
     }
   });
 }
 
 template <class T>
 void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn) {
+  using M = Main<T>;
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t i = 0; i < n; ++i) {
       T* gate = h + i * 2 * ffn;
@@ -59,13 +67,13 @@ void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn) {
       T* g = g_act + i * ffn;
 #pragma omp simd
       for (int64_t f = 0; f < ffn; ++f) {
-        const T sigmoid = T(1) / (T(1) + vector_exp(-gate[f]));
-        const T silu = gate[f] * sigmoid;
-        const T slope = sigmoid + silu * (T(1) - sigmoid);
-        const T g_out = g[f], u = up[f];
-        g[f] = silu * u;
-        up[f] = g_out * silu;
-        gate[f] = g_out * u * slope;
+        const M sigmoid = M(1) / (M(1) + vector_exp(-widen(gate[f])));
+        const M silu = widen(gate[f]) * sigmoid;
+        const M slope = sigmoid + silu * (M(1) - sigmoid);
+        const M g_out = widen(g[f]), u = widen(up[f]);
+        g[f] = narrow<T>(silu * u);
+        up[f] = narrow<T>(g_out * silu);
+        gate[f] = narrow<T>(g_out * u * slope);
       }
     }
   });
@@ -146,25 +154,33 @@ double cross_entropy(T* logits, const int64_t* target, int64_t n, int64_t vocabu
         if (gradient) std::fill(row, row + vocabulary, T(0));
         continue;
       }
-      const T largest = row_maximum(row, vocabulary);
-      const double right = static_cast<double>(row[target[i]]) - static_cast<double>(largest);
-      const T sum = exponentials(row, vocabulary, largest);
+      const Main<T> largest = row_maximum(row, vocabulary);
+      const double right =
+          static_cast<double>(widen(row[target[i]])) - static_cast<double>(largest);
+      const Main<T> sum = exponentials(row, vocabulary, largest);
       loss += std::log(static_cast<double>(sum)) - right;
       if (!gradient) continue;
-      scale_row(row, vocabulary, static_cast<T>(scale / static_cast<double>(sum)));
-      row[target[i]] -= static_cast<T>(scale);
+      scale_row(row, vocabulary, static_cast<Main<T>>(scale / static_cast<double>(sum)));
+      row[target[i]] = narrow<T>(widen(row[target[i]]) - static_cast<Main<T>>(scale));
     }
   });
   return loss;
 }
 
+#define PIPER_INSTANTIATE(T)                               \
+  template void swiglu(const T*, T*, int64_t, int64_t);    \
+  template void swiglu_backward(T*, T*, int64_t, int64_t); \
+  template double cross_entropy(T*, const int64_t*, int64_t, int64_t, bool, double);
+PIPER_INSTANTIATE(float)
+PIPER_INSTANTIATE(double)
+PIPER_INSTANTIATE(c10::BFloat16)
+#undef PIPER_INSTANTIATE
+
+// The router's.
 #define PIPER_INSTANTIATE(T)                                                   \
-  template void swiglu(const T*, T*, int64_t, int64_t);                        \
-  template void swiglu_backward(T*, T*, int64_t, int64_t);                     \
   template void softmax(T*, int64_t, int64_t);                                 \
   template void choose_experts(const T*, int32_t*, int64_t, int64_t, int64_t); \
-  template void router_backward(T*, const RouterGradient<T>&);                 \
-  template double cross_entropy(T*, const int64_t*, int64_t, int64_t, bool, double);
+  template void router_backward(T*, const RouterGradient<T>&);
 PIPER_INSTANTIATE(float)
 PIPER_INSTANTIATE(double)
 

@@ -27,6 +27,15 @@ void adamw(T* __restrict w, const T* __restrict gradient, T* __restrict m, T* __
   });
 }
 
+void adamw_rounded(float* w, const float* gradient, float* m, float* v, c10::BFloat16* rounded,
+                   int64_t n, const AdamWScalars<float>& scalars) {
+  adamw(w, gradient, m, v, n, scalars);
+  widest([&] PIPER_INLINE_LAMBDA {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) rounded[i] = narrow<c10::BFloat16>(w[i]);
+  });
+}
+
 template <class T>
 double sum_of_squares(const T* x, int64_t n) {
   constexpr int64_t kLanes = 32;

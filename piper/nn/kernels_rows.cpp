@@ -23,26 +23,33 @@ void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, in
       for (int64_t j = 1; j < k; ++j) {
         const T* from = rows + position[t * k + j] * width;
 #pragma omp simd
-        for (int64_t d = 0; d < width; ++d) to[d] += from[d];
+        for (int64_t d = 0; d < width; ++d) to[d] = narrow<T>(widen(to[d]) + widen(from[d]));
       }
     }
   });
 }
 
 template <class T>
-void add_rows(T* table, const int64_t* index, const T* rows, int64_t n, int64_t width) {
+void add_rows(Main<T>* table, const int64_t* index, const T* rows, int64_t n, int64_t width) {
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t i = 0; i < n; ++i) {
-      T* to = table + index[i] * width;
+      Main<T>* to = table + index[i] * width;
       const T* from = rows + i * width;
 #pragma omp simd
-      for (int64_t d = 0; d < width; ++d) to[d] += from[d];
+      for (int64_t d = 0; d < width; ++d) to[d] += widen(from[d]);
     }
   });
 }
 
+void add_narrow(float* to, const c10::BFloat16* from, int64_t n) {
+  widest([&] PIPER_INLINE_LAMBDA {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] += widen(from[i]);
+  });
+}
+
 template <class T>
-void merge(const T* returned, const T* weights, const int32_t* position, const T* x1, T* out,
+void merge(const T* returned, const Main<T>* weights, const int32_t* position, const T* x1, T* out,
            int64_t tokens, int64_t k, int64_t width) {
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t t = 0; t < tokens; ++t) {
@@ -51,17 +58,18 @@ void merge(const T* returned, const T* weights, const int32_t* position, const T
       for (int64_t j = 0; j < k; ++j) {
         const int64_t p = position[t * k + j];
         const T* from = returned + p * width;
-        const T weight = weights[p];
+        const Main<T> weight = weights[p];
 #pragma omp simd
-        for (int64_t d = 0; d < width; ++d) to[d] += weight * from[d];
+        for (int64_t d = 0; d < width; ++d)
+          to[d] = narrow<T>(widen(to[d]) + weight * widen(from[d]));
       }
     }
   });
 }
 
 template <class T>
-void merge_backward(const T* gx, const T* returned, const T* weights, const int32_t* position,
-                    T* g_returned, T* g_weights, int64_t tokens, int64_t k, int64_t width) {
+void merge_backward(const T* gx, const T* returned, const Main<T>* weights, const int32_t* position,
+                    T* g_returned, Main<T>* g_weights, int64_t tokens, int64_t k, int64_t width) {
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t t = 0; t < tokens; ++t) {
       const T* g = gx + t * width;
@@ -69,12 +77,12 @@ void merge_backward(const T* gx, const T* returned, const T* weights, const int3
         const int64_t p = position[t * k + j];
         const T* from = returned + p * width;
         T* to = g_returned + p * width;
-        const T weight = weights[p];
-        T dot = 0;
+        const Main<T> weight = weights[p];
+        Main<T> dot = 0;
 #pragma omp simd reduction(+ : dot)
         for (int64_t d = 0; d < width; ++d) {
-          to[d] = weight * g[d];
-          dot += g[d] * from[d];
+          to[d] = narrow<T>(weight * widen(g[d]));
+          dot += widen(g[d]) * widen(from[d]);
         }
         g_weights[p] = dot;
       }
@@ -82,15 +90,16 @@ void merge_backward(const T* gx, const T* returned, const T* weights, const int3
   });
 }
 
-#define PIPER_INSTANTIATE(T)                                                                  \
-  template void gather_rows(const T*, const int32_t*, T*, int64_t, int64_t);                  \
-  template void sum_rows(const T*, const int32_t*, T*, int64_t, int64_t, int64_t);            \
-  template void add_rows(T*, const int64_t*, const T*, int64_t, int64_t);                     \
-  template void merge(const T*, const T*, const int32_t*, const T*, T*, int64_t, int64_t,     \
-                      int64_t);                                                               \
-  template void merge_backward(const T*, const T*, const T*, const int32_t*, T*, T*, int64_t, \
-                               int64_t, int64_t);
+#define PIPER_INSTANTIATE(T)                                                                     \
+  template void gather_rows(const T*, const int32_t*, T*, int64_t, int64_t);                     \
+  template void sum_rows(const T*, const int32_t*, T*, int64_t, int64_t, int64_t);               \
+  template void add_rows(Main<T>*, const int64_t*, const T*, int64_t, int64_t);                  \
+  template void merge(const T*, const Main<T>*, const int32_t*, const T*, T*, int64_t, int64_t,  \
+                      int64_t);                                                                  \
+  template void merge_backward(const T*, const T*, const Main<T>*, const int32_t*, T*, Main<T>*, \
+                               int64_t, int64_t, int64_t);
 PIPER_INSTANTIATE(float)
 PIPER_INSTANTIATE(double)
+PIPER_INSTANTIATE(c10::BFloat16)
 
 }  // namespace piper::nn::kernels

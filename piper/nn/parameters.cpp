@@ -2,6 +2,7 @@
 #include <piper/nn/init.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/product.h>
+#include <piper/nn/tensor_ops.h>
 
 #include <functional>
 #include <numeric>
@@ -31,7 +32,7 @@ void ParameterStore::allocate(at::ScalarType dtype, at::Device device) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   for (auto& [key, buffer] : buffers_) {
     buffer.value = at::empty({buffer.elements}, options);
-    buffer.gradient = at::empty({buffer.elements}, options);
+    buffer.gradient = at::empty({buffer.elements}, options.dtype(main_type(dtype)));
   }
   std::map<Key, int64_t> offset;
   for (size_t i = 0; i < specs_.size(); ++i) {
@@ -43,6 +44,8 @@ void ParameterStore::allocate(at::ScalarType dtype, at::Device device) {
 
 void ParameterStore::bind(const WeightSpec& spec, Weight& weight, Buffer& buffer, int64_t offset) {
   weight.value = buffer.value.narrow(0, offset, num_elements(spec)).view(spec.shape);
+  if (spec.is_main && buffer.gradient.scalar_type() != buffer.value.scalar_type())
+    weight.value = at::empty(spec.shape, buffer.gradient.options());
   weight.gradient = buffer.gradient.narrow(0, offset, num_elements(spec)).view(spec.shape);
   parameters_.push_back({.name = spec.name,
                          .value = weight.value,
@@ -92,9 +95,9 @@ void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, co
 void accumulate_rows(const at::Tensor& gradient, double beta, const at::Tensor& a) {
   at::Tensor out = gradient;
   if (beta == 0)
-    at::sum_out(out, a, at::IntArrayRef{0});
+    at::sum_out(out, a, at::IntArrayRef{0}, /*keepdim=*/false, out.scalar_type());
   else
-    out.add_(a.sum(0));
+    out.add_(a.sum(at::IntArrayRef{0}, /*keepdim=*/false, out.scalar_type()));
 }
 
 }  // namespace piper::nn

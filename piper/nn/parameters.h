@@ -43,6 +43,8 @@ struct WeightSpec {
   int32_t layer = -1;
   bool decays = true;  // false: a norm or a bias, which starts as `initial`
   double initial = 1;
+  bool is_main =
+      false;  // kept in main_type(): nothing multiplies it, and small steps must not be rounded away
   std::vector<PieceSpec> pieces;  // empty: the parameter itself under its own name
 };
 

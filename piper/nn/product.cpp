@@ -1,7 +1,9 @@
 #include <piper/base/error.h>
+#include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace piper::nn {
@@ -45,6 +47,25 @@ bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
                          .ldc = to->leading});
 }
 
+// Some rows at a time, so that the product in the narrower type needs little memory.
+constexpr int64_t kRowsAtOnce = 256;
+
+void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                      double beta) {
+  for (int64_t first = 0; first < out.size(0); first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, out.size(0) - first);
+    const at::Tensor product = at::mm(a.narrow(0, first, count), b);
+    at::Tensor to = out.narrow(0, first, count);
+    if (beta == 0)
+      to.copy_(product);
+    else if (to.is_contiguous() && to.device().is_cpu() && a.scalar_type() == at::kBFloat16)
+      kernels::add_narrow(to.data_ptr<float>(), product.const_data_ptr<c10::BFloat16>(),
+                          to.numel());  // add_ would widen a copy
+    else
+      to.add_(product);
+  }
+}
+
 }  // namespace
 
 bool uses_onednn() {
@@ -54,6 +75,7 @@ bool uses_onednn() {
 
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
   PIPER_DCHECK(out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0));
+  if (out.scalar_type() != a.scalar_type()) return main_product_out(out, a, b, beta);
   if (by_onednn(out, a, b, beta)) return;
   at::Tensor to = out;
   if (beta == 0)

@@ -11,7 +11,8 @@
 namespace piper::nn {
 
 // out[M, N] := beta * out + a[M, K] b[K, N]; beta 0 never reads out. Matrices of one dtype and device, either stride 1 in
-// a and b. No allocation by libtorch. Thread-safe.
+// a and b. No allocation by libtorch; but for an fp32 `out` of bf16 matrices (a main gradient) the product is formed in bf16
+// first. Thread-safe.
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta = 0);
 
 // a b in new storage.

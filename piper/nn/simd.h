@@ -5,9 +5,12 @@
 // of different width may differ in the last bit (fused multiply-add, order of a vector sum); one machine never does.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #define PIPER_INLINE inline __attribute__((always_inline))
 #define PIPER_INLINE_LAMBDA () __attribute__((always_inline))
@@ -62,5 +65,23 @@ PIPER_INLINE float vector_exp(float x) {
 
 // fp64 is for equality tests: exact rather than fast.
 PIPER_INLINE double vector_exp(double x) { return std::exp(x); }
+
+// From storage to what is computed in, and back: bf16 rounds to the nearest, ties to even.
+PIPER_INLINE float widen(float x) { return x; }
+PIPER_INLINE double widen(double x) { return x; }
+PIPER_INLINE float widen(c10::BFloat16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.x) << 16);
+}
+template <class T, class M>
+PIPER_INLINE T narrow(M x) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    const uint32_t half = x != x ? 0x7fc0U : rounded;
+    return c10::BFloat16(static_cast<uint16_t>(half), c10::BFloat16::from_bits());
+  } else {
+    return x;
+  }
+}
 
 }  // namespace piper::nn

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
+#include <piper/nn/tensor_ops.h>
 
 #include <utility>
 
@@ -175,7 +176,8 @@ class ModelStage final : public Stage {
   const RopeTable& rope(int64_t head_dim, int64_t sequence) {
     RopeTable& table = rope_[head_dim];
     if (!table.cosine.defined() || table.cosine.size(0) < sequence)
-      table = make_rope_table(sequence, head_dim, model_.rope, options_.dtype, options_.device);
+      table = make_rope_table(sequence, head_dim, model_.rope, main_type(options_.dtype),
+                              options_.device);
     return table;
   }
 

@@ -31,8 +31,8 @@ enum class Sharding { kReplicated, kExpert };  // over the data group; over the 
 struct Parameter {
   std::string
       name;  // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
-  at::Tensor value;     // master weight in the compute precision
-  at::Tensor gradient;  // same shape and dtype; zero_gradients() at the start of a step
+  at::Tensor value;     // in the compute precision
+  at::Tensor gradient;  // same shape, fp32 for bf16; zero_gradients() at the start of a step
   Sharding sharding = Sharding::kReplicated;
   int32_t layer = -1;  // global; -1 embedding, -2 head and final norm
   bool decays = true;  // weight decay applies (matrices yes, norms no)
@@ -52,7 +52,7 @@ struct Tape {
 
 // What the gate decided for one micro-batch.
 struct Routing {
-  at::Tensor weights;           // [T*K], dispatch order, compute precision
+  at::Tensor weights;           // [T*K], dispatch order; fp32 for bf16
   at::Tensor token;             // [T*K] int64 (or int32): source token of each row
   at::Tensor position;          // [T, K]: row of token t's j-th copy
   std::vector<int64_t> counts;  // [E] rows for each global expert, from this rank

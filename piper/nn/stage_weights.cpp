@@ -209,9 +209,13 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
     declare_attention_biases(model, layer, blocks.attention, store);
   }
   if (ffn.is_moe() && ffn.selection_bias)
-    blocks.gate.bias = add_bias(
-        store, layer, names_of(model, layer, true).prefix + ".gate.e_score_correction_bias",
-        ffn.num_experts);
+    blocks.gate.bias =
+        store.add({.name = names_of(model, layer, true).prefix + ".gate.e_score_correction_bias",
+                   .shape = {ffn.num_experts},
+                   .layer = layer,
+                   .decays = false,
+                   .initial = 0,
+                   .is_main = true});
 }
 
 }  // namespace

@@ -9,12 +9,20 @@ namespace {
 
 bool on_cpu(const at::Tensor& t) { return t.device().is_cpu(); }
 
-// Calls f(float{}) or f(double{}).
+using kernels::Main;
+
+// Calls f(float{}) or f(double{}): what is kept in Main.
 template <class F>
-auto by_type(const at::Tensor& t, F f) {
+auto by_main_type(const at::Tensor& t, F f) {
   if (t.scalar_type() == at::kFloat) return f(float{});
   PIPER_CHECK(t.scalar_type() == at::kDouble, "a tensor that is neither fp32 nor fp64");
   return f(double{});
+}
+
+// ... or f(c10::BFloat16{}).
+template <class F>
+auto by_type(const at::Tensor& t, F f) {
+  return t.scalar_type() == at::kBFloat16 ? f(c10::BFloat16{}) : by_main_type(t, f);
 }
 
 template <class T>
@@ -58,7 +66,7 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
   by_type(x, [&]<class T>(T) {
     const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
     kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon,
-                                  weight_gradient.data_ptr<T>(), beta, added);
+                                  weight_gradient.data_ptr<Main<T>>(), beta, added);
   });
 }
 
@@ -66,8 +74,9 @@ void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) 
   PIPER_CHECK(sequence <= table.cosine.size(0), "a position beyond the rotary table");
   if (!on_cpu(x)) return any_device::rotate_(x, table, sequence, back);
   by_type(x, [&]<class T>(T) {
-    kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<T>(), table.sine.data_ptr<T>(), sequence,
-                       table.cosine.size(1), back ? T(-1) : T(1), table.interleaved);
+    using M = Main<T>;
+    kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<M>(), table.sine.data_ptr<M>(), sequence,
+                       table.cosine.size(1), back ? M(-1) : M(1), table.interleaved);
   });
 }
 
@@ -104,7 +113,7 @@ void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& posi
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
   if (!on_cpu(rows)) return any_device::add_rows_(table, index, rows);
   by_type(rows, [&]<class T>(T) {
-    kernels::add_rows<T>(table.data_ptr<T>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
+    kernels::add_rows<T>(table.data_ptr<Main<T>>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
                          rows.size(0), rows.size(1));
   });
 }
@@ -113,7 +122,7 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
                const at::Tensor& position, const at::Tensor& x1) {
   if (!on_cpu(x1)) return any_device::merge_out(out, returned, weights, position, x1);
   by_type(x1, [&]<class T>(T) {
-    kernels::merge<T>(returned.data_ptr<T>(), weights.data_ptr<T>(), indices(position),
+    kernels::merge<T>(returned.data_ptr<T>(), weights.data_ptr<Main<T>>(), indices(position),
                       x1.data_ptr<T>(), out.data_ptr<T>(), position.size(0), position.size(1),
                       x1.size(1));
   });
@@ -125,20 +134,21 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
   if (!on_cpu(gx))
     return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position);
   by_type(gx, [&]<class T>(T) {
-    kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(), weights.data_ptr<T>(),
-                               indices(position), g_returned.data_ptr<T>(), g_weights.data_ptr<T>(),
+    kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(),
+                               weights.data_ptr<Main<T>>(), indices(position),
+                               g_returned.data_ptr<T>(), g_weights.data_ptr<Main<T>>(),
                                position.size(0), position.size(1), gx.size(1));
   });
 }
 
 void softmax_(at::Tensor x) {
   if (!on_cpu(x)) return any_device::softmax_(x);
-  by_type(x, [&]<class T>(T) { kernels::softmax<T>(x.data_ptr<T>(), x.size(0), x.size(1)); });
+  by_main_type(x, [&]<class T>(T) { kernels::softmax<T>(x.data_ptr<T>(), x.size(0), x.size(1)); });
 }
 
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
   if (!on_cpu(probabilities)) return any_device::choose_experts_out(expert, probabilities);
-  by_type(probabilities, [&]<class T>(T) {
+  by_main_type(probabilities, [&]<class T>(T) {
     kernels::choose_experts<T>(probabilities.data_ptr<T>(), expert.data_ptr<int32_t>(),
                                expert.size(0), probabilities.size(1), expert.size(1));
   });
@@ -146,7 +156,7 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
 
 void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   if (!on_cpu(probabilities)) return any_device::router_backward_(probabilities, in);
-  by_type(probabilities, [&]<class T>(T) {
+  by_main_type(probabilities, [&]<class T>(T) {
     kernels::router_backward<T>(
         probabilities.data_ptr<T>(),
         {.expert = indices(in.expert),

@@ -1,7 +1,8 @@
 // The element-wise work of the segments on tensors: on the CPU kernels.h (one pass, no scratch), on any other device the
 // compositions of at:: calls in namespace any_device, which are also the oracle of the kernels' tests.
 //
-// All tensors of a call share dtype (fp32 or fp64) and device; indices are int32 (tokens and targets int64). Matrices
+// All tensors of a call share dtype (fp32, fp64 or bf16) and device, but that gradients of weights, the angles of rotations and
+// what belongs to the router (scores, weights of rows) are main_type() of it; indices are int32 (tokens and targets int64). Matrices
 // are contiguous unless a comment says "rows": then only the last dimension must be. Legend: stage.h.
 #pragma once
 
@@ -12,6 +13,11 @@
 #include <vector>
 
 namespace piper::nn {
+
+// fp32 for bf16, else the type itself.
+inline at::ScalarType main_type(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
 
 // What the router's backward needs; `auxiliary` is undefined without an auxiliary loss.
 struct RouterGradients {

@@ -171,5 +171,64 @@ TEST_CASE("cross-entropy and its gradient equal the composition; ignored rows gi
   });
 }
 
+// Storage rounds, arithmetic does not: beside the same operation in fp32 on the same values, one rounding of the result.
+void check_rounded(const at::Tensor& bf16, const at::Tensor& fp32) {
+  CHECK((bf16.scalar_type() == at::kBFloat16));
+  const at::Tensor wide = bf16.to(at::kFloat);
+  CHECK(((wide - fp32).abs() <= fp32.abs() * 0x1p-8 + 1e-6).all().item<bool>());
+}
+
+TEST_CASE("bf16 is fp32 with one rounding of what is stored") {
+  const auto narrow = [](at::IntArrayRef shape, double phase) {
+    return wave(shape, phase, at::kBFloat16);
+  };
+  const auto wide = [](const at::Tensor& x) { return x.to(at::kFloat); };
+  const at::Tensor x = narrow({6, 40}, 0), w = narrow({40}, 1);
+  at::Tensor y = at::empty_like(x), yw = wide(x);
+  rms_norm_out(y, x, w, 1e-5);
+  rms_norm_out(yw, wide(x), wide(w), 1e-5);
+  check_rounded(y, yw);
+
+  const at::Tensor g = narrow({6, 40}, 2), gw = wide(g), residual = narrow({6, 40}, 3);
+  const at::Tensor weight_gradient = wave({40}, 4, at::kFloat), same = weight_gradient.clone();
+  rms_norm_backward_(g, x, w, 1e-5, weight_gradient, 1, residual);
+  rms_norm_backward_(gw, wide(x), wide(w), 1e-5, same, 1, wide(residual));
+  check_rounded(g, gw);
+  CHECK(difference(weight_gradient, same) < 1e-5);
+
+  const RopeTable table = make_rope_table(3, 10, {}, at::kFloat, at::kCPU);
+  const at::Tensor turned = narrow({6, 4, 10}, 5), turned_wide = wide(turned);
+  rotate_(turned, table, 3, false);
+  rotate_(turned_wide, table, 3, false);
+  check_rounded(turned, turned_wide);
+
+  const at::Tensor h = narrow({6, 40}, 6), hw = wide(h), act = narrow({6, 20}, 7), aw = wide(act);
+  swiglu_backward_(h, act);
+  swiglu_backward_(hw, aw);
+  check_rounded(h, hw);
+  check_rounded(act, aw);
+
+  const at::Tensor position = at::arange(12, at::kInt).view({6, 2}), rows = narrow({12, 40}, 8);
+  const at::Tensor weights = wave({12}, 9, at::kFloat), g_weights = at::empty_like(weights),
+                   g_weights_wide = at::empty_like(weights);
+  at::Tensor g_rows = at::empty_like(rows), g_rows_wide = wide(rows);
+  merge_backward_out(g_rows, g_weights, x, rows, weights, position);
+  merge_backward_out(g_rows_wide, g_weights_wide, wide(x), wide(rows), weights, position);
+  check_rounded(g_rows, g_rows_wide);
+  CHECK(difference(g_weights, g_weights_wide) < 1e-4);
+
+  const at::Tensor main = wave({5, 40}, 10, at::kFloat), main_too = main.clone();
+  const at::Tensor index = at::tensor(at::ArrayRef<int64_t>({4, 0, 4, 1, 2, 4}));
+  add_rows_(main, index, x);
+  add_rows_(main_too, index, wide(x));
+  CHECK(at::equal(main, main_too));
+
+  const at::Tensor logits = narrow({6, 40}, 11), logits_wide = wide(logits);
+  const at::Tensor target = at::tensor(at::ArrayRef<int64_t>({0, 7, -100, 39, 3, 3}));
+  const double loss = cross_entropy_(logits, target, true, 0.5);
+  CHECK(loss == doctest::Approx(cross_entropy_(logits_wide, target, true, 0.5)).epsilon(1e-5));
+  CHECK(difference(wide(logits), logits_wide) < 0.5 * 0x1p-7);
+}
+
 }  // namespace
 }  // namespace piper::nn

@@ -30,9 +30,13 @@ CheckpointReader::CheckpointReader(FoundCheckpoint checkpoint)
 void CheckpointReader::require_exactly(const model::Model& model) const {
   Problems problems(checkpoint_.path.string());
   std::set<std::string> expected = {"optimizer/num_steps"};
-  for (const TensorShape& tensor : expected_tensors(model))
+  for (const TensorShape& tensor : expected_tensors(model)) {
     for (const char* kind : {"parameter/", "first_moment/", "second_moment/"})
       expected.insert(kind + tensor.name);
+    const auto parameter = tensors_.find("parameter/" + tensor.name);
+    if (parameter != tensors_.end() && parameter->second.dtype == DType::kBF16)
+      expected.insert("master/" + tensor.name);
+  }
   for (const std::string& name : expected)
     if (!tensors_.contains(name)) problems.add(fmt::format("tensor '{}' is missing", name));
   std::set<std::string> superfluous;  // sorted

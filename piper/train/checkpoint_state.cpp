@@ -30,6 +30,8 @@ class Writer {
     for (const char* moment : {"first_moment/", "second_moment/"})
       tensors_.push_back({moment + piece.name,
                           same_part(optimizer_.at(moment + parameter.name), piece, parameter)});
+    if (const auto master = optimizer_.find("master/" + parameter.name); master != optimizer_.end())
+      tensors_.push_back({"master/" + piece.name, same_part(master->second, piece, parameter)});
   }
   void add_num_steps() { tensors_.push_back({kNumSteps, optimizer_.at(kNumSteps)}); }
   const nn::Parameter& parameter_of(const nn::NamedPiece& piece) const {

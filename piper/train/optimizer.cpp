@@ -52,10 +52,17 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options)
   for (const nn::Parameter& parameter : parameters) {
     PIPER_CHECK(parameter.value.sizes() == parameter.gradient.sizes(), parameter.name);
     const auto zeros = [&] {
-      return at::zeros_like(parameter.value, at::MemoryFormat::Contiguous);
+      return at::zeros_like(parameter.gradient, at::MemoryFormat::Contiguous);
     };
     slots_.push_back({.parameter = parameter, .first = zeros(), .second = zeros()});
+    if (parameter.value.scalar_type() == at::kBFloat16) slots_.back().master = zeros();
   }
+  take_parameters();
+}
+
+void AdamW::take_parameters() {
+  for (Slot& slot : slots_)
+    if (slot.master.defined()) slot.master.copy_(slot.parameter.value);
 }
 
 int64_t AdamW::num_steps() const { return *num_steps_.const_data_ptr<int64_t>(); }
@@ -71,7 +78,10 @@ void AdamW::step(double learning_rate, double gradient_scale) {
           slot.second.data_ptr<T>(), w.numel(),
           scalars<T>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
     };
-    if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
+    if (slot.master.defined())
+      update_master(
+          slot, scalars<float>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
+    else if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
       update(float{});
     else if (is_plain(w, at::kDouble) && is_plain(g, at::kDouble))
       update(double{});
@@ -82,11 +92,26 @@ void AdamW::step(double learning_rate, double gradient_scale) {
   }
 }
 
+void AdamW::update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& s) {
+  const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
+  if (is_plain(w, at::kBFloat16) && is_plain(g, at::kFloat)) {
+    nn::kernels::adamw_rounded(slot.master.data_ptr<float>(), g.const_data_ptr<float>(),
+                               slot.first.data_ptr<float>(), slot.second.data_ptr<float>(),
+                               slot.parameter.value.data_ptr<c10::BFloat16>(), w.numel(), s);
+    return;
+  }
+  update_any(slot.master, g, slot.first, slot.second,
+             {s.keep, s.one_minus_beta1, s.beta2, s.one_minus_beta2, s.step_size,
+              s.inverse_root_correction2, s.epsilon, s.gradient_scale});
+  slot.parameter.value.copy_(slot.master);
+}
+
 std::vector<NamedTensor> AdamW::state() const {
   std::vector<NamedTensor> tensors;
   for (const Slot& slot : slots_) {
     tensors.push_back({"first_moment/" + slot.parameter.name, slot.first});
     tensors.push_back({"second_moment/" + slot.parameter.name, slot.second});
+    if (slot.master.defined()) tensors.push_back({"master/" + slot.parameter.name, slot.master});
   }
   tensors.push_back({"optimizer/num_steps", num_steps_});
   return tensors;

@@ -3,11 +3,14 @@
 //   w *= 1 - lr * decay;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 //
-// One pass over memory and no temporaries for contiguous CPU tensors of float or double; ATen operations elsewhere.
+// Parameters in bf16 have a master copy in fp32, which the update works on and which is then rounded into them.
+//
+// One pass over memory and no temporaries for contiguous CPU tensors; ATen operations elsewhere.
 // Everything here is deterministic: the same bits for the same input, whatever the number of threads.
 #pragma once
 
 #include <ATen/ATen.h>
+#include <piper/nn/kernels.h>
 #include <piper/nn/stage.h>
 #include <piper/train/named_tensor.h>
 
@@ -27,7 +30,8 @@ struct AdamWOptions {
 // The optimizer of one rank's parameters. One thread.
 class AdamW {
  public:
-  // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the size of each.
+  // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the size and type of each
+  // gradient, and master copies.
   AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options);
 
   // One update. Each gradient counts as gradient * gradient_scale (clipping), without being changed.
@@ -35,15 +39,21 @@ class AdamW {
 
   int64_t num_steps() const;
 
+  // Makes the master copies anew: after the parameters were set from outside.
+  void take_parameters();
+
   // All that must be saved and restored for a bit-equal resume: "first_moment/<name>", "second_moment/<name>",
-  // "optimizer/num_steps". Loading copies into these tensors.
+  // "master/<name>" where there is one, "optimizer/num_steps". Loading copies into these tensors.
   std::vector<NamedTensor> state() const;
 
  private:
   struct Slot {
     nn::Parameter parameter;
     at::Tensor first, second;
+    at::Tensor master;  // undefined: the parameter is its own
   };
+
+  static void update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& scalars);
 
   AdamWOptions options_;
   std::vector<Slot> slots_;

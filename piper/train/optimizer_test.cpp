@@ -111,5 +111,25 @@ TEST_CASE("clipping scales a long gradient to the maximum norm and leaves a shor
   CHECK(clip_scale(4.0, 0.0) == 1.0);
 }
 
+TEST_CASE("bf16 parameters follow fp32 masters, which steps too small for bf16 still move") {
+  at::manual_seed(3);
+  const at::Tensor value = at::randn({300}).to(at::kBFloat16), wide = value.to(at::kFloat);
+  nn::Parameter narrow{.name = "w", .value = value, .gradient = at::zeros({300}), .decays = true};
+  nn::Parameter plain = parameter("w", wide);
+  AdamW of_narrow({narrow}, {}), of_plain({plain}, {});
+  for (int step = 0; step < 50; ++step) {
+    const at::Tensor g = at::randn({300}) + 0.5;
+    narrow.gradient.copy_(g);
+    plain.gradient.copy_(g);
+    of_narrow.step(1e-5);
+    of_plain.step(1e-5);
+  }
+  const std::vector<NamedTensor> state = of_narrow.state();
+  CHECK(state.at(2).name == "master/w");
+  CHECK(at::equal(state.at(2).value, plain.value));
+  CHECK(at::equal(value, plain.value.to(at::kBFloat16)));
+  CHECK(of_plain.state().size() == 3);  // no master of what is its own
+}
+
 }  // namespace
 }  // namespace piper::train

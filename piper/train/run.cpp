@@ -39,7 +39,7 @@ constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
-constexpr double kPartingSeconds = 5;
+constexpr double kPartingSeconds = 1;
 
 // Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
 constexpr int64_t kValidationNumbers = int64_t{1} << 31;
@@ -129,10 +129,6 @@ class Run {
 void Run::check() const {
   const strategy::Strategy& s = request_.strategy;
   std::vector<std::string> problems = nn::untrainable(request_.model);
-  if (s.precision == strategy::Precision::kBf16)
-    problems.push_back(
-        "precision is bf16; allowed: fp32, fp64 (training in bf16 is not available in this "
-        "version)");
   if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));
@@ -282,6 +278,7 @@ void Run::load(RankTrainer& trainer) {
     resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()));
   } else if (weights_) {
     load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
+    trainer.optimizer().take_parameters();
   }
 }
 
@@ -447,7 +444,8 @@ int64_t Run::bytes_saved_here() const {
   for (const Rank rank : world_.local_ranks())
     parameters += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total();
   parameters = std::min(parameters, model::count_parameters(request_.model).total());
-  return 3 * parameters * static_cast<int64_t>(c10::elementSize(runtime::scalar_type(s.precision)));
+  const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
+  return parameters * (of_parameter.weight + of_parameter.optimizer);
 }
 
 // Of the state that lies in this process a copy is made once.
