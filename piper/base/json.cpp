@@ -19,11 +19,31 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Keys come from outside: without control characters, and not longer than a line bears.
-std::string printable(std::string text) {
+constexpr size_t kMaxShown = 60;   // bytes of a key or a value in a message
+constexpr size_t kMaxLine = 1000;  // of a whole problem
+
+// What comes from outside must not steer the terminal that shows it.
+std::string without_controls(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text.size() > 60 ? fmt::format("{}...", text.substr(0, 57)) : text;
+  return text;
+}
+
+// At most `size` bytes, not cut inside a UTF-8 character.
+std::string shortened(std::string text, size_t size) {
+  if (text.size() <= size) return text;
+  size_t end = size - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+std::string printable(std::string text) {
+  return shortened(without_controls(std::move(text)), kMaxShown);
+}
+
+// As a problem's line ends, whatever went into it.
+std::string one_line(std::string what) {
+  return shortened(without_controls(std::move(what)), kMaxLine);
 }
 
 // Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
@@ -90,7 +110,9 @@ class StrictBuilder {
     fail(subject(number) + ", which is out of range; allowed: a number up to 1.7e308");
   }
 
-  [[noreturn]] bool fail(const std::string& what) { throw InvalidInput(source_ + ": " + what); }
+  [[noreturn]] bool fail(const std::string& what) {
+    throw InvalidInput(source_ + ": " + one_line(what));
+  }
 
   Json* attach(Json value) {
     if (stack_.empty()) {
@@ -143,13 +165,7 @@ std::string quote(const Json& value) {
   std::string text = value.is_structured() && value.size() > 16
                          ? std::string(value.is_array() ? "[...]" : "{...}")
                          : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 60) {
-    size_t cut = 57;
-    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80)
-      --cut;  // not inside a UTF-8 character
-    text = text.substr(0, cut) + "...";
-  }
-  return text;
+  return printable(std::move(text));
 }
 
 Json parse_json(std::string_view text, const std::string& source) {
@@ -211,10 +227,10 @@ void write_json_file(const std::filesystem::path& path, const Json& json) {
 }
 
 void Problems::add(const std::string& path, const std::string& what) {
-  lines_.push_back(fmt::format("{}: '{}' {}", source_, printable(path), what));
+  lines_.push_back(fmt::format("{}: '{}' {}", source_, printable(path), one_line(what)));
 }
 
-void Problems::add(const std::string& what) { lines_.push_back(source_ + ": " + what); }
+void Problems::add(const std::string& what) { lines_.push_back(source_ + ": " + one_line(what)); }
 
 void Problems::finish() const {
   if (!lines_.empty()) throw InvalidInput(lines_);
@@ -325,7 +341,7 @@ std::string ObjectReader::choice(const std::string& key, const std::vector<std::
   const std::string value = text(key);
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return value;
   if (given && json_.at(key).is_string())
-    problem(key, fmt::format("is '{}'; allowed: {}{}", value, fmt::join(allowed, ", "),
+    problem(key, fmt::format("is '{}'; allowed: {}{}", printable(value), fmt::join(allowed, ", "),
                              did_you_mean(value, allowed)));
   return allowed.front();
 }

@@ -36,7 +36,8 @@ std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes 
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 void write_json_file(const std::filesystem::path& path, const Json& json);  // indented by 2
 
-// Collects the problems of one document; finish() throws them together.
+// Collects the problems of one document; finish() throws them together. Each is one line: control characters become '?',
+// and what is longer than 1000 bytes is cut.
 class Problems {
  public:
   explicit Problems(std::string source) : source_(std::move(source)) {}
@@ -104,7 +105,7 @@ class ObjectReader {
   std::set<std::string> used_;
 };
 
-// How a value is quoted in a message: JSON, cut at 60 characters.
+// How a value is quoted in a message: JSON without control characters, cut at 60 bytes.
 std::string quote(const Json& value);
 
 }  // namespace piper

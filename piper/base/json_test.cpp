@@ -77,6 +77,39 @@ TEST_CASE("a reader finds all problems of a document, not only the first") {
   }
 }
 
+TEST_CASE(
+    "a problem is one line of bounded length without control characters, whatever the bytes") {
+  const std::string hostile = "\x1b[2J\n\x7f";
+  std::vector<std::string> lines;
+  const auto collect = [&](const auto& read) {
+    try {
+      read();
+    } catch (const InvalidInput& error) {
+      lines.insert(lines.end(), error.problems().begin(), error.problems().end());
+    }
+  };
+  collect([&] { parse_json("{\"a\": \"" + std::string(5000, 'x'), "f"); });
+  collect([&] { parse_json("{\"a\": \x1b}", "f"); });
+  for (const std::string& text : {hostile, hostile + std::string(5000, 'x')}) {
+    const Json json = {{"kind", text}, {"count", text}, {text, 1}};
+    Problems problems("f");
+    ObjectReader reader(json, "", &problems);
+    reader.choice("kind", {"red", "green"});
+    reader.integer("count", 0, 1);
+    reader.refuse_unknown();
+    reader.problem("kind", "is " + text);
+    problems.add("ends with " + text);
+    collect([&] { problems.finish(); });
+  }
+  CHECK(lines.size() == 12);
+  for (const std::string& line : lines) {
+    CAPTURE(line);
+    CHECK(line.size() < 1100);
+    for (const char c : line) REQUIRE((static_cast<unsigned char>(c) >= 0x20 && c != 0x7f));
+  }
+  CHECK(quote(Json(std::string(58, 'x') + "\u00e9")) == "\"" + std::string(56, 'x') + "...");
+}
+
 TEST_CASE("a whole file is written or none") {
   const auto path = std::filesystem::temp_directory_path() / "piper_json_test.json";
   write_json_file(path, Json{{"a", 1}});

@@ -119,5 +119,18 @@ TEST_CASE("heads of messages come back, and only with the bytes that they announ
   CHECK_FALSE(parse_message(head, 3).has_value());
 }
 
+TEST_CASE("a note whose words are longer than any that is written is refused") {
+  constexpr size_t kWordsAt = 1 + 2 * sizeof(int32_t) + sizeof(uint32_t) + 3 * sizeof(uint64_t);
+  for (const size_t more : {size_t{0}, size_t{1}}) {
+    Bytes note;
+    encode({.kind = NoteKind::kRefuse, .source = Rank(0), .target = Rank(1)}, note);
+    REQUIRE(note.size() == kWordsAt + sizeof(uint32_t));
+    const auto size = static_cast<uint32_t>(kMaxWhatBytes + more);
+    std::memcpy(&note[kWordsAt], &size, sizeof size);
+    note.resize(note.size() + size, std::byte{'x'});
+    CHECK(parse_message(note, 2).has_value() == (more == 0));
+  }
+}
+
 }  // namespace
 }  // namespace piper::comm

@@ -30,7 +30,7 @@ std::optional<ParsedMessage> parse_message(std::span<const std::byte> note, int6
   const auto is_rank = [&](Rank rank) { return rank.valid() && rank.value < num_ranks; };
   if (!in.ok() || kind < static_cast<uint8_t>(NoteKind::kEager) ||
       kind > static_cast<uint8_t>(NoteKind::kCredit) || !is_rank(head.source) ||
-      !is_rank(head.target))
+      !is_rank(head.target) || head.what.size() > kMaxWhatBytes)
     return std::nullopt;
   head.kind = static_cast<NoteKind>(kind);
   const size_t expected = head.kind == NoteKind::kEager ? head.size : 0;

@@ -42,8 +42,8 @@ struct ParsedMessage {
 // Appends to `out`.
 void encode(const MessageHead& head, std::vector<std::byte>& out);
 
-// nullopt for anything but a known kind with valid ranks below `num_ranks`, and, if eager, as many
-// bytes as it says.
+// nullopt for anything but a known kind with valid ranks below `num_ranks`, a `what` no longer than
+// it may be, and, if eager, as many bytes as it says.
 std::optional<ParsedMessage> parse_message(std::span<const std::byte> note, int64_t num_ranks);
 
 }  // namespace piper::comm

@@ -44,6 +44,12 @@ std::string problem_of(const TensorEntry& tensor, int64_t previous_end, int64_t 
   return "";
 }
 
+// A zip archive (torch.save, TorchScript), or pickle protocol 2 to 5.
+bool begins_as_pickle(std::string_view bytes) {
+  return bytes.starts_with("PK\x03\x04") ||
+         (bytes.starts_with('\x80') && bytes[1] >= 2 && bytes[1] <= 5);
+}
+
 }  // namespace
 
 const char* name(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
@@ -78,8 +84,7 @@ int64_t parse_header_length(std::string_view first_bytes, int64_t file_bytes,
   std::memcpy(&length, first_bytes.data(), sizeof length);
   // Read as a length their first bytes are far too much; a header of 640 bytes begins with "\x80\x02", too.
   const bool is_possible = length <= static_cast<uint64_t>(file_bytes - kLengthBytes);
-  if (!is_possible &&
-      (first_bytes.starts_with("PK\x03\x04") || first_bytes.starts_with("\x80\x02")))
+  if (!is_possible && begins_as_pickle(first_bytes))
     fail_header(
         file, 0, "",
         "is a pickle or TorchScript file, which can run code when read; convert it: load it with "

@@ -118,6 +118,13 @@ TEST_CASE("every malformed header is a typed error with file, byte and tensor") 
       {braces(entry("a", "F32", "1", "0")), 4, "a", "'data_offsets' has 1 numbers; allowed: 2"},
       {braces(entry("a", "F32", "1", "0,4,8")), 8, "a", "'data_offsets' has 3 numbers; allowed: 2"},
       {braces(entry("a", "F32", "1", "4,0")), 4, "a", "end before they begin"},
+      {braces(entry("a", "F32", "1", "-4,0")), 4, "a", "'data_offsets' holds -4"},
+      {braces(entry("a", "F32", "1", "0,4.0")), 4, "a", "'data_offsets' holds 4.0"},
+      {braces(entry("a", "F32", "1", "0,9223372036854775808")), 4, "a",
+       "'data_offsets' holds 9223372036854775808"},
+      {braces(entry("a", "F32", "1", "8,12")), 4, "a",
+       "leave the file, whose data are 4 bytes long"},
+      {braces(entry("a", "F32", "0,4", "0,4")), 4, "a", "hold 4 bytes, but F32 [0, 4] takes 0"},
       {braces(entry("a", "F32", "1", "0,8")), 8, "a", "hold 8 bytes, but F32 [1] takes 4"},
       {braces(entry("a", "F32", "2,3", "0,24")), 23, "a",
        "leave the file, whose data are 23 bytes long"},
@@ -174,9 +181,19 @@ TEST_CASE("an impossible length of the header is refused before anything is read
         fmt::format("f: byte 0: the header's length is {}; allowed: at most 100000000", length)
             .c_str(),
         SafetensorsError);
-  for (const std::string& pickle :
-       {std::string("PK\x03\x04.......", 11), std::string("\x80\x02}.......", 10)})
-    CHECK_THROWS_AS(parse_header_length(pickle, 1000, "f"), SafetensorsError);
+}
+
+TEST_CASE("pickles and TorchScript are refused with how to convert them") {
+  for (const std::string bytes : {"PK\x03\x04.......", "\x80\x02}.......", "\x80\x03}.......",
+                                  "\x80\x04\x95......", "\x80\x05\x95......"}) {
+    CAPTURE(bytes);
+    CHECK_THROWS_WITH_AS(
+        parse_header_length(bytes, 1000, "f"),
+        "f: byte 0: is a pickle or TorchScript file, which can run code when read; convert it: "
+        "load it with torch.load(..., weights_only=True) and write it with "
+        "safetensors.torch.save_file",
+        SafetensorsError);
+  }
 }
 
 TEST_CASE("every length of a header is read, those that look like a pickle's first bytes, too") {
