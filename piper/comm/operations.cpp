@@ -11,7 +11,6 @@
 namespace piper::comm {
 namespace {
 
-using collective::Block;
 using collective::Buffer;
 using collective::MemberSteps;
 using collective::StepKind;

@@ -69,7 +69,7 @@ void add_memory(Rows& rows, const RankComparison& rank) {
   rows.add("peak memory, " + label, real(rank.predicted_peak_bytes), real(rank.measured_peak_bytes),
            format_bytes);
   for (const auto& [names, bytes] : rank.measured_components) {
-    rows.add("  " + names + ", " + label, predicted_of(rank.predicted_components, names),
+    rows.add(fmt::format("  {}, {}", names, label), predicted_of(rank.predicted_components, names),
              static_cast<double>(bytes), format_bytes);
   }
 }
