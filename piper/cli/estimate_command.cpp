@@ -39,9 +39,8 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
   const paper::Options options{.flash_attention = flags.flash_attention,
                                .ffn_values = static_cast<int>(flags.ffn_values)};
   const paper::Degrees degrees{.pp = s.mesh.pp, .ep = s.mesh.ep};
-  const paper::Batch batch{
-      .sequences = static_cast<double>(s.global_batch_sequences / s.mesh.edp()),
-      .sequence = s.sequence};
+  const int64_t sequences = s.global_batch_sequences / s.mesh.edp();
+  const paper::Batch batch{.sequences = static_cast<double>(sequences), .sequence = s.sequence};
   PaperForm form;
   form.alpha = static_cast<double>(s.num_micro_batches) / static_cast<double>(s.mesh.pp);
   form.memory_bytes = s.schedule == strategy::PipelineSchedule::kGPipe

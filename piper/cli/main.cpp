@@ -65,7 +65,7 @@ std::string unexpected_arguments(const CLI::App& root) {
     const bool flag = argument.starts_with("-");
     const std::string word = argument.substr(0, argument.find('='));
     const bool command =
-        !flag && app->get_subcommands([](const CLI::App*) { return true; }).size() > 0;
+        !flag && !app->get_subcommands([](const CLI::App*) { return true; }).empty();
     lines += fmt::format("{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
                          flag      ? "flag"
                          : command ? "command"
