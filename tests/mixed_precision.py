@@ -59,13 +59,13 @@ def main():
         assert worst < 0.03
 
         calm, stopped = root / "calm", root / "stopped"
-        train(root, calm, "bf16", (2, 2, 2), "--checkpoint-every", "50", "--stop-after", "100", "--export")
-        train(root, stopped, "bf16", (2, 2, 2), "--checkpoint-every", "50", "--stop-after", "50")
-        refusal = train(root, stopped, "fp32", (2, 2, 2), "--checkpoint-every", "50", "--resume", code=2)
+        train(root, calm, "bf16", (2, 2, 2), "--checkpoint-every", "20", "--stop-after", "40", "--export")
+        train(root, stopped, "bf16", (2, 2, 2), "--checkpoint-every", "20", "--stop-after", "20")
+        refusal = train(root, stopped, "fp32", (2, 2, 2), "--checkpoint-every", "20", "--resume", code=2)
         assert "BF16" in refusal and "allowed: F32" in refusal, refusal
-        train(root, stopped, "bf16", (2, 2, 2), "--checkpoint-every", "50", "--stop-after", "100", "--resume")
-        assert files(stopped, 100) == files(calm, 100), "a resumed run has other bits"
-        train(root, stopped, "bf16", (1, 4, 4), "--checkpoint-every", "10", "--stop-after", "110", "--resume")
+        train(root, stopped, "bf16", (2, 2, 2), "--checkpoint-every", "20", "--stop-after", "40", "--resume")
+        assert files(stopped, 40) == files(calm, 40), "a resumed run has other bits"
+        train(root, stopped, "bf16", (1, 4, 4), "--checkpoint-every", "5", "--stop-after", "45", "--resume")
         print("resumed: bit-equal; on another mesh; refused in fp32")
 
         try:
