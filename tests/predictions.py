@@ -32,12 +32,12 @@ LATENT = {**COMMON, "n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense
 FAMILIES = [
     ({"model_type": "deepseek_v3", **LATENT, "q_lora_rank": 64, "v_head_dim": 24, "n_group": 2, "topk_group": 1,
       "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-     (2, 2, 2, "1f1b", "none", 2)),
+     (2, 2, 2, "1f1b", "experts", 2)),
     ({"model_type": "deepseek_v2", **LATENT, "q_lora_rank": None, "v_head_dim": 16, "topk_method": "greedy",
       "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "softmax"}, (1, 4, 4, "gpipe", "full", 2)),
     ({"model_type": "qwen2_moe", **COMMON, "num_experts": 8, "shared_expert_intermediate_size": 160,
-      "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [1]}, (2, 2, 2, "gpipe", "full", 1)),
-    ({"model_type": "mixtral", **COMMON, "num_local_experts": 8}, (4, 1, 1, "1f1b", "none", 2)),
+      "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [1]}, (2, 2, 2, "gpipe", "attention+experts", 1)),
+    ({"model_type": "mixtral", **COMMON, "num_local_experts": 8}, (4, 1, 1, "1f1b", "attention", 2)),
 ]
 
 

@@ -26,7 +26,6 @@ std::vector<std::string> names(const std::vector<Enum>& values) {
 
 const std::vector<PipelineSchedule> kSchedules = {PipelineSchedule::k1F1B,
                                                   PipelineSchedule::kGPipe};
-const std::vector<Recompute> kRecomputes = {Recompute::kNone, Recompute::kFull};
 const std::vector<Precision> kPrecisions = {Precision::kFp32, Precision::kBf16, Precision::kFp64};
 
 template <class Enum>
@@ -168,7 +167,8 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
       ->delimiter(',')
       ->check(count);
   command.add_option("--schedule", f.schedule, "1f1b or gpipe (1f1b)");
-  command.add_option("--recompute", f.recompute, "none or full (none)");
+  command.add_option("--recompute", f.recompute,
+                     "none, attention, experts, attention+experts or full (none)");
   command.add_option("--precision", f.precision, "fp32, bf16 or fp64");
 }
 
@@ -208,7 +208,8 @@ PipelineSchedule parse_schedule(const std::string& text) {
   return parse("--schedule", text, kSchedules);
 }
 Recompute parse_recompute(const std::string& text) {
-  return parse("--recompute", text, kRecomputes);
+  return parse("--recompute", text,
+               std::vector(strategy::kRecomputes.begin(), strategy::kRecomputes.end()));
 }
 Precision parse_precision(const std::string& text) {
   return parse("--precision", text, kPrecisions);

@@ -15,6 +15,29 @@ using schedule::SegmentKind;
 // more than this many are looked at.
 constexpr int64_t kMaxGroupsLookedAt = 16;
 
+// Compute of a layer's parts, forward, and of the shared experts backward: what runs again, and what hides exchanges
+// (schedule/layer.h).
+struct Parts {
+  bool is_moe = false;
+  double attention = 0, gate = 0, nets = 0;  // forward; nets: routed, shared or dense
+  double shared = 0, shared_backward = 0;
+};
+
+// The part of an exchange that compute does not hide.
+double exposed(double exchange, double hidden_by) { return std::max(0.0, exchange - hidden_by); }
+
+RecomputeCost recompute_cost(const Parts& p, double rows, strategy::Recompute recompute) {
+  if (recompute == strategy::Recompute::kFull)
+    return {.compute = p.attention + p.gate + p.nets,
+            .ahead = p.attention + p.gate + p.nets + exposed(rows, p.shared) + rows,
+            .exchange = exposed(rows, p.shared) + rows + exposed(rows, p.shared_backward) + rows};
+  const double attention = strategy::drops_attention(recompute) ? p.attention : 0;
+  const double nets = strategy::drops_experts(recompute) ? p.nets : 0;
+  return {.compute = attention + nets,
+          .ahead = p.is_moe ? 0 : nets,
+          .exchange = exposed(rows, p.shared_backward + nets) + exposed(rows, attention)};
+}
+
 }  // namespace
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
@@ -69,37 +92,51 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   if (model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
     segments.push_back(SegmentKind::kSharedExperts);
   LayerCost cost;
+  Parts parts{.is_moe = moe};
   for (const SegmentKind kind : segments) {
     const double forward =
         segment_seconds(model_, {kind, layer}, Phase::kForward, work, cluster_, precision_);
-    cost.forward += forward;
-    if (kind != SegmentKind::kMerge) cost.recompute += forward;
-    cost.backward +=
+    const double backward =
         segment_seconds(model_, {kind, layer}, Phase::kBackward, work, cluster_, precision_);
+    cost.forward += forward;
+    cost.backward += backward;
+    if (kind == SegmentKind::kAttention)
+      parts.attention = forward;
+    else if (kind == SegmentKind::kGate)
+      parts.gate = forward;
+    else if (kind != SegmentKind::kMerge)
+      parts.nets += forward;
+    if (kind == SegmentKind::kSharedExperts) {
+      parts.shared = forward;
+      parts.shared_backward = backward;
+    }
   }
   const bool exchanged = moe && mesh.ep > 1;
-  if (exchanged) add_exchanges(cost, layer, work, mesh);
-  for (const auto recompute : {strategy::Recompute::kNone, strategy::Recompute::kFull})
-    cost.memory[static_cast<size_t>(recompute)] =
-        layer_memory(model_, layer, work, exchanged, recompute);
+  const ExchangeSeconds exchange =
+      exchanged ? exchange_seconds(layer, work, mesh) : ExchangeSeconds{};
+  cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
+  for (const strategy::Recompute recompute : strategy::kRecomputes) {
+    RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
+    with = recompute_cost(parts, exchange.rows, recompute);
+    with.memory = layer_memory(model_, layer, work, exchanged, recompute);
+  }
   return cost;
 }
 
-void LayerCosts::add_exchanges(LayerCost& cost, int32_t layer, const SegmentWork& work,
-                               const strategy::Mesh& mesh) const {
+LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const SegmentWork& work,
+                                                         const strategy::Mesh& mesh) const {
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
-  double rows = 0, counts = 0;
+  ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   for (int64_t i = 0; i < groups; ++i) {
     const Group group{.first = i * mesh.ep, .size = mesh.ep};
-    rows = std::max(rows, all_to_all_seconds(cluster_, group, pair_bytes));
-    counts = std::max(counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
+    longest.rows = std::max(longest.rows, all_to_all_seconds(cluster_, group, pair_bytes));
+    longest.counts =
+        std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
   }
-  cost.exchange_forward = counts + 2 * rows;
-  cost.exchange_backward = 2 * rows;
-  cost.exchange_recompute = 2 * rows;
+  return longest;
 }
 
 EndCost LayerCosts::make_ends(int64_t sequences) const {

@@ -16,14 +16,23 @@
 
 namespace piper::cost {
 
+// What depends on what is recomputed.
+struct RecomputeCost {
+  double compute = 0;  // run again
+  double ahead = 0;    // the part of compute and exchange that needs no gradient and comes first
+  double exchange =
+      0;  // waiting: rows that travel again, and both exchanges back, less what hides them
+  LayerMemory memory;
+};
+
 struct LayerCost {
-  double forward = 0;                 // compute
-  double backward = 0;                // compute
-  double recompute = 0;               // compute, when the strategy recomputes
-  double exchange_forward = 0;        // counts, dispatch, combine
-  double exchange_backward = 0;       // both back
-  double exchange_recompute = 0;      // dispatch, combine
-  std::array<LayerMemory, 2> memory;  // by strategy::Recompute
+  double forward = 0;           // compute
+  double backward = 0;          // compute
+  double exchange_forward = 0;  // waiting: counts, dispatch, combine, less what hides them
+  std::array<RecomputeCost, strategy::kRecomputes.size()> by_recompute;
+  const RecomputeCost& with(strategy::Recompute recompute) const {
+    return by_recompute[static_cast<size_t>(recompute)];
+  }
 };
 
 // The ends of the model on one rank, for one micro-batch.
@@ -53,8 +62,11 @@ class LayerCosts {
 
  private:
   LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh) const;
-  void add_exchanges(LayerCost& cost, int32_t layer, const SegmentWork& work,
-                     const strategy::Mesh& mesh) const;
+  struct ExchangeSeconds {
+    double rows = 0, counts = 0;  // one exchange of each
+  };
+  ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
+                                   const strategy::Mesh& mesh) const;
   EndCost make_ends(int64_t sequences) const;
 
   const model::Model& model_;

@@ -42,6 +42,12 @@ void backward_task(Stretch& s, int64_t outputs, const SegmentBytes& bytes, int64
   s.release(released);
 }
 
+// A forward task run again for its tape: its outputs are released at once.
+void task_again(Stretch& s, int64_t outputs, const SegmentBytes& bytes) {
+  forward_task(s, outputs, bytes, true);
+  s.release(outputs);
+}
+
 struct Mixture {
   bool has_shared;
   int64_t rows, routing, received, expert_rows, returned;
@@ -59,20 +65,20 @@ struct Mixture {
         shared(has_shared ? sizes.segment(SegmentKind::kSharedExperts) : SegmentBytes{}) {}
 };
 
-// Gate to combine; with `kept` the slots that the backward reads stay. Leaves the rows for the
-// merge live.
+// Gate to combine; with `kept` the slots that the backward reads stay, and with `nets_kept` the tapes of the experts.
+// Leaves the rows for the merge live.
 void mixture_forward(Stretch& s, const Mixture& m, int64_t hidden, bool exchanged, bool kept,
-                     bool merges) {
+                     bool nets_kept, bool merges) {
   forward_task(s, m.rows + m.routing, m.gate, kept);
   if (exchanged) {
     s.allocate(m.received);
     s.release(m.rows);
   }
   if (m.has_shared) {
-    forward_task(s, hidden, m.shared, kept);
+    forward_task(s, hidden, m.shared, nets_kept);
     if (!kept || !merges) s.release(hidden);  // x1, or the output that nobody wants again
   }
-  forward_task(s, m.expert_rows, m.experts, kept);
+  forward_task(s, m.expert_rows, m.experts, nets_kept);
   if (!kept) s.release(exchanged ? m.received : m.rows);
   if (exchanged) {
     s.allocate(m.returned);
@@ -85,8 +91,10 @@ int64_t merged_rows(const Mixture& m, bool exchanged) {
   return exchanged ? m.returned : m.expert_rows;
 }
 
-// From the gradient of x (live) to the gradient of x1 (in its place).
-void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exchanged) {
+// From the gradient of x (live) to the gradient of x1 (in its place), with the parts that are recomputed alone.
+void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exchanged,
+                      strategy::Recompute parts) {
+  const bool nets_again = strategy::drops_experts(parts);
   const int64_t rows_g = sizes.slot(SlotKind::kRowsGradient, SegmentKind::kGate);
   const int64_t received_g = sizes.slot(SlotKind::kReceivedGradient, SegmentKind::kExperts);
   const int64_t expert_rows_g = sizes.slot(SlotKind::kExpertRowsGradient, SegmentKind::kExperts);
@@ -97,22 +105,26 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
     s.allocate(expert_rows_g);
     s.release(returned_g);
   }
+  if (m.has_shared && nets_again) task_again(s, sizes.hidden(), m.shared);
   if (m.has_shared)
     backward_task(s, sizes.hidden_gradient(), m.shared, sizes.hidden_gradient() + m.shared.tape);
+  if (nets_again) task_again(s, m.expert_rows, m.experts);
   backward_task(s, exchanged ? received_g : rows_g, m.experts,
                 (exchanged ? expert_rows_g + m.received : returned_g + m.rows) + m.experts.tape);
   if (exchanged) {
     s.allocate(rows_g);
     s.release(received_g);
   }
+  if (strategy::drops_attention(parts))
+    task_again(s, sizes.hidden(), sizes.segment(SegmentKind::kAttention));
   backward_task(s, sizes.hidden_gradient(), m.gate,
                 rows_g + routing_g + sizes.hidden_gradient() + m.routing + m.gate.tape);
 }
 
-KeptBytes keep_mixture(const Mixture& m, bool exchanged) {
+KeptBytes keep_mixture(const Mixture& m, bool exchanged, bool nets_kept) {
   return {.gate = m.gate.tape + m.routing,
           .rows = (exchanged ? m.received : m.rows) + merged_rows(m, exchanged),
-          .experts = m.experts.tape};
+          .experts = nets_kept ? m.experts.tape : 0};
 }
 
 }  // namespace
@@ -137,7 +149,11 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
                          bool exchanged, strategy::Recompute recompute) {
   const Sizes sizes(model, layer, work);
   const bool moe = model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
-  const bool kept = recompute == strategy::Recompute::kNone;
+  const bool kept = recompute != strategy::Recompute::kFull;
+  // What is recomputed by part, segment by segment.
+  const strategy::Recompute parts = kept ? recompute : strategy::Recompute::kNone;
+  const bool nets_kept = !strategy::drops_experts(recompute);
+  const bool attention_kept = !strategy::drops_attention(recompute);
   const int64_t hidden = sizes.hidden();
   const SegmentBytes attention = sizes.segment(SegmentKind::kAttention);
   const SegmentBytes dense = moe ? SegmentBytes{} : sizes.segment(SegmentKind::kDenseMlp);
@@ -145,39 +161,42 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
   LayerMemory memory;
   memory.kept.hidden = hidden;
   Stretch& forward = memory.forward;
-  forward_task(forward, hidden, attention, kept);
+  forward_task(forward, hidden, attention, attention_kept);
   Stretch& backward = memory.backward;
   if (!kept) forward_task(backward, hidden, attention, true);  // recomputation
 
   if (moe) {
     const Mixture mixture(sizes,
                           model.layers[static_cast<size_t>(layer)].feed_forward.has_shared());
-    mixture_forward(forward, mixture, hidden, exchanged, kept, /*merges=*/true);
+    mixture_forward(forward, mixture, hidden, exchanged, kept, nets_kept, /*merges=*/true);
     forward_task(forward, hidden, mixture.merge, true);
     if (!kept) {
       forward.release(hidden + mixture.routing + merged_rows(mixture, exchanged));
-      mixture_forward(backward, mixture, hidden, exchanged, true, /*merges=*/false);
+      mixture_forward(backward, mixture, hidden, exchanged, true, true, /*merges=*/false);
     } else {
       if (mixture.has_shared) forward.release(hidden);
-      memory.kept.dense_mlp = mixture.shared.tape;
-      memory.kept += keep_mixture(mixture, exchanged);
+      if (nets_kept) memory.kept.dense_mlp = mixture.shared.tape;
+      memory.kept += keep_mixture(mixture, exchanged, nets_kept);
     }
-    mixture_backward(backward, sizes, mixture, exchanged);
+    mixture_backward(backward, sizes, mixture, exchanged, parts);
   } else {
-    forward_task(forward, hidden, dense, kept);
+    forward_task(forward, hidden, dense, nets_kept);
     if (!kept) {
       forward.release(hidden);
       // Its output is not needed again, but the segment writes it.
       forward_task(backward, hidden, dense, true);
       backward.release(hidden);
-    } else {
+    } else if (nets_kept) {
       memory.kept.dense_mlp = dense.tape;
+    } else {
+      task_again(backward, hidden, dense);
     }
     backward_task(backward, sizes.hidden_gradient(), dense, sizes.hidden_gradient() + dense.tape);
+    if (strategy::drops_attention(parts)) task_again(backward, hidden, attention);
   }
   if (kept) {
     memory.kept.hidden += hidden;
-    memory.kept.attention = attention.tape;
+    if (attention_kept) memory.kept.attention = attention.tape;
   }
   backward_task(backward, sizes.hidden_gradient(), attention,
                 sizes.hidden_gradient() + hidden + attention.tape + hidden);

@@ -9,11 +9,11 @@ using strategy::Strategy;
 
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
-  const auto mode = static_cast<size_t>(s.recompute);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   const auto layer = [&](int64_t i) -> const LayerMemory& {
     return costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh)
-        .memory[mode];
+        .with(s.recompute)
+        .memory;
   };
   StageWalk walk(ends.hidden_bytes);
   for (int64_t i = first_layer; i < end; ++i) walk.layer_forward(layer(i));

@@ -13,8 +13,6 @@ using strategy::Strategy;
 
 constexpr double kStatisticsBytes = 64;  // a handful of sums
 
-bool recomputes(const Strategy& s) { return s.recompute == strategy::Recompute::kFull; }
-
 // Ranks on the fullest node.
 int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
   return std::min(cluster.devices_per_node(), s.mesh.world());
@@ -76,12 +74,10 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
     stage.forward += layer.forward;
     stage.backward += layer.backward;
     stage.exchange_forward += layer.exchange_forward;
-    stage.exchange_backward += layer.exchange_backward;
-    if (recomputes(s)) {
-      stage.recompute += layer.recompute;
-      stage.exchange_backward += layer.exchange_recompute;
-      stage.recompute_of_last_layer = layer.recompute + layer.exchange_recompute;
-    }
+    const RecomputeCost& again = layer.with(s.recompute);
+    stage.exchange_backward += again.exchange;
+    stage.recompute += again.compute;
+    stage.recompute_ahead = again.ahead;  // of the last layer, which comes first
   }
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   if (index == 0) {
@@ -125,8 +121,8 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
     }
     exposed = std::max(exposed, std::max(by_type[0], by_type[1]) - later);
     const LayerCost& layer = costs_.layer(type, s.micro_batch_sequences, s.mesh);
-    later += layer.backward + layer.exchange_backward;
-    if (recomputes(s)) later += layer.recompute + layer.exchange_recompute;
+    const RecomputeCost& again = layer.with(s.recompute);
+    later += layer.backward + again.compute + again.exchange;
   }
   const bool last = index == s.mesh.pp - 1;
   if (last)
@@ -151,7 +147,7 @@ std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vect
     StageSeconds now{
         .forward = slower * stage.forward + stage.exchange_forward,
         .backward = slower * (stage.backward + stage.recompute) + stage.exchange_backward};
-    if (i + 1 < stages.size()) now.ahead = stage.recompute_of_last_layer;
+    if (i + 1 < stages.size()) now.ahead = stage.recompute_ahead;
     if (i + 1 < stages.size())
       now.send_forward = point_to_point_seconds(cluster_, here, here + s.mesh.dp, bytes);
     if (i > 0) now.send_backward = point_to_point_seconds(cluster_, here, here - s.mesh.dp, bytes);
@@ -219,10 +215,9 @@ PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
   for (int32_t i = 0; i < model_.num_layers(); ++i) {
     const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh);
-    double seconds =
-        layer.forward + layer.backward + layer.exchange_forward + layer.exchange_backward;
-    if (recomputes(s)) seconds += layer.recompute + layer.exchange_recompute;
-    pass.layers.push_back(seconds);
+    const RecomputeCost& again = layer.with(s.recompute);
+    pass.layers.push_back(layer.forward + layer.backward + layer.exchange_forward + again.compute +
+                          again.exchange);
   }
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   pass.embedding = ends.embedding_forward + ends.embedding_backward;

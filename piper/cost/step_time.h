@@ -2,7 +2,7 @@
 // graph. Tests hold it to the simulation.
 //
 // Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
-// for, nothing hides them in this schedule), the pipeline's recurrence, the gradient reductions
+// for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient reductions
 // that outlast the backward, norm, statistics and update. Within 2 % of the simulation on a
 // balanced load.
 //
@@ -72,8 +72,8 @@ class Estimator {
   struct Stage {
     double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
     double exchange_forward = 0, exchange_backward = 0;
-    double recompute_of_last_layer = 0;  // exchanges included
-    double reductions = 0;               // exposed
+    double recompute_ahead = 0;  // before the gradient has come, exchanges included
+    double reductions = 0;       // exposed
     double norm = 0, optimizer = 0;
   };
   struct TypeParameters {

@@ -36,7 +36,7 @@ template <class F>
 void for_each(const model::Model& model, const std::vector<strategy::Mesh>& meshes, F check) {
   for (const strategy::Mesh& mesh : meshes)
     for (const auto schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kGPipe})
-      for (const auto recompute : {Recompute::kNone, Recompute::kFull})
+      for (const auto recompute : strategy::kRecomputes)
         for (const int64_t count : {1, 3, 8}) {
           Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
           s.schedule = schedule;
@@ -55,8 +55,11 @@ const std::vector<strategy::Mesh> kMeshes = {{1, 1, 1}, {1, 1, 2}, {1, 4, 4}, {2
 
 TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
   const cluster::Cluster cluster = example::nodes();
+  model::Model sharing = example::mixture(4);
+  for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
+  sharing.layers.front().feed_forward = {.ffn = 64};
   for (const model::Model& model :
-       {example::mixture(4), example::mixture(7, true), model::load_model("piper-10m")}) {
+       {example::mixture(4), example::mixture(7, true), sharing, model::load_model("piper-10m")}) {
     CAPTURE(model.name);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const double simulated = simulate(model, s, cluster).seconds();
@@ -67,7 +70,9 @@ TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
 
 TEST_CASE("memory: within three messages between stages of the simulation's peak") {
   const cluster::Cluster cluster = example::nodes();
-  for (const model::Model& model : {example::mixture(4), model::load_model("piper-10m")}) {
+  model::Model sharing = example::mixture(4);
+  for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
+  for (const model::Model& model : {example::mixture(4), sharing, model::load_model("piper-10m")}) {
     CAPTURE(model.name);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const graph::Timeline timeline = simulate(model, s, cluster);

@@ -21,7 +21,7 @@ std::string freed_axis(const Setting& s, const Strategy& smallest, cost::Estimat
   const auto fits = [&](const Strategy& other) {
     return estimator.estimate(other).peak_bytes <= s.memory_limit_bytes;
   };
-  if (s.fixed().recompute == Recompute::kNone) {
+  if (s.fixed().recompute && *s.fixed().recompute != Recompute::kFull) {
     Strategy other = smallest;
     other.recompute = Recompute::kFull;
     if (fits(other)) text += ", or --recompute full";

@@ -216,7 +216,7 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
     strategy.micro_batch_sequences = size;
     strategy.num_micro_batches = per_rank / size;
     for (const Recompute recompute :
-         choices(fixed.recompute, {Recompute::kNone, Recompute::kFull})) {
+         choices(fixed.recompute, {strategy::kRecomputes.begin(), strategy::kRecomputes.end()})) {
       strategy.recompute = recompute;
       for (const std::vector<int64_t>& split : splits(s, strategy, estimator)) {
         strategy.layers_per_stage = split;

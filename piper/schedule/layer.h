@@ -21,7 +21,7 @@ struct LayerSlots {
 };
 
 // Requires slots.x. Writes the rest of `slots`, returns the layer's output. With recompute kFull
-// only slots.x is alive afterwards.
+// only slots.x is alive afterwards; with a part of it, the tapes of that part are none().
 graph::SlotId write_layer_forward(RankWriter& writer, int32_t layer, LayerSlots& slots);
 
 // Requires slots.x and begin(kRecompute): writes what the backward reads. The counts are not
@@ -29,8 +29,9 @@ graph::SlotId write_layer_forward(RankWriter& writer, int32_t layer, LayerSlots&
 void write_layer_recompute(RankWriter& writer, int32_t layer, LayerSlots& slots);
 
 // From the gradient of the output to that of the input, which is returned; frees everything in
-// `slots`.
-graph::SlotId write_layer_backward(RankWriter& writer, int32_t layer, const LayerSlots& slots,
+// `slots`. Tapes that are none() are written again first, in phase kRecompute, where possible while rows travel: the
+// feed-forward nets before their own backward, attention before the gate's.
+graph::SlotId write_layer_backward(RankWriter& writer, int32_t layer, LayerSlots& slots,
                                    graph::SlotId output_gradient);
 
 // Whose forward writes a layer's output, and whose backward its input's gradient: for slots that

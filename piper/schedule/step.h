@@ -117,8 +117,10 @@ struct SlotMeaning {
 // With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
 // their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
 // counts are not exchanged again: the player keeps them from the forward, as host data) write fresh
-// slots right before the layer's backward; a dense_mlp then frees the x that it writes. The head is
-// no layer: it keeps its tape and is never recomputed.
+// slots right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
+// of it (kAttention, kExperts), the part's segments write no tape in the forward and once more, alone,
+// before their backward; they then free what else they write. The head is no layer: it keeps its tape and is never
+// recomputed.
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups

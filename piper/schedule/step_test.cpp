@@ -241,7 +241,7 @@ TEST_CASE("every mesh, schedule and recomputation gives a sound graph without de
         for (const int64_t m : {1, 3, 8})
           for (const PipelineSchedule schedule :
                {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
-            for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+            for (const Recompute recompute : strategy::kRecomputes) {
               CAPTURE(pp);
               CAPTURE(ep);
               CAPTURE(edp);

@@ -58,6 +58,7 @@ class RankWriter {
 
   // What the tasks and slots that follow belong to.
   void begin(graph::Phase phase, int32_t micro_batch);
+  int32_t micro_batch() const { return micro_batch_; }
 
   graph::SlotId slot(SlotKind kind, const Segment& segment);
   graph::TaskId compute(const Segment& segment, const Slots& slots,

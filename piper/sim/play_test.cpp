@@ -73,7 +73,7 @@ std::vector<graph::Interval> by_equations(const graph::Graph& graph,
 TEST_CASE("the simulation is the solution of its rules") {
   for (const uint32_t seed : {1u, 2u, 3u})
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
-      for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      for (const Recompute recompute : strategy::kRecomputes) {
         const StepGraph step = example_step({.pp = 4, .ep = 2, .dp = 4}, schedule, recompute);
         const cost::Prices prices = random_prices(step, seed);
         const graph::Timeline timeline = sim::play(step, prices);
@@ -125,7 +125,7 @@ TEST_CASE("tasks start in the order of their stream, and twice the same") {
 }
 
 TEST_CASE("every slot is given back: a step ends with the memory it began with") {
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+  for (const Recompute recompute : strategy::kRecomputes) {
     const StepGraph step =
         example_step({.pp = 2, .ep = 2, .dp = 4}, PipelineSchedule::k1F1B, recompute);
     cost::Prices prices = random_prices(step, 11);

@@ -71,6 +71,12 @@ const char* name(Recompute recompute) {
   switch (recompute) {
     case Recompute::kNone:
       return "none";
+    case Recompute::kAttention:
+      return "attention";
+    case Recompute::kExperts:
+      return "experts";
+    case Recompute::kAttentionAndExperts:
+      return "attention+experts";
     case Recompute::kFull:
       return "full";
   }
@@ -124,7 +130,7 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   read_numbers(reader, s);
   s.schedule =
       choose(reader, "schedule", std::vector{PipelineSchedule::kGPipe, PipelineSchedule::k1F1B});
-  s.recompute = choose(reader, "recompute", std::vector{Recompute::kNone, Recompute::kFull});
+  s.recompute = choose(reader, "recompute", std::vector(kRecomputes.begin(), kRecomputes.end()));
   s.precision = choose(reader, "precision",
                        std::vector{Precision::kFp32, Precision::kBf16, Precision::kFp64});
   if (const Json* predicted = reader.object("predicted")) s.predicted = *predicted;

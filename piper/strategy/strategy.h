@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/model/model.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,8 +13,22 @@
 namespace piper::strategy {
 
 enum class PipelineSchedule { kGPipe, k1F1B };
-// kFull: a layer keeps its input only and runs its forward again before its backward.
-enum class Recompute { kNone, kFull };
+// What a layer does not keep of its forward for its backward, and computes again (Korthikanti et al. 2022, selective and
+// full recomputation). Norms are always computed again: nothing normalised is ever kept.
+//   kAttention  what attention keeps besides x and x1: queries, keys, values, output, row sums
+//   kExperts    what the feed-forward nets (routed, shared, dense) keep: both projections before the activation. Rows that
+//               have travelled are kept: nothing is exchanged again
+//   kFull       everything but the layer's input; rows travel again
+enum class Recompute : uint8_t { kNone, kAttention, kExperts, kAttentionAndExperts, kFull };
+inline constexpr std::array kRecomputes{Recompute::kNone, Recompute::kAttention,
+                                        Recompute::kExperts, Recompute::kAttentionAndExperts,
+                                        Recompute::kFull};
+// kFull drops both.
+constexpr bool drops_attention(Recompute r) {
+  return r == Recompute::kAttention || r >= Recompute::kAttentionAndExperts;
+}
+constexpr bool drops_experts(Recompute r) { return r >= Recompute::kExperts; }
+
 enum class Precision { kFp32, kBf16, kFp64 };
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
@@ -64,7 +79,8 @@ std::vector<std::string> contradictions(const Strategy& strategy, const model::M
 std::vector<std::string> contradictions(const Strategy& strategy);
 
 const char* name(PipelineSchedule schedule);  // "gpipe", "1f1b"
-const char* name(Recompute recompute);        // "none", "full"
-const char* name(Precision precision);        // "fp32", "bf16", "fp64"
+// "none", "attention", "experts", "attention+experts", "full"
+const char* name(Recompute recompute);
+const char* name(Precision precision);  // "fp32", "bf16", "fp64"
 
 }  // namespace piper::strategy

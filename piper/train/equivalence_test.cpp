@@ -186,12 +186,11 @@ void check_meshes(std::span<const strategy::Mesh> meshes, const model::Model& mo
                                 strategy::Precision::kFp64);
   const Trained reference = run_training(model, one, kNumSteps, prepare);
   CHECK(reference.losses.back() < reference.losses.front() - 0.3);
+  size_t num_runs = 0;
   for (const strategy::Mesh& mesh : meshes)
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
-      // Recomputation on every other combination.
-      const auto recompute = (mesh.dp + (schedule == PipelineSchedule::kGPipe)) % 2
-                                 ? Recompute::kFull
-                                 : Recompute::kNone;
+      // Every form of recomputation in turn.
+      const Recompute recompute = strategy::kRecomputes[num_runs++ % strategy::kRecomputes.size()];
       const Trained sharded = run_training(
           model, strategy_for(model, mesh, schedule, recompute, strategy::Precision::kFp64),
           kNumSteps, prepare);
