@@ -35,11 +35,12 @@ struct Flags {
   std::vector<std::string> data;
   std::string run_folder = "runs/latest", weights;
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
-  int64_t validate_every = 0, validation_windows = 64;
+  int64_t check_replicas_every = 0, validate_every = 0, validation_windows = 64;
   double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
          bias_update = 1e-3, timeout_seconds = 120, heartbeat_seconds = 0;
+  double deviation_bound = 0.25, memory_limit_mib = 0;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
@@ -95,6 +96,23 @@ void print_comparison(const train::RunResult& result) {
         static_cast<double>(*rank.measured_peak_bytes), format_bytes);
   fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
   fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
+}
+
+// Where the run left what was assumed, component by component.
+void print_deviations(const report::Comparison& comparison, double bound) {
+  using report::Align;
+  const std::vector<report::Deviation> found = report::deviations(comparison, bound);
+  if (bound <= 0 || found.empty()) return;
+  report::Table table;
+  table.columns = {{"beyond the bound"},
+                   {"assumed", Align::kRight},
+                   {"measured", Align::kRight},
+                   {"deviation", Align::kRight}};
+  for (const report::Deviation& d : found)
+    table.rows.push_back(
+        {d.name, d.assumed, d.measured, fmt::format("{:+.0f} %", d.relative * 100)});
+  fmt::print("\nbeyond {:.0f} % of the step, or {:.0f} % of memory (--deviation-bound)\n{}",
+             bound * 100, report::kMemoryBound * 100, report::to_text(table));
 }
 
 Json result_json(const train::RunResult& result) {
@@ -181,10 +199,13 @@ void complete(const Flags& flags, train::RunRequest& request) {
     throw InvalidInput(problems);
   request.checkpoint_every = flags.checkpoint_every;
   request.keep_checkpoints = flags.keep;
+  request.check_replicas_every = flags.check_replicas_every;
   request.async_save = flags.async_save;
   request.resume = flags.resume;
   request.initial_weights = flags.weights;
   request.export_weights = flags.export_weights;
+  request.deviation_bound = flags.deviation_bound;
+  request.memory_limit_bytes = static_cast<int64_t>(flags.memory_limit_mib * (1 << 20));
   request.stop_requested = stop_requested;
 }
 
@@ -240,6 +261,7 @@ int run(const Flags& flags) {
     return result.stopped ? kExitStopped : 0;
   }
   print_comparison(result);
+  print_deviations(result.comparison, flags.deviation_bound);
   fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
              result.metrics.front().loss, result.metrics.back().loss, request.folder.string(),
              request.folder.string());
@@ -309,6 +331,18 @@ Run add_train(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--weights", flags->weights, "start from this Hugging Face folder")
       ->check(CLI::ExistingDirectory);
+  command
+      .add_option("--memory-limit-mib", flags->memory_limit_mib,
+                  "most that the tensors of one rank may take, as if its device had no more; "
+                  "0 = what the machine has")
+      ->check(number_in(0.0, 1e9))
+      ->capture_default_str();
+  command
+      .add_option("--deviation-bound", flags->deviation_bound,
+                  "say when a step's time or a component leaves the prediction by more than this "
+                  "share of the step; 0 = never")
+      ->check(number_in(0.0, 1000.0))
+      ->capture_default_str();
   command.add_flag("--export", flags->export_weights,
                    "write the final weights as a Hugging Face folder, RUN/weights");
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")
@@ -316,6 +350,12 @@ Run add_train(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--keep-checkpoints", flags->keep, "the newest so many stay")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      .add_option("--check-replicas-every", flags->check_replicas_every,
+                  "steps between two looks at whether all copies of the weights are still the same "
+                  "bits; 0 = before every save only")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   command.add_flag("--async-save,!--no-async-save", flags->async_save,
                    "train on while a checkpoint is written from a copy in memory (default: on)");

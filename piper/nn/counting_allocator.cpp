@@ -2,7 +2,10 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/units.h>
 #include <piper/nn/block_cache.h>
 #include <piper/nn/counting_allocator.h>
 
@@ -15,7 +18,7 @@ namespace piper::nn {
 namespace {
 
 struct alignas(64) Counter {
-  std::atomic<int64_t> live{0}, peak{0};
+  std::atomic<int64_t> live{0}, peak{0}, limit{0};
 };
 
 struct Header {
@@ -51,12 +54,32 @@ void give_back(void* storage) {
   blocks().give_back(block, static_cast<size_t>(header.bytes) + kHeaderBytes);
 }
 
+[[noreturn]] void refuse(const Counter& counter, size_t bytes, int64_t limit) {
+  const int64_t index = &counter - counters.data();
+  throw OutOfMemory(index == kMaxCountedRanks ? Rank::none() : Rank(index),
+                    static_cast<int64_t>(bytes), counter.live.load(std::memory_order_relaxed),
+                    limit);
+}
+
+char* take(size_t bytes, const Counter& counter) {
+  try {
+    return static_cast<char*>(blocks().take(bytes + kHeaderBytes));
+  } catch (const c10::Error&) {
+    refuse(counter, bytes, 0);
+  }
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::DeviceType::CPU};
-    auto* block = static_cast<char*>(blocks().take(bytes + kHeaderBytes));
-    const Header header{static_cast<int64_t>(bytes), &counters[static_cast<size_t>(current_rank)]};
+    Counter& counter = counters[static_cast<size_t>(current_rank)];
+    const int64_t limit = counter.limit.load(std::memory_order_relaxed);
+    if (limit > 0 &&
+        counter.live.load(std::memory_order_relaxed) + static_cast<int64_t>(bytes) > limit)
+      refuse(counter, bytes, limit);
+    const Header header{static_cast<int64_t>(bytes), &counter};
+    char* block = take(bytes, counter);
     std::memcpy(block, &header, sizeof header);
     add(*header.owner, header.bytes);
     char* storage = block + kHeaderBytes;
@@ -67,6 +90,14 @@ class CountingAllocator final : public c10::Allocator {
     default_copy_data(to, from, bytes);
   }
 };
+
+std::string refusal(Rank rank, int64_t wanted, int64_t live, int64_t limit) {
+  const auto amount = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  return fmt::format(
+      "out of memory{}: {} more asked for, {} held, {}",
+      rank.valid() ? fmt::format(" on rank {}", rank.value) : "", amount(wanted), amount(live),
+      limit > 0 ? fmt::format("{} allowed", amount(limit)) : "and the machine gives no more");
+}
 
 Counter& counter_of(Rank rank) {
   PIPER_CHECK(rank.valid() && rank.value < kMaxCountedRanks, "rank beyond the counting allocator");
@@ -79,6 +110,17 @@ void install_counting_allocator() {
   static CountingAllocator allocator;
   static std::once_flag once;
   std::call_once(once, [] { c10::SetCPUAllocator(&allocator, /*priority=*/100); });
+}
+
+OutOfMemory::OutOfMemory(Rank of_rank, int64_t wanted, int64_t live, int64_t limit)
+    : std::runtime_error(refusal(of_rank, wanted, live, limit)),
+      rank(of_rank),
+      wanted_bytes(wanted),
+      live_bytes(live),
+      limit_bytes(limit) {}
+
+void set_limit(Rank rank, int64_t bytes) {
+  counter_of(rank).limit.store(bytes, std::memory_order_relaxed);
 }
 
 AllocatingRank::AllocatingRank(Rank rank) : before_(current_rank) {

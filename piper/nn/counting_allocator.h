@@ -11,6 +11,8 @@
 #include <piper/base/strong_id.h>
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 namespace piper::nn {
 
@@ -18,6 +20,17 @@ inline constexpr int32_t kMaxCountedRanks = 1024;
 
 // Puts the wrapper in place for the rest of the process; again does nothing. Tensors that exist already stay uncounted.
 void install_counting_allocator();
+
+// Thrown out of an allocation: the machine has no more, or the rank would hold more than its limit.
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory(Rank of_rank, int64_t wanted, int64_t live, int64_t limit);
+  Rank rank;  // not valid: of a thread without one
+  int64_t wanted_bytes, live_bytes;
+  int64_t limit_bytes;  // 0: it was the machine's memory that ended
+};
+
+// The most that a rank may hold from now on; 0 = no limit.
+void set_limit(Rank rank, int64_t bytes);
 
 // While it lives, allocations of this thread belong to the rank.
 class AllocatingRank {

@@ -53,5 +53,39 @@ TEST_CASE("storage keeps libtorch's alignment, and an empty tensor takes nothing
   CHECK(live_bytes(rank) == 0);
 }
 
+TEST_CASE(
+    "a rank at its limit is refused with figures, others are not, and what it gives back is free "
+    "again") {
+  install_counting_allocator();
+  const Rank small(103), large(104);
+  set_limit(small, 1000);
+  const AllocatingRank as_small(small);
+  {
+    const at::Tensor most = at::empty({900}, at::kByte);
+    try {
+      at::empty({101}, at::kByte);
+      FAIL("101 more fit into 1000");
+    } catch (const OutOfMemory& error) {
+      CHECK(error.rank == small);
+      CHECK(error.wanted_bytes == 101);
+      CHECK(error.live_bytes == 900);
+      CHECK(error.limit_bytes == 1000);
+    }
+    const AllocatingRank as_large(large);
+    CHECK(at::empty({4096}, at::kByte).defined());
+  }
+  CHECK(at::empty({1000}, at::kByte).defined());
+  CHECK_THROWS_AS(at::empty({int64_t{1} << 60}, at::kByte), OutOfMemory);
+  set_limit(small, 0);
+  CHECK(at::empty({4096}, at::kByte).defined());
+  // More than any machine has: the refusal is the machine's.
+  try {
+    at::empty({int64_t{1} << 60}, at::kByte);
+    FAIL("2^60 bytes were given");
+  } catch (const OutOfMemory& error) {
+    CHECK(error.limit_bytes == 0);
+  }
+}
+
 }  // namespace
 }  // namespace piper::nn

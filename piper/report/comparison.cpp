@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <piper/base/units.h>
 #include <piper/report/comparison.h>
 
+#include <cmath>
 #include <limits>
 
 namespace piper::report {
@@ -85,6 +87,9 @@ Json to_json(const Comparison& comparison) {
   put(json, "measured_step_seconds", comparison.measured_step_seconds);
   put(json, "predicted_mfu", comparison.predicted_mfu);
   put(json, "measured_mfu", comparison.measured_mfu);
+  put(json, "planned_step_seconds", comparison.planned_step_seconds);
+  put(json, "balanced_step_seconds", comparison.balanced_step_seconds);
+  put(json, "measured_load_imbalance", comparison.measured_load_imbalance);
   json["time_components"] = Json::array();
   for (const TimeComponent& component : comparison.time_components) {
     Json entry;
@@ -106,6 +111,9 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   comparison.measured_step_seconds = number(reader, "measured_step_seconds");
   comparison.predicted_mfu = number(reader, "predicted_mfu");
   comparison.measured_mfu = number(reader, "measured_mfu");
+  comparison.planned_step_seconds = number(reader, "planned_step_seconds");
+  comparison.balanced_step_seconds = number(reader, "balanced_step_seconds");
+  comparison.measured_load_imbalance = number(reader, "measured_load_imbalance");
   if (const Json* times = reader.array("time_components")) {
     for (size_t i = 0; i < times->size(); ++i) {
       comparison.time_components.push_back(
@@ -120,6 +128,34 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   reader.refuse_unknown();
   problems.finish();
   return comparison;
+}
+
+std::vector<Deviation> deviations(const Comparison& c, double bound) {
+  std::vector<Deviation> found;
+  const auto look = [&](const std::string& name, std::optional<double> assumed,
+                        std::optional<double> measured, double limit, auto format) {
+    if (!assumed || !measured || *assumed <= 0) return;
+    const double relative = (*measured - *assumed) / *assumed;
+    if (std::abs(relative) > limit)
+      found.push_back({name, format(*assumed), format(*measured), relative});
+  };
+  look("step time", c.predicted_step_seconds, c.measured_step_seconds, bound, format_seconds);
+  look("step time, as planned", c.planned_step_seconds, c.measured_step_seconds, bound,
+       format_seconds);
+  // Of a component, what it does to the step counts: a short one may be far off.
+  const double step = c.predicted_step_seconds.value_or(0);
+  for (const TimeComponent& time : c.time_components)
+    if (time.predicted_seconds && time.measured_seconds &&
+        std::abs(*time.measured_seconds - *time.predicted_seconds) > bound * step)
+      look(time.name, time.predicted_seconds, time.measured_seconds, 0, format_seconds);
+  const auto ratio = [](double value) { return fmt::format("{:.2f}", value); };
+  look("load imbalance (busiest expert over mean)", 1.0, c.measured_load_imbalance, bound, ratio);
+  for (const RankComparison& rank : c.ranks)
+    if (rank.predicted_peak_bytes && rank.measured_peak_bytes)
+      look(fmt::format("peak memory, rank {}", rank.rank),
+           static_cast<double>(*rank.predicted_peak_bytes),
+           static_cast<double>(*rank.measured_peak_bytes), kMemoryBound, format_bytes);
+  return found;
 }
 
 std::optional<double> relative_error(std::optional<double> predicted,

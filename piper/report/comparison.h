@@ -12,6 +12,9 @@
 //                                        "activations": 10000000, "buffers": 1000000},
 //               "measured_component_bytes": {}}]}
 //
+// "planned_step_seconds" is what the strategy file carries from its planner, whose cluster may have been another one;
+// "balanced_step_seconds" the prediction that assumes an even load, and "measured_load_imbalance" what was found instead.
+//
 // Every figure may be absent (not known). `components` are the parts that are live at the peak and
 // sum to it.
 #pragma once
@@ -43,6 +46,7 @@ struct RankComparison {
 struct Comparison {
   std::optional<double> predicted_step_seconds, measured_step_seconds;
   std::optional<double> predicted_mfu, measured_mfu;
+  std::optional<double> planned_step_seconds, balanced_step_seconds, measured_load_imbalance;
   std::vector<TimeComponent> time_components;
   std::vector<RankComparison> ranks;
 };
@@ -50,6 +54,15 @@ struct Comparison {
 Json to_json(const Comparison& comparison);
 // Throws InvalidInput with all problems; unknown keys are refused.
 Comparison parse_comparison(const Json& json, const std::string& source);
+
+// What was measured and lies beyond a bound from what was assumed, with the figures: a line each, the step first, then its
+// components that moved the step by more than `bound` of it, then memory (beyond kMemoryBound) by rank. Empty = nothing.
+inline constexpr double kMemoryBound = 0.05;
+struct Deviation {
+  std::string name, assumed, measured;
+  double relative = 0;  // (measured - assumed) / assumed
+};
+std::vector<Deviation> deviations(const Comparison& comparison, double bound);
 
 // (predicted - measured) / measured; none when either is unknown or nothing was measured.
 std::optional<double> relative_error(std::optional<double> predicted,

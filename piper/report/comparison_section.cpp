@@ -74,6 +74,23 @@ void add_memory(Rows& rows, const RankComparison& rank) {
   }
 }
 
+// What the run did otherwise than assumed, if anything.
+std::string deviations_table(const Comparison& comparison) {
+  const std::vector<Deviation> found = deviations(comparison, kLargeError);
+  if (found.empty()) return "";
+  HtmlTable table{.columns = {{"what left the prediction"},
+                              {"assumed", Align::kRight},
+                              {"measured", Align::kRight},
+                              {"deviation", Align::kRight}}};
+  for (const Deviation& d : found)
+    table.rows.push_back(
+        {.cells = {
+             {d.name}, {d.assumed}, {d.measured}, {fmt::format("{:+.0f} %", d.relative * 100)}}});
+  return to_html(table) +
+         paragraph(
+             "Listed: figures that moved the step by more than 20 % of it, and memory beyond 5 %.");
+}
+
 }  // namespace
 
 std::string comparison_section(const Comparison* comparison) {
@@ -90,7 +107,8 @@ std::string comparison_section(const Comparison* comparison) {
   if (rows.table().rows.empty()) return absent("Neither side of the comparison has a figure.");
   return to_html(rows.table()) +
          paragraph(
-             "Relative error: (predicted − measured) / measured. Errors above 20 % are marked.");
+             "Relative error: (predicted − measured) / measured. Errors above 20 % are marked.") +
+         deviations_table(*comparison);
 }
 
 }  // namespace piper::report

@@ -25,6 +25,7 @@ MetricsRow parse_row(ObjectReader& reader) {
   MetricsRow row;
   row.step = reader.integer("step", 0, kMaxInteger);
   row.loss = number(reader, "loss", -kMaxNumber);
+  row.validation_loss = number(reader, "validation_loss", -kMaxNumber);
   row.grad_norm = number(reader, "grad_norm");
   row.learning_rate = number(reader, "learning_rate");
   row.step_seconds = number(reader, "step_seconds");
@@ -41,6 +42,7 @@ Json to_json(const MetricsRow& row) {
   Json json;
   json["step"] = row.step;
   put(json, "loss", row.loss);
+  put(json, "validation_loss", row.validation_loss);
   put(json, "grad_norm", row.grad_norm);
   put(json, "learning_rate", row.learning_rate);
   put(json, "step_seconds", row.step_seconds);

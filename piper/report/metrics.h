@@ -15,7 +15,8 @@ namespace piper::report {
 // Keys are the members' names. Only the step is required; keys that are not known here are ignored.
 struct MetricsRow {
   int64_t step = 0;
-  std::optional<double> loss;  // mean over the global batch's target tokens, in nats
+  std::optional<double> loss;             // mean over the global batch's target tokens, in nats
+  std::optional<double> validation_loss;  // of steps after which it was looked at
   std::optional<double> grad_norm;
   std::optional<double> learning_rate;
   std::optional<double> step_seconds;

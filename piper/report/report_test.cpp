@@ -80,7 +80,7 @@ Report full(const std::string& text) {
                             .predicted_components = {{text, 1 << 20}, {"weights", 2 << 20}},
                             .measured_components = {{text, 1 << 20}}}}};
   report.metrics = {{.step = 1, .loss = 5.545, .load_imbalance = 1.5},
-                    {.step = 2, .loss = 3.25, .load_imbalance = 1.25}};
+                    {.step = 2, .loss = 3.25, .validation_loss = 3.5, .load_imbalance = 1.25}};
   report.expert_rows = ExpertRows{
       .num_steps = 2,
       .layers = {{.layer = 0, .rows = {0, 10, 30}, .over_time = {{0, 5, 15}, {0, 5, 15}}}},
@@ -132,6 +132,10 @@ TEST_CASE("the same report gives the same bytes") { CHECK(render(full("x")) == r
 
 TEST_CASE("figures appear with their units, predicted beside measured") {
   const std::string html = render(full("plain"));
+  CHECK(html.find("validation loss") != std::string::npos);
+  CHECK(html.find("<td>peak memory, rank 0</td><td class=\"number\">3.00 MiB</td><td "
+                  "class=\"number\">2.00 MiB</td><td class=\"number\">-33 %</td>") !=
+        std::string::npos);  // among what left the prediction
   CHECK(html.find("<td class=\"number\">39.4 %</td>") != std::string::npos);
   CHECK(html.find("<span>step time</span><b>1.25 s</b><small>predicted 1.50 s</small>") !=
         std::string::npos);

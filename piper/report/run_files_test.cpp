@@ -87,6 +87,27 @@ TEST_CASE("a comparison reads back as written, its errors relative to the measur
   CHECK_FALSE(relative_error(0.3, 0.0));
 }
 
+TEST_CASE(
+    "what lies beyond a bound is listed with what was assumed; a short component only when it "
+    "moves the step") {
+  Comparison c{.predicted_step_seconds = 1.0,
+               .measured_step_seconds = 1.5,
+               .planned_step_seconds = 1.4,
+               .measured_load_imbalance = 1.1,
+               .time_components = {{"experts", 0.2, 0.6}, {"gate", 0.01, 0.05}, {"head", 0.3, 0.3}},
+               .ranks = {{.rank = 0, .predicted_peak_bytes = 100, .measured_peak_bytes = 104},
+                         {.rank = 1, .predicted_peak_bytes = 100, .measured_peak_bytes = 110}}};
+  const std::vector<Deviation> found = deviations(c, 0.25);
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].name == "step time");
+  CHECK(found[0].relative == doctest::Approx(0.5));
+  CHECK(found[1].name == "experts");
+  CHECK(found[1].measured == "600.0 ms");
+  CHECK(found[2].name == "peak memory, rank 1");
+  c.measured_load_imbalance = 1.6;
+  CHECK(deviations(c, 0.25)[2].name.find("load imbalance") == 0);
+}
+
 TEST_CASE("the expert load reads back as written") {
   const ExpertRows rows{.num_steps = 2,
                         .layers = {{.layer = 1, .rows = {10, 30}, .over_time = {{4, 6}, {6, 24}}},

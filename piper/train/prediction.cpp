@@ -32,18 +32,19 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
   return "";
 }
 
+}  // namespace
+
 std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
-                                                   const graph::Timeline& timeline) {
+                                                   const graph::Timeline& timeline, Rank rank) {
   std::map<std::string, double> seconds;
   for (const graph::Task& task : step.graph.tasks()) {
+    if (rank != Rank::none() && task.rank != rank) continue;
     const graph::Interval& interval = timeline.tasks[task.id.index()];
     if (interval.played())
       seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
   }
   return seconds;
 }
-
-}  // namespace
 
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
   if (const auto problems = strategy::contradictions(strategy, model); !problems.empty())

@@ -11,6 +11,7 @@
 #include <piper/strategy/strategy.h>
 
 #include <map>
+#include <string>
 #include <vector>
 
 namespace piper::train {
@@ -41,6 +42,12 @@ struct Measurement {
   std::vector<int64_t> peak_bytes;   // by rank
   std::vector<int64_t> state_bytes;  // by rank: weights, gradients, optimizer as allocated
 };
+
+// Seconds of a rank's tasks by what is compared (segments' names; communication with its waiting), or of all ranks
+// together when `rank` is not valid.
+std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
+                                                   const graph::Timeline& timeline,
+                                                   Rank rank = Rank::none());
 
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,

@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/comm/local.h>
@@ -13,7 +14,10 @@
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/checkpoint_writer.h>
 #include <piper/train/data.h>
+#include <piper/train/deviation.h>
 #include <piper/train/hf_weights.h>
+#include <piper/train/out_of_memory.h>
+#include <piper/train/replicas.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
 #include <piper/train/safetensors.h>
@@ -37,12 +41,24 @@ namespace fs = std::filesystem;
 // Operations beside the steps' own: a barrier before each save and, after the last step, what process 0 gathers.
 constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
+constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 constexpr double kPartingSeconds = 1;
 
 // Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
 constexpr int64_t kValidationNumbers = int64_t{1} << 31;
+
+// `live`: all that the rank holds before its first step.
+HeldState held_state(RankTrainer& trainer, int64_t live) {
+  HeldState held{0, 0, 0};
+  for (const nn::Parameter& parameter : trainer.stage().parameters()) {
+    held.weights += static_cast<int64_t>(parameter.value.nbytes());
+    held.gradients += static_cast<int64_t>(parameter.gradient.nbytes());
+  }
+  held.optimizer = std::max<int64_t>(0, live - held.weights - held.gradients);
+  return held;
+}
 
 // Everything that the ranks' threads share.
 class Run {
@@ -82,14 +98,22 @@ class Run {
   std::string prepare_folder();
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
   void resume_from(FoundCheckpoint found);
+  // Of one rank, for the message when memory ends.
+  struct Whereabouts {
+    HeldState held;
+    int64_t step = 0;
+    std::string task;
+  };
   void rank_main(comm::Transport& transport);
-  RankHooks rank_hooks(Rank rank);
+  void train_rank(comm::Transport& transport, Whereabouts& here);
+  RankHooks rank_hooks(Rank rank, Whereabouts& here);
   void load(RankTrainer& trainer);
   void train_all_ranks();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                    double seconds, std::optional<double> validation_loss);
   void write_events(const StepMetrics& metrics);
+  void check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number);
   void save(RankTrainer& trainer, comm::Transport& transport, int64_t number);
   int64_t bytes_saved_here() const;
   void open_writer();
@@ -98,6 +122,7 @@ class Run {
   void gather_parts(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
   CheckpointIdentity identity() const;
+  void carry_over(RunResult& result) const;
   RunResult finish();
 
   const RunRequest& request_;
@@ -113,6 +138,7 @@ class Run {
   std::atomic<bool> stopped_{false};
   RunRecorder recorder_;
   Prediction prediction_;
+  std::optional<DeviationWatch> deviation_;  // process 0's
   std::optional<WeightFolder> weights_;
   std::optional<CheckpointReader> resumed_;
   int64_t first_step_ = 1;
@@ -177,13 +203,14 @@ void Run::agree() const {
       world_, "set of flags",
       fmt::format(
           "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
-          "--clip-norm {} --bias-update {} --checkpoint-every {} --validate-every {} "
+          "--clip-norm {} --bias-update {} --checkpoint-every {} --check-replicas-every {} "
+          "--validate-every {} "
           "--validation-windows {} resume {} weights {} export {}",
           request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
           o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.checkpoint_every,
-          request_.validate_every, request_.validation_windows, request_.resume,
-          request_.initial_weights.string(), request_.export_weights));
+          request_.check_replicas_every, request_.validate_every, request_.validation_windows,
+          request_.resume, request_.initial_weights.string(), request_.export_weights));
 }
 
 // Process 0's part. Returns the checkpoint to resume from, "" = none.
@@ -283,10 +310,28 @@ void Run::load(RankTrainer& trainer) {
 }
 
 void Run::rank_main(comm::Transport& transport) {
+  const Rank rank = transport.rank();
+  Whereabouts here;
+  nn::set_limit(rank, request_.memory_limit_bytes);
+  try {
+    train_rank(transport, here);
+    nn::set_limit(rank, 0);
+  } catch (nn::OutOfMemory& error) {
+    nn::set_limit(rank, 0);
+    error.rank = rank;
+    const std::string where =
+        here.step == 0 ? "before the first step" : fmt::format("step {}, {}", here.step, here.task);
+    throw std::runtime_error(explain_out_of_memory(error, request_.model, request_.strategy,
+                                                   request_.cluster, here.held, where));
+  }
+}
+
+void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   at::set_num_threads(1);
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
-  RankTrainer trainer(shared_, transport, cores_, rank_hooks(rank));
+  RankTrainer trainer(shared_, transport, cores_, rank_hooks(rank, here));
+  here.held = held_state(trainer, nn::live_bytes(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
@@ -309,7 +354,11 @@ void Run::rank_main(comm::Transport& transport) {
     }
     before = validation_loss ? runtime::now_seconds() : after;
     const int64_t every = request_.checkpoint_every;
-    if ((every > 0 && (number % every == 0 || last)) || outcome.stop) {
+    const bool saves = (every > 0 && (number % every == 0 || last)) || outcome.stop;
+    if (request_.after_step) request_.after_step(number, trainer);
+    if (saves || (request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0))
+      check_replicas(trainer, transport, number);
+    if (saves) {
       save(trainer, transport, number);
       before = runtime::now_seconds();
     }
@@ -319,13 +368,14 @@ void Run::rank_main(comm::Transport& transport) {
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }
 
-RankHooks Run::rank_hooks(Rank rank) {
-  RankHooks hooks{.live_bytes = [rank] { return nn::live_bytes(rank); }};
-  if (!is_alone())
-    hooks.note = [this, rank](int64_t step, const std::string& operation) {
-      world_.note(rank, step, operation);
-    };
-  return hooks;
+RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
+  return {.live_bytes = [rank] { return nn::live_bytes(rank); },
+          .note =
+              [this, rank, &here](int64_t step, const std::string& operation) {
+                here.step = step;
+                here.task = operation;
+                if (!is_alone()) world_.note(rank, step, operation);
+              }};
 }
 
 // Process 0 writes the report of all ranks: the median step of each.
@@ -397,6 +447,8 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics_.push_back(metrics);
   recorder_.record(number, seconds, outcome.expert_counts);
   if (request_.on_step) request_.on_step(metrics);
+  if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
+    say(*line);
   if (skipped_in_a_row_ >= 3) {
     const std::string what =
         fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
@@ -474,6 +526,23 @@ void Run::open_writer() {
   writer_.emplace(std::move(options), identity());
 }
 
+// Before a save, so that what drifted apart is never saved.
+void Run::check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
+  if (request_.strategy.mesh.dp == 1) return;
+  const std::vector<std::string> all =
+      gather(transport, kReplicaKeys + 2 * static_cast<uint64_t>(number),
+             replica_hashes(trainer.stage().parameters()), request_.options.timeout_seconds);
+  if (trainer.rank() != Rank(0)) return;
+  const std::vector<std::string> drifted = drifted_replicas(request_.strategy.mesh, all);
+  if (drifted.empty()) return;
+  const std::string what = fmt::format(
+      "replicas drifted apart by step {}: {}; nothing of it was saved, go on from an "
+      "earlier checkpoint with --resume, on other hardware if it happens again",
+      number, fmt::join(drifted, "; "));
+  transport.fail(what);
+  throw CommError(what);
+}
+
 // Behind the barrier every rank hands in, or none does.
 void Run::save(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
   const Rank rank = trainer.rank();
@@ -528,11 +597,26 @@ RunResult Run::finish() {
                                         load_of(request_.model, recorder_.measured_counts()));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
+  carry_over(result);
   result.same_order = recorder_.same_order(result.prediction.timeline);
   recorder_.write_files(request_.folder, result);
   if (!exported_.empty())
     train::export_weights(request_.folder / "weights", request_.config, std::move(exported_));
   return result;
+}
+
+// Beside what compare() knows: what the plan said, what an even load would give, and the load there was.
+void Run::carry_over(RunResult& result) const {
+  report::Comparison& comparison = result.comparison;
+  comparison.balanced_step_seconds = result.prediction.step_seconds;
+  if (const auto found = request_.strategy.predicted.find("step_seconds");
+      found != request_.strategy.predicted.end() && found->is_number())
+    comparison.planned_step_seconds = found->get<double>();
+  std::vector<double> imbalance;
+  for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
+  std::ranges::sort(imbalance);
+  if (!imbalance.empty() && imbalance.back() > 0)
+    comparison.measured_load_imbalance = imbalance[imbalance.size() / 2];
 }
 
 void Run::train_all_ranks() {
@@ -559,6 +643,8 @@ RunResult Run::run() {
   open_folder();
   if (is_first()) {
     prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+    deviation_.emplace(step_, prediction_.timeline, prediction_.step_seconds,
+                       request_.deviation_bound);
     if (request_.on_start) request_.on_start();
   }
   start_seconds_.resize(static_cast<size_t>(world_.size()));

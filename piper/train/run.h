@@ -41,6 +41,8 @@ struct RunRequest {
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;
+  // Steps between two looks at whether replicas still hold the same bits (replicas.h); before every save besides.
+  int64_t check_replicas_every = 0;
   int64_t validate_every = 0;      // steps, and after the last one; 0 = never
   int64_t validation_windows = 0;  // the first ones of `validation`; 0 = all
   // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy a save is waited for.
@@ -48,6 +50,9 @@ struct RunRequest {
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
+  int64_t memory_limit_bytes = 0;  // of the tensors of one rank, as if its device had no more; 0 = none
+  // Relative; steps whose time leaves the prediction by more are said, with the component (deviation.h). 0 = never.
+  double deviation_bound = 0.25;
   comm::World* world =
       nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end. Thread-safe; may be empty.
@@ -55,7 +60,9 @@ struct RunRequest {
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
   std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
-  Disk disk = real_disk();                          // of checkpoints
+  // After every step, from every rank's thread: where tests hurt a rank. May be empty.
+  std::function<void(int64_t step, RankTrainer&)> after_step;
+  Disk disk = real_disk();  // of checkpoints
 };
 
 // Whole in process 0; elsewhere only `stopped` is set.
@@ -69,7 +76,8 @@ struct RunResult {
   bool same_order = false;  // every stream of every rank started its tasks in the simulated order
 };
 
-// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError. A save that fails ends the run at the next
+// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError; std::runtime_error when a rank runs out of
+// memory (out_of_memory.h). A save that fails ends the run at the next
 // step, or at the end; a save under way when something else fails is still completed.
 RunResult run_training(const RunRequest& request);
 

@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/train/replicas.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+
+namespace piper::train {
+namespace {
+
+// Multiplying by an odd number and xor-ing a word are both one-to-one, so two contents that differ in one word of a lane
+// never meet again.
+uint64_t mixed(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 32);
+}
+
+uint64_t hash_of(const at::Tensor& value) {
+  const at::Tensor here = value.cpu().contiguous();
+  const auto* bytes = static_cast<const char*>(here.const_data_ptr());
+  const auto size = static_cast<size_t>(here.nbytes());
+  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
+  uint64_t words[4];
+  size_t at = 0;
+  for (; at + sizeof words <= size; at += sizeof words) {
+    std::memcpy(words, bytes + at, sizeof words);
+    for (size_t lane = 0; lane < 4; ++lane) lanes[lane] = mixed(lanes[lane], words[lane]);
+  }
+  std::memset(words, 0, sizeof words);
+  std::memcpy(words, bytes + at, size - at);
+  for (size_t lane = 0; lane < 4; ++lane) lanes[lane] = mixed(lanes[lane], words[lane]);
+  uint64_t hash = size;
+  for (const uint64_t lane : lanes) hash = mixed(hash, lane);
+  return hash;
+}
+
+struct Copy {
+  Rank rank;
+  std::string hash;
+};
+
+struct Held {
+  std::string name, hash;
+  bool expert = false;
+};
+
+std::vector<Held> parse(Rank rank, const std::string& lines) {
+  std::vector<Held> held;
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    const std::string line = lines.substr(at, end - at);
+    const size_t first = line.find(' '), second = line.find(' ', first + 1);
+    if (end == std::string::npos || second == std::string::npos || first != 1)
+      throw CommError(fmt::format("what rank {} says of its parameters is garbled", rank.value));
+    held.push_back(
+        {line.substr(second + 1), line.substr(first + 1, second - first - 1), line[0] == 'e'});
+    at = end + 1;
+  }
+  return held;
+}
+
+// The hash that more than half of the copies have; empty = none.
+std::string majority(const std::vector<Copy>& copies) {
+  std::map<std::string, size_t> votes;
+  for (const Copy& copy : copies)
+    if (2 * ++votes[copy.hash] > copies.size()) return copy.hash;
+  return "";
+}
+
+// Parameters of which a rank, or a group, is said to differ.
+struct Drift {
+  std::string first;
+  size_t num = 0, num_replicas = 0;
+  void add(const std::string& name, size_t replicas) {
+    if (num++ == 0) first = name, num_replicas = replicas;
+  }
+  std::string names() const {
+    return num == 1 ? first : fmt::format("{} (and of {} more)", first, num - 1);
+  }
+};
+
+}  // namespace
+
+std::string replica_hashes(const std::vector<nn::Parameter>& parameters) {
+  std::string lines;
+  for (const nn::Parameter& p : parameters)
+    lines += fmt::format("{} {:016x} {}\n", p.sharding == nn::Sharding::kExpert ? 'e' : 'd',
+                         hash_of(p.value), p.name);
+  return lines;
+}
+
+std::vector<std::string> drifted_replicas(const strategy::Mesh& mesh,
+                                          const std::vector<std::string>& handed_in) {
+  // By what has to be equal: stage, share of the experts (0 for what every rank of the stage holds), name.
+  std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<Copy>> groups;
+  for (size_t r = 0; r < handed_in.size(); ++r) {
+    const Rank rank(static_cast<int64_t>(r));
+    const strategy::Coordinates at = strategy::coordinates(mesh, rank);
+    for (const Held& held : parse(rank, handed_in[r]))
+      groups[{at.pp, held.expert ? at.ep : 0, held.name}].push_back({rank, held.hash});
+  }
+  std::map<Rank, Drift> by_rank;
+  std::map<std::vector<int32_t>, Drift> undecided;
+  for (const auto& [key, copies] : groups) {
+    const auto same = [&](const Copy& copy) { return copy.hash == copies.front().hash; };
+    if (std::ranges::all_of(copies, same)) continue;
+    const std::string most = majority(copies);
+    std::vector<int32_t> ranks;
+    for (const Copy& copy : copies) {
+      ranks.push_back(copy.rank.value);
+      if (!most.empty() && copy.hash != most)
+        by_rank[copy.rank].add(std::get<2>(key), copies.size() - 1);
+    }
+    if (most.empty()) undecided[ranks].add(std::get<2>(key), copies.size() - 1);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [rank, drift] : by_rank)
+    lines.push_back(fmt::format("rank {}'s copy of {} differs from that of its {} replicas",
+                                rank.value, drift.names(), drift.num_replicas));
+  for (const auto& [ranks, drift] : undecided)
+    lines.push_back(fmt::format("the copies of {} on ranks {} differ, none has a majority",
+                                drift.names(), fmt::join(ranks, ", ")));
+  return lines;
+}
+
+}  // namespace piper::train
