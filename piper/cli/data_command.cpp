@@ -38,8 +38,8 @@ struct BuildFlags {
 void check_tokenizer(const std::string& tokenizer) {
   if (tokenizer != "bytes")
     throw InvalidInput(fmt::format(
-        "--tokenizer is {}; allowed: bytes (with a tokenizer.json, tokenise elsewhere and give a "
-        ".bin/.idx to `train --data`, or JSONL of integer arrays with --jsonl-key tokens)",
+        "--tokenizer is {}; allowed: bytes (with a tokenizer.json use scripts/tokenize, or give "
+        "JSONL of integer arrays with --jsonl-key tokens)",
         tokenizer));
 }
 
