@@ -201,6 +201,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.keep_checkpoints = flags.keep;
   request.check_replicas_every = flags.check_replicas_every;
   request.async_save = flags.async_save;
+  request.fresh = flags.fresh;
   request.resume = flags.resume;
   request.initial_weights = flags.weights;
   request.export_weights = flags.export_weights;
@@ -235,7 +236,6 @@ int run(const Flags& flags) {
   const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
   request.world = world.get();
   complete(flags, request);
-  if (flags.fresh && world->process() == 0) fs::remove_all(request.folder / "checkpoints");
   std::optional<report::Progress> bar;
   std::vector<std::string> said;  // before the start
   if (!flags.json)

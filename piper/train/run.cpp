@@ -19,6 +19,7 @@
 #include <piper/train/out_of_memory.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run.h>
+#include <piper/train/run_lock.h>
 #include <piper/train/run_recorder.h>
 #include <piper/train/safetensors.h>
 #include <piper/train/tensorboard.h>
@@ -146,6 +147,7 @@ class Run {
   std::optional<EventWriter> events_;
   std::vector<StepMetrics> metrics_;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;
+  std::optional<RunLock> lock_;             // process 0's
   std::optional<CheckpointWriter> writer_;  // from the first save on
 
   std::mutex mutex_;
@@ -219,6 +221,8 @@ std::string Run::prepare_folder() {
   std::error_code error;
   fs::create_directories(request_.folder, error);
   if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
+  lock_.emplace(request_.folder);
+  if (request_.fresh) fs::remove_all(checkpoints);
   for (const std::string& leftover : sweep_leftovers(checkpoints))
     say("removed unfinished save " + leftover);
   std::string resumed;

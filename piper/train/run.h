@@ -47,6 +47,7 @@ struct RunRequest {
   int64_t validation_windows = 0;  // the first ones of `validation`; 0 = all
   // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy a save is waited for.
   bool async_save = true;
+  bool fresh = false;   // delete the folder's checkpoints first
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;

@@ -5,6 +5,7 @@
 #include <piper/model/import.h>
 #include <piper/train/run.h>
 #include <piper/train/test_folder.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -99,6 +100,26 @@ TEST_CASE(
   CHECK(failure(r) == "");
   r.memory_limit_bytes = peak / 100;
   CHECK(failure(r).find("before the first step") != std::string::npos);
+}
+
+TEST_CASE(
+    "two runs in one folder: the second is refused with the name of the first, and may come after "
+    "it") {
+  const TestFolder folder;
+  RunRequest first = request(folder, {.pp = 1, .ep = 1, .dp = 1});
+  first.checkpoint_every = 2;
+  RunRequest second = request(folder, {.pp = 1, .ep = 1, .dp = 1});
+  second.fresh = true;  // must not delete what the first one needs
+  std::string said;
+  first.after_step = [&](int64_t step, RankTrainer&) {
+    if (step == 3) said = failure(second);
+  };
+  CHECK(failure(first) == "");
+  CHECK(said.find("run is in use: process " + std::to_string(::getpid()) + " on ") !=
+        std::string::npos);
+  CHECK(std::filesystem::exists(first.folder / "checkpoints" / "step-00000004"));
+  CHECK(failure(second) == "");
+  CHECK_FALSE(std::filesystem::exists(first.folder / "checkpoints" / "step-00000004"));
 }
 
 TEST_CASE("a machine slower than its description is said while the run goes on") {
