@@ -11,6 +11,7 @@ Run add_model(CLI::App& command);
 Run add_cluster(CLI::App& command);
 Run add_plan(CLI::App& command);
 Run add_estimate(CLI::App& command);
+Run add_compare(CLI::App& command);
 Run add_sim(CLI::App& command);
 Run add_report(CLI::App& command);
 Run add_bench(CLI::App& command);
@@ -22,6 +23,7 @@ inline std::vector<Command> planner_commands() {
       {"cluster", "what a machine is: devices, levels of network, measured curves", add_cluster},
       {"plan", "find the strategy with the highest predicted MFU that fits, and say why", add_plan},
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
+      {"compare", "two strategies on one machine, axis by axis", add_compare},
       {"sim", "play one step in virtual time and write its trace", add_sim},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},

@@ -17,14 +17,14 @@ const std::vector<Command>& commands() {
     all.insert(all.begin() + 2,
                {"profile", "measure this machine with all its ranks busy; writes a cluster file",
                 add_profile});
-    all.insert(all.begin() + 6,
-               {"train", "train a model by a strategy, predicted beside measured", add_train});
     all.insert(all.begin() + 7,
+               {"train", "train a model by a strategy, predicted beside measured", add_train});
+    all.insert(all.begin() + 8,
                {"launch", "start `train` as several processes on this machine", add_launch});
-    all.insert(all.begin() + 8, {"eval", "loss of a model folder on a text", add_eval});
-    all.insert(all.begin() + 9,
-               {"checkpoint", "list and verify what a run has saved", add_checkpoint});
+    all.insert(all.begin() + 9, {"eval", "loss of a model folder on a text", add_eval});
     all.insert(all.begin() + 10,
+               {"checkpoint", "list and verify what a run has saved", add_checkpoint});
+    all.insert(all.begin() + 11,
                {"data", "build and look at indexed datasets of tokens (.bin, .idx)", add_data});
     return all;
   }();

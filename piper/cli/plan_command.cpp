@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/plan_questions.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
 #include <piper/model/count.h>
@@ -25,7 +26,8 @@ struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;
   int64_t devices = 0, sequence = 0, global_batch = 0, top = 10;
   plan::FixedAxes fixed;
-  bool paper = false, json = false;
+  std::vector<std::string> what_if;
+  bool paper = false, min_devices = false, json = false;
 };
 
 std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
@@ -198,6 +200,15 @@ void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t to
 
 int run(const Flags& flags) {
   const plan::Request request = request_of(flags);
+  if (flags.min_devices && !flags.what_if.empty())
+    throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
+  if (flags.min_devices && flags.devices > 0)
+    throw InvalidInput("--min-devices looks for the number itself; leave out --devices");
+  if ((flags.min_devices || !flags.what_if.empty()) && !flags.out.empty())
+    throw InvalidInput(
+        "--out writes the plan for one machine; leave out --min-devices and --what-if");
+  if (flags.min_devices) return answer_min_devices(request, flags.json);
+  if (!flags.what_if.empty()) return answer_what_if(request, flags.what_if, flags.json);
   const auto start = std::chrono::steady_clock::now();
   const plan::Plan plan = plan::make_plan(request);
   const double seconds =
@@ -238,11 +249,21 @@ Run add_plan(CLI::App& command) {
                      "fix the sequences of a rank at a time");
   command.add_option("--num-micro-batches", flags->fixed.num_micro_batches, "fix their number");
   command.add_option("--schedule", flags->schedule, "fix: 1f1b or gpipe");
-  command.add_option("--recompute", flags->recompute, "fix: none or full");
+  command.add_option("--recompute", flags->recompute,
+                     "fix: none, attention, experts, attention+experts or full");
   command.add_option("--precision", flags->precision, "fp32, bf16 or fp64");
   command.add_flag(
       "--paper", flags->paper,
       "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");
+  command
+      .add_option("--what-if", flags->what_if,
+                  "the plan on a changed machine beside the plan on this one: memory=x2 or =96GB, "
+                  "memory_bandwidth=x2, compute=x2, nics=x2, bandwidth=x2 (bandwidth.LEVEL), "
+                  "latency=x0.5 (latency.LEVEL), device=CLUSTER; may be repeated")
+      ->type_name("CHANGE");
+  command.add_flag("--min-devices", flags->min_devices,
+                   "the fewest devices that train this model, and memory and MFU against their "
+                   "number");
   command.add_option("--top", flags->top, "strategies shown")
       ->check(CLI::Range(int64_t{1}, int64_t{64}))
       ->capture_default_str();

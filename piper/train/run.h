@@ -51,7 +51,8 @@ struct RunRequest {
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
-  int64_t memory_limit_bytes = 0;  // of the tensors of one rank, as if its device had no more; 0 = none
+  int64_t memory_limit_bytes =
+      0;  // of the tensors of one rank, as if its device had no more; 0 = none
   // Relative; steps whose time leaves the prediction by more are said, with the component (deviation.h). 0 = never.
   double deviation_bound = 0.25;
   comm::World* world =

@@ -1,0 +1,216 @@
+// piper compare: two strategies on one machine, axis by axis and second by second.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cli/command.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/plan/prediction.h>
+#include <piper/report/table.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+using report::Align;
+
+struct Flags {
+  std::string a, b, model, cluster;
+  bool json = false;
+};
+
+struct Side {
+  Priced priced;
+  plan::Prediction prediction;
+};
+
+// The model that the file names, when the user names none.
+std::string model_of(const Flags& flags, const std::string& file) {
+  if (!flags.model.empty()) return flags.model;
+  if (!std::filesystem::exists(file)) throw InvalidInput(file + ": no such file");
+  const Json json = read_json_file(file);
+  if (!json.is_object() || !json.contains("model") || !json["model"].is_string() ||
+      json["model"].get<std::string>().empty())
+    throw InvalidInput(file + ": names no model; give --model");
+  return json["model"].get<std::string>();
+}
+
+Side side_of(const Flags& flags, const std::string& file) {
+  StrategyFlags strategy;
+  strategy.model = model_of(flags, file);
+  strategy.strategy = file;
+  strategy.cluster = flags.cluster;
+  Side side{priced_from_flags(strategy), {}};
+  const Priced& p = side.priced;
+  cost::Estimator estimator(p.model, p.cluster, p.strategy.precision, p.strategy.sequence);
+  side.prediction =
+      plan::make_prediction(p.model, p.cluster, p.strategy, estimator.estimate(p.strategy));
+  return side;
+}
+
+double per_token(const Side& side, double seconds) {
+  const strategy::Strategy& s = side.priced.strategy;
+  return seconds / static_cast<double>(s.sequence * s.global_batch_sequences);
+}
+
+struct Figure {
+  std::string name;
+  double a = 0, b = 0;
+  std::string (*format)(double);
+};
+
+std::vector<Figure> times(const Side& a, const Side& b) {
+  const cost::StepBreakdown &ta = a.prediction.estimate.time, &tb = b.prediction.estimate.time;
+  return {{"step", a.prediction.step_seconds, b.prediction.step_seconds, format_seconds},
+          {"  forward", ta.forward, tb.forward, format_seconds},
+          {"  backward", ta.backward, tb.backward, format_seconds},
+          {"  recomputation", ta.recompute, tb.recompute, format_seconds},
+          {"  exchange of tokens", ta.exchange, tb.exchange, format_seconds},
+          {"  gradient reductions", ta.reductions, tb.reductions, format_seconds},
+          {"  norm, statistics, optimizer", ta.update, tb.update, format_seconds},
+          {"  idle (bubble, messages, cores)", ta.idle, tb.idle, format_seconds}};
+}
+
+std::vector<Figure> memory(const Side& a, const Side& b) {
+  const auto fullest = [](const Side& side) -> const cost::StageMemory& {
+    const cost::StepEstimate& e = side.prediction.estimate;
+    return e.memory[static_cast<size_t>(e.fullest_stage)];
+  };
+  const cost::StageMemory &ma = fullest(a), &mb = fullest(b);
+  const auto row = [](const char* name, int64_t x, int64_t y) {
+    return Figure{name, static_cast<double>(x), static_cast<double>(y), format_bytes};
+  };
+  return {row("peak of the fullest stage", a.prediction.peak_bytes, b.prediction.peak_bytes),
+          row("  weights", ma.weights, mb.weights),
+          row("  gradients", ma.gradients, mb.gradients),
+          row("  optimizer", ma.optimizer, mb.optimizer),
+          row("  kept activations", ma.activations.total(), mb.activations.total()),
+          row("  working", ma.working, mb.working),
+          row("  messages", ma.messages, mb.messages)};
+}
+
+std::string change(double a, double b) {
+  if (a == b) return "same";
+  if (a == 0) return "new";
+  return fmt::format("{:+.1f} %", (b - a) / a * 100);
+}
+
+std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(const Side& a,
+                                                                              const Side& b) {
+  const strategy::Strategy &x = a.priced.strategy, &y = b.priced.strategy;
+  const auto number = [](int64_t p, int64_t q) {
+    return std::pair(std::to_string(p), std::to_string(q));
+  };
+  return {{"model", {a.priced.model.name, b.priced.model.name}},
+          {"cluster", {a.priced.cluster.name, b.priced.cluster.name}},
+          {"ranks", number(x.mesh.world(), y.mesh.world())},
+          {"pp", number(x.mesh.pp, y.mesh.pp)},
+          {"ep", number(x.mesh.ep, y.mesh.ep)},
+          {"dp", number(x.mesh.dp, y.mesh.dp)},
+          {"micro-batch", number(x.micro_batch_sequences, y.micro_batch_sequences)},
+          {"micro-batches", number(x.num_micro_batches, y.num_micro_batches)},
+          {"global batch", number(x.global_batch_sequences, y.global_batch_sequences)},
+          {"sequence", number(x.sequence, y.sequence)},
+          {"schedule", {strategy::name(x.schedule), strategy::name(y.schedule)}},
+          {"recompute", {strategy::name(x.recompute), strategy::name(y.recompute)}},
+          {"precision", {strategy::name(x.precision), strategy::name(y.precision)}},
+          {"layers a stage",
+           {fmt::format("{}", fmt::join(x.layers_per_stage, " ")),
+            fmt::format("{}", fmt::join(y.layers_per_stage, " "))}}};
+}
+
+// By tokens, because the two need not have the same batch.
+double speedup(const Side& a, const Side& b) {
+  return per_token(a, a.prediction.step_seconds) / per_token(b, b.prediction.step_seconds);
+}
+
+// What moved the time of a token furthest, in the direction in which the whole moved.
+std::string reason(const Side& a, const Side& b) {
+  const bool faster = speedup(a, b) > 1;
+  std::string name;
+  double most = 0;
+  for (const Figure& f : times(a, b)) {
+    if (f.name == "step") continue;
+    const double moved = per_token(a, f.a) - per_token(b, f.b);
+    if ((faster ? moved : -moved) > most) most = faster ? moved : -moved, name = f.name;
+  }
+  if (name.empty()) return "";
+  return fmt::format("; most of it: {} {}", name.substr(2), faster ? "is shorter" : "is longer");
+}
+
+void print(const Side& a, const Side& b, const Flags& flags) {
+  report::Table different;
+  different.columns = {{"differs"}, {flags.a}, {flags.b}};
+  for (const auto& [name, values] : axes(a, b))
+    if (values.first != values.second)
+      different.rows.push_back({name, values.first, values.second});
+  different.max_width = report::console_width();
+  if (different.rows.empty())
+    fmt::print("the two strategies are the same: {}\n", describe(a.priced.strategy));
+  else
+    fmt::print("{}", report::to_text(different));
+  report::Table table;
+  table.columns = {{"predicted"},
+                   {"first", Align::kRight},
+                   {"second", Align::kRight},
+                   {"change", Align::kRight}};
+  const auto add = [&](const Figure& f) {
+    if (f.a == 0 && f.b == 0) return;
+    table.rows.push_back({f.name, f.format(f.a), f.format(f.b), change(f.a, f.b)});
+  };
+  for (const Figure& f : times(a, b)) add(f);
+  add({"MFU", a.prediction.mfu, b.prediction.mfu, format_percent});
+  add({"tokens/s", a.prediction.tokens_per_second, b.prediction.tokens_per_second, format_count});
+  for (const Figure& f : memory(a, b)) add(f);
+  fmt::print("\n{}", report::to_text(table));
+  const double s = speedup(a, b);
+  if (std::abs(s - 1) < 5e-4)
+    fmt::print("\na token takes the same time in both\n");
+  else
+    fmt::print("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
+               s > 1 ? "faster" : "slower", reason(a, b));
+  for (const auto& [side, name] : {std::pair{&a, flags.a}, {&b, flags.b}})
+    if (side->prediction.peak_bytes > side->prediction.memory_bytes)
+      fmt::print("{} does not fit: {} of {}\n", name,
+                 format_bytes(static_cast<double>(side->prediction.peak_bytes)),
+                 format_bytes(static_cast<double>(side->prediction.memory_bytes)));
+}
+
+Json to_json(const Side& side) {
+  strategy::Strategy strategy = side.priced.strategy;
+  strategy.predicted = Json();
+  return {{"model", side.priced.model.name},
+          {"cluster", side.priced.cluster.name},
+          {"strategy", strategy::to_json(strategy)},
+          {"predicted", plan::to_json(side.prediction)}};
+}
+
+int run(const Flags& flags) {
+  const Side a = side_of(flags, flags.a), b = side_of(flags, flags.b);
+  if (flags.json)
+    std::cout << Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}}.dump(2)
+              << "\n";
+  else
+    print(a, b, flags);
+  return 0;
+}
+
+}  // namespace
+
+Run add_compare(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("first", flags->a, "strategy file")->required()->type_name("A.json");
+  command.add_option("second", flags->b, "strategy file")->required()->type_name("B.json");
+  command.add_option("--model", flags->model,
+                     "built-in name, config.json, or a folder (default: what the files name)");
+  command.add_option("--cluster", flags->cluster,
+                     "built-in name or file; prices both (default: what each file names)");
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

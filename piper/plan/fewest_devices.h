@@ -1,0 +1,36 @@
+// How few devices train a model: memory a device, and what is reached, against their number (Piper Fig. 10).
+#pragma once
+
+#include <piper/plan/plan.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace piper::plan {
+
+struct DeviceCount {
+  int64_t num_devices = 0;
+  // The strategy that needs least memory a device, whether it fits or not.
+  std::optional<Planned> smallest;
+  std::optional<Planned> best;  // the fastest that fits; none = nothing fits
+};
+
+struct FewestDevices {
+  std::vector<DeviceCount> counts;     // ascending
+  std::optional<int64_t> num_devices;  // the fewest that fit; none: not even the last count does
+  int64_t memory_limit_bytes = 0;
+  bool beyond_cluster =
+      false;  // counts go beyond what the cluster has: more of its outermost units
+  std::vector<Default> defaults;
+};
+
+// One device, two, four, ... a node, then 1, 2, 3, 4, 6, 8, 12, ... nodes, until three counts in a row fit; then whatever lies
+// between the last count that does not fit and the first that does, as far as whole nodes go. The request's number of devices
+// is not read; its global batch, when given, holds for all counts and is otherwise what plan's default gives for each.
+// `progress` may be empty. Throws InvalidInput as make_plan.
+FewestDevices fewest_devices(const Request& request,
+                             const std::function<void(int64_t num_devices)>& progress = {});
+
+}  // namespace piper::plan

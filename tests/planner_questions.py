@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""`plan --what-if`, `plan --min-devices` and `compare` against `plan` and `estimate` asked one by one."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+MODEL = ["--model", "qwen3-30b-a3b", "--cluster", "dgx-h100"]
+
+
+def piper(*arguments, code=0):
+    run = subprocess.run([PIPER, *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode == code, (arguments, run.returncode, run.stderr)
+    return run.stdout if code == 0 else run.stderr
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        cluster = json.loads(piper("cluster", "dgx-h100", "--json"))
+        best = json.loads(piper("plan", *MODEL, "--devices", 64, "--json"))["strategies"][0]
+        asked = json.loads(piper("plan", *MODEL, "--devices", 64, "--what-if", "memory=x2", "--what-if", "device=dgx-a100", "--json"))
+        here, roomy, older = asked["what_if"]
+        assert here["best"]["predicted"]["step_seconds"] == best["predicted"]["step_seconds"] and here["speedup"] == 1
+        assert roomy["memory_limit_bytes"] == 2 * here["memory_limit_bytes"] and roomy["speedup"] >= 1
+        assert older["speedup"] < 1, "an A100 beats an H100"
+        # The machine written out by hand gives the same plan.
+        changed = {**cluster, "name": "larger", "memory_bytes": 2 * cluster["memory_bytes"]}
+        (folder / "larger.json").write_text(json.dumps(changed))
+        by_hand = json.loads(piper("plan", "--model", "qwen3-30b-a3b", "--cluster", folder / "larger.json", "--devices", 64, "--json"))
+        assert by_hand["strategies"][0]["predicted"]["step_seconds"] == roomy["best"]["predicted"]["step_seconds"]
+
+        fewest = json.loads(piper("plan", *MODEL, "--min-devices", "--json"))
+        least = fewest["min_devices"]
+        assert json.loads(piper("plan", *MODEL, "--devices", least, "--json"))["strategies"]
+        for count in fewest["counts"]:
+            assert count["fits"] == (count["num_devices"] >= least), count["num_devices"]
+        assert "leave out --devices" in piper("plan", *MODEL, "--min-devices", "--devices", 8, code=2)
+
+        piper("plan", *MODEL, "--devices", 64, "--out", folder / "a.json")
+        piper("plan", *MODEL, "--devices", 64, "--pp", 1, "--out", folder / "b.json")
+        compared = json.loads(piper("compare", folder / "a.json", folder / "b.json", "--json"))
+        seconds = {}
+        for side in "ab":
+            alone = json.loads(piper("estimate", *MODEL, "--strategy", folder / f"{side}.json", "--json"))["predicted"]
+            seconds[side] = alone["closed_form_seconds"]
+            assert compared[side]["predicted"]["step_seconds"] == alone["closed_form_seconds"]
+            assert compared[side]["predicted"]["peak_bytes"] == alone["peak_bytes"]
+        assert abs(compared["speedup"] - seconds["a"] / seconds["b"]) < 1e-12
+        assert json.loads(piper("compare", folder / "a.json", folder / "a.json", "--json"))["speedup"] == 1
+        assert "no such file" in piper("compare", folder / "a.json", folder / "c.json", code=2)
+    print("planner_questions: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
