@@ -2,9 +2,10 @@
 """A run that is stopped and resumed: on its own mesh with the bits of one that was not, on any other with its loss."""
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
-from tiny_run import STEPS, files, metrics, train, write_inputs
+from tiny_run import PIPER, STEPS, files, metrics, train, write_inputs
 
 BASE = (2, 2, 2)
 OTHERS = [(1, 1, 1), (1, 4, 4), (4, 1, 2), (2, 1, 4), (1, 2, 2)]
@@ -52,6 +53,28 @@ def main():
         train(root, there_and_back, (1, 1, 1), *saving, "--resume", "--stop-after", "30")
         assert "resharding from pp 1 x ep 1 x dp 1 to pp 2 x ep 2 x dp 2" in train(root, there_and_back, BASE, *saving, "--resume")
         worst = max(worst, largest_difference(there_and_back, whole))
+        # An indexed dataset has a place in its shuffled order; that of another mesh is the same.
+        subprocess.run([PIPER, "data", "build", "--input", root / "text.txt", "--out", root / "d"], check=True, capture_output=True)
+        indexed = ("--data", str(root / "d"))
+        train(root, root / "indexed", BASE, *saving, *indexed)
+        for mesh in (BASE, (1, 4, 4), (4, 1, 1)):
+            run = root / "-".join(map(str, ("indexed", *mesh)))
+            copy_until(root / "indexed", run, 20)
+            train(root, run, mesh, *saving, *indexed, "--resume")
+            if mesh == BASE:
+                assert metrics(run) == metrics(root / "indexed"), "the dataset's position is not that of the run that went on"
+            worst = max(worst, largest_difference(run, root / "indexed"))
+
+        # bf16: the master weights are what is resharded.
+        bf16 = ("--precision", "bf16")
+        train(root, root / "bf16", BASE, *saving, *bf16)
+        for mesh in ((1, 4, 4), (4, 1, 2)):
+            run = root / "-".join(map(str, ("bf16", *mesh)))
+            copy_until(root / "bf16", run, 20)
+            train(root, run, mesh, *saving, *bf16, "--resume")
+            narrow = largest_difference(run, root / "bf16")
+            assert narrow < 5e-3, f"losses in bf16 after resharding to {mesh} differ by {narrow}"
+
         assert worst < TOLERANCE, f"losses after resharding differ by {worst}"
 
         falls = metrics(whole)[0]["loss"] - metrics(whole)[-1]["loss"]
