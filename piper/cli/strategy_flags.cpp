@@ -208,6 +208,7 @@ PipelineSchedule parse_schedule(const std::string& text) {
   return parse("--schedule", text, kSchedules);
 }
 Recompute parse_recompute(const std::string& text) {
+  if (const auto recompute = strategy::recompute_from(text)) return *recompute;
   return parse("--recompute", text,
                std::vector(strategy::kRecomputes.begin(), strategy::kRecomputes.end()));
 }

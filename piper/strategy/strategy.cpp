@@ -15,6 +15,13 @@ Enum choose(ObjectReader& reader, const std::string& key, const std::vector<Enum
   return values.front();
 }
 
+std::vector<std::string> recompute_names() {
+  std::vector<std::string> names;
+  for (const Recompute recompute : kRecomputes) names.emplace_back(name(recompute));
+  names.insert(names.end(), {"norm", "all"});
+  return names;
+}
+
 void read_mesh(ObjectReader& reader, Mesh& mesh) {
   const Json& json = reader.raw("mesh");
   if (json.is_null()) {
@@ -83,6 +90,14 @@ const char* name(Recompute recompute) {
   return "?";
 }
 
+std::optional<Recompute> recompute_from(std::string_view text) {
+  if (text == "norm") return Recompute::kNone;
+  if (text == "all") return Recompute::kFull;
+  for (const Recompute recompute : kRecomputes)
+    if (text == name(recompute)) return recompute;
+  return std::nullopt;
+}
+
 const char* name(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
@@ -130,7 +145,7 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   read_numbers(reader, s);
   s.schedule =
       choose(reader, "schedule", std::vector{PipelineSchedule::kGPipe, PipelineSchedule::k1F1B});
-  s.recompute = choose(reader, "recompute", std::vector(kRecomputes.begin(), kRecomputes.end()));
+  s.recompute = recompute_from(reader.choice("recompute", recompute_names())).value_or(s.recompute);
   s.precision = choose(reader, "precision",
                        std::vector{Precision::kFp32, Precision::kBf16, Precision::kFp64});
   if (const Json* predicted = reader.object("predicted")) s.predicted = *predicted;

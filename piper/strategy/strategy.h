@@ -7,7 +7,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace piper::strategy {
@@ -81,6 +83,8 @@ std::vector<std::string> contradictions(const Strategy& strategy);
 const char* name(PipelineSchedule schedule);  // "gpipe", "1f1b"
 // "none", "attention", "experts", "attention+experts", "full"
 const char* name(Recompute recompute);
+// By name; "norm" is kNone, since norms are always computed again, and "all" is kFull.
+std::optional<Recompute> recompute_from(std::string_view name);
 const char* name(Precision precision);  // "fp32", "bf16", "fp64"
 
 }  // namespace piper::strategy

@@ -127,3 +127,17 @@ TEST_CASE("the default split is even, and the ends take the remainder last") {
     }
   CHECK_THROWS_AS(even_split(2, 3), InternalError);
 }
+
+TEST_CASE("recomputation is read by its names, and by those that mean the same") {
+  for (const Recompute recompute : kRecomputes) CHECK(recompute_from(name(recompute)) == recompute);
+  CHECK(recompute_from("norm") == Recompute::kNone);
+  CHECK(recompute_from("all") == Recompute::kFull);
+  CHECK_FALSE(recompute_from("most"));
+  Json json = sound();
+  json["recompute"] = "all";
+  CHECK(parse_strategy(json, "s.json").recompute == Recompute::kFull);
+  json["recompute"] = "experts";
+  CHECK(parse_strategy(json, "s.json").recompute == Recompute::kExperts);
+  json["recompute"] = "most";
+  CHECK(problems_of(json).size() == 1);
+}
