@@ -13,6 +13,7 @@ Run add_plan(CLI::App& command);
 Run add_estimate(CLI::App& command);
 Run add_compare(CLI::App& command);
 Run add_sim(CLI::App& command);
+Run add_export(CLI::App& command);
 Run add_report(CLI::App& command);
 Run add_bench(CLI::App& command);
 Run add_signature(CLI::App& command);
@@ -25,6 +26,7 @@ inline std::vector<Command> planner_commands() {
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
       {"compare", "two strategies on one machine, axis by axis", add_compare},
       {"sim", "play one step in virtual time and write its trace", add_sim},
+      {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},
       {"signature", "one hash over golden plans, predictions and virtual times", add_signature},

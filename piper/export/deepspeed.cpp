@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+#include <piper/base/json.h>
+#include <piper/export/export.h>
+
+namespace piper::exporting {
+
+using strategy::Strategy;
+
+Exported to_deepspeed(const model::Model& model, const Strategy& s) {
+  Exported exported;
+  const bool moe = model.num_moe_layers() > 0;
+  if (s.precision == strategy::Precision::kFp64)
+    exported.cannot.emplace_back("fp64: DeepSpeed trains in fp32, fp16 and bf16");
+  if (s.schedule == strategy::PipelineSchedule::kGPipe && s.mesh.pp > 1)
+    exported.cannot.emplace_back(
+        "gpipe: DeepSpeed's pipeline runs 1f1b; the nearest: --schedule 1f1b");
+  Json json;
+  json["train_batch_size"] = s.global_batch_sequences;
+  json["train_micro_batch_size_per_gpu"] = s.micro_batch_sequences;
+  json["gradient_accumulation_steps"] = s.num_micro_batches;
+  json["bf16"] = {{"enabled", s.precision == strategy::Precision::kBf16}};
+  json["zero_optimization"] = {{"stage", 0}};
+  json["gradient_clipping"] = 1.0;
+  if (s.recompute == strategy::Recompute::kFull)
+    json["activation_checkpointing"] = {{"partition_activations", false},
+                                        {"cpu_checkpointing", false}};
+  exported.text = json.dump(2) + "\n";
+  if (moe)
+    exported.differs.push_back(fmt::format(
+        "in the model's code: deepspeed.moe.layer.MoE(num_experts={}, k={}, ep_size={}, "
+        "drop_tokens=False); DeepSpeed pads every expert to the fullest one",
+        model.num_experts(), model.top_k(), s.mesh.ep));
+  if (s.mesh.pp > 1)
+    exported.differs.push_back(fmt::format(
+        "in the model's code: PipelineModule(num_stages={}, partition_method='uniform'){}",
+        s.mesh.pp,
+        moe ? "; its stages hand on one tensor, so wrap each MoE layer, which also returns its "
+              "auxiliary loss"
+            : ""));
+  if (s.recompute == strategy::Recompute::kFull)
+    exported.differs.emplace_back(
+        "in the model's code: every layer through deepspeed.checkpointing.checkpoint");
+  else if (s.recompute != strategy::Recompute::kNone)
+    exported.differs.push_back(
+        fmt::format("recompute {}: a matter of the model's code; DeepSpeed's configuration knows "
+                    "whole functions only",
+                    strategy::name(s.recompute)));
+  exported.differs.push_back(fmt::format("start {} processes", s.mesh.world()));
+  return exported;
+}
+
+}  // namespace piper::exporting

@@ -1,0 +1,182 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/base/json.h>
+#include <piper/export/export.h>
+#include <piper/export/megatron_words.h>
+#include <piper/model/import.h>
+
+#include <map>
+#include <sstream>
+
+namespace piper::exporting {
+namespace {
+
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+using strategy::Strategy;
+
+Strategy example(const model::Model& model, strategy::Mesh mesh, int64_t micro_batch = 2,
+                 int64_t count = 8) {
+  Strategy s{.model = model.name, .mesh = mesh, .precision = strategy::Precision::kBf16};
+  s.layers_per_stage = strategy::even_split(model.num_layers(), mesh.pp);
+  s.sequence = 4096;
+  s.micro_batch_sequences = micro_batch;
+  s.num_micro_batches = count;
+  s.global_batch_sequences = mesh.dp * micro_batch * count;
+  REQUIRE(strategy::contradictions(s, model).empty());
+  return s;
+}
+
+// Flag to value; "" for a switch.
+std::map<std::string, std::string> flags_of(const std::string& text) {
+  std::map<std::string, std::string> flags;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    CHECK(flags
+              .emplace(line.substr(0, space),
+                       space == std::string::npos ? "" : line.substr(space + 1))
+              .second);
+    CHECK(line.rfind("--", 0) == 0);
+  }
+  return flags;
+}
+
+bool says(const std::vector<std::string>& lines, const std::string& what) {
+  for (const std::string& line : lines)
+    if (line.find(what) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Megatron-LM: the data-parallel degree and the micro-batches that it infers are the plan's") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  const Strategy s = example(model, {.pp = 4, .ep = 8, .dp = 16});
+  const auto flags = flags_of(to_megatron(model, s).text);
+  const int64_t pp = std::stoll(flags.at("--pipeline-model-parallel-size"));
+  const int64_t dp = s.mesh.world() / pp / std::stoll(flags.at("--tensor-model-parallel-size"));
+  CHECK(dp == s.mesh.dp);
+  CHECK(std::stoll(flags.at("--global-batch-size")) /
+            (dp * std::stoll(flags.at("--micro-batch-size"))) ==
+        s.num_micro_batches);
+  CHECK(flags.at("--expert-model-parallel-size") == "8");
+  CHECK(flags.at("--num-query-groups") == "4");
+  CHECK(flags.at("--moe-router-topk") == "8");
+  CHECK(flags.at("--moe-layer-freq") == "'([1]*48)'");
+  CHECK(flags.count("--qk-layernorm") == 1);
+  CHECK(flags.count("--bf16") == 1);
+  CHECK(flags.count("--recompute-granularity") == 0);
+  CHECK(flags.count("--pipeline-model-parallel-layout") == 0);
+}
+
+TEST_CASE("Megatron-LM: DeepSeek-V3's attention, routing and first layers") {
+  const model::Model model = model::load_model("deepseek-v3");
+  Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});
+  s.recompute = Recompute::kFull;
+  const Exported exported = to_megatron(model, s);
+  const auto flags = flags_of(exported.text);
+  CHECK(flags.at("--moe-layer-freq") == "'([0]*3+[1]*58)'");
+  CHECK(flags.at("--kv-lora-rank") == "512");
+  CHECK(flags.at("--q-lora-rank") == "1536");
+  CHECK(flags.at("--moe-router-score-function") == "sigmoid");
+  CHECK(flags.at("--moe-router-num-groups") == "8");
+  CHECK(flags.at("--moe-shared-expert-intermediate-size") == "2048");
+  CHECK(flags.at("--ffn-hidden-size") == "18432");
+  CHECK(flags.at("--recompute-granularity") == "full");
+  // 61 layers on 8 stages do not divide: the layout names them all, the ends apart.
+  std::string layout = flags.at("--pipeline-model-parallel-layout");
+  int64_t layers = 0, stages = 1;
+  for (size_t i = 0; i < layout.size(); ++i) {
+    if (layout[i] == '|') ++stages;
+    if (layout[i] == '*') layers += std::stoll(layout.substr(i + 1));
+  }
+  CHECK(layers == 61);
+  CHECK(stages == 8);
+  CHECK(layout.find("'E") == 0);
+  CHECK(says(exported.differs, "experimental"));
+}
+
+TEST_CASE("what a trainer cannot run is said, with the nearest, and nothing is written") {
+  const model::Model moe = model::load_model("mixtral-8x7b");
+  Strategy s = example(moe, {.pp = 4, .ep = 2, .dp = 4});
+  s.schedule = PipelineSchedule::kGPipe;
+  for (const Trainer trainer : {Trainer::kMegatron, Trainer::kNemo, Trainer::kDeepSpeed}) {
+    const Exported exported = export_strategy(trainer, moe, s);
+    CHECK(says(exported.cannot, "--schedule 1f1b"));
+    CHECK(exported.text.empty());
+  }
+  CHECK(export_strategy(Trainer::kTorchtitan, moe, s).cannot.empty());
+  s.precision = strategy::Precision::kFp64;
+  for (const std::string& trainer : trainer_names())
+    CHECK(says(export_strategy(*trainer_from(trainer), moe, s).cannot, "fp64"));
+  const model::Model linear = model::load_model("qwen3-next-80b-a3b");
+  CHECK(says(to_megatron(linear, example(linear, {.pp = 1, .ep = 8, .dp = 8})).cannot,
+             "linear attention"));
+}
+
+TEST_CASE("DeepSpeed: the three sizes of a batch agree with the number of processes") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const Strategy s = example(model, {.pp = 1, .ep = 4, .dp = 8}, 1, 16);
+  const Exported exported = to_deepspeed(model, s);
+  const Json json = parse_json(exported.text, "deepspeed");
+  CHECK(json["train_batch_size"].get<int64_t>() ==
+        json["train_micro_batch_size_per_gpu"].get<int64_t>() *
+            json["gradient_accumulation_steps"].get<int64_t>() * s.mesh.dp);
+  CHECK(json["bf16"]["enabled"] == true);
+  CHECK(says(exported.differs, "ep_size=4"));
+}
+
+TEST_CASE("torchtitan: its degrees multiply to the world, its batch to the plan's") {
+  const model::Model model = model::load_model("deepseek-v3");
+  for (const strategy::Mesh& mesh :
+       {strategy::Mesh{.pp = 1, .ep = 8, .dp = 32}, {.pp = 8, .ep = 16, .dp = 32}}) {
+    const Strategy s = example(model, mesh);
+    const auto flags = flags_of(to_torchtitan(model, s).text);
+    const auto number = [&](const char* flag) { return std::stoll(flags.at(flag)); };
+    const int64_t ranks = number("--parallelism.data_parallel_replicate_degree") *
+                          number("--parallelism.data_parallel_shard_degree");
+    CHECK(ranks * number("--parallelism.pipeline_parallel_degree") == mesh.world());
+    // Its own rule: the experts' ranks are taken from those that shard.
+    CHECK(number("--parallelism.data_parallel_shard_degree") %
+              number("--parallelism.expert_parallel_degree") ==
+          0);
+    const int64_t accumulated =
+        number("--training.global_batch_size") / (number("--training.local_batch_size") * ranks);
+    if (mesh.pp > 1) {
+      CHECK(accumulated == 1);
+      CHECK(number("--training.local_batch_size") /
+                number("--parallelism.pipeline_parallel_microbatch_size") ==
+            s.num_micro_batches);
+    } else {
+      CHECK(accumulated == s.num_micro_batches);
+    }
+  }
+}
+
+TEST_CASE("torchtitan: a split that differs at the ends is flags, any other one is said") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 2});
+  s.layers_per_stage = {11, 13, 13, 11};
+  const Exported ends = to_torchtitan(model, s);
+  CHECK(flags_of(ends.text).at("--parallelism.pipeline_parallel_first_stage_less_layers") == "2");
+  CHECK(flags_of(ends.text).at("--parallelism.pipeline_parallel_last_stage_less_layers") == "2");
+  CHECK_FALSE(says(ends.differs, "module_fqns_per_model_part"));
+  s.layers_per_stage = {11, 12, 13, 12};
+  CHECK(says(to_torchtitan(model, s).differs, "module_fqns_per_model_part"));
+  CHECK(pipeline_layout(model, s) == "Et*11|t*12|t*13|t*12L");
+}
+
+TEST_CASE("NeMo: the same degrees, and parts of a recomputation by module") {
+  const model::Model model = model::load_model("deepseek-v3");
+  Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});
+  s.recompute = Recompute::kAttentionAndExperts;
+  const std::string text = to_nemo(model, s).text;
+  CHECK(text.find("pipeline_model_parallel_size: 8\n") != std::string::npos);
+  CHECK(text.find("expert_model_parallel_size: 16\n") != std::string::npos);
+  CHECK(text.find("recompute_modules: [core_attn, mla_up_proj, moe_act, mlp]") !=
+        std::string::npos);
+}
+
+}  // namespace piper::exporting

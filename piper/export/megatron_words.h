@@ -1,0 +1,23 @@
+// What Megatron-LM and NeMo share, since both run Megatron Core.
+#pragma once
+
+#include <piper/export/export.h>
+
+#include <string>
+#include <vector>
+
+namespace piper::exporting {
+
+// "Et*11|t*13|t*13|t*11L": the layers of each stage, where they are not the even split that Megatron makes by itself (the
+// layers divided by the stages without a remainder); "" where they are.
+std::string pipeline_layout(const model::Model& model, const strategy::Strategy& strategy);
+
+// Which modules selective recomputation names; empty for none and full.
+std::vector<std::string> recompute_modules(const model::Model& model,
+                                           const strategy::Strategy& strategy);
+
+// What Megatron Core cannot express, or does otherwise, whoever calls it.
+void add_core_limits(const model::Model& model, const strategy::Strategy& strategy,
+                     Exported& exported);
+
+}  // namespace piper::exporting

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/export/megatron_words.h>
+
+namespace piper::exporting {
+
+using strategy::Strategy;
+
+Exported to_nemo(const model::Model& model, const Strategy& s) {
+  Exported exported;
+  add_core_limits(model, s, exported);
+  const bool moe = model.num_moe_layers() > 0;
+  std::string& text = exported.text;
+  text += "# nemo.lightning.MegatronStrategy(...)\nstrategy:\n  tensor_model_parallel_size: 1\n";
+  text += fmt::format("  pipeline_model_parallel_size: {}\n", s.mesh.pp);
+  text += "  context_parallel_size: 1\n  sequence_parallel: false\n";
+  if (moe)
+    text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: 1\n",
+                        s.mesh.ep);
+  text +=
+      fmt::format("# nemo.lightning.Trainer(...)\ntrainer:\n  world_size: {}\n", s.mesh.world());
+  text += fmt::format("  precision: {}\n",
+                      s.precision == strategy::Precision::kBf16 ? "bf16-mixed" : "32");
+  text += fmt::format(
+      "# the data module\ndata:\n  micro_batch_size: {}\n  global_batch_size: {}\n  seq_length: "
+      "{}\n",
+      s.micro_batch_sequences, s.global_batch_sequences, s.sequence);
+  text += "# the model's config\nmodel:\n";
+  text += fmt::format("  seq_length: {}\n", s.sequence);
+  if (const std::string layout = pipeline_layout(model, s); !layout.empty())
+    text += fmt::format("  pipeline_model_parallel_layout: \"{}\"\n", layout);
+  if (s.recompute == strategy::Recompute::kFull) {
+    text +=
+        "  recompute_granularity: full\n  recompute_method: uniform\n  recompute_num_layers: 1\n";
+  } else if (const auto modules = recompute_modules(model, s); !modules.empty()) {
+    text += fmt::format("  recompute_granularity: selective\n  recompute_modules: [{}]\n",
+                        fmt::join(modules, ", "));
+  } else {
+    text += "  recompute_granularity: null\n";
+  }
+  if (moe) text += "  moe_token_dispatcher_type: alltoall\n  moe_grouped_gemm: true\n";
+  exported.differs.push_back(fmt::format(
+      "the shapes of {} are not in this document: take NeMo's own recipe of it", model.name));
+  return exported;
+}
+
+}  // namespace piper::exporting

@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+#include <piper/export/export.h>
+
+#include <algorithm>
+
+namespace piper::exporting {
+namespace {
+
+using strategy::Strategy;
+
+// Layers that the two ends have less than the stages between them, which is all that flags can say of a split.
+struct Ends {
+  int64_t first_less = 0, last_less = 0;
+};
+
+std::optional<Ends> ends_of(const Strategy& s) {
+  const std::vector<int64_t>& split = s.layers_per_stage;
+  if (split.size() < 2) return Ends{};
+  const int64_t inner = split.size() > 2 ? split[1] : std::max(split.front(), split.back());
+  for (size_t i = 1; i + 1 < split.size(); ++i)
+    if (split[i] != inner) return std::nullopt;
+  if (split.front() > inner || split.back() > inner) return std::nullopt;
+  return Ends{inner - split.front(), inner - split.back()};
+}
+
+}  // namespace
+
+Exported to_torchtitan(const model::Model& model, const Strategy& s) {
+  Exported exported;
+  const auto add = [&](const char* flag, const auto& value) {
+    exported.text += fmt::format("--{} {}\n", flag, value);
+  };
+  const bool pipelines = s.mesh.pp > 1;
+  if (s.precision == strategy::Precision::kFp64)
+    exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
+  // Experts are spread over ranks that also shard the rest of the weights.
+  add("parallelism.data_parallel_replicate_degree", s.mesh.edp());
+  add("parallelism.data_parallel_shard_degree", s.mesh.ep);
+  add("parallelism.expert_parallel_degree", s.mesh.ep);
+  add("parallelism.tensor_parallel_degree", 1);
+  add("parallelism.context_parallel_degree", 1);
+  add("parallelism.pipeline_parallel_degree", s.mesh.pp);
+  if (pipelines) {
+    add("parallelism.pipeline_parallel_schedule",
+        s.schedule == strategy::PipelineSchedule::kGPipe ? "GPipe" : "1F1B");
+    add("parallelism.pipeline_parallel_microbatch_size", s.micro_batch_sequences);
+    const std::optional<Ends> ends = ends_of(s);
+    add("parallelism.pipeline_parallel_first_stage_less_layers", ends ? ends->first_less : 0);
+    add("parallelism.pipeline_parallel_last_stage_less_layers", ends ? ends->last_less : 0);
+    if (!ends)
+      exported.differs.emplace_back(
+          "the split of the layers: only both ends may differ by flag; name the modules of each "
+          "stage in parallelism.module_fqns_per_model_part");
+  }
+  // With a pipeline the batch of a rank is cut into micro-batches; without one they are accumulated.
+  add("training.local_batch_size",
+      pipelines ? s.micro_batch_sequences * s.num_micro_batches : s.micro_batch_sequences);
+  add("training.global_batch_size", s.global_batch_sequences);
+  add("training.seq_len", s.sequence);
+  add("training.mixed_precision_param",
+      s.precision == strategy::Precision::kBf16 ? "bfloat16" : "float32");
+  exported.differs.push_back(fmt::format(
+      "--module and --config name the model: the one of {} shapes, or your own registry",
+      model.name));
+  if (s.mesh.ep > 1)
+    exported.differs.push_back(fmt::format(
+        "weights, gradients and optimizer of what is no expert are sharded over {} ranks (FSDP): "
+        "less memory, more communication than planned",
+        s.mesh.ep));
+  if (s.recompute == strategy::Recompute::kFull)
+    exported.differs.emplace_back(
+        "activation_checkpoint: FullAC in the config (mode full before 0.3)");
+  else if (s.recompute == strategy::Recompute::kNone)
+    exported.differs.emplace_back(
+        "activation_checkpoint: none in the config (mode none before 0.3)");
+  else
+    exported.differs.push_back(
+        fmt::format("recompute {}: torchtitan's selective form keeps what a list of operations "
+                    "says; the nearest by memory: FullAC",
+                    strategy::name(s.recompute)));
+  return exported;
+}
+
+}  // namespace piper::exporting
