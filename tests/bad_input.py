@@ -52,12 +52,19 @@ def cases(folder):
         "degrees that do not divide": (changed(STRATEGY, mesh={"pp": 1, "ep": 3, "dp": 2}), ["ep", "3"]),
         "layers that do not add up": (changed(STRATEGY, layers_per_stage=[3]), ["layers_per_stage", "3"]),
         "a batch that does not multiply": (changed(STRATEGY, num_micro_batches=3), ["num_micro_batches", "3"]),
+        "a capacity of nothing": (changed(STRATEGY, capacity_factor=0, drop="position"), ["capacity_factor", "0", "0.01 to 1000"]),
+        "an unknown way to drop": (changed(STRATEGY, capacity_factor=1.25, drop="probs"), ["drop", "probs", "probability, position"]),
         "unknown schedule": (changed(STRATEGY, schedule="zero"), ["schedule", "zero", "gpipe"]),
     }
     good = file("good-model.json", json.dumps(MODEL))
     for name, (text, expected) in strategies.items():
         yield name, ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", file(f"{name}.json", text)], expected
     yield "no such strategy file", ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", str(folder / "none.json")], ["none.json"]
+    limited = ["estimate", "--model", good, "--cluster", "dgx-h100"]
+    yield "a drop without a capacity", [*limited, "--drop", "position"], ["--drop", "position", "--capacity-factor"]
+    yield "a capacity factor that is no number", [*limited, "--capacity-factor", "nan"], ["--capacity-factor", "nan"]
+    yield "a misspelt drop", [*limited, "--capacity-factor", "1", "--drop", "positon"], ["--drop", "did you mean 'position'"]
+    yield "a negative z-loss", ["train", "--model", good, "--z-loss", "-1"], ["--z-loss", "-1"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 

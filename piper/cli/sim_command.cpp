@@ -123,7 +123,8 @@ Summary summarise(const Priced& priced, const Played& played) {
   Summary summary{.step_seconds = played.timeline.seconds()};
   summary.closed_form_seconds =
       cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
-  summary.mfu = cost::step_flops(priced.model, s.sequence, s.global_batch_sequences) /
+  summary.mfu = cost::step_flops(priced.model, s.sequence, s.global_batch_sequences,
+                                 cost::kept_part(priced.model, s)) /
                 (summary.step_seconds *
                  cost::peak_flops_per_second(priced.cluster, s.precision, s.mesh.world()));
   for (const RankShare& rank : played.ranks) {

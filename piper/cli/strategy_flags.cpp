@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/validators.h>
 #include <piper/model/import.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 namespace piper::cli {
 namespace {
 
+using strategy::Drop;
 using strategy::PipelineSchedule;
 using strategy::Precision;
 using strategy::Recompute;
@@ -27,6 +29,7 @@ std::vector<std::string> names(const std::vector<Enum>& values) {
 const std::vector<PipelineSchedule> kSchedules = {PipelineSchedule::k1F1B,
                                                   PipelineSchedule::kGPipe};
 const std::vector<Precision> kPrecisions = {Precision::kFp32, Precision::kBf16, Precision::kFp64};
+const std::vector<Drop> kDrops = {Drop::kProbability, Drop::kPosition};
 
 template <class Enum>
 Enum parse(const char* flag, const std::string& text, const std::vector<Enum>& values) {
@@ -55,6 +58,8 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--schedule", !f.schedule.empty());
   note("--recompute", !f.recompute.empty());
   note("--precision", !f.precision.empty());
+  note("--capacity-factor", f.capacity_factor.has_value());
+  note("--drop", !f.drop.empty());
   return given;
 }
 
@@ -106,7 +111,8 @@ std::string in_flags(std::string line) {
       {"'micro_batch_sequences'", "--micro-batch"},
       {"'num_micro_batches'", "--num-micro-batches"},
       {"'global_batch_sequences'", "--global-batch"},
-      {"'sequence'", "--sequence"}};
+      {"'sequence'", "--sequence"},
+      {"'capacity_factor'", "--capacity-factor"}};
   for (const auto& [key, flag] : flags)
     for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
       line.replace(at, key.size(), flag);
@@ -120,6 +126,12 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.mesh.dp = f.dp.value_or(s.mesh.ep);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
+  if (!f.drop.empty() && !f.capacity_factor)
+    throw InvalidInput(fmt::format(
+        "--drop is '{}', but nothing is dropped without --capacity-factor; give both or neither",
+        f.drop));
+  s.capacity.factor = f.capacity_factor.value_or(0);
+  if (!f.drop.empty()) s.capacity.drop = parse_drop(f.drop);
   s.precision = f.precision.empty() ? f.default_precision : parse_precision(f.precision);
   const int64_t fallback = model.max_positions > 0
                                ? std::min(f.default_sequence, model.max_positions)
@@ -170,6 +182,13 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
   command.add_option("--recompute", f.recompute,
                      "none, attention, experts, attention+experts or full (none)");
   command.add_option("--precision", f.precision, "fp32, bf16 or fp64");
+  command
+      .add_option("--capacity-factor", f.capacity_factor,
+                  "rows that an expert takes of a sequence, in even shares; it drops the others "
+                  "(none: dropless)")
+      ->check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
+  command.add_option("--drop", f.drop,
+                     "what goes beyond the capacity: by probability or position (probability)");
 }
 
 Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {
@@ -216,11 +235,18 @@ Precision parse_precision(const std::string& text) {
   return parse("--precision", text, kPrecisions);
 }
 
+Drop parse_drop(const std::string& text) { return parse("--drop", text, kDrops); }
+
 std::string describe(const Strategy& s) {
+  const std::string capacity = s.capacity.is_limited()
+                                   ? fmt::format(", capacity factor {} (drop by {})",
+                                                 s.capacity.factor, strategy::name(s.capacity.drop))
+                                   : "";
   return fmt::format(
-      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}",
+      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
-      strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision));
+      strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision),
+      capacity);
 }
 
 }  // namespace piper::cli

@@ -4,7 +4,7 @@
 //   --pp 2 --ep 2 --dp 2 --schedule 1f1b ...        dp: all ranks of a stage (4 ranks here), a multiple of ep
 //
 // Axes left out: pp 1, ep 1, dp = ep, one sequence a micro-batch, 2 pp micro-batches (1 without a pipeline), 1f1b,
-// no recomputation, the layers split evenly. With --global-batch the number of micro-batches follows.
+// no recomputation, dropless, the layers split evenly. With --capacity-factor experts drop by probability. With --global-batch the number of micro-batches follows.
 #pragma once
 
 #include <piper/cli/command.h>
@@ -25,6 +25,8 @@ struct StrategyFlags {
       global_batch_sequences;
   std::vector<int64_t> layers_per_stage;
   std::string schedule, recompute, precision;  // "" = not given
+  std::optional<double> capacity_factor;
+  std::string drop;  // "" = not given
   // What stands in for --sequence (never more than the model's positions) and --precision.
   int64_t default_sequence = 256;
   strategy::Precision default_precision = strategy::Precision::kFp32;
@@ -53,6 +55,7 @@ Priced priced_from_flags(StrategyFlags flags);
 strategy::PipelineSchedule parse_schedule(const std::string& text);
 strategy::Recompute parse_recompute(const std::string& text);
 strategy::Precision parse_precision(const std::string& text);
+strategy::Drop parse_drop(const std::string& text);
 
 // "pp 2 x ep 2 x dp 2, 4 x 1 sequences, 1f1b, recompute none, fp32".
 std::string describe(const strategy::Strategy& strategy);

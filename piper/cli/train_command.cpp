@@ -39,7 +39,7 @@ struct Flags {
   double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
-         bias_update = 1e-3, timeout_seconds = 120, heartbeat_seconds = 0;
+         bias_update = 1e-3, z_loss = -1, timeout_seconds = 120, heartbeat_seconds = 0;
   double deviation_bound = 0.25, memory_limit_mib = 0;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
@@ -147,6 +147,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
   request.model = model::load_model(flags.strategy.model);
   request.config = model::load_config(flags.strategy.model);
+  if (flags.z_loss >= 0) request.model.router_z_coefficient = flags.z_loss;
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   if (const auto problems = nn::untrainable(request.model); !problems.empty())
     throw InvalidInput(problems);
@@ -326,6 +327,11 @@ Run add_train(CLI::App& command) {
                   "step of the bias that balances experts (models that have one); 0 = fixed")
       ->check(number_in(0.0, 10.0))
       ->capture_default_str();
+  command
+      .add_option("--z-loss", flags->z_loss,
+                  "coefficient of the routers' z-loss, such as 0.001 (default: what the model's "
+                  "config says, else 0)")
+      ->check(number_in(0.0, 1e6));
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
       ->check(number_in(0.0, 1e9))
       ->capture_default_str();

@@ -124,10 +124,16 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
-  return {.tape = main * (work.tokens() * f.num_experts + auxiliary) +
+  // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits for a moment.
+  const bool z_loss = model.router_z_coefficient != 0;
+  const int64_t log_sums = z_loss ? work.tokens() : 0;
+  const bool keeps_logits = z_loss && f.score == model::Score::kSigmoid;
+  const int64_t scores = keeps_logits ? work.tokens() * f.num_experts : 0;
+  return {.tape = main * (work.tokens() * f.num_experts + auxiliary + log_sums) +
                   kIndexBytes * work.tokens() * f.top_k,
-          .forward_transient = e * work.tokens() * model.hidden +  // norm(x1)
-                               std::max<int64_t>(0, main * choice - e * work.rows * model.hidden),
+          .forward_transient =
+              e * work.tokens() * model.hidden +  // norm(x1)
+              std::max<int64_t>(0, main * (choice + scores) - e * work.rows * model.hidden),
           // The gradient of the logits, narrow.
           .backward_transient = main == e ? 0
                                           : e * work.tokens() * f.num_experts +
@@ -219,8 +225,9 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kReceivedGradient:
     case SlotKind::kExpertRowsGradient:
       return work.received_rows * row;
-    case SlotKind::kRouting:  // weight, token and position of every row
-      return work.rows * (main_element_bytes(work.element_bytes) + 2 * kIndexBytes);
+    case SlotKind::kRouting:  // weight and token of every row, position of every choice
+      return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
+             work.tokens() * layer_of(model, slot.segment).feed_forward.top_k * kIndexBytes;
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
   }

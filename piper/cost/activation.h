@@ -12,10 +12,10 @@ namespace piper::cost {
 
 // The work of one segment execution on one rank.
 struct SegmentWork {
-  int64_t sequences = 0;            // B of the micro-batch
-  int64_t sequence = 0;             // S; T = B * S
-  int64_t rows = 0;                 // T * k: rows this rank sends (gate, merge)
-  int64_t received_rows = 0;        // R (experts); balanced: T * k
+  int64_t sequences = 0;      // B of the micro-batch
+  int64_t sequence = 0;       // S; T = B * S
+  int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
+  int64_t received_rows = 0;  // R (experts); balanced: as many
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
   int64_t local_experts = 0;
   int64_t element_bytes = 4;

@@ -75,6 +75,12 @@ TEST_CASE(
   CHECK(tape(m, SegmentKind::kGate, 1) == 16 * 4 * 4 + 16 * 2 * 4 + 2 * 4 * 4);
 }
 
+TEST_CASE("a z-loss keeps one value a token") {
+  model::Model m = small();
+  m.router_z_coefficient = 0.001;
+  CHECK(tape(m, SegmentKind::kGate, 1) == 16 * 4 * 4 + 16 * 2 * 4 + 16 * 4);
+}
+
 TEST_CASE("the head holds logits of one chunk of tokens") {
   model::Model m = small();
   CHECK(segment_bytes(m, {SegmentKind::kHead, -1}, work()).forward_transient == 16 * 100 * 4);
@@ -93,6 +99,10 @@ TEST_CASE("slots are as large as what they hold") {
   CHECK(bytes(SlotKind::kRows) == 32 * 16 * 4);
   CHECK(bytes(SlotKind::kReceived) == 30 * 16 * 4);
   CHECK(bytes(SlotKind::kRouting) == 32 * (4 + 4 + 4));
+  SegmentWork fewer = work();  // 5 of 16 x 2 copies were dropped, which have a position still
+  fewer.rows = 27;
+  CHECK(slot_bytes(m, {SlotKind::kRouting, {SegmentKind::kGate, 1}}, fewer) ==
+        27 * (4 + 4) + 32 * 4);
   CHECK(bytes(SlotKind::kRoutingGradient) == 32 * 4);
   CHECK(bytes(SlotKind::kTape) == tape(m, SegmentKind::kGate, 1));
 }

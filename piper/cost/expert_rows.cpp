@@ -5,6 +5,7 @@
 #include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -17,6 +18,12 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
   if (!balanced() && load.share.size() != model.layers.size())
     throw InvalidInput(fmt::format("expert load: {} layers; allowed: the {} of {}",
                                    load.share.size(), model.layers.size(), model.name));
+  if (!load.kept.empty() && load.kept.size() != model.layers.size())
+    throw InvalidInput(fmt::format("expert load: {} kept parts; allowed: the {} layers of {}",
+                                   load.kept.size(), model.layers.size(), model.name));
+  for (const double kept : load.kept)
+    if (!(kept >= 0 && kept <= 1))
+      problems.push_back(fmt::format("expert load: a kept part is {}; allowed: 0 to 1", kept));
   for (size_t layer = 0; layer < load.share.size(); ++layer) {
     const std::vector<double>& share = load.share[layer];
     if (share.empty()) continue;
@@ -34,11 +41,17 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
-  const double rows =
+  double rows =
       static_cast<double>(strategy_.micro_batch_sequences * strategy_.sequence * ff.top_k);
+  if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
-  return std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
-                                            : share[static_cast<size_t>(expert)]));
+  const int64_t wanted =
+      std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
+                                         : share[static_cast<size_t>(expert)]));
+  if (!strategy_.capacity.is_limited()) return wanted;
+  const int64_t capacity = strategy::expert_capacity(strategy_.capacity.factor, strategy_.sequence,
+                                                     ff.top_k, ff.num_experts);
+  return std::min(wanted, strategy_.micro_batch_sequences * capacity);
 }
 
 int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
@@ -51,10 +64,14 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
 }
 
 SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
-  SegmentWork work =
-      balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
-                    strategy_.mesh.ep, element_bytes(strategy_.precision));
+  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
+                                   strategy_.sequence, strategy_.mesh.ep,
+                                   element_bytes(strategy_.precision), strategy_.capacity.factor);
   if (balanced() || work.local_experts == 0) return work;
+  if (strategy_.capacity.is_limited()) {
+    work.rows = 0;
+    for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
+  }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
   work.largest_expert_rows = 0;
   const int64_t first = ep_index * work.local_experts;

@@ -9,11 +9,12 @@
 
 namespace piper::cost {
 
-// Every rank routes its T * k rows by the same distribution. Thread-safe after construction.
+// Every rank routes its T * k rows, less what a capacity drops, by the same distribution. Thread-safe after
+// construction.
 class ExpertRows {
  public:
   // Throws InvalidInput when `load` does not fit the model (layers, experts, shares not summing to
-  // 1).
+  // 1, parts that are none).
   ExpertRows(const model::Model& model, const strategy::Strategy& strategy, const ExpertLoad& load);
 
   bool balanced() const { return load_.share.empty(); }

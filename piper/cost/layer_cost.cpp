@@ -41,12 +41,15 @@ RecomputeCost recompute_cost(const Parts& p, double rows, strategy::Recompute re
 }  // namespace
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
-                          int64_t sequence, int64_t ep, int64_t element_bytes) {
+                          int64_t sequence, int64_t ep, int64_t element_bytes,
+                          double capacity_factor) {
   SegmentWork work{.sequences = sequences, .sequence = sequence, .element_bytes = element_bytes};
   if (layer < 0) return work;
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
   if (!ff.is_moe()) return work;
-  work.rows = work.tokens() * ff.top_k;
+  const int64_t capacity =
+      strategy::expert_capacity(capacity_factor, sequence, ff.top_k, ff.num_experts);
+  work.rows = std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity);
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
   work.largest_expert_rows = (work.received_rows + work.local_experts - 1) / work.local_experts;
@@ -66,12 +69,13 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
 }
 
 const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
-                                   const strategy::Mesh& mesh) {
+                                   const strategy::Mesh& mesh, double capacity_factor) {
   const std::tuple key(type, micro_batch_sequences, mesh.ep,
-                       std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt));
+                       std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor);
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
-  return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh)).first->second;
+  return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh, capacity_factor))
+      .first->second;
 }
 
 const EndCost& LayerCosts::ends(int64_t micro_batch_sequences) {
@@ -80,10 +84,11 @@ const EndCost& LayerCosts::ends(int64_t micro_batch_sequences) {
   return ends_.emplace(micro_batch_sequences, make_ends(micro_batch_sequences)).first->second;
 }
 
-LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh) const {
+LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
+                                 double capacity_factor) const {
   const int32_t layer = representative_[type];
-  const SegmentWork work =
-      balanced_work(model_, layer, sequences, sequence_, mesh.ep, element_bytes(precision_));
+  const SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
+                                         element_bytes(precision_), capacity_factor);
   const bool moe = model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   std::vector<SegmentKind> segments =
       moe ? std::vector{SegmentKind::kAttention, SegmentKind::kGate, SegmentKind::kExperts,

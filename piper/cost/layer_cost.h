@@ -43,9 +43,11 @@ struct EndCost {
   int64_t hidden_bytes = 0;  // of x
 };
 
-// The work of a balanced micro-batch: every expert gets the same rows (rounded up).
+// The work of a balanced micro-batch: every expert gets the same rows (rounded up), and drops those beyond its
+// capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
-                          int64_t sequence, int64_t ep, int64_t element_bytes);
+                          int64_t sequence, int64_t ep, int64_t element_bytes,
+                          double capacity_factor = 0);
 
 // Not thread-safe. The model and the cluster outlive it.
 class LayerCosts {
@@ -57,11 +59,13 @@ class LayerCosts {
   // Equal layers have one type.
   size_t type_of(int32_t layer) const { return type_[static_cast<size_t>(layer)]; }
   int32_t representative(size_t type) const { return representative_[type]; }
-  const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh);
+  const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh,
+                         double capacity_factor);
   const EndCost& ends(int64_t micro_batch_sequences);
 
  private:
-  LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh) const;
+  LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
+                       double capacity_factor) const;
   struct ExchangeSeconds {
     double rows = 0, counts = 0;  // one exchange of each
   };
@@ -75,7 +79,7 @@ class LayerCosts {
   int64_t sequence_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
-  std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, LayerCost> layers_;
+  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, double>, LayerCost> layers_;
   std::map<int64_t, EndCost> ends_;
 };
 

@@ -6,10 +6,26 @@
 
 namespace piper::cost {
 
-double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences) {
-  const model::TokenFlops token = model::token_flops(model, sequence);
+double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences,
+                  double kept) {
+  model::TokenFlops token = model::token_flops(model, sequence);
+  token.routed_experts *= kept;
   return (token.forward() + token.backward()) * static_cast<double>(sequence) *
          static_cast<double>(global_batch_sequences);
+}
+
+double kept_part(const model::Model& model, const strategy::Strategy& strategy) {
+  double chosen = 0, kept = 0;
+  for (const model::Layer& layer : model.layers) {
+    const model::FeedForward& f = layer.feed_forward;
+    if (!f.is_moe()) continue;
+    const auto copies = static_cast<double>(strategy.sequence * f.top_k);
+    const int64_t capacity = strategy::expert_capacity(strategy.capacity.factor, strategy.sequence,
+                                                       f.top_k, f.num_experts);
+    chosen += copies;
+    kept += std::min(copies, static_cast<double>(f.num_experts * capacity));
+  }
+  return chosen > 0 ? kept / chosen : 1;
 }
 
 double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,

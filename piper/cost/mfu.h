@@ -3,7 +3,7 @@
 //   MFU = FLOPs of the model in one step / (seconds of the step x peak of all devices)
 //
 // FLOPs of the model: model/count.h, forward + backward = 3 x forward, active experts only, nothing for
-// recomputation. Peak: the dense peak of every device used; where ranks share cores, of the cores.
+// recomputation, nothing for what a capacity drops. Peak: the dense peak of every device used; where ranks share cores, of the cores.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -16,8 +16,11 @@ inline constexpr const char* kMfuFormula =
     "3 x forward FLOPs of the tokens of one step (active experts, causal attention at half, no "
     "recomputation) / (step seconds x dense peak FLOP/s of all devices)";
 
-// Of the model in one step.
-double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences);
+// Of the model in one step, when the routed experts compute the part `kept` of all copies of tokens (1 = dropless).
+double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences,
+                  double kept = 1);
+// What the strategy's capacity keeps of a balanced load, over all mixture layers; 1 without any.
+double kept_part(const model::Model& model, const strategy::Strategy& strategy);
 
 // Dense peak of the devices (or cores) that `world` ranks use.
 double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,

@@ -27,6 +27,15 @@ TEST_CASE("eq. 12: hardware efficiency while computing times the share that comp
 TEST_CASE("a step's FLOPs are three forwards of its tokens") {
   const model::Model model = example::mixture(3);
   CHECK(step_flops(model, 16, 10) == near(3 * 160 * model::token_flops(model, 16).forward()));
+  // Dropped copies are no work: routed experts by half less.
+  CHECK(step_flops(model, 16, 10) - step_flops(model, 16, 10, 0.5) ==
+        near(3 * 160 * 0.5 * model::token_flops(model, 16).routed_experts));
+  strategy::Strategy s = example::strategy(model, 1, 1, 1);
+  CHECK(kept_part(model, s) == 1);
+  s.capacity.factor = 1;
+  CHECK(kept_part(model, s) == 1);
+  s.capacity.factor = 0.5;
+  CHECK(kept_part(model, s) == 0.5);
 }
 
 }  // namespace piper::cost

@@ -3,6 +3,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/step_time.h>
 
 namespace piper::cost {
 namespace {
@@ -14,9 +15,10 @@ struct Priced {
   Prices prices;
 };
 
-Priced priced(const ExpertLoad& load) {
+Priced priced(const ExpertLoad& load, double capacity_factor = 0) {
   const model::Model model = example::mixture(2);
-  const strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
+  strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
+  s.capacity.factor = capacity_factor;
   Priced p{schedule::write_step(model, s), {}};
   p.prices = price(p.step, model, s, example::nodes(), load);
   return p;
@@ -55,6 +57,58 @@ TEST_CASE(
   CHECK(experts(hot, 2) == experts(hot, 0));  // the replica
   CHECK(seconds(hot, Rank(1), graph::TaskKind::kAllToAll, SegmentKind::kGate) >
         seconds(balanced, Rank(1), graph::TaskKind::kAllToAll, SegmentKind::kGate));
+}
+
+// 2 sequences of 16 tokens, top 2 of 4 experts: 64 copies, 8 an expert and sequence when balanced.
+TEST_CASE("a capacity lowers what is sent, computed and kept, as far as it drops") {
+  const auto rows = [](const Priced& p, schedule::SlotKind kind, int64_t rank) {
+    for (size_t i = 0; i < p.step.graph.slots().size(); ++i) {
+      const graph::Slot& slot = p.step.graph.slots()[i];
+      if (slot.rank == Rank(rank) && p.step.slots[slot.shape.index()].kind == kind)
+        return p.prices.slot_bytes[i] / (8 * 4);  // rows of d 8, fp32
+    }
+    return int64_t{-1};
+  };
+  using schedule::SlotKind;
+  const auto experts = [](const Priced& p, int64_t rank) {
+    return seconds(p, Rank(rank), graph::TaskKind::kCompute, SegmentKind::kExperts);
+  };
+  const auto exchange = [](const Priced& p) {
+    return seconds(p, Rank(0), graph::TaskKind::kAllToAll, SegmentKind::kGate);
+  };
+  const Priced dropless = priced({}), enough = priced({}, 1), half = priced({}, 0.5);
+  CHECK(enough.prices.slot_bytes == dropless.prices.slot_bytes);
+  CHECK(enough.prices.seconds == dropless.prices.seconds);
+  CHECK(rows(dropless, SlotKind::kRows, 0) == 64);
+  CHECK(rows(half, SlotKind::kRows, 0) == 32);
+  CHECK(rows(half, SlotKind::kReceived, 0) == 32);
+  CHECK(experts(half, 0) < 0.8 * experts(dropless, 0));
+  CHECK(exchange(half) < exchange(dropless));
+  // Of a hot expert no more than its capacity: 2 ranks x 2 sequences x 8.
+  const Priced hot = priced({{{1, 0, 0, 0}, {1, 0, 0, 0}}}, 1);
+  CHECK(rows(hot, SlotKind::kRows, 0) == 16);
+  CHECK(rows(hot, SlotKind::kReceived, 0) == 32);
+  CHECK(rows(hot, SlotKind::kReceived, 1) == 0);
+  // What a run kept counts, where it is known: 3/8 of 64 copies, half of them for expert 0.
+  const Priced run =
+      priced({.share = {{0.5, 0.5, 0, 0}, {0.5, 0.5, 0, 0}}, .kept = {0.375, 0.375}}, 1);
+  CHECK(rows(run, SlotKind::kRows, 0) == 24);
+  CHECK(rows(run, SlotKind::kReceived, 0) == 48);
+}
+
+TEST_CASE("the closed form's memory is the simulation's rows under a capacity too") {
+  const model::Model model = example::mixture(2);
+  strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
+  const cluster::Cluster cluster = example::nodes();
+  Estimator estimator(model, cluster, s.precision, s.sequence);
+  const StepEstimate dropless = estimator.estimate(s);
+  s.capacity.factor = 0.5;
+  const StepEstimate half = estimator.estimate(s);  // not what was looked up before
+  CHECK(half.peak_bytes < dropless.peak_bytes);
+  CHECK(half.seconds < dropless.seconds);
+  s.capacity.factor = 1;
+  CHECK(estimator.estimate(s).seconds == dropless.seconds);
+  CHECK(estimator.estimate(s).peak_bytes == dropless.peak_bytes);
 }
 
 TEST_CASE("a load that does not fit the model is refused, all problems at once") {

@@ -15,6 +15,9 @@ namespace piper::cost {
 // an empty layer) = balanced. One distribution for all micro-batches.
 struct ExpertLoad {
   std::vector<std::vector<double>> share;
+  // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being dropped. Empty = what
+  // the capacity leaves of these shares when every sequence is alike.
+  std::vector<double> kept;
 };
 
 struct Prices {

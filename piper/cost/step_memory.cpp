@@ -11,7 +11,9 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   const auto layer = [&](int64_t i) -> const LayerMemory& {
-    return costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh)
+    return costs_
+        .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh,
+               s.capacity.factor)
         .with(s.recompute)
         .memory;
   };

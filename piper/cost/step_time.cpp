@@ -69,8 +69,8 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) {
-    const LayerCost& layer =
-        costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh);
+    const LayerCost& layer = costs_.layer(costs_.type_of(static_cast<int32_t>(i)),
+                                          s.micro_batch_sequences, s.mesh, s.capacity.factor);
     stage.forward += layer.forward;
     stage.backward += layer.backward;
     stage.exchange_forward += layer.exchange_forward;
@@ -120,7 +120,7 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
       known_type = type;
     }
     exposed = std::max(exposed, std::max(by_type[0], by_type[1]) - later);
-    const LayerCost& layer = costs_.layer(type, s.micro_batch_sequences, s.mesh);
+    const LayerCost& layer = costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor);
     const RecomputeCost& again = layer.with(s.recompute);
     later += layer.backward + again.compute + again.exchange;
   }
@@ -214,7 +214,8 @@ StepEstimate Estimator::estimate(const Strategy& s) {
 PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
   for (int32_t i = 0; i < model_.num_layers(); ++i) {
-    const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh);
+    const LayerCost& layer =
+        costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh, s.capacity.factor);
     const RecomputeCost& again = layer.with(s.recompute);
     pass.layers.push_back(layer.forward + layer.backward + layer.exchange_forward + again.compute +
                           again.exchange);

@@ -114,6 +114,9 @@ FeedForward import_router(Import& in) {
                    "moe_loss_weight"},
                   0.0, 1e6)
           .value_or(family.auxiliary);
+  in.model.router_z_coefficient =
+      in.keys.number({"router_z_loss_coef", "moe_z_loss_coeff", "moe_zloss_weight"}, 0.0, 1e6)
+          .value_or(0.0);
   return moe;
 }
 

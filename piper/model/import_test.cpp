@@ -35,6 +35,13 @@ std::string mixture_pattern(const Model& model) {
   return pattern;
 }
 
+TEST_CASE("the coefficient of the z-loss is read where a config has one") {
+  Json config = mixtral();
+  config["router_z_loss_coef"] = 0.002;
+  CHECK(read(config).router_z_coefficient == 0.002);
+  CHECK(read(config).ignored_keys.empty());
+}
+
 TEST_CASE("a Mixtral config becomes its layers") {
   const Model model = read(mixtral());
   CHECK(model.family == "mixtral");
@@ -42,6 +49,7 @@ TEST_CASE("a Mixtral config becomes its layers") {
   CHECK(model.rope.theta == 1e6);
   CHECK(model.norm_epsilon == 1e-5);
   CHECK(model.router_aux_coefficient == 0.001);
+  CHECK(model.router_z_coefficient == 0);
   CHECK(model.assumptions.empty());
   const Layer& layer = model.layers[3];
   CHECK(layer.attention.head_dim == 16);

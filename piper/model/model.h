@@ -138,6 +138,7 @@ struct Model {
   Rope rope;
   int64_t max_positions = 0;  // 0 = not stated
   double router_aux_coefficient = 0.0;
+  double router_z_coefficient = 0.0;  // of the z-loss (ST-MoE, eq. 5)
   double initializer_range = 0.02;
   int64_t num_next_token_layers =
       0;  // multi-token-prediction layers of the checkpoint, counted apart

@@ -37,33 +37,71 @@ void choose(const GateBlock& block, const at::Tensor& scores_TE, const at::Tenso
   choose_experts_out(expert_TK, choice_TE);
 }
 
+// The router's scores, and what its backward starts from.
+struct Scores {
+  at::Tensor scores_TE;
+  at::Tensor kept_TE;  // the same; the logits, where sigmoid scores have a z-loss
+  at::Tensor lse_T;    // of the logits; undefined without a z-loss
+};
+
+// Consumes the logits.
+Scores scores_of(const GateBlock& block, const at::Tensor& logits_TE, bool z_loss) {
+  if (!block.sigmoid) {
+    const at::Tensor lse_T =
+        z_loss ? at::empty({logits_TE.size(0)}, logits_TE.options()) : at::Tensor();
+    softmax_(logits_TE, lse_T);
+    return {logits_TE, logits_TE, lse_T};
+  }
+  if (z_loss) {
+    const at::Tensor lse_T = at::logsumexp(logits_TE, -1);
+    return {at::sigmoid(logits_TE), logits_TE, lse_T};
+  }
+  const at::Tensor scores_TE = logits_TE;
+  scores_TE.sigmoid_();
+  return {scores_TE, scores_TE, {}};
+}
+
+// The loss; lse becomes its gradient.
+double z_loss_(const GateBlock& block, at::Tensor lse_T, int64_t sequence) {
+  const double scale = block.z_loss / static_cast<double>(sequence);
+  const double loss = scale * lse_T.to(at::kDouble).square().sum().item<double>();
+  lse_T.mul_(2 * scale);
+  return loss;
+}
+
+std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, size_t num_experts) {
+  std::vector<int64_t> sums(num_experts);
+  for (size_t i = 0; i < counts_BE.size(); ++i) sums[i % num_experts] += counts_BE[i];
+  return sums;
+}
+
 }  // namespace
 
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
                         Routing& routing, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
-  const at::Tensor probabilities_TE =
-      product(xn_TD, block.router->value.t()).to(main_type(x1_TD.scalar_type()));
-  if (block.sigmoid)
-    probabilities_TE.sigmoid_();
-  else
-    softmax_(probabilities_TE);
+  Scores s =
+      scores_of(block, product(xn_TD, block.router->value.t()).to(main_type(x1_TD.scalar_type())),
+                block.z_loss != 0 && tape != nullptr);
   const at::Tensor expert_TK =
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
-  choose(block, probabilities_TE, expert_TK);
+  choose(block, s.scores_TE, expert_TK);
   DispatchOrder order =
-      order_rows(probabilities_TE, expert_TK, sequence, block.normalised, block.scaling);
+      order_rows(s.scores_TE, expert_TK, sequence, block.normalised, block.scaling, block.capacity);
+  GateOutput out;
+  out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
+  at::Tensor auxiliary_BE;
+  if (block.auxiliary != 0 && tape != nullptr) {
+    auxiliary_BE = auxiliary_gradient(block, order.sequence_counts, sequence, s.scores_TE);
+    out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, s.scores_TE, sequence);
+  }
+  if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, sequence);
+  if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
+  s.scores_TE.reset();  // before there are rows
   routing = {.weights = order.weights,
              .token = order.token,
              .position = order.position,
              .counts = order.counts};
-  GateOutput out;
-  at::Tensor auxiliary_BE;
-  if (block.auxiliary != 0 && tape != nullptr) {
-    auxiliary_BE = auxiliary_gradient(block, order.sequence_counts, sequence, probabilities_TE);
-    out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, probabilities_TE, sequence);
-  }
-  if (tape != nullptr) tape->saved = {probabilities_TE, expert_TK, auxiliary_BE};
   out.rows = at::empty({order.token.size(0), x1_TD.size(1)}, x1_TD.options());
   gather_rows_out(out.rows, xn_TD, order.token);
   return out;
@@ -72,7 +110,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
 at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
                          const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
                          Tape& tape) {
-  const at::Tensor g_logits_TE = tape.saved.at(0);  // still the probabilities
+  const at::Tensor g_logits_TE = tape.saved.at(0);  // still the probabilities (or logits)
   const int64_t tokens = x1_TD.size(0);
   const at::Tensor& auxiliary_BE = tape.saved.at(2);
   router_backward_(g_logits_TE,
@@ -81,6 +119,7 @@ at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::T
                     .weights = routing.weights,
                     .g_weights = g_weights,
                     .auxiliary = auxiliary_BE,
+                    .g_log_sum = tape.saved.at(3),
                     .sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens,
                     .normalised = block.normalised,
                     .sigmoid = block.sigmoid,

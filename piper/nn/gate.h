@@ -8,11 +8,20 @@
 //
 // Saved for the backward: p [T, E] and e [T, k] (int32); the backward turns p into the gradient of the logits in place.
 //
+// Capacity (strategy/capacity.h): of every sequence an expert keeps C rows, the others are dropped after the weights were
+// normalised: they have no row and position -1, and the gradient of their weight is zero. The auxiliary loss counts
+// choices, dropped or not (Fedus et al. 2021, section 2.2; Megatron-LM, routing() in router.py).
+//
 // Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al. 2021, eq. 4-6, with
 // the fraction taken over all k choices):
 //   a * E * sum_i f_i P_i / global_sequences,  f_i = count_i / (S k),  P_i = mean over the sequence of p_i
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid scores P_i is the mean
 // of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
+//
+// z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean over each sequence's
+// tokens, then over the sequences of the global batch, so that it does not depend on the mesh either:
+//   c / S * sum_t (log sum_e exp z_te)^2 / global_sequences,  dL/dz_te = 2 c lse_t softmax(z_t)_e / (S * global_sequences)
+// Saved besides: dL/dlse [T]; and with sigmoid scores the logits instead of p, which would have lost them where p is near 1.
 #pragma once
 
 #include <piper/nn/parameters.h>
@@ -30,6 +39,8 @@ struct GateBlock {
   double scaling = 1;                      // s
   int64_t num_groups = 1, top_groups = 1;  // 1: no limit
   double auxiliary = 0;                    // coefficient / global_sequences
+  double z_loss = 0;                       // c / global_sequences
+  strategy::Capacity capacity;             // of every expert
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
   Weight* bias = nullptr;    // [E], chooses only; null without one
@@ -38,6 +49,9 @@ struct GateBlock {
 struct GateOutput {
   at::Tensor rows;
   double auxiliary_loss = 0;
+  double z_loss = 0;
+  std::vector<int64_t>
+      chosen;  // [E] how often each expert was chosen; the routing's counts are what was kept
 };
 
 // Fills weights, token, position and counts of the routing. x1: [B * sequence, D].

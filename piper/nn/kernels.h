@@ -59,6 +59,8 @@ void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn);
 // out[i] = x[index[i]].
 template <class T>
 void gather_rows(const T* x, const int32_t* index, T* out, int64_t n, int64_t width);
+// Positions below 0 are copies that were dropped: there is no row of theirs.
+//
 // out[t] = sum over j of rows[position[t, j]].
 template <class T>
 void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, int64_t k,
@@ -79,9 +81,9 @@ template <class T>
 void merge_backward(const T* gx, const T* returned, const Main<T>* weights, const int32_t* position,
                     T* g_returned, Main<T>* g_weights, int64_t tokens, int64_t k, int64_t width);
 
-// Softmax by row in place.
+// Softmax by row in place. log_sum: log(sum(exp(x))) of every row; may be null.
 template <class T>
-void softmax(T* x, int64_t n, int64_t width);
+void softmax(T* x, T* log_sum, int64_t n, int64_t width);
 // The k largest of each row, descending, the lower index first among equals. expert: [tokens, k].
 template <class T>
 void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int64_t num_experts,
@@ -91,16 +93,18 @@ void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int
 template <class T>
 struct RouterGradient {
   const int32_t* expert = nullptr;    // [tokens, k]
-  const int32_t* position = nullptr;  // [tokens, k]
-  const T* weights = nullptr;         // [tokens * k], dispatch order
-  const T* g_weights = nullptr;       // [tokens * k], dispatch order
+  const int32_t* position = nullptr;  // [tokens, k]; -1 = dropped
+  const T* weights = nullptr;         // [rows], dispatch order
+  const T* g_weights = nullptr;       // [rows], dispatch order
   const T* auxiliary = nullptr;  // [sequences, experts]: gradient of every probability; null = none
+  const T* g_log_sum = nullptr;  // [tokens]: gradient of the logits' log-sum-exp; null = none
   int64_t tokens = 0, sequence = 0, num_experts = 0, k = 0;
   bool normalised = false;
   bool sigmoid = false;
   T scaling = 1;
 };
-// probabilities [tokens, experts] become the gradient of the logits.
+// probabilities [tokens, experts] become the gradient of the logits. With sigmoid scores and g_log_sum they are the
+// logits themselves.
 template <class T>
 void router_backward(T* probabilities, const RouterGradient<T>& in);
 

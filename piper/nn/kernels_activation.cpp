@@ -80,11 +80,14 @@ void swiglu_backward(T* h, T* g_act, int64_t n, int64_t ffn) {
 }
 
 template <class T>
-void softmax(T* x, int64_t n, int64_t width) {
+void softmax(T* x, T* log_sum, int64_t n, int64_t width) {
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t i = 0; i < n; ++i) {
       T* row = x + i * width;
-      scale_row(row, width, T(1) / exponentials(row, width, row_maximum(row, width)));
+      const T largest = row_maximum(row, width);
+      const T sum = exponentials(row, width, largest);
+      if (log_sum) log_sum[i] = largest + std::log(sum);
+      scale_row(row, width, T(1) / sum);
     }
   });
 }
@@ -106,12 +109,31 @@ void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int
   }
 }
 
+namespace {
+
+// The logits become their sigmoids; `g` holds scale * softmax(logits), the gradient of scale * log-sum-exp.
+template <class T>
+void sigmoid_and_softmax(T* logits, T* g, int64_t width, T scale) {
+  const T largest = *std::max_element(logits, logits + width);
+  T sum = 0;
+  for (int64_t e = 0; e < width; ++e) sum += g[e] = std::exp(logits[e] - largest);
+  for (int64_t e = 0; e < width; ++e) {
+    g[e] *= scale / sum;
+    logits[e] = T(1) / (T(1) + std::exp(-logits[e]));
+  }
+}
+
+}  // namespace
+
 template <class T>
 void router_backward(T* probabilities, const RouterGradient<T>& in) {
-  std::vector<T> g_row(static_cast<size_t>(in.num_experts));
+  std::vector<T> g_row(static_cast<size_t>(in.num_experts)), g_softmax(g_row.size());
   T* g = g_row.data();
   for (int64_t t = 0; t < in.tokens; ++t) {
     T* p = probabilities + t * in.num_experts;
+    const T g_log_sum = in.g_log_sum ? in.g_log_sum[t] : T(0);
+    if (in.g_log_sum && in.sigmoid)
+      sigmoid_and_softmax(p, g_softmax.data(), in.num_experts, g_log_sum);
     const T* auxiliary = in.auxiliary ? in.auxiliary + t / in.sequence * in.num_experts : nullptr;
     for (int64_t e = 0; e < in.num_experts; ++e) g[e] = auxiliary ? auxiliary[e] : T(0);
     if (auxiliary && in.sigmoid) {  // of p / sum(p)
@@ -128,16 +150,20 @@ void router_backward(T* probabilities, const RouterGradient<T>& in) {
       chosen = 0;
       for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j) {
         chosen += p[in.expert[j]];
-        mean += in.weights[in.position[j]] * in.g_weights[in.position[j]];
+        if (in.position[j] >= 0) mean += in.weights[in.position[j]] * in.g_weights[in.position[j]];
       }
     }
-    for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j)
-      g[in.expert[j]] += (in.scaling * in.g_weights[in.position[j]] - mean) / chosen;
+    for (int64_t j = t * in.k; j < (t + 1) * in.k; ++j) {
+      const T g_weight = in.position[j] >= 0 ? in.g_weights[in.position[j]] : T(0);
+      g[in.expert[j]] += (in.scaling * g_weight - mean) / chosen;
+    }
     if (in.sigmoid) {
       for (int64_t e = 0; e < in.num_experts; ++e) p[e] *= (1 - p[e]) * g[e];
+      if (in.g_log_sum)
+        for (int64_t e = 0; e < in.num_experts; ++e) p[e] += g_softmax[static_cast<size_t>(e)];
       continue;
     }
-    T dot = 0;
+    T dot = -g_log_sum;  // whose gradient is the softmax itself
     for (int64_t e = 0; e < in.num_experts; ++e) dot += g[e] * p[e];
     for (int64_t e = 0; e < in.num_experts; ++e) p[e] *= g[e] - dot;
   }
@@ -178,7 +204,7 @@ PIPER_INSTANTIATE(c10::BFloat16)
 
 // The router's.
 #define PIPER_INSTANTIATE(T)                                                   \
-  template void softmax(T*, int64_t, int64_t);                                 \
+  template void softmax(T*, T*, int64_t, int64_t);                             \
   template void choose_experts(const T*, int32_t*, int64_t, int64_t, int64_t); \
   template void router_backward(T*, const RouterGradient<T>&);
 PIPER_INSTANTIATE(float)

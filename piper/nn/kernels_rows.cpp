@@ -19,8 +19,15 @@ void sum_rows(const T* rows, const int32_t* position, T* out, int64_t tokens, in
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t t = 0; t < tokens; ++t) {
       T* to = out + t * width;
-      std::memcpy(to, rows + position[t * k] * width, sizeof(T) * static_cast<size_t>(width));
-      for (int64_t j = 1; j < k; ++j) {
+      int64_t j = 0;
+      while (j < k && position[t * k + j] < 0) ++j;
+      if (j == k) {
+        std::fill(to, to + width, T(0));
+        continue;
+      }
+      std::memcpy(to, rows + position[t * k + j] * width, sizeof(T) * static_cast<size_t>(width));
+      for (++j; j < k; ++j) {
+        if (position[t * k + j] < 0) continue;
         const T* from = rows + position[t * k + j] * width;
 #pragma omp simd
         for (int64_t d = 0; d < width; ++d) to[d] = narrow<T>(widen(to[d]) + widen(from[d]));
@@ -57,6 +64,7 @@ void merge(const T* returned, const Main<T>* weights, const int32_t* position, c
       std::memcpy(to, x1 + t * width, sizeof(T) * static_cast<size_t>(width));
       for (int64_t j = 0; j < k; ++j) {
         const int64_t p = position[t * k + j];
+        if (p < 0) continue;
         const T* from = returned + p * width;
         const Main<T> weight = weights[p];
 #pragma omp simd
@@ -75,6 +83,7 @@ void merge_backward(const T* gx, const T* returned, const Main<T>* weights, cons
       const T* g = gx + t * width;
       for (int64_t j = 0; j < k; ++j) {
         const int64_t p = position[t * k + j];
+        if (p < 0) continue;
         const T* from = returned + p * width;
         T* to = g_returned + p * width;
         const Main<T> weight = weights[p];

@@ -60,7 +60,10 @@ struct Shape {
 
 class Bench {
  public:
-  Bench(const Shape& shape, int64_t ep) : shape_(shape), model_(tiny_model(shape.family)) {
+  Bench(const Shape& shape, int64_t ep, const strategy::Capacity& capacity = {},
+        double z_coefficient = 0)
+      : shape_(shape), model_(tiny_model(shape.family)) {
+    model_.router_z_coefficient = z_coefficient;
     tolerance = shape.dtype == at::kBFloat16 ? 0.75 : 0.01;
     at::set_num_threads(1);  // the attention kernel's scratch is one a thread
     model_.hidden = shape.hidden;
@@ -73,8 +76,9 @@ class Bench {
       latent.nope_head_dim = shape.head_dim - latent.rope_head_dim;
       layer.feed_forward.ffn = shape.ffn;
     }
-    stage_ = make_stage(model_, tiny_strategy(model_, 1, ep, shape.sequence), Rank(0),
-                        {.dtype = shape.dtype});
+    strategy::Strategy strategy = tiny_strategy(model_, 1, ep, shape.sequence);
+    strategy.capacity = capacity;
+    stage_ = make_stage(model_, strategy, Rank(0), {.dtype = shape.dtype});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
     x_ = stage_->embedding_forward(batch_.tokens_BS);
     warm_up();
@@ -87,6 +91,7 @@ class Bench {
     w.rows = w.tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;
     if (routing == nullptr) return w;
+    w.rows = routing->weights.size(0);
     std::vector<int64_t> rows(static_cast<size_t>(w.local_experts));
     for (size_t i = 0; i < routing->received_counts.size(); ++i)
       rows[i % rows.size()] += routing->received_counts[i];
@@ -142,8 +147,8 @@ class Bench {
     at::Tensor rows, out, x, g_rows, g;
     const auto gate_f =
         measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &gate_tape); });
-    const int64_t routing_bytes =
-        cost::slot_bytes(model_, {schedule::SlotKind::kRouting, {SegmentKind::kGate, 0}}, work(1));
+    const int64_t routing_bytes = cost::slot_bytes(
+        model_, {schedule::SlotKind::kRouting, {SegmentKind::kGate, 0}}, work(ep, &routing));
     CHECK(routing_bytes ==
           bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position));
     if (ep > 1) imagine_peers(ep, routing);
@@ -235,6 +240,22 @@ TEST_CASE(
       bench.mixture(1);
       bench.shared();
     }
+}
+
+TEST_CASE("with a capacity and a z-loss a mixture keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3"})
+    for (Shape shape : kShapes)
+      for (const int64_t ep : {1, 3}) {
+        shape.family = family;
+        INFO("family ", std::string(family));
+        CAPTURE(shape.sequence);
+        CAPTURE(ep);
+        Bench(shape, ep, {.factor = 0.5}, 0.001).mixture(ep);
+        Bench(shape, ep, {.factor = 1, .drop = strategy::Drop::kPosition}).mixture(ep);
+        Bench(shape, ep, {}, 0.001).mixture(ep);
+      }
 }
 
 TEST_CASE("a dense MLP keeps and needs what cost predicts") {

@@ -1,39 +1,127 @@
 // The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte counts), so the
-// order is found there: a counting sort, which is stable, so rows of one expert stay in token order.
+// order is found there: a counting sort, which is stable, so rows of one expert stay in token order. What exceeds an
+// expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <numeric>
 
 namespace piper::nn {
 namespace {
 
+// The choices of a micro-batch as plain memory. Copy i is choice i % k of token i / k.
 template <class T>
-void fill(const at::Tensor& probabilities, const at::Tensor& expert, int64_t sequence,
-          bool normalised, double scaling, DispatchOrder& order) {
-  const int64_t tokens = expert.size(0), k = expert.size(1), num_experts = probabilities.size(1);
-  const T* p = probabilities.data_ptr<T>();
-  const int32_t* chosen = expert.data_ptr<int32_t>();
-  order.counts.assign(static_cast<size_t>(num_experts), 0);
-  order.sequence_counts.assign(static_cast<size_t>(tokens / sequence * num_experts), 0);
-  for (int64_t i = 0; i < tokens * k; ++i) {
-    ++order.counts[static_cast<size_t>(chosen[i])];
-    ++order.sequence_counts[static_cast<size_t>(i / k / sequence * num_experts + chosen[i])];
+struct Choices {
+  const T* scores;        // [tokens, num_experts]
+  const int32_t* expert;  // [tokens, k]
+  int64_t tokens, k, num_experts, sequence;
+  bool normalised;
+
+  int64_t num_copies() const { return tokens * k; }
+  // Where a copy is counted in [B * E].
+  size_t place(int64_t copy) const {
+    return static_cast<size_t>(copy / k / sequence * num_experts + expert[copy]);
   }
-  std::vector<int64_t> next(static_cast<size_t>(num_experts), 0);
-  for (size_t e = 1; e < next.size(); ++e) next[e] = next[e - 1] + order.counts[e - 1];
+  T score(int64_t copy) const { return scores[copy / k * num_experts + expert[copy]]; }
+  // What the scores of a token are divided by.
+  T divisor(int64_t token) const {
+    if (!normalised) return T(1);
+    T sum = 0;
+    for (int64_t i = token * k; i < (token + 1) * k; ++i) sum += score(i);
+    return sum;
+  }
+};
+
+// By copy; empty = none is dropped.
+using Dropped = std::vector<char>;
+
+template <class T>
+void drop_by_position(const Choices<T>& c, size_t places, int64_t capacity, Dropped& dropped) {
+  std::vector<int64_t> taken(places);
+  for (int64_t i = 0; i < c.num_copies(); ++i)
+    dropped[static_cast<size_t>(i)] = taken[c.place(i)]++ >= capacity;
+}
+
+// The largest weights of every place stay, the lower token's among equals. A weight that is no number counts as the
+// smallest, so that the order is one.
+template <class T>
+void drop_by_probability(const Choices<T>& c, const std::vector<int64_t>& counts, int64_t capacity,
+                         Dropped& dropped) {
+  struct Copy {
+    T weight;
+    int64_t copy;
+    bool operator<(const Copy& other) const {
+      return weight != other.weight ? weight > other.weight : copy < other.copy;
+    }
+  };
+  std::map<size_t, std::vector<Copy>> crowded;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const T divisor = c.divisor(t);
+    for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
+      const size_t place = c.place(i);
+      if (counts[place] <= capacity) continue;
+      const T weight = c.score(i) / divisor;
+      crowded[place].push_back({weight >= 0 ? weight : T(-1), i});
+    }
+  }
+  for (auto& [place, copies] : crowded) {
+    const auto first_dropped = copies.begin() + capacity;
+    std::nth_element(copies.begin(), first_dropped, copies.end());
+    for (auto copy = first_dropped; copy != copies.end(); ++copy)
+      dropped[static_cast<size_t>(copy->copy)] = 1;
+  }
+}
+
+template <class T>
+Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
+                       const strategy::Capacity& capacity) {
+  const int64_t rows = strategy::expert_capacity(capacity.factor, c.sequence, c.k, c.num_experts);
+  if (std::ranges::none_of(counts, [&](int64_t count) { return count > rows; })) return {};
+  Dropped dropped(static_cast<size_t>(c.num_copies()));
+  switch (capacity.drop) {
+    case strategy::Drop::kProbability:
+      drop_by_probability(c, counts, rows, dropped);
+      break;
+    case strategy::Drop::kPosition:
+      drop_by_position(c, counts.size(), rows, dropped);
+      break;
+  }
+  return dropped;
+}
+
+template <class T>
+void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity,
+          DispatchOrder& order) {
+  order.counts.assign(static_cast<size_t>(c.num_experts), 0);
+  order.sequence_counts.assign(static_cast<size_t>(c.tokens / c.sequence * c.num_experts), 0);
+  for (int64_t i = 0; i < c.num_copies(); ++i) ++order.sequence_counts[c.place(i)];
+  const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity);
+  const auto is_dropped = [&](int64_t copy) {
+    return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;
+  };
+  for (int64_t i = 0; i < c.num_copies(); ++i)
+    if (!is_dropped(i)) ++order.counts[static_cast<size_t>(c.expert[i])];
+  std::vector<int64_t> next(order.counts.size(), 0);
+  std::exclusive_scan(order.counts.begin(), order.counts.end(), next.begin(), int64_t{0});
+  const int64_t num_rows = next.back() + order.counts.back();
+  order.token = at::empty({num_rows}, at::kInt);
+  order.position = at::empty({c.tokens, c.k}, at::kInt);
+  order.weights = at::empty({num_rows}, at::CppTypeToScalarType<T>::value);
   auto* token = order.token.data_ptr<int32_t>();
   auto* position = order.position.data_ptr<int32_t>();
   T* weight = order.weights.data_ptr<T>();
-  for (int64_t t = 0; t < tokens; ++t) {
-    T sum = normalised ? T(0) : T(1);
-    for (int64_t j = 0; normalised && j < k; ++j) sum += p[t * num_experts + chosen[t * k + j]];
-    for (int64_t j = 0; j < k; ++j) {
-      const int32_t e = chosen[t * k + j];
-      const int64_t row = next[static_cast<size_t>(e)]++;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const T divisor = c.divisor(t);
+    for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
+      position[i] = -1;
+      if (is_dropped(i)) continue;
+      const int64_t row = next[static_cast<size_t>(c.expert[i])]++;
       token[row] = static_cast<int32_t>(t);
-      position[t * k + j] = static_cast<int32_t>(row);
-      weight[row] = static_cast<T>(scaling) * (p[t * num_experts + e] / sum);
+      position[i] = static_cast<int32_t>(row);
+      weight[row] = static_cast<T>(scaling) * (c.score(i) / divisor);
     }
   }
 }
@@ -51,18 +139,26 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
 }
 
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
-                         int64_t sequence, bool normalised, double scaling) {
+                         int64_t sequence, bool normalised, double scaling,
+                         const strategy::Capacity& capacity) {
   PIPER_CHECK(sequence > 0 && expert.size(0) % sequence == 0, "tokens are not whole sequences");
   const at::Tensor p = probabilities.cpu(),
                    chosen = expert.cpu();  // no copy when they are there already
   DispatchOrder order;
-  order.token = at::empty({expert.numel()}, at::kInt);
-  order.position = at::empty(expert.sizes(), at::kInt);
-  order.weights = at::empty({expert.numel()}, p.options());
+  const auto fill_as = [&]<class T>(T) {
+    fill(Choices<T>{.scores = p.data_ptr<T>(),
+                    .expert = chosen.data_ptr<int32_t>(),
+                    .tokens = chosen.size(0),
+                    .k = chosen.size(1),
+                    .num_experts = p.size(1),
+                    .sequence = sequence,
+                    .normalised = normalised},
+         scaling, capacity, order);
+  };
   if (p.scalar_type() == at::kFloat) {
-    fill<float>(p, chosen, sequence, normalised, scaling, order);
+    fill_as(float{});
   } else {
-    fill<double>(p, chosen, sequence, normalised, scaling, order);
+    fill_as(double{});
   }
   order.token = order.token.to(expert.device());
   order.position = order.position.to(expert.device());

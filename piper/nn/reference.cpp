@@ -70,16 +70,38 @@ at::Tensor swiglu(const at::Tensor& x, const at::Tensor& gate, const at::Tensor&
 }
 
 struct MixtureResult {
-  at::Tensor out, auxiliary;
+  at::Tensor out, auxiliary, z;
+  int64_t dropped;
 };
 
+// Which choices [B, S, K] are kept: in the column of an expert over the tokens of a sequence, the first C of all choices
+// sorted stably by what `capacity` keeps them for.
+at::Tensor kept_choices(const strategy::Capacity& capacity, int64_t num_experts,
+                        const at::Tensor& expert, const at::Tensor& weight) {
+  if (capacity.factor == 0) return at::ones_like(expert, at::kBool);
+  const int64_t length = expert.size(1), k = expert.size(2);
+  const auto rows = static_cast<int64_t>(std::ceil(
+      capacity.factor * static_cast<double>(length * k) / static_cast<double>(num_experts)));
+  const bool by_weight = capacity.drop == strategy::Drop::kProbability;
+  const at::Tensor value = by_weight ? weight.detach() : at::ones_like(weight);
+  const at::Tensor column =
+      at::full({expert.size(0), length, num_experts}, -1.0, weight.options().requires_grad(false))
+          .scatter(2, expert, value);
+  const at::Tensor order = at::argsort(column, /*stable=*/true, 1, /*descending=*/true);
+  return at::argsort(order, int64_t{1}).lt(rows).gather(2, expert);
+}
+
 // x: [B, S, D] after the norm.
-MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Tensor& x) {
+MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Tensor& x,
+                      const strategy::Capacity& capacity) {
   const bool mixtral = w.model.family == "mixtral";
   const std::string block = mixtral ? "block_sparse_moe." : "mlp.";
-  const at::Tensor p = at::softmax(at::matmul(x, w(block + "gate.weight").t()), -1);  // [B, S, E]
+  const at::Tensor logits = at::matmul(x, w(block + "gate.weight").t());
+  const at::Tensor p = at::softmax(logits, -1);  // [B, S, E]
   const auto [chosen, expert] = at::topk(p, f.top_k, -1);
-  const at::Tensor weight = f.normalise_top_k ? chosen / chosen.sum(-1, true) : chosen;
+  const at::Tensor every = f.normalise_top_k ? chosen / chosen.sum(-1, true) : chosen;
+  const at::Tensor kept = kept_choices(capacity, f.num_experts, expert, every);
+  const at::Tensor weight = every * kept;
   at::Tensor out = at::zeros_like(x);
   for (int64_t e = 0; e < f.num_experts; ++e) {
     const std::string name = fmt::format("{}experts.{}.", block, e);
@@ -91,26 +113,32 @@ MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Te
   const at::Tensor fraction = at::one_hot(expert, f.num_experts).sum({1, 2}).to(p.scalar_type()) /
                               static_cast<double>(x.size(1) * f.top_k);  // [B, E]
   const at::Tensor auxiliary = (fraction * p.mean(1)).sum() * static_cast<double>(f.num_experts);
-  return {out, auxiliary * w.model.router_aux_coefficient};
+  const at::Tensor z = at::logsumexp(logits, -1).square().mean(1).sum();
+  return {out, auxiliary * w.model.router_aux_coefficient, z * w.model.router_z_coefficient,
+          kept.logical_not().sum().item<int64_t>()};
 }
 
 }  // namespace
 
 ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
-                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T) {
+                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
+                                  const strategy::Capacity& capacity) {
   const at::Tensor& table = weights.at("model.embed_tokens.weight");
   at::Tensor x = table.index_select(0, tokens_BS.reshape({-1}))
                      .view({tokens_BS.size(0), tokens_BS.size(1), -1});
-  at::Tensor auxiliary = at::zeros({}, x.options());
+  at::Tensor auxiliary = at::zeros({}, x.options()), z = at::zeros({}, x.options());
+  int64_t dropped = 0;
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const model::Layer& layer = model.layers[i];
     const Reader w{model, weights, fmt::format("model.layers.{}.", i)};
     x = x + attention(w, layer.attention, norm(x, w("input_layernorm.weight"), model.norm_epsilon));
     const at::Tensor xn = norm(x, w("post_attention_layernorm.weight"), model.norm_epsilon);
     if (layer.feed_forward.is_moe()) {
-      const MixtureResult result = mixture(w, layer.feed_forward, xn);
+      const MixtureResult result = mixture(w, layer.feed_forward, xn, capacity);
       x = x + result.out;
       auxiliary = auxiliary + result.auxiliary;
+      z = z + result.z;
+      dropped += result.dropped;
     } else {
       x = x +
           swiglu(xn, w("mlp.gate_proj.weight"), w("mlp.up_proj.weight"), w("mlp.down_proj.weight"));
@@ -122,18 +150,19 @@ ReferenceResult reference_forward(const model::Model& model, const NamedTensors&
   const at::Tensor log_p = at::log_softmax(logits, -1);
   const at::Tensor loss =
       -log_p.gather(1, targets_T.clamp_min(0).unsqueeze(1)).squeeze(1) * targets_T.ne(-100);
-  return {logits, loss.sum(), auxiliary};
+  return {logits, loss.sum(), auxiliary, z, dropped};
 }
 
 NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
-                                 int64_t global_target_tokens, int64_t global_sequences) {
+                                 int64_t global_target_tokens, int64_t global_sequences,
+                                 const strategy::Capacity& capacity) {
   NamedTensors leaves;
   for (const auto& [name, value] : weights)
     leaves[name] = value.detach().clone().set_requires_grad(true);
-  const ReferenceResult result = reference_forward(model, leaves, tokens_BS, targets_T);
+  const ReferenceResult result = reference_forward(model, leaves, tokens_BS, targets_T, capacity);
   (result.token_loss_sum / static_cast<double>(global_target_tokens) +
-   result.auxiliary_loss / static_cast<double>(global_sequences))
+   (result.auxiliary_loss + result.z_loss) / static_cast<double>(global_sequences))
       .backward();
   NamedTensors gradients;
   for (const auto& [name, leaf] : leaves)

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <piper/model/model.h>
+#include <piper/strategy/capacity.h>
 
 #include <cstdint>
 #include <map>
@@ -19,15 +20,19 @@ struct ReferenceResult {
   at::Tensor token_loss_sum;  // scalar
   at::Tensor
       auxiliary_loss;  // scalar: scaled by the coefficient, summed over sequences and layers, not divided
+  at::Tensor z_loss;    // the same
+  int64_t dropped = 0;  // copies of tokens beyond the experts' capacity
 };
 
 // tokens: int64 [B, S]; targets: int64 [B * S], -100 ignored. Differentiable in `weights`.
 ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
-                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T);
+                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
+                                  const strategy::Capacity& capacity = {});
 
-// Gradients of token_loss_sum / global_target_tokens + auxiliary_loss / global_sequences.
+// Gradients of token_loss_sum / global_target_tokens + (auxiliary_loss + z_loss) / global_sequences.
 NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
-                                 int64_t global_target_tokens, int64_t global_sequences);
+                                 int64_t global_target_tokens, int64_t global_sequences,
+                                 const strategy::Capacity& capacity = {});
 
 }  // namespace piper::nn

@@ -2,6 +2,7 @@
 #include <piper/nn/whole_step.h>
 
 #include <cmath>
+#include <numeric>
 
 namespace piper::nn {
 namespace {
@@ -16,22 +17,25 @@ struct Pair {
 
 // Gradients of one batch by the segments and by the reference, in fp64. `edit` may change the weights first.
 template <class Edit>
-Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit edit) {
-  const Batch batch = random_batch(model, sequences, sequence, 7);
+Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit edit,
+          const strategy::Capacity& capacity = {}, uint64_t seed = 7) {
+  const Batch batch = random_batch(model, sequences, sequence, seed);
   const StageOptions options{.dtype = at::kDouble,
                              .seed = 3,
                              .global_sequences = sequences,
                              .global_target_tokens = num_targets(batch)};
-  const auto stage = make_stage(model, tiny_strategy(model, 1, 1, sequence), Rank(0), options);
+  strategy::Strategy strategy = tiny_strategy(model, 1, 1, sequence);
+  strategy.capacity = capacity;
+  const auto stage = make_stage(model, strategy, Rank(0), options);
   edit(*stage);
   stage->zero_gradients();
   run_step(model, {stage.get()}, {batch});
   const NamedTensors weights = values(*stage);
   return {gradients(*stage),
           reference_gradients(model, weights, batch.tokens_BS, batch.targets_T,
-                              options.global_target_tokens, sequences),
+                              options.global_target_tokens, sequences, capacity),
           stage->take_statistics(),
-          reference_forward(model, weights, batch.tokens_BS, batch.targets_T)};
+          reference_forward(model, weights, batch.tokens_BS, batch.targets_T, capacity)};
 }
 
 void check_equal(const Pair& pair) {
@@ -107,6 +111,82 @@ TEST_CASE("the auxiliary loss is the Switch form by sequence") {
   CHECK(none.statistics.auxiliary_loss == 0);
   CHECK(largest_difference(none.stage, pair.stage) > 1e-6);
   check_equal(none);
+}
+
+int64_t sum(const std::map<int32_t, std::vector<int64_t>>& by_layer) {
+  int64_t sum = 0;
+  for (const auto& [layer, counts] : by_layer)
+    sum = std::accumulate(counts.begin(), counts.end(), sum);
+  return sum;
+}
+
+TEST_CASE("with a capacity the gradients equal autograd of the plain model that drops") {
+  for (const std::string family : {"mixtral", "olmoe"})  // normalised weights, and not
+    for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+      for (const double factor : {0.25, 0.75, 1.25}) {
+        CAPTURE(family);
+        CAPTURE(factor);
+        INFO(std::string(strategy::name(drop)));
+        model::Model model = tiny_model(family);
+        model.router_z_coefficient = 0.03;
+        // Batch 9: no sequence begins with a token twice, whose weights would be equal but for rounding.
+        const Pair pair = both(model, 3, 9, kAsInitialised, {.factor = factor, .drop = drop}, 9);
+        check_equal(pair);
+        const StageStatistics& s = pair.statistics;
+        CHECK(pair.forward.dropped > 0);
+        CHECK(sum(s.expert_counts) - sum(s.expert_rows) == pair.forward.dropped);
+        CHECK(s.auxiliary_loss ==
+              doctest::Approx(pair.forward.auxiliary_loss.item<double>() / 3).epsilon(1e-12));
+      }
+}
+
+TEST_CASE("with a capacity: experts without a token, one with all, every expert chosen") {
+  model::Model model = tiny_model("olmoe");
+  model.layers[0].feed_forward.top_k = 1;
+  model.layers[1].feed_forward.top_k = 6;
+  const auto prefer_4 = [](Stage& stage) { prefer(stage, 4, 5); };
+  const strategy::Capacity half{.factor = 0.5};
+  const Pair pair = both(model, 2, 8, prefer_4, half);
+  check_equal(pair);
+  // ceil(0.5 x 8 / 6) = 1 row of each of 2 sequences, and ceil(0.5 x 8 x 6 / 6) = 4.
+  const std::vector<int64_t>& rows = pair.statistics.expert_rows.at(0);
+  CHECK(rows[4] == 2);
+  CHECK(std::accumulate(rows.begin(), rows.end(), int64_t{0}) < 8);
+  CHECK(pair.statistics.expert_counts.at(0) ==
+        both(model, 2, 8, prefer_4).statistics.expert_counts.at(0));
+  CHECK(pair.statistics.expert_rows.at(1) == std::vector<int64_t>(6, 8));
+}
+
+TEST_CASE("a capacity that drops nothing gives the bits of no capacity") {
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+    const model::Model model = tiny_model("qwen3_moe");
+    const Pair without = both(model, 2, 9, kAsInitialised),
+               with = both(model, 2, 9, kAsInitialised, {.factor = 3, .drop = drop});
+    CHECK(with.forward.dropped == 0);
+    for (const auto& [name, gradient] : without.stage)
+      CHECK(at::equal(gradient, with.stage.at(name)));
+    CHECK(with.statistics.loss_sum == without.statistics.loss_sum);
+  }
+}
+
+TEST_CASE("the z-loss is the mean square of the routers' log-sum-exp, by sequence") {
+  model::Model model = tiny_model("mixtral");
+  model.router_z_coefficient = 0.1;
+  const Pair pair = both(model, 3, 6, kAsInitialised);
+  check_equal(pair);
+  CHECK(pair.statistics.z_loss ==
+        doctest::Approx(pair.forward.z_loss.item<double>() / 3).epsilon(1e-12));
+  CHECK(pair.statistics.z_loss > 0);
+  // Logits of 0: log(6)^2 in each of 2 layers.
+  const Pair zero = both(model, 3, 6, [](Stage& stage) {
+    for (Parameter& p : stage.parameters())
+      if (p.name.find("gate.weight") != std::string::npos) p.value.zero_();
+  });
+  CHECK(zero.statistics.z_loss == doctest::Approx(2 * 0.1 * std::log(6.0) * std::log(6.0)));
+  model.router_z_coefficient = 0;
+  const Pair none = both(model, 3, 6, kAsInitialised);
+  CHECK(none.statistics.z_loss == 0);
+  CHECK(largest_difference(none.stage, pair.stage) > 1e-6);
 }
 
 TEST_CASE("the gradient predicts the change of the loss along a random direction") {

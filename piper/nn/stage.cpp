@@ -15,7 +15,8 @@ using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 class ModelStage final : public Stage {
  public:
-  ModelStage(const model::Model& model, const StageShare& share, const StageOptions& options)
+  ModelStage(const model::Model& model, const StageShare& share, const strategy::Capacity& capacity,
+             const StageOptions& options)
       : model_(model),
         options_(options),
         share_(share),
@@ -23,9 +24,12 @@ class ModelStage final : public Stage {
     store_.allocate(options.dtype, options.device);
     store_.initialise(options.seed, model.initializer_range);
     blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
-    for (auto& [layer, block] : blocks_.layers)
-      block.gate.auxiliary =
-          model.router_aux_coefficient / static_cast<double>(options.global_sequences);
+    const auto sequences = static_cast<double>(options.global_sequences);
+    for (auto& [layer, block] : blocks_.layers) {
+      block.gate.auxiliary = model.router_aux_coefficient / sequences;
+      block.gate.z_loss = model.router_z_coefficient / sequences;
+      block.gate.capacity = capacity;
+    }
   }
 
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
@@ -85,7 +89,7 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, routing, tape);
     if (share_.ep == 1) routing.received_counts = routing.counts;
-    if (tape != nullptr) count_routing(layer, routing.counts, out.auxiliary_loss);
+    if (tape != nullptr) count_routing(layer, out, routing.counts);
     return std::move(out.rows);
   }
   at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
@@ -181,11 +185,15 @@ class ModelStage final : public Stage {
     return table;
   }
 
-  void count_routing(int32_t layer, const std::vector<int64_t>& counts, double auxiliary_loss) {
-    statistics_.auxiliary_loss += auxiliary_loss;
-    std::vector<int64_t>& sum = statistics_.expert_counts[layer];
-    sum.resize(counts.size());
-    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int64_t>& rows) {
+    statistics_.auxiliary_loss += out.auxiliary_loss;
+    statistics_.z_loss += out.z_loss;
+    const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
+      sum.resize(counts.size());
+      for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+    };
+    add(statistics_.expert_counts[layer], out.chosen);
+    add(statistics_.expert_rows[layer], rows);
   }
 
   const model::Model model_;
@@ -226,7 +234,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                  .ep = strategy.mesh.ep,
                  .first_stage = at.pp == 0,
                  .last_stage = at.pp == strategy.mesh.pp - 1},
-      options);
+      strategy.capacity, options);
 }
 
 }  // namespace piper::nn

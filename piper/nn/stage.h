@@ -1,8 +1,8 @@
 // One rank's share of the model as segments: parameters, and functions that never communicate.
 //
 // Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R received rows,
-// E experts, L local experts, F expert ffn, K top-k, P peers of the expert group. Rows of T*K are in dispatch order:
-// sorted by global expert, then by token; so rows for one peer are contiguous.
+// E experts, L local experts, F expert ffn, K top-k, N rows sent (T*K, less what a capacity drops), P peers of the expert
+// group. The N rows are in dispatch order: sorted by global expert, then by token; so rows for one peer are contiguous.
 //
 // Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the weight's size) and
 // returns input gradients. A Tape holds what the backward needs besides the tensors passed in again by the caller.
@@ -52,9 +52,9 @@ struct Tape {
 
 // What the gate decided for one micro-batch.
 struct Routing {
-  at::Tensor weights;           // [T*K], dispatch order; fp32 for bf16
-  at::Tensor token;             // [T*K] int64 (or int32): source token of each row
-  at::Tensor position;          // [T, K]: row of token t's j-th copy
+  at::Tensor weights;           // [N], dispatch order; fp32 for bf16
+  at::Tensor token;             // [N] int64 (or int32): source token of each row
+  at::Tensor position;          // [T, K]: row of token t's j-th copy; -1 = dropped
   std::vector<int64_t> counts;  // [E] rows for each global expert, from this rank
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from each peer for
   // each local expert, [P * L], peer-major. Received rows are ordered by peer, then local expert.
@@ -76,8 +76,10 @@ struct StageStatistics {
   double loss_sum = 0;  // sum of token losses (not divided)
   int64_t target_tokens = 0;
   double auxiliary_loss = 0;  // already scaled by coefficient and divided by global_sequences
-  std::map<int32_t, std::vector<int64_t>>
-      expert_counts;  // by layer: rows this rank routed to each global expert
+  double z_loss = 0;          // the same
+  // By layer, of this rank: how often each global expert was chosen; the rows routed to it, which without a capacity are
+  // as many.
+  std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
 };
 
 class Stage {
@@ -98,7 +100,7 @@ class Stage {
   virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,
                                         const at::Tensor& x1_TD, Tape& tape) = 0;
 
-  // With a tape it adds the auxiliary loss and the expert counts to the statistics (so a first pass whose tape is
+  // With a tape it adds auxiliary loss, z-loss and the experts' counts to the statistics (so a first pass whose tape is
   // recomputed later counts once).
   virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
                                   Routing& routing, Tape* tape) = 0;  // -> rows

@@ -141,9 +141,12 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
   });
 }
 
-void softmax_(at::Tensor x) {
-  if (!on_cpu(x)) return any_device::softmax_(x);
-  by_main_type(x, [&]<class T>(T) { kernels::softmax<T>(x.data_ptr<T>(), x.size(0), x.size(1)); });
+void softmax_(at::Tensor x, at::Tensor log_sum) {
+  if (!on_cpu(x)) return any_device::softmax_(x, log_sum);
+  by_main_type(x, [&]<class T>(T) {
+    kernels::softmax<T>(x.data_ptr<T>(), log_sum.defined() ? log_sum.data_ptr<T>() : nullptr,
+                        x.size(0), x.size(1));
+  });
 }
 
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
@@ -164,6 +167,7 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
          .weights = in.weights.data_ptr<T>(),
          .g_weights = in.g_weights.data_ptr<T>(),
          .auxiliary = in.auxiliary.defined() ? in.auxiliary.data_ptr<T>() : nullptr,
+         .g_log_sum = in.g_log_sum.defined() ? in.g_log_sum.data_ptr<T>() : nullptr,
          .tokens = probabilities.size(0),
          .sequence = in.sequence,
          .num_experts = probabilities.size(1),

@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <piper/nn/rope.h>
+#include <piper/strategy/capacity.h>
 
 #include <cstdint>
 #include <vector>
@@ -19,24 +20,25 @@ inline at::ScalarType main_type(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-// What the router's backward needs; `auxiliary` is undefined without an auxiliary loss.
+// What the router's backward needs; `auxiliary` and `g_log_sum` are undefined without an auxiliary loss and a z-loss.
 struct RouterGradients {
   at::Tensor expert, position;    // [T, K]
-  at::Tensor weights, g_weights;  // [T*K], dispatch order
+  at::Tensor weights, g_weights;  // [N], dispatch order
   at::Tensor auxiliary;           // [B, E]: gradient of every probability of that sequence
+  at::Tensor g_log_sum;           // [T]: gradient of the logits' log-sum-exp
   int64_t sequence = 0;
   bool normalised = false;
   bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
   double scaling = 1;    // the weights are scaled by it
 };
 
-// Rows in dispatch order.
+// The N rows that were not dropped, in dispatch order.
 struct DispatchOrder {
-  at::Tensor token;                      // [T*K]
-  at::Tensor position;                   // [T, K]
-  at::Tensor weights;                    // [T*K]
+  at::Tensor token;                      // [N]
+  at::Tensor position;                   // [T, K]; -1 = dropped
+  at::Tensor weights;                    // [N]
   std::vector<int64_t> counts;           // [E]
-  std::vector<int64_t> sequence_counts;  // [B * E]: the same by sequence
+  std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
 };
 
 // y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be x.
@@ -55,6 +57,7 @@ void swiglu_out(at::Tensor act, const at::Tensor& h);
 void swiglu_backward_(at::Tensor h, at::Tensor g_act);
 
 void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index);
+// Here and in the merge: a position of -1 is a dropped copy, which adds nothing.
 void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position);
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows);  // index int64
 
@@ -64,18 +67,21 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position);
 
-void softmax_(at::Tensor x);
+// log_sum [T], when defined: log(sum(exp(x))) of every row.
+void softmax_(at::Tensor x, at::Tensor log_sum = {});
 // The k largest of each row of [T, E]; the lower index first among equals. expert: int32 [T, k].
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
-// Sorts the T*K rows by expert, then token. Weights are the chosen scores, divided by their sum when normalised, times
-// `scaling`.
+// Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts' capacity. Weights are the
+// chosen scores, divided by their sum when normalised, times `scaling`; they are normalised before anything is dropped,
+// and what is dropped by probability is what has the smaller weight (as in Megatron-LM).
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
-                         bool normalised, double scaling = 1);
+                         bool normalised, double scaling = 1,
+                         const strategy::Capacity& capacity = {});
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's rank is the sum of its two
 // best scores (DeepSeek-V3) or its best (DeepSeek-V2).
 void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best);
 // scores become the gradient of the logits. With sigmoid scores the auxiliary gradient is that of scores divided by their
-// row's sum.
+// row's sum; with sigmoid scores and g_log_sum the first argument holds the logits, not the scores.
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 
 // Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale * dloss/dlogits.
@@ -96,7 +102,7 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position);
-void softmax_(at::Tensor x);
+void softmax_(at::Tensor x, at::Tensor log_sum = {});
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);

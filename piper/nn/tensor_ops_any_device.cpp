@@ -5,10 +5,14 @@
 namespace piper::nn::any_device {
 namespace {
 
-// The rows `position` names, [T, K, D].
+// The rows (or values) that `position` names, [T, K, ...]; zeros where it is -1.
 at::Tensor rows_of(const at::Tensor& rows, const at::Tensor& position) {
-  return rows.index_select(0, position.reshape({-1}))
-      .view({position.size(0), position.size(1), -1});
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape.insert(shape.begin(), position.size(0));
+  shape[1] = position.size(1);
+  const at::Tensor named = rows.index_select(0, position.clamp_min(0).reshape({-1})).view(shape);
+  const at::Tensor dropped = position.lt(0);
+  return named.masked_fill(rows.dim() == 1 ? dropped : dropped.unsqueeze(-1), 0);
 }
 
 at::Tensor reciprocal_root_mean_square(const at::Tensor& x, double epsilon) {
@@ -80,22 +84,25 @@ void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows
 
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
                const at::Tensor& position, const at::Tensor& x1) {
-  const at::Tensor weight =
-      weights.index_select(0, position.reshape({-1})).view(position.sizes()).unsqueeze(-1);
+  const at::Tensor weight = rows_of(weights, position).unsqueeze(-1);
   out.copy_(x1 + (rows_of(returned, position) * weight).sum(1));
 }
 
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position) {
-  const at::Tensor row = position.reshape({-1}).to(at::kLong);
-  const at::Tensor g =
-      gx.unsqueeze(1).expand({-1, position.size(1), -1}).reshape({row.size(0), -1});
+  const at::Tensor every = position.reshape({-1}).to(at::kLong);
+  const at::Tensor kept = every.ge(0).nonzero().squeeze(1);
+  const at::Tensor row = every.index_select(0, kept);
+  const at::Tensor g = gx.index_select(0, at::floor_divide(kept, position.size(1)));
   g_weights.index_copy_(0, row, (g * returned.index_select(0, row)).sum(-1));
   g_returned.index_copy_(0, row, g * weights.index_select(0, row).unsqueeze(-1));
 }
 
-void softmax_(at::Tensor x) { x.copy_(at::softmax(x, -1)); }
+void softmax_(at::Tensor x, at::Tensor log_sum) {
+  if (log_sum.defined()) log_sum.copy_(at::logsumexp(x, -1));
+  x.copy_(at::softmax(x, -1));
+}
 
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
   // A stable sort puts the lower index first among equals.
@@ -105,11 +112,15 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
 }
 
 void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
-  const at::Tensor position = in.position.reshape({-1});
   const at::Tensor expert = in.expert.to(at::kLong);
-  at::Tensor g_chosen = in.g_weights.index_select(0, position).view(expert.sizes());
+  at::Tensor g_softmax;
+  if (in.g_log_sum.defined() && in.sigmoid) {
+    g_softmax = at::softmax(probabilities, -1) * in.g_log_sum.unsqueeze(1);
+    probabilities.sigmoid_();
+  }
+  at::Tensor g_chosen = rows_of(in.g_weights, in.position);
   if (in.normalised) {
-    const at::Tensor w = in.weights.index_select(0, position).view(expert.sizes());
+    const at::Tensor w = rows_of(in.weights, in.position);
     const at::Tensor sum = probabilities.gather(1, expert).sum(1, true);
     g_chosen = (in.scaling * g_chosen - (w * g_chosen).sum(1, true)) / sum;
   } else {
@@ -124,9 +135,12 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   g.scatter_add_(1, expert, g_chosen);
   if (in.sigmoid) {
     probabilities.mul_((1 - probabilities) * g);
+    if (g_softmax.defined()) probabilities.add_(g_softmax);
     return;
   }
-  probabilities.mul_(g - (g * probabilities).sum(1, true));
+  at::Tensor shift = (g * probabilities).sum(1, true);
+  if (in.g_log_sum.defined()) shift = shift - in.g_log_sum.unsqueeze(1);
+  probabilities.mul_(g - shift);
 }
 
 double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <cmath>
+
 namespace piper::nn {
 namespace {
 
@@ -114,34 +116,68 @@ TEST_CASE("rows are gathered, summed, merged and scattered as the compositions d
   });
 }
 
+// Token 0 lost its first copy, token 1 both, token 2 none: 3 rows.
+TEST_CASE("dropped copies add nothing to a sum and a merge, and have no gradient") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor position = at::tensor({-1, 2, -1, -1, 0, 1}, at::kInt).view({3, 2});
+    const at::Tensor x = wave({3, 9}, 0, dtype), rows = wave({3, 9}, 1, dtype),
+                     weights = wave({3}, 2, dtype);
+    const at::Tensor sum = at::full({3, 9}, 7, x.options()), sump = at::full_like(sum, 8);
+    sum_rows_out(sum, rows, position);
+    any_device::sum_rows_out(sump, rows, position);
+    CHECK(difference(sum, sump) < tolerance);
+    CHECK(at::equal(sum.select(0, 0), rows.select(0, 2)));
+    CHECK(at::equal(sum.select(0, 1), at::zeros({9}, x.options())));
+    merge_out(sum, rows, weights, position, x);
+    any_device::merge_out(sump, rows, weights, position, x);
+    CHECK(difference(sum, sump) < tolerance);
+    CHECK(at::equal(sum.select(0, 1), x.select(0, 1)));
+    const at::Tensor g = at::empty_like(rows), gp = at::empty_like(rows),
+                     gw = at::empty_like(weights), gwp = at::empty_like(weights);
+    merge_backward_out(g, gw, x, rows, weights, position);
+    any_device::merge_backward_out(gp, gwp, x, rows, weights, position);
+    CHECK(difference(g, gp) < tolerance);
+    CHECK(difference(gw, gwp) < tolerance);
+    const at::Tensor token = at::tensor({2, 2, 0}, at::kLong);
+    CHECK(difference(gw, (x.index_select(0, token) * rows).sum(1)) < tolerance * 10);
+  });
+}
+
 TEST_CASE("the router equals the composition and breaks ties by the lower index") {
   in_both_precisions([](at::ScalarType dtype, double tolerance) {
     const at::Tensor logits = wave({6, 7}, 0, dtype);
     logits.select(0, 1).fill_(0.5);
     logits.select(0, 2).narrow(0, 3, 2).fill_(9);
     const at::Tensor p = logits.clone(), pp = logits.clone();
-    softmax_(p);
-    any_device::softmax_(pp);
+    const at::Tensor log_sum = at::empty({6}, p.options()), log_sump = at::empty_like(log_sum);
+    softmax_(p, log_sum);
+    any_device::softmax_(pp, log_sump);
     CHECK(difference(p, pp) < tolerance);
+    CHECK(difference(log_sum, log_sump) < tolerance);
     const at::Tensor expert = at::empty({6, 3}, at::kInt), expertp = at::empty_like(expert);
     choose_experts_out(expert, p);
     any_device::choose_experts_out(expertp, p);
     CHECK(at::equal(expert, expertp));
     CHECK(at::equal(expert.select(0, 1), at::tensor({0, 1, 2}, at::kInt)));
-    for (const bool normalised : {false, true}) {
-      const DispatchOrder order = order_rows(p, expert, 3, normalised);
-      RouterGradients in{.expert = expert,
-                         .position = order.position,
-                         .weights = order.weights,
-                         .g_weights = wave({18}, 1, dtype),
-                         .auxiliary = normalised ? wave({2, 7}, 2, dtype) : at::Tensor(),
-                         .sequence = 3,
-                         .normalised = normalised};
-      const at::Tensor g = p.clone(), gp = p.clone();
-      router_backward_(g, in);
-      any_device::router_backward_(gp, in);
-      CHECK(difference(g, gp) < tolerance);
-    }
+    for (const bool normalised : {false, true})
+      for (const bool sigmoid : {false, true}) {
+        const DispatchOrder order =
+            order_rows(p, expert, 3, normalised, 1, {.factor = normalised ? 0.5 : 0});
+        RouterGradients in{.expert = expert,
+                           .position = order.position,
+                           .weights = order.weights,
+                           .g_weights = wave({order.weights.size(0)}, 1, dtype),
+                           .auxiliary = normalised ? wave({2, 7}, 2, dtype) : at::Tensor(),
+                           .g_log_sum = sigmoid ? wave({6}, 3, dtype) : at::Tensor(),
+                           .sequence = 3,
+                           .normalised = normalised,
+                           .sigmoid = sigmoid};
+        const at::Tensor& from = sigmoid ? logits : p;
+        const at::Tensor g = from.clone(), gp = from.clone();
+        router_backward_(g, in);
+        any_device::router_backward_(gp, in);
+        CHECK(difference(g, gp) < tolerance);
+      }
   });
 }
 
@@ -154,6 +190,39 @@ TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
   CHECK(at::equal(order.token, at::tensor({1, 0, 0, 1}, at::kInt)));
   CHECK(at::equal(order.position, at::tensor({1, 2, 0, 3}, at::kInt).view({2, 2})));
   CHECK(at::allclose(order.weights, at::tensor({.6 / .9, .5 / .8, .3 / .8, .3 / .9}, at::kDouble)));
+}
+
+// Two sequences of 4 tokens, one choice each among 3 experts; experts take 2 rows of a sequence at factor 1.
+TEST_CASE("beyond the capacity the smaller weight or the later token goes, sequence by sequence") {
+  at::Tensor p = at::full({8, 3}, .1, at::kDouble);
+  const at::Tensor expert = at::tensor({0, 0, 0, 1, 2, 2, 2, 2}, at::kInt).view({8, 1});
+  const double score[] = {.3, .5, .4, .9, .6, .7, .6, .6};
+  for (int64_t t = 0; t < 8; ++t) p[t][expert[t][0].item<int64_t>()] = score[t];
+  const auto order = [&](double factor, strategy::Drop drop) {
+    return order_rows(p, expert, 4, false, 2, {.factor = factor, .drop = drop});
+  };
+  const DispatchOrder best = order(1, strategy::Drop::kProbability);
+  CHECK(best.counts == std::vector<int64_t>{2, 1, 2});
+  CHECK(best.sequence_counts == std::vector<int64_t>{3, 1, 0, 0, 0, 4});  // choices
+  CHECK(
+      at::equal(best.token, at::tensor({1, 2, 3, 4, 5}, at::kInt)));  // of the equal ones, token 4
+  CHECK(at::equal(best.position.flatten(), at::tensor({-1, 0, 1, 2, 3, 4, -1, -1}, at::kInt)));
+  CHECK(at::allclose(best.weights, at::tensor({1., .8, 1.8, 1.2, 1.4}, at::kDouble)));
+  const DispatchOrder first = order(1, strategy::Drop::kPosition);
+  CHECK(at::equal(first.token, at::tensor({0, 1, 3, 4, 5}, at::kInt)));
+  CHECK(first.counts == best.counts);
+  const DispatchOrder all = order(3, strategy::Drop::kPosition), dropless = order(0, {});
+  CHECK(at::equal(all.position, dropless.position));
+  CHECK(all.counts == std::vector<int64_t>{3, 1, 4});
+  CHECK(order(.01, strategy::Drop::kProbability).counts == std::vector<int64_t>{1, 1, 1});
+}
+
+TEST_CASE("weights that are no numbers are dropped first") {
+  at::Tensor p = at::full({4, 2}, .5, at::kDouble);
+  p.select(0, 1).fill_(std::nan(""));
+  const at::Tensor expert = at::zeros({4, 1}, at::kInt);
+  const DispatchOrder order = order_rows(p, expert, 4, false, 1, {.factor = 1.5});
+  CHECK(at::equal(order.token, at::tensor({0, 2, 3}, at::kInt)));
 }
 
 TEST_CASE("cross-entropy and its gradient equal the composition; ignored rows give nothing") {

@@ -82,7 +82,8 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
   time.idle = std::max(0.0, time.idle + p.step_seconds - estimate.seconds);
   p.peak_bytes = estimate.peak_bytes;
   p.memory_bytes = cluster.memory_bytes;
-  p.step_flops = cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences);
+  p.step_flops = cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences,
+                                  cost::kept_part(model, strategy));
   p.peak_flops_per_second =
       cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
   p.mfu = p.step_flops / (p.step_seconds * p.peak_flops_per_second);

@@ -122,6 +122,23 @@ std::string time_maps(const ExpertRows& load) {
   return out;
 }
 
+// Of a run whose experts have a capacity; nothing where none was ever exceeded.
+std::string dropped_chart(const std::vector<MetricsRow>& metrics) {
+  Series dropped{.name = "dropped", .css_class = "series-b"};
+  double most = 0;
+  for (const MetricsRow& row : metrics) {
+    if (!row.dropped_fraction) continue;
+    most = std::max(most, *row.dropped_fraction);
+    dropped.points.emplace_back(static_cast<double>(row.step), 100 * *row.dropped_fraction);
+  }
+  if (most == 0) return "";
+  return line_chart({.description = "Copies of tokens dropped over the steps",
+                     .x_label = "step",
+                     .y_label = "Copies of tokens beyond the experts' capacity, %, over the steps",
+                     .series = {dropped},
+                     .height = 200});
+}
+
 }  // namespace
 
 std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics) {
@@ -133,11 +150,13 @@ std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow
       imbalance.points.emplace_back(static_cast<double>(row.step), *row.load_imbalance);
     }
   }
-  return out + line_chart({.description = "Load imbalance over the steps",
-                           .x_label = "step",
-                           .y_label = "Busiest expert, in even shares, over the steps",
-                           .series = {imbalance},
-                           .height = 200});
+  return out +
+         line_chart({.description = "Load imbalance over the steps",
+                     .x_label = "step",
+                     .y_label = "Busiest expert, in even shares, over the steps",
+                     .series = {imbalance},
+                     .height = 200}) +
+         dropped_chart(metrics);
 }
 
 }  // namespace piper::report

@@ -33,6 +33,7 @@ MetricsRow parse_row(ObjectReader& reader) {
   row.mfu = number(reader, "mfu");
   if (reader.has("peak_bytes")) row.peak_bytes = reader.integer("peak_bytes", 0, kMaxInteger);
   row.load_imbalance = number(reader, "load_imbalance");
+  row.dropped_fraction = number(reader, "dropped_fraction");
   return row;
 }
 
@@ -50,6 +51,7 @@ Json to_json(const MetricsRow& row) {
   put(json, "mfu", row.mfu);
   put(json, "peak_bytes", row.peak_bytes);
   put(json, "load_imbalance", row.load_imbalance);
+  put(json, "dropped_fraction", row.dropped_fraction);
   return json;
 }
 

@@ -21,9 +21,10 @@ struct MetricsRow {
   std::optional<double> learning_rate;
   std::optional<double> step_seconds;
   std::optional<double> tokens_per_second;
-  std::optional<double> mfu;             // share of the peak, 0 to 1
-  std::optional<int64_t> peak_bytes;     // of the fullest rank
-  std::optional<double> load_imbalance;  // busiest expert's rows / mean, worst layer; >= 1
+  std::optional<double> mfu;               // share of the peak, 0 to 1
+  std::optional<int64_t> peak_bytes;       // of the fullest rank
+  std::optional<double> load_imbalance;    // busiest expert's rows / mean, worst layer; >= 1
+  std::optional<double> dropped_fraction;  // of all copies of tokens, beyond the experts' capacity
 };
 
 Json to_json(const MetricsRow& row);

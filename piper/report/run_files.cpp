@@ -54,11 +54,14 @@ std::string words(const strategy::Strategy& s) {
   return fmt::format(
       "pp {} · ep {} · dp {} on {} ranks, schedule {}, {} micro-batches of {} {} a rank, {} tokens "
       "each, "
-      "recompute {}, {}",
+      "recompute {}, {}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.world(), strategy::name(s.schedule),
       s.num_micro_batches, s.micro_batch_sequences,
       s.micro_batch_sequences == 1 ? "sequence" : "sequences", s.sequence,
-      strategy::name(s.recompute), strategy::name(s.precision));
+      strategy::name(s.recompute), strategy::name(s.precision),
+      s.capacity.is_limited() ? fmt::format(", capacity factor {} (drop by {})", s.capacity.factor,
+                                            strategy::name(s.capacity.drop))
+                              : "");
 }
 
 bool matches(const StrategyRow& row, const strategy::Strategy& s) {

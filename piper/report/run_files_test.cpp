@@ -38,7 +38,8 @@ TEST_CASE("metrics read back as written, unknown keys and a line cut short are p
                        .step_seconds = 0.25,
                        .mfu = 0.5,
                        .peak_bytes = 7,
-                       .load_imbalance = 1.5};
+                       .load_imbalance = 1.5,
+                       .dropped_fraction = 0.125};
   const std::string text =
       to_json(row).dump() + "\n\n{\"step\": 4, \"loss\": null, \"mood\": [1]}\n{\"step\": 5, \"lo";
   const std::vector<MetricsRow> rows = parse_metrics(text, "m");

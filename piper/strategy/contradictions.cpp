@@ -42,6 +42,10 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
     lines.push_back(fmt::format("'sequence' is {}; allowed: an integer from 1 to {}", s.sequence,
                                 int64_t{1} << 32));
+  const double factor = s.capacity.factor;
+  if (factor != 0 && !(factor >= kLeastCapacityFactor && factor <= kLargestCapacityFactor))
+    lines.push_back(fmt::format("'capacity_factor' is {}; allowed: a number from {} to {}", factor,
+                                kLeastCapacityFactor, kLargestCapacityFactor));
   return lines;
 }
 
@@ -121,6 +125,10 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
   std::vector<std::string> lines = contradictions(s);
   if (s.mesh.pp >= 1 && s.mesh.pp <= kMaxCount) check_layers(s, model, lines);
   if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount) check_experts(s, model, lines);
+  if (s.capacity.is_limited() && model.num_moe_layers() == 0)
+    lines.push_back(
+        fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",
+                    s.capacity.factor, model.name));
   if (model.learned_positions > 0 && s.sequence > model.learned_positions)
     lines.push_back(fmt::format("'sequence' is {}; allowed: at most the {} learned positions of {}",
                                 s.sequence, model.learned_positions, model.name));

@@ -52,6 +52,19 @@ void read_numbers(ObjectReader& reader, Strategy& s) {
   s.num_micro_batches = reader.integer("num_micro_batches", 1, kMaxCount);
 }
 
+// Both keys or neither.
+void read_capacity(ObjectReader& reader, Capacity& capacity) {
+  reader.ignore("capacity_factor");
+  reader.ignore("drop");
+  if (reader.has("capacity_factor")) {
+    capacity.factor =
+        reader.number("capacity_factor", kLeastCapacityFactor, kLargestCapacityFactor);
+    capacity.drop = choose(reader, "drop", std::vector{Drop::kProbability, Drop::kPosition});
+  } else if (reader.has("drop")) {
+    reader.problem("drop", "is given without 'capacity_factor'; allowed: both or neither");
+  }
+}
+
 // Whether the numbers were all there: what stands in for a missing one must not be checked against
 // the others.
 bool numbers_are_sound(const Json& json) {
@@ -132,6 +145,10 @@ Json to_json(const Strategy& s) {
   json["global_batch_sequences"] = s.global_batch_sequences;
   json["micro_batch_sequences"] = s.micro_batch_sequences;
   json["num_micro_batches"] = s.num_micro_batches;
+  if (s.capacity.is_limited()) {
+    json["capacity_factor"] = s.capacity.factor;
+    json["drop"] = name(s.capacity.drop);
+  }
   if (!s.predicted.is_null()) json["predicted"] = s.predicted;
   return json;
 }
@@ -148,6 +165,7 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   s.recompute = recompute_from(reader.choice("recompute", recompute_names())).value_or(s.recompute);
   s.precision = choose(reader, "precision",
                        std::vector{Precision::kFp32, Precision::kBf16, Precision::kFp64});
+  read_capacity(reader, s.capacity);
   if (const Json* predicted = reader.object("predicted")) s.predicted = *predicted;
   reader.refuse_unknown();
   if (json.is_object() && numbers_are_sound(json))

@@ -4,6 +4,7 @@
 
 #include <piper/base/json.h>
 #include <piper/model/model.h>
+#include <piper/strategy/capacity.h>
 
 #include <array>
 #include <cstdint>
@@ -59,6 +60,7 @@ struct Strategy {
   int64_t global_batch_sequences = 0;  // = dp * micro_batch_sequences * num_micro_batches
   int64_t micro_batch_sequences = 0;   // per rank
   int64_t num_micro_batches = 0;       // per rank and step
+  Capacity capacity;                   // of every expert; dropless when left out
   Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 
@@ -69,8 +71,8 @@ struct Strategy {
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
-// Every key but `model`, `cluster`, `predicted` and the derived `mesh.edp` is required: a strategy
-// has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
+// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp` and the pair `capacity_factor`
+// and `drop` (without them: dropless) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
 // products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:

@@ -78,7 +78,8 @@ runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
 struct Trained {
   std::map<std::string, at::Tensor> values, gradients;
   std::vector<double> losses, norms;
-  double imbalance = 0;
+  double imbalance = 0, dropped = 0;  // the most of a step; summed over the steps
+  double z_loss = 0;                  // of the last step
 };
 
 Trained run_training(const model::Model& model, const strategy::Strategy& s, int64_t num_steps,
@@ -103,21 +104,25 @@ Trained run_training(const model::Model& model, const strategy::Strategy& s, int
     train::RankTrainer trainer(shared, transport, cores);
     if (prepare) prepare(trainer.stage());
     std::vector<double> losses, norms;
-    double imbalance = 0;
+    double imbalance = 0, dropped = 0, z_loss = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       const train::StepOutcome outcome = trainer.step(number);
       CHECK_FALSE(outcome.skipped);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
       imbalance = std::max(imbalance, outcome.load_imbalance);
+      dropped += outcome.dropped_fraction.value_or(0);
+      z_loss = outcome.z_loss;
     }
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
       result.values[piece.name] = piece.value.clone();
       result.gradients[piece.name] = piece.gradient.clone();
     }
-    if (transport.rank() == Rank(0))
+    if (transport.rank() == Rank(0)) {
       result.losses = losses, result.norms = norms, result.imbalance = imbalance;
+      result.dropped = dropped, result.z_loss = z_loss;
+    }
   });
   return result;
 }
@@ -238,6 +243,48 @@ TEST_CASE("sharded equals unsharded with experts that get no token and one that 
   CHECK(run_training(model, one, 1, tie).imbalance ==
         doctest::Approx(2.0));  // 2 of 4 experts take everything
   check_all_meshes(model, tie);
+}
+
+TEST_CASE(
+    "what a capacity drops, and the z-loss, depend on no mesh, schedule, recomputation or "
+    "micro-batch") {
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  struct Split {
+    strategy::Mesh mesh;
+    PipelineSchedule schedule;
+    Recompute recompute;
+    int64_t micro_batch;
+  };
+  const Split splits[] = {{{1, 1, 1}, PipelineSchedule::k1F1B, Recompute::kFull, 4},
+                          {{1, 2, 4}, PipelineSchedule::k1F1B, Recompute::kNone, 1},
+                          {{1, 4, 4}, PipelineSchedule::kGPipe, Recompute::kFull, 2},
+                          {{2, 2, 2}, PipelineSchedule::k1F1B, Recompute::kFull, 1},
+                          {{2, 4, 4}, PipelineSchedule::kGPipe, Recompute::kNone, 2},
+                          {{4, 1, 2}, PipelineSchedule::k1F1B, Recompute::kNone, 4}};
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+    const auto train = [&](const Split& split) {
+      strategy::Strategy s = strategy_for(model, split.mesh, split.schedule, split.recompute,
+                                          strategy::Precision::kFp64);
+      s.micro_batch_sequences = split.micro_batch;
+      s.num_micro_batches /= split.micro_batch;
+      s.capacity = {.factor = 1, .drop = drop};
+      return run_training(model, s, kNumSteps);
+    };
+    const Trained reference = train({{1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone, 1});
+    CHECK(reference.losses.back() < reference.losses.front() - 0.3);
+    CHECK(reference.dropped > 0.05 * kNumSteps);
+    CHECK(reference.z_loss > 0);
+    for (const Split& split : splits) {
+      INFO("pp ", split.mesh.pp, " ep ", split.mesh.ep, " dp ", split.mesh.dp, " drop ",
+           std::string(strategy::name(drop)));
+      const Trained sharded = train(split);
+      CHECK(largest_difference(reference.values, sharded.values) <= 1e-9);
+      CHECK(std::abs(reference.losses.back() - sharded.losses.back()) < 1e-9);
+      CHECK(reference.dropped == sharded.dropped);
+      CHECK(std::abs(reference.z_loss - sharded.z_loss) < 1e-9);
+    }
+  }
 }
 
 TEST_CASE("tied embeddings on two ends of a pipeline stay equal and count once") {

@@ -35,6 +35,7 @@ Json to_json(const StepMetrics& m) {
   Json json = {{"step", m.step},
                {"loss", m.loss},
                {"auxiliary_loss", m.auxiliary_loss},
+               {"z_loss", m.z_loss},
                {"grad_norm", m.grad_norm},
                {"learning_rate", m.learning_rate},
                {"step_seconds", m.step_seconds},
@@ -42,6 +43,7 @@ Json to_json(const StepMetrics& m) {
                {"mfu", m.mfu},
                {"peak_bytes", m.peak_bytes},
                {"load_imbalance", m.load_imbalance},
+               {"dropped_fraction", m.dropped_fraction.value_or(0)},
                {"skipped", m.skipped}};
   for (const auto& [key, value] : m.extra.items()) json[key] = value;
   return json;
@@ -50,9 +52,10 @@ Json to_json(const StepMetrics& m) {
 std::string console_line(const StepMetrics& m) {
   return fmt::format(
       "step {} | loss {:.4f} | grad norm {:.2f} | {:.0f} tokens/s | MFU {} | peak {} | imbalance "
-      "{:.2f}{}",
+      "{:.2f}{}{}",
       m.step, m.loss, m.grad_norm, m.tokens_per_second, format_percent(m.mfu),
       format_bytes(static_cast<double>(m.peak_bytes)), m.load_imbalance,
+      m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "",
       m.skipped ? " | skipped: not finite" : "");
 }
 

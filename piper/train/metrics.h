@@ -7,14 +7,16 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace piper::train {
 
 struct StepMetrics {
   int64_t step = 0;  // counts from 1
-  double loss = 0;   // nats a target token, auxiliary loss apart
+  double loss = 0;   // nats a target token, auxiliary loss and z-loss apart
   double auxiliary_loss = 0;
+  double z_loss = 0;
   double grad_norm = 0;  // over the whole mesh, before clipping
   double learning_rate = 0;
   double step_seconds = 0;
@@ -22,8 +24,10 @@ struct StepMetrics {
   double mfu = 0;          // fraction
   int64_t peak_bytes = 0;  // of the fullest rank
   double load_imbalance =
-      0;                 // most loaded expert over the mean, the worst layer; 0 for a dense model
-  bool skipped = false;  // the update was skipped: loss or gradient not finite
+      0;  // most chosen expert over the mean, the worst layer; 0 for a dense model
+  // Of all copies of tokens, those beyond the experts' capacity; 0 in the file where a strategy has none.
+  std::optional<double> dropped_fraction;
+  bool skipped = false;         // the update was skipped: loss or gradient not finite
   Json extra = Json::object();  // further keys, appended
 };
 
@@ -31,7 +35,7 @@ struct StepMetrics {
 Json to_json(const StepMetrics& metrics);
 
 // "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; a skipped
-// update adds "| skipped: not finite".
+// update adds "| skipped: not finite", a capacity "| dropped 1.2 %" behind the imbalance.
 std::string console_line(const StepMetrics& metrics);
 
 // Appends to metrics.jsonl, a line a step, each flushed. One thread.

@@ -13,6 +13,7 @@ StepMetrics sample(int64_t step) {
   return {.step = step,
           .loss = 3.41229,
           .auxiliary_loss = 0.01,
+          .z_loss = 0.002,
           .grad_norm = 1.2345,
           .learning_rate = 1e-3,
           .step_seconds = 0.5,
@@ -26,6 +27,9 @@ TEST_CASE("the console line is stable") {
   CHECK(console_line(sample(12)) ==
         "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | "
         "imbalance 1.12");
+  StepMetrics limited = sample(12);
+  limited.dropped_fraction = 0.0314;
+  CHECK(console_line(limited).ends_with(" | imbalance 1.12 | dropped 3.1 %"));
   StepMetrics bad = sample(13);
   bad.loss = std::nan("");
   bad.skipped = true;
@@ -39,9 +43,11 @@ TEST_CASE("a line holds the keys in order; what is not finite is null; extra key
   metrics.extra = {{"validation_loss", 2.5}};
   CHECK(
       to_json(metrics).dump() ==
-      R"({"step":1,"loss":3.41229,"auxiliary_loss":0.01,"grad_norm":null,"learning_rate":0.001,"step_seconds":0.5,)"
-      R"("tokens_per_second":4567.2,"mfu":0.2314,"peak_bytes":536870912,"load_imbalance":1.116,"skipped":false,)"
-      R"("validation_loss":2.5})");
+      R"({"step":1,"loss":3.41229,"auxiliary_loss":0.01,"z_loss":0.002,"grad_norm":null,"learning_rate":0.001,)"
+      R"("step_seconds":0.5,"tokens_per_second":4567.2,"mfu":0.2314,"peak_bytes":536870912,"load_imbalance":1.116,)"
+      R"("dropped_fraction":0.0,"skipped":false,"validation_loss":2.5})");
+  metrics.dropped_fraction = 0.25;
+  CHECK(to_json(metrics)["dropped_fraction"] == 0.25);
 }
 
 TEST_CASE(

@@ -46,6 +46,22 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
   return seconds;
 }
 
+namespace {
+
+// Over all mixture layers, each weighted by its copies of tokens.
+double mean_kept(const model::Model& model, const cost::ExpertLoad& load) {
+  double chosen = 0, kept = 0;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    if (!model.layers[i].feed_forward.is_moe()) continue;
+    const auto copies = static_cast<double>(model.layers[i].feed_forward.top_k);
+    chosen += copies;
+    kept += copies * load.kept[i];
+  }
+  return chosen > 0 ? kept / chosen : 1;
+}
+
+}  // namespace
+
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
   if (const auto problems = strategy::contradictions(strategy, model); !problems.empty())
     throw InvalidInput(problems);
@@ -58,11 +74,11 @@ schedule::StepGraph checked_step(const model::Model& model, const strategy::Stra
 }
 
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
-                               const cluster::Cluster& cluster, double step_seconds) {
+                               const cluster::Cluster& cluster, double step_seconds, double kept) {
   const double peak =
       cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
   if (peak <= 0 || step_seconds <= 0) return 0;
-  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences) /
+  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences, kept) /
          (step_seconds * peak);
 }
 
@@ -73,7 +89,9 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
   prediction.prices = cost::price(step, model, strategy, cluster, load);
   prediction.timeline = sim::play(step, prediction.prices);
   prediction.step_seconds = prediction.timeline.seconds();
-  prediction.mfu = model_flops_utilization(model, strategy, cluster, prediction.step_seconds);
+  prediction.kept = load.kept.empty() ? cost::kept_part(model, strategy) : mean_kept(model, load);
+  prediction.mfu =
+      model_flops_utilization(model, strategy, cluster, prediction.step_seconds, prediction.kept);
   return prediction;
 }
 
@@ -85,7 +103,7 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   comparison.measured_step_seconds = measured.step_seconds;
   comparison.predicted_mfu = prediction.mfu;
   comparison.measured_mfu =
-      model_flops_utilization(model, strategy, cluster, measured.step_seconds);
+      model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction.kept);
   const auto predicted_seconds = seconds_by_component(step, prediction.timeline);
   const auto measured_seconds = seconds_by_component(step, measured.timeline);
   const auto world = static_cast<double>(strategy.mesh.world());
@@ -118,15 +136,20 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   return comparison;
 }
 
-cost::ExpertLoad load_of(const model::Model& model,
-                         const std::map<int32_t, std::vector<int64_t>>& counts) {
+cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
+                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
   cost::ExpertLoad load;
   load.share.resize(model.layers.size());
-  for (const auto& [layer, rows] : counts) {
+  if (strategy.capacity.is_limited()) load.kept.assign(model.layers.size(), 1.0);
+  for (const auto& [layer, rows] : expert_rows) {
     const auto total = static_cast<double>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
     if (total <= 0) continue;
     for (const int64_t count : rows)
       load.share[static_cast<size_t>(layer)].push_back(static_cast<double>(count) / total);
+    const int64_t top_k = model.layers[static_cast<size_t>(layer)].feed_forward.top_k;
+    if (strategy.capacity.is_limited())
+      load.kept[static_cast<size_t>(layer)] =
+          total / static_cast<double>(strategy.global_batch_sequences * strategy.sequence * top_k);
   }
   return load;
 }

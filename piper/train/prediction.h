@@ -21,6 +21,7 @@ struct Prediction {
   graph::Timeline timeline;
   double step_seconds = 0;
   double mfu = 0;
+  double kept = 1;  // the part of all copies of tokens that a capacity keeps
 };
 
 // Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy and model.
@@ -31,9 +32,9 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                    const cost::ExpertLoad& load = {});
 
-// FLOPs of the step (forward + backward, no recomputation) / (seconds x peak of all devices, or of the shared cores).
+// FLOPs of the step (forward + backward, no recomputation; of routed experts the part `kept`) / (seconds x peak of all devices, or of the shared cores).
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
-                               const cluster::Cluster& cluster, double step_seconds);
+                               const cluster::Cluster& cluster, double step_seconds, double kept);
 
 // What was measured in a run, beside a prediction.
 struct Measurement {
@@ -53,8 +54,9 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                            const Prediction& prediction, const Measurement& measured);
 
-// The share of rows of every expert, from counts summed over some steps: what predict() takes.
-cost::ExpertLoad load_of(const model::Model& model,
-                         const std::map<int32_t, std::vector<int64_t>>& counts);
+// The share of rows of every expert and, with a capacity, the part that was not dropped, from the rows of one step: what
+// predict() takes.
+cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
+                         const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
 }  // namespace piper::train

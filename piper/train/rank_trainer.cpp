@@ -8,12 +8,14 @@
 namespace piper::train {
 namespace {
 
-// The statistics that a step sums over the world: these, then the rows of every expert of every mixture layer.
+// The statistics that a step sums over the world: these, then the choices of every expert of every mixture layer and, with
+// a capacity, its rows.
 enum Statistic : size_t {
   kSquaredNorm,
   kLossSum,
   kTargetTokens,
   kAuxiliaryLoss,
+  kZLoss,
   kStops,
   kNumScalars
 };
@@ -24,6 +26,13 @@ nn::StageOptions stage_options(const RunShared& run) {
           .seed = run.options.seed,
           .global_sequences = s.global_batch_sequences,
           .global_target_tokens = s.global_batch_sequences * s.sequence};
+}
+
+int64_t total(const std::map<int32_t, std::vector<int64_t>>& by_layer) {
+  int64_t sum = 0;
+  for (const auto& [layer, counts] : by_layer)
+    sum = std::accumulate(counts.begin(), counts.end(), sum);
+  return sum;
 }
 
 double imbalance(const std::vector<int64_t>& counts) {
@@ -48,14 +57,19 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
-  update_.num_statistics = static_cast<int64_t>(kNumScalars);
-  for (const int32_t layer : mixture_layers_)
-    update_.num_statistics += run.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+  int64_t counts = 0;
+  for (const int32_t layer : mixture_layers_) counts += num_experts(layer);
+  update_.num_statistics =
+      static_cast<int64_t>(kNumScalars) + (run.strategy.capacity.is_limited() ? 2 : 1) * counts;
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
   update_.apply = [this](std::span<const double> statistics) { apply(statistics); };
 }
 
 RankTrainer::~RankTrainer() = default;
+
+int64_t RankTrainer::num_experts(int32_t layer) const {
+  return run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+}
 
 std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
                                                     int64_t number) const {
@@ -104,32 +118,52 @@ void RankTrainer::local_statistics(std::span<double> statistics) {
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
   statistics[kAuxiliaryLoss] = stage.auxiliary_loss;
+  statistics[kZLoss] = stage.z_loss;
   statistics[kStops] = run_.stop_requested && run_.stop_requested() ? 1 : 0;
-  size_t next = kNumScalars;
+  double* next = put_counts(statistics.data() + kNumScalars, stage.expert_counts);
+  if (run_.strategy.capacity.is_limited()) put_counts(next, stage.expert_rows);
+}
+
+// Zeros for the layers of other stages.
+double* RankTrainer::put_counts(double* next,
+                                const std::map<int32_t, std::vector<int64_t>>& counts) const {
   for (const int32_t layer : mixture_layers_) {
-    const auto found = stage.expert_counts.find(layer);
-    const auto num_experts =
-        static_cast<size_t>(run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
-    for (size_t e = 0; e < num_experts; ++e)
-      statistics[next++] =
-          found == stage.expert_counts.end() ? 0.0 : static_cast<double>(found->second[e]);
+    const auto found = counts.find(layer);
+    if (found == counts.end())
+      next = std::fill_n(next, num_experts(layer), 0.0);
+    else
+      next = std::ranges::copy(found->second, next).out;
   }
+  return next;
+}
+
+const double* RankTrainer::take_counts(const double* next,
+                                       std::map<int32_t, std::vector<int64_t>>& counts) const {
+  for (const int32_t layer : mixture_layers_) {
+    const double* end = next + num_experts(layer);
+    counts[layer].assign(next, end);
+    next = end;
+  }
+  return next;
 }
 
 void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.loss = statistics[kLossSum] / std::max(1.0, statistics[kTargetTokens]);
   outcome_.auxiliary_loss = statistics[kAuxiliaryLoss];
+  outcome_.z_loss = statistics[kZLoss];
   outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
   outcome_.stop = statistics[kStops] > 0;
   outcome_.learning_rate = learning_rate(run_.options.learning_rate, number_);
-  size_t next = kNumScalars;
-  for (const int32_t layer : mixture_layers_) {
-    std::vector<int64_t>& counts = outcome_.expert_counts[layer];
-    const int64_t num_experts =
-        run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
-    for (int64_t e = 0; e < num_experts; ++e)
-      counts.push_back(static_cast<int64_t>(statistics[next++]));
+  const double* next = take_counts(statistics.data() + kNumScalars, outcome_.expert_counts);
+  for (const auto& [layer, counts] : outcome_.expert_counts)
     outcome_.load_imbalance = std::max(outcome_.load_imbalance, imbalance(counts));
+  if (run_.strategy.capacity.is_limited()) {
+    take_counts(next, outcome_.expert_rows);
+    const auto chosen = static_cast<double>(total(outcome_.expert_counts));
+    outcome_.dropped_fraction =
+        1 - static_cast<double>(total(outcome_.expert_rows)) / std::max(1.0, chosen);
+  } else {
+    outcome_.expert_rows = outcome_.expert_counts;
   }
   // The sums are the same bits on every rank, so all agree whether to skip.
   outcome_.skipped =

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,14 +47,17 @@ struct RunShared {
 struct StepOutcome {
   double loss = 0;  // mean over the global batch's target tokens
   double auxiliary_loss = 0;
+  double z_loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   bool stop = false;     // some rank was asked to stop after this step
   bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
-  // Rows routed to each expert in this step, by layer (mixture layers only).
-  std::map<int32_t, std::vector<int64_t>> expert_counts;
+  // How often each expert was chosen in this step, by layer (mixture layers only), and the rows it computed: without a
+  // capacity as many.
+  std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
+  std::optional<double> dropped_fraction;  // of all choices; with a capacity
   double load_imbalance =
-      0;  // most loaded expert over the mean, the worst layer; 0 for a dense model
+      0;  // most chosen expert over the mean, the worst layer; 0 for a dense model
 };
 
 // The same on every rank: sums over the world.
@@ -90,6 +94,10 @@ class RankTrainer {
   std::vector<runtime::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
   void local_statistics(std::span<double> statistics);
   void apply(std::span<const double> statistics);
+  int64_t num_experts(int32_t layer) const;
+  double* put_counts(double* next, const std::map<int32_t, std::vector<int64_t>>& counts) const;
+  const double* take_counts(const double* next,
+                            std::map<int32_t, std::vector<int64_t>>& counts) const;
   void balance();
 
   const RunShared& run_;

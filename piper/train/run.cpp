@@ -205,14 +205,15 @@ void Run::agree() const {
       world_, "set of flags",
       fmt::format(
           "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
-          "--clip-norm {} --bias-update {} --checkpoint-every {} --check-replicas-every {} "
-          "--validate-every {} "
+          "--clip-norm {} --bias-update {} --z-loss {} --checkpoint-every {} "
+          "--check-replicas-every {} --validate-every {} "
           "--validation-windows {} resume {} weights {} export {}",
           request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
-          o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.checkpoint_every,
-          request_.check_replicas_every, request_.validate_every, request_.validation_windows,
-          request_.resume, request_.initial_weights.string(), request_.export_weights));
+          o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.model.router_z_coefficient,
+          request_.checkpoint_every, request_.check_replicas_every, request_.validate_every,
+          request_.validation_windows, request_.resume, request_.initial_weights.string(),
+          request_.export_weights));
 }
 
 // Process 0's part. Returns the checkpoint to resume from, "" = none.
@@ -437,19 +438,22 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.step = number;
   metrics.loss = outcome.loss;
   metrics.auxiliary_loss = outcome.auxiliary_loss;
+  metrics.z_loss = outcome.z_loss;
   metrics.grad_norm = outcome.grad_norm;
   metrics.learning_rate = outcome.learning_rate;
   metrics.step_seconds = seconds;
   metrics.tokens_per_second = static_cast<double>(s.global_batch_sequences * s.sequence) / seconds;
-  metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds);
+  metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds,
+                                        1 - outcome.dropped_fraction.value_or(0));
   metrics.peak_bytes = recorder_.largest_peak_bytes(number);
   metrics.load_imbalance = outcome.load_imbalance;
+  metrics.dropped_fraction = outcome.dropped_fraction;
   metrics.skipped = outcome.skipped;
   if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
   metrics_writer_->write(metrics);
   write_events(metrics);
   metrics_.push_back(metrics);
-  recorder_.record(number, seconds, outcome.expert_counts);
+  recorder_.record(number, seconds, outcome.expert_rows);
   if (request_.on_step) request_.on_step(metrics);
   if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
     say(*line);
@@ -468,6 +472,7 @@ void Run::write_events(const StepMetrics& m) {
   std::vector<std::pair<std::string, double>> scalars = {
       {"train/loss", m.loss},
       {"train/auxiliary_loss", m.auxiliary_loss},
+      {"train/z_loss", m.z_loss},
       {"train/grad_norm", m.grad_norm},
       {"train/learning_rate", m.learning_rate},
       {"speed/step_seconds", m.step_seconds},
@@ -475,6 +480,7 @@ void Run::write_events(const StepMetrics& m) {
       {"speed/mfu", m.mfu},
       {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
       {"experts/load_imbalance", m.load_imbalance}};
+  if (m.dropped_fraction) scalars.emplace_back("experts/dropped_fraction", *m.dropped_fraction);
   if (m.extra.contains("validation_loss"))
     scalars.emplace_back("validation/loss", m.extra.at("validation_loss").get<double>());
   events_->write(m.step, now, scalars);
@@ -597,8 +603,9 @@ RunResult Run::finish() {
   result.metrics = metrics_;
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
-  result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
-                                        load_of(request_.model, recorder_.measured_counts()));
+  result.prediction_with_load =
+      predict(step_, request_.model, request_.strategy, request_.cluster,
+              load_of(request_.model, request_.strategy, recorder_.measured_rows()));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
   carry_over(result);

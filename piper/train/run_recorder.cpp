@@ -57,16 +57,16 @@ int64_t RunRecorder::largest_peak_bytes(int64_t step_number) const {
   return found == peak_bytes_.end() ? 0 : *std::ranges::max_element(found->second);
 }
 
-const std::map<int32_t, std::vector<int64_t>>& RunRecorder::measured_counts() const {
-  return counts_of_step_.at(median_step());
+const std::map<int32_t, std::vector<int64_t>>& RunRecorder::measured_rows() const {
+  return rows_of_step_.at(median_step());
 }
 
 void RunRecorder::record(int64_t step_number, double seconds,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_counts) {
+                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
   seconds_.emplace_back(step_number, seconds);
-  counts_of_step_[step_number] = expert_counts;
-  for (const auto& [layer, counts] : expert_counts) {
-    std::vector<int64_t>& sums = expert_counts_[layer];
+  rows_of_step_[step_number] = expert_rows;
+  for (const auto& [layer, counts] : expert_rows) {
+    std::vector<int64_t>& sums = expert_rows_[layer];
     sums.resize(counts.size());
     for (size_t e = 0; e < counts.size(); ++e) sums[e] += counts[e];
   }
@@ -173,7 +173,7 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
   report::ExpertRows rows;
   rows.num_steps = std::ssize(seconds_);
-  for (const auto& [layer, counts] : expert_counts_)
+  for (const auto& [layer, counts] : expert_rows_)
     rows.layers.push_back({.layer = layer, .rows = counts});
   add_spans(rows);
   write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
@@ -181,11 +181,11 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
 
 // Sums of equal stretches of steps.
 void RunRecorder::add_spans(report::ExpertRows& rows) const {
-  const auto steps = static_cast<int64_t>(counts_of_step_.size());
+  const auto steps = static_cast<int64_t>(rows_of_step_.size());
   const int64_t length = std::max<int64_t>(
       1, (steps + report::ExpertRows::kMostSpans - 1) / report::ExpertRows::kMostSpans);
   int64_t seen = 0;
-  for (const auto& [step, layers] : counts_of_step_) {
+  for (const auto& [step, layers] : rows_of_step_) {
     const bool opens = seen++ % length == 0;
     if (opens) rows.span_ends.push_back(step);
     rows.span_ends.back() = step;

@@ -28,7 +28,7 @@ class RunRecorder {
   void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
   int64_t largest_peak_bytes(int64_t step_number) const;
   void record(int64_t step_number, double seconds,
-              const std::map<int32_t, std::vector<int64_t>>& expert_counts);
+              const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
   // The kept step with the median time, the first ones apart when there are others. Rank 0's process.
   int64_t median_step() const;
@@ -41,7 +41,7 @@ class RunRecorder {
   // After the run: the median step; seconds counted from its first task.
   Measurement measurement() const;
   // Rows of every expert by layer: of that step, and summed over all steps.
-  const std::map<int32_t, std::vector<int64_t>>& measured_counts() const;
+  const std::map<int32_t, std::vector<int64_t>>& measured_rows() const;
   bool same_order(const graph::Timeline& simulated) const;
   void write_files(const std::filesystem::path& folder, const RunResult& result) const;
 
@@ -58,9 +58,9 @@ class RunRecorder {
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
   std::vector<std::pair<int64_t, double>> seconds_;
   std::vector<int64_t> state_bytes_;
-  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                         // by step, by rank
-  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> counts_of_step_;  // by step, by layer
-  std::map<int32_t, std::vector<int64_t>> expert_counts_;                      // sums over steps
+  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                       // by step, by rank
+  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows_of_step_;  // by step, by layer
+  std::map<int32_t, std::vector<int64_t>> expert_rows_;                      // sums over steps
 };
 
 }  // namespace piper::train

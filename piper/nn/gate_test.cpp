@@ -1,0 +1,197 @@
+// The gate segment beside a plain gate under autograd: both score functions, both drops, auxiliary loss and z-loss.
+#include <doctest/doctest.h>
+#include <piper/nn/gate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace piper::nn {
+namespace {
+
+constexpr int64_t kSequences = 2, kSequence = 7, kHidden = 5, kExperts = 6, kTopK = 3;
+
+at::Tensor wave(at::IntArrayRef shape, double phase) {
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape);
+}
+
+struct Setting {
+  bool sigmoid = false, normalised = false;
+  double auxiliary = 0, z_loss = 0;
+  strategy::Capacity capacity;
+};
+
+struct Plain {
+  at::Tensor rows, weights, token, expert;  // in dispatch order
+  at::Tensor auxiliary, z_loss;
+};
+
+// Which of the chosen [T, E] are kept: each expert's tokens of a sequence in order of preference, cut off.
+at::Tensor keep(const Setting& s, const at::Tensor& chosen, const at::Tensor& weights) {
+  const at::Tensor kept = chosen.clone();
+  if (s.capacity.factor == 0) return kept;
+  const auto most = static_cast<size_t>(
+      std::ceil(s.capacity.factor * kSequence * kTopK / static_cast<double>(kExperts)));
+  for (int64_t b = 0; b < kSequences; ++b)
+    for (int64_t e = 0; e < kExperts; ++e) {
+      std::vector<std::pair<double, int64_t>> tokens;
+      for (int64_t t = b * kSequence; t < (b + 1) * kSequence; ++t)
+        if (chosen[t][e].item<bool>())
+          tokens.emplace_back(
+              s.capacity.drop == strategy::Drop::kPosition ? 0 : -weights[t][e].item<double>(), t);
+      std::sort(tokens.begin(), tokens.end());
+      for (size_t i = most; i < tokens.size(); ++i) kept[tokens[i].second][e].fill_(false);
+    }
+  return kept;
+}
+
+Plain plain_gate(const Setting& s, const at::Tensor& x1, const at::Tensor& norm,
+                 const at::Tensor& router) {
+  const at::Tensor xn = norm * x1 * at::rsqrt(x1.square().mean(-1, true) + 1e-6);
+  const at::Tensor logits = at::matmul(xn, router.t());
+  const at::Tensor p = s.sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
+  const at::Tensor best = std::get<1>(at::topk(p.detach(), kTopK, -1));
+  const at::Tensor chosen = at::zeros_like(p, at::kBool).scatter(1, best, true);
+  at::Tensor weights = p * chosen;
+  if (s.normalised) weights = weights / weights.sum(-1, true);
+  weights = 1.5 * weights;
+  const at::Tensor place =
+      keep(s, chosen, weights.detach()).t().nonzero();  // by expert, then token
+  Plain plain;
+  plain.expert = place.select(1, 0);
+  plain.token = place.select(1, 1);
+  plain.rows = xn.index_select(0, plain.token);
+  plain.weights = weights.index({plain.token, plain.expert});
+  const at::Tensor share = p / p.sum(-1, true);
+  const at::Tensor fraction =
+      chosen.view({kSequences, kSequence, kExperts}).sum(1).to(at::kDouble) /
+      static_cast<double>(kSequence * kTopK);
+  const at::Tensor mean = share.view({kSequences, kSequence, kExperts}).mean(1);
+  plain.auxiliary = s.auxiliary * static_cast<double>(kExperts) * (fraction * mean).sum();
+  const at::Tensor lse = logits.exp().sum(-1).log();
+  plain.z_loss = s.z_loss * lse.square().view({kSequences, kSequence}).mean(1).sum();
+  return plain;
+}
+
+Weight weight_of(const at::Tensor& value) { return {value.clone(), at::zeros_like(value)}; }
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  REQUIRE(a.sizes() == b.sizes());
+  return (a - b).abs().max().item<double>();
+}
+
+struct Inputs {
+  at::Tensor x1 = wave({kSequences * kSequence, kHidden}, 0), norm = wave({kHidden}, 1) + 3,
+             router = wave({kExperts, kHidden}, 2);
+};
+
+GateBlock block_of(const Setting& s, Weight& norm, Weight& router) {
+  return {.top_k = kTopK,
+          .normalised = s.normalised,
+          .sigmoid = s.sigmoid,
+          .scaling = 1.5,
+          .auxiliary = s.auxiliary,
+          .z_loss = s.z_loss,
+          .capacity = s.capacity,
+          .norm = &norm,
+          .router = &router};
+}
+
+// Returns how many copies were dropped.
+int64_t check(const Setting& s) {
+  const Inputs in;
+  const at::Tensor x1 = in.x1.clone().set_requires_grad(true),
+                   norm = in.norm.clone().set_requires_grad(true),
+                   router = in.router.clone().set_requires_grad(true);
+  const Plain plain = plain_gate(s, x1, norm, router);
+  const at::Tensor g_rows = wave(plain.rows.sizes(), 3), g_weights = wave(plain.weights.sizes(), 4),
+                   g_x1 = wave(in.x1.sizes(), 5);
+  ((plain.rows * g_rows).sum() + (plain.weights * g_weights).sum() + (x1 * g_x1).sum() +
+   plain.auxiliary + plain.z_loss)
+      .backward();
+
+  Weight norm_weight = weight_of(in.norm), router_weight = weight_of(in.router);
+  GateBlock block = block_of(s, norm_weight, router_weight);
+  Routing routing;
+  Tape tape;
+  const GateOutput out = gate_forward(block, in.x1, kSequence, routing, &tape);
+  CHECK(at::equal(routing.token.to(at::kLong), plain.token));
+  CHECK(difference(out.rows, plain.rows.detach()) < 1e-12);
+  CHECK(difference(routing.weights, plain.weights.detach()) < 1e-12);
+  CHECK(out.auxiliary_loss == doctest::Approx(plain.auxiliary.item<double>()).epsilon(1e-12));
+  CHECK(out.z_loss == doctest::Approx(plain.z_loss.item<double>()).epsilon(1e-12));
+  const at::Tensor g = gate_backward(block, g_rows, g_weights, g_x1, in.x1, routing, tape);
+  CHECK(difference(g, x1.grad()) < 1e-9);
+  CHECK(difference(norm_weight.gradient, norm.grad()) < 1e-9);
+  CHECK(difference(router_weight.gradient, router.grad()) < 1e-9);
+  const auto kept = std::accumulate(routing.counts.begin(), routing.counts.end(), int64_t{0});
+  const auto chosen = std::accumulate(out.chosen.begin(), out.chosen.end(), int64_t{0});
+  CHECK(chosen == kSequences * kSequence * kTopK);
+  CHECK(routing.position.ge(0).sum().item<int64_t>() == kept);
+  return chosen - kept;
+}
+
+TEST_CASE("the gate equals autograd of a plain one, whatever its scores, drops and losses") {
+  for (const bool sigmoid : {false, true})
+    for (const bool normalised : {false, true})
+      for (const double z_loss : {0.0, 0.3})
+        for (const double factor : {0.0, 0.5, 1.0, 2.0})
+          for (const auto drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+            CAPTURE(sigmoid);
+            CAPTURE(normalised);
+            CAPTURE(z_loss);
+            CAPTURE(factor);
+            INFO(std::string(strategy::name(drop)));
+            const int64_t dropped =
+                check({sigmoid, normalised, 0.7, z_loss, {.factor = factor, .drop = drop}});
+            // Twice the even share is the whole sequence: 7 of 7 tokens.
+            CHECK((dropped > 0) == (factor == 0.5 || factor == 1.0));
+          }
+}
+
+TEST_CASE("sigmoid scores that round to 1 keep the z-loss's gradient") {
+  Inputs in;
+  Setting s{.sigmoid = true, .z_loss = 0.3};
+  in.router.select(0, 2).copy_(wave({kHidden}, 0) *
+                               1e3);  // of some tokens a logit in the thousands
+  Weight norm = weight_of(in.norm), router = weight_of(in.router);
+  GateBlock block = block_of(s, norm, router);
+  Routing routing;
+  Tape tape;
+  const GateOutput out = gate_forward(block, in.x1, kSequence, routing, &tape);
+  gate_backward(block, at::zeros_like(out.rows), at::zeros_like(routing.weights),
+                at::zeros_like(in.x1), in.x1, routing, tape);
+  const at::Tensor leaf = in.router.clone().set_requires_grad(true);
+  const at::Tensor xn = in.norm * in.x1 * at::rsqrt(in.x1.square().mean(-1, true) + 1e-6);
+  const at::Tensor loss =
+      0.3 / kSequence * at::logsumexp(at::matmul(xn, leaf.t()), -1).square().sum();
+  loss.backward();
+  CHECK(out.z_loss == doctest::Approx(loss.item<double>()));
+  CHECK(difference(router.gradient, leaf.grad()) < 1e-9 * leaf.grad().abs().max().item<double>());
+}
+
+TEST_CASE("without a tape the rows and what is dropped are the same, and nothing is counted") {
+  for (const bool sigmoid : {false, true}) {
+    const Inputs in;
+    const Setting s{
+        .sigmoid = sigmoid, .auxiliary = 0.7, .z_loss = 0.3, .capacity = {.factor = 0.5}};
+    Weight norm = weight_of(in.norm), router = weight_of(in.router);
+    GateBlock block = block_of(s, norm, router);
+    Routing first, again;
+    Tape tape;
+    const GateOutput without = gate_forward(block, in.x1, kSequence, first, nullptr),
+                     with = gate_forward(block, in.x1, kSequence, again, &tape);
+    CHECK(at::equal(without.rows, with.rows));
+    CHECK(at::equal(first.position, again.position));
+    CHECK(at::equal(first.weights, again.weights));
+    CHECK(first.counts == again.counts);
+    CHECK(without.z_loss == 0);
+    CHECK(without.auxiliary_loss == 0);
+    CHECK(with.z_loss > 0);
+  }
+}
+
+}  // namespace
+}  // namespace piper::nn

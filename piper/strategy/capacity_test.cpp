@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/strategy/strategy.h>
+
+using namespace piper;
+using namespace piper::strategy;
+
+namespace {
+
+Json sound(const char* more) {
+  return parse_json(std::string(R"({"mesh": {"pp": 1, "ep": 1, "dp": 1}, "layers_per_stage": [2],
+    "schedule": "1f1b", "recompute": "none", "precision": "fp32", "sequence": 16,
+    "global_batch_sequences": 1, "micro_batch_sequences": 1, "num_micro_batches": 1)") +
+                        more + "}",
+                    "s.json");
+}
+
+std::vector<std::string> problems_of(const char* more) {
+  try {
+    parse_strategy(sound(more), "s.json");
+  } catch (const InvalidInput& e) {
+    return e.problems();
+  }
+  return {};
+}
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE(
+    "a capacity is the even share times the factor, rounded up, and never beyond the sequence") {
+  CHECK(expert_capacity(1, 16, 2, 8) == 4);
+  CHECK(expert_capacity(1.25, 16, 2, 8) == 5);
+  CHECK(expert_capacity(1.26, 16, 2, 8) == 6);
+  CHECK(expert_capacity(1, 10, 1, 3) == 4);      // 3.33
+  CHECK(expert_capacity(0.01, 16, 2, 8) == 1);   // never none
+  CHECK(expert_capacity(1000, 16, 2, 8) == 16);  // every token
+  CHECK(expert_capacity(0, 16, 2, 8) == 16);     // dropless
+  // 1.1 x 50 is 55.000000000000007 in binary.
+  CHECK(expert_capacity(1.1, 100, 2, 4) == 55);
+}
+
+TEST_CASE("a strategy without a capacity is dropless, and is written without one") {
+  const Strategy s = parse_strategy(sound(""), "s.json");
+  CHECK_FALSE(s.capacity.is_limited());
+  CHECK_FALSE(to_json(s).contains("capacity_factor"));
+  CHECK_FALSE(to_json(s).contains("drop"));
+}
+
+TEST_CASE("a capacity is read and written as it was read") {
+  const Strategy s =
+      parse_strategy(sound(R"(, "capacity_factor": 1.25, "drop": "position")"), "s.json");
+  CHECK(s.capacity == Capacity{.factor = 1.25, .drop = Drop::kPosition});
+  CHECK(to_json(s)["capacity_factor"] == 1.25);
+  CHECK(to_json(s)["drop"] == "position");
+  CHECK(parse_strategy(to_json(s), "again").capacity == s.capacity);
+}
+
+TEST_CASE("a capacity that is none is refused") {
+  CHECK(problems_of(R"(, "capacity_factor": 0, "drop": "position")") ==
+        Lines{"s.json: 'capacity_factor' is 0; allowed: a number from 0.01 to 1000"});
+  CHECK(problems_of(R"(, "capacity_factor": 1.25)") == Lines{"s.json: 'drop' is missing"});
+  CHECK(problems_of(R"(, "capacity_factor": 2, "drop": "probs")") ==
+        Lines{"s.json: 'drop' is 'probs'; allowed: probability, position"});
+  CHECK(problems_of(R"(, "drop": "position")") ==
+        Lines{"s.json: 'drop' is given without 'capacity_factor'; allowed: both or neither"});
+}
+
+TEST_CASE("a dense model has no experts with a capacity") {
+  model::Model dense;
+  dense.name = "tiny";
+  dense.layers.resize(2);
+  Strategy s = parse_strategy(sound(""), "s.json");
+  CHECK(contradictions(s, dense) == Lines{});
+  s.capacity.factor = 1.5;
+  CHECK(contradictions(s, dense) ==
+        Lines{"'capacity_factor' is 1.5, but tiny is dense (no experts); allowed: none"});
+  dense.layers[1].feed_forward.num_experts = 4;
+  CHECK(contradictions(s, dense) == Lines{});
+  s.capacity.factor = -1;
+  CHECK(contradictions(s, dense) ==
+        Lines{"'capacity_factor' is -1; allowed: a number from 0.01 to 1000"});
+}
