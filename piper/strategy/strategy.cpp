@@ -43,6 +43,7 @@ void read_numbers(ObjectReader& reader, Strategy& s) {
   s.global_batch_sequences = reader.integer("global_batch_sequences", 1, kMaxCount * kMaxCount);
   s.micro_batch_sequences = reader.integer("micro_batch_sequences", 1, kMaxCount);
   s.num_micro_batches = reader.integer("num_micro_batches", 1, kMaxCount);
+  s.mtp_depth = reader.integer("mtp_depth", 0, model::kMaxMtpDepth, 0);
 }
 
 // Whether the numbers were all there: what stands in for a missing one must not be checked against
@@ -111,6 +112,7 @@ Json to_json(const Strategy& s) {
   json["global_batch_sequences"] = s.global_batch_sequences;
   json["micro_batch_sequences"] = s.micro_batch_sequences;
   json["num_micro_batches"] = s.num_micro_batches;
+  if (s.mtp_depth > 0) json["mtp_depth"] = s.mtp_depth;
   if (!s.predicted.is_null()) json["predicted"] = s.predicted;
   return json;
 }

@@ -42,6 +42,7 @@ struct Strategy {
   int64_t global_batch_sequences = 0;  // = dp * micro_batch_sequences * num_micro_batches
   int64_t micro_batch_sequences = 0;   // per rank
   int64_t num_micro_batches = 0;       // per rank and step
+  int64_t mtp_depth = 0;               // modules of multi-token prediction: model::Model::mtp_depth
   Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 
