@@ -34,8 +34,8 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
-  const double rows =
-      static_cast<double>(strategy_.micro_batch_sequences * strategy_.sequence * ff.top_k);
+  const double rows = static_cast<double>(strategy_.micro_batch_sequences *
+                                          model_.positions(layer, strategy_.sequence) * ff.top_k);
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
   return std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
                                             : share[static_cast<size_t>(expert)]));

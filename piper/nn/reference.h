@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace piper::nn {
 
@@ -19,15 +20,20 @@ struct ReferenceResult {
   at::Tensor token_loss_sum;  // scalar
   at::Tensor
       auxiliary_loss;  // scalar: scaled by the coefficient, summed over sequences and layers, not divided
+  // The same of each module of multi-token prediction.
+  std::vector<at::Tensor> mtp_loss_sums, mtp_auxiliary_losses;
 };
 
 // tokens: int64 [B, S]; targets: int64 [B * S], -100 ignored. Differentiable in `weights`.
 ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
                                   const at::Tensor& tokens_BS, const at::Tensor& targets_T);
 
-// Gradients of token_loss_sum / global_target_tokens + auxiliary_loss / global_sequences.
+// Gradients of token_loss_sum / global_target_tokens + auxiliary_loss / global_sequences, and of the modules' losses
+// alike, by mtp_weight over their number.
 NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
-                                 int64_t global_target_tokens, int64_t global_sequences);
+                                 int64_t global_target_tokens, int64_t global_sequences,
+                                 double mtp_weight = 0,
+                                 const std::vector<int64_t>& mtp_target_tokens = {});
 
 }  // namespace piper::nn

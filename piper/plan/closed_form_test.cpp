@@ -56,8 +56,10 @@ const std::vector<strategy::Mesh> kMeshes = {{1, 1, 1}, {1, 1, 2}, {1, 4, 4}, {2
 TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
   const cluster::Cluster cluster = example::nodes();
   for (const model::Model& model :
-       {example::mixture(4), example::mixture(7, true), model::load_model("piper-10m")}) {
+       {example::mixture(4), example::mixture(7, true), model::load_model("piper-10m"),
+        model::with_mtp(model::load_model("piper-10m"), 2)}) {
     CAPTURE(model.name);
+    CAPTURE(model.mtp_depth);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const double simulated = simulate(model, s, cluster).seconds();
       CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.02));
@@ -67,8 +69,10 @@ TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
 
 TEST_CASE("memory: within three messages between stages of the simulation's peak") {
   const cluster::Cluster cluster = example::nodes();
-  for (const model::Model& model : {example::mixture(4), model::load_model("piper-10m")}) {
+  for (const model::Model& model : {example::mixture(4), model::load_model("piper-10m"),
+                                    model::with_mtp(model::load_model("piper-10m"), 2)}) {
     CAPTURE(model.name);
+    CAPTURE(model.mtp_depth);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const graph::Timeline timeline = simulate(model, s, cluster);
       const std::vector<cost::StageMemory> memory = estimate(model, s, cluster).memory;
