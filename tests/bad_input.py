@@ -58,6 +58,9 @@ def cases(folder):
     for name, (text, expected) in strategies.items():
         yield name, ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", file(f"{name}.json", text)], expected
     yield "no such strategy file", ["estimate", "--model", good, "--cluster", "dgx-h100", "--strategy", str(folder / "none.json")], ["none.json"]
+    on_h100 = ["estimate", "--model", good, "--cluster", "dgx-h100"]
+    yield "too many modules", [*on_h100, "--mtp-depth", "5"], ["--mtp-depth", "5", "0 to 4"]
+    yield "more modules than tokens", [*on_h100, "--mtp-depth", "2", "--sequence", "2"], ["--mtp-depth", "2", "less than the 2 tokens"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 

@@ -30,8 +30,8 @@ struct StepMetrics {
 // Keys in a fixed order, named like the members. Infinite and NaN become null.
 Json to_json(const StepMetrics& metrics);
 
-// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; a skipped
-// update adds "| skipped: not finite".
+// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; an extra
+// "mtp_loss" stands behind the loss, a skipped update adds "| skipped: not finite".
 std::string console_line(const StepMetrics& metrics);
 
 // Appends to metrics.jsonl, a line a step, each flushed. One thread.

@@ -26,6 +26,9 @@ TEST_CASE("the console line is stable") {
   CHECK(console_line(sample(12)) ==
         "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | "
         "imbalance 1.12");
+  StepMetrics with_modules = sample(12);
+  with_modules.extra = {{"mtp_loss", 4.25}};
+  CHECK(console_line(with_modules).starts_with("step 12 | loss 3.4123 | mtp loss 4.2500 | grad "));
   StepMetrics bad = sample(13);
   bad.loss = std::nan("");
   bad.skipped = true;
