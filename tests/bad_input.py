@@ -65,6 +65,9 @@ def cases(folder):
     yield "a capacity factor that is no number", [*limited, "--capacity-factor", "nan"], ["--capacity-factor", "nan"]
     yield "a misspelt drop", [*limited, "--capacity-factor", "1", "--drop", "positon"], ["--drop", "did you mean 'position'"]
     yield "a negative z-loss", ["train", "--model", good, "--z-loss", "-1"], ["--z-loss", "-1"]
+    on_h100 = ["estimate", "--model", good, "--cluster", "dgx-h100"]
+    yield "too many modules", [*on_h100, "--mtp-depth", "5"], ["--mtp-depth", "5", "0 to 4"]
+    yield "more modules than tokens", [*on_h100, "--mtp-depth", "2", "--sequence", "2"], ["--mtp-depth", "2", "less than the 2 tokens"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 

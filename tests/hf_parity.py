@@ -6,6 +6,8 @@ usage: hf_parity.py PROBE [--keep DIR]
 For Mixtral, Qwen3-MoE, OLMoE (tied embeddings too) and the dense Llama and Qwen3: transformers builds the model with
 random weights and saves it; the probe (tests/hf_parity_probe.cpp) loads what was saved and computes. Required: logits
 within 1e-4, every gradient tensor within 1e-3 of its norm, all in fp32. Exit code 77 (skipped) without transformers.
+
+Multi-token prediction, which transformers has not: its layers beyond the model's own, joined here by hand.
 """
 
 import argparse
@@ -76,11 +78,52 @@ CASES = {
     "qwen3": ("Qwen3", dict(num_key_value_heads=1, head_dim=12, intermediate_size=80, tie_word_embeddings=True)),
 }
 SEQUENCES, SEQUENCE = 3, 29
+MTP_WEIGHT = 0.6
+# Case: whose model, how many modules.
+MTP = {"deepseek_v3_mtp": ("deepseek_v3", 2), "qwen3_moe_mtp": ("qwen3_moe", 1), "olmoe_tied_mtp": ("olmoe_tied", 2)}
 
 
-def build(family, options):
+class Module(torch.nn.Module):
+    """What a module of multi-token prediction has beside its layer (DeepSeek-V3, eq. 21-23; names as released)."""
+
+    def __init__(self, model):
+        super().__init__()
+        norm, hidden, epsilon = type(model.model.norm), model.config.hidden_size, model.config.rms_norm_eps
+        self.enorm, self.hnorm, self.shared_head = norm(hidden, epsilon), norm(hidden, epsilon), torch.nn.Module()
+        self.shared_head.norm = norm(hidden, epsilon)
+        self.eh_proj = torch.nn.Linear(2 * hidden, hidden, bias=False)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.add_((0.3 if "norm" in name else 0.05) * torch.randn_like(parameter))
+
+
+def loss_of(model, modules, tokens, targets):
+    """Logits of the model's own head; the loss with that of all modules. Their layers are the last ones of `model`."""
+    own = model.config.num_hidden_layers - len(modules)
+    layers, model.model.layers, model.config.num_hidden_layers = model.model.layers, model.model.layers[:own], own
+    state = model.model(input_ids=tokens).last_hidden_state
+    model.model.layers, model.config.num_hidden_layers = layers, own + len(modules)
+    logits = model.lm_head(state)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    embedded = model.model.embed_tokens(tokens)
+    for depth, module in enumerate(modules, 1):
+        length = tokens.shape[1] - depth
+        x = module.eh_proj(torch.cat([module.enorm(embedded[:, depth:]), module.hnorm(state[:, :length])], -1))
+        positions = torch.arange(length)[None]
+        mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
+        x = layers[own + depth - 1](x, attention_mask=mask, position_ids=positions,
+                                    position_embeddings=model.model.rotary_emb(x, positions))
+        state = module.shared_head.norm(x[0] if isinstance(x, tuple) else x)
+        predicted = model.lm_head(state).flatten(0, 1)
+        loss = loss + MTP_WEIGHT / len(modules) * torch.nn.functional.cross_entropy(
+            predicted, targets[:, depth:].flatten(), ignore_index=-100)
+    return logits.flatten(0, 1), loss
+
+
+def build(family, options, depth):
     torch.manual_seed(20)
-    config = getattr(transformers, f"{family}Config")(**{**COMMON, **options})
+    layers = COMMON["num_hidden_layers"] + depth
+    config = getattr(transformers, f"{family}Config")(**{**COMMON, **options, "num_hidden_layers": layers})
     model = getattr(transformers, f"{family}ForCausalLM")(config).float().train()
     with torch.no_grad():  # norms start as ones: move them, or a forgotten weight would go unnoticed
         for name, parameter in model.named_parameters():
@@ -89,7 +132,13 @@ def build(family, options):
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:
                 buffer.copy_(0.3 * torch.randn_like(buffer))
-    return model
+    return model, [Module(model) for _ in range(depth)]
+
+
+def named(modules, of=lambda parameter: parameter.detach()):
+    """The modules' own tensors (or what `of` makes of them) under their names in a file."""
+    return {f"model.layers.{COMMON['num_hidden_layers'] + i}.{name}": of(parameter)
+            for i, module in enumerate(modules) for name, parameter in module.named_parameters()}
 
 
 def saved_gradients(model, directory):
@@ -104,10 +153,16 @@ def saved_gradients(model, directory):
     return load_file(directory / "model.safetensors")
 
 
-def write_case(model, tokens, targets, directory):
+def write_case(model, modules, tokens, targets, directory):
     model.save_pretrained(directory)
-    index = dict(sequences=SEQUENCES, sequence=SEQUENCE, tensors=[])
-    for number, (name, tensor) in enumerate(load_file(directory / "model.safetensors").items()):
+    config = json.loads((directory / "config.json").read_text())
+    config["num_hidden_layers"] -= len(modules)
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:config["num_hidden_layers"]]
+    (directory / "config.json").write_text(json.dumps(config))
+    index = dict(sequences=SEQUENCES, sequence=SEQUENCE, mtp_depth=len(modules), mtp_weight=MTP_WEIGHT, tensors=[])
+    tensors = {**load_file(directory / "model.safetensors"), **named(modules)}
+    for number, (name, tensor) in enumerate(tensors.items()):
         file = f"{number}.bin"
         tensor.numpy().astype("<f4").tofile(directory / file)
         index["tensors"].append(dict(name=name, shape=list(tensor.shape), file=file))
@@ -118,19 +173,20 @@ def write_case(model, tokens, targets, directory):
 
 
 def run_case(name, probe, directory):
-    model = build(*CASES[name])
+    case, depth = MTP.get(name, (name, 0))
+    model, modules = build(*CASES[case], depth)
     tokens = torch.randint(0, COMMON["vocab_size"], (SEQUENCES, SEQUENCE))
     targets = torch.randint(0, COMMON["vocab_size"], (SEQUENCES, SEQUENCE))
     targets[0, 3] = targets[2, 28] = -100
-    tensors = write_case(model, tokens, targets, directory)
+    tensors = write_case(model, modules, tokens, targets, directory)
     subprocess.run([probe, str(directory)], check=True, timeout=120)
 
-    logits = model(input_ids=tokens).logits.reshape(-1, COMMON["vocab_size"])
-    torch.nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-100).backward()
+    logits, loss = loss_of(model, modules, tokens, targets)
+    loss.backward()
     ours = numpy.fromfile(directory / "logits.bin", "<f4").reshape(logits.shape)
     logits_error = float(numpy.abs(ours - logits.detach().numpy()).max())
 
-    theirs = saved_gradients(model, directory / "gradients")
+    theirs = {**saved_gradients(model, directory / "gradients"), **named(modules, lambda parameter: parameter.grad)}
     worst, worst_name = 0.0, ""
     for tensor in tensors:
         expected = theirs[tensor["name"]].numpy().astype("f8")
@@ -139,7 +195,7 @@ def run_case(name, probe, directory):
         if not error <= worst:
             worst, worst_name = error, tensor["name"]
     good = logits_error <= LOGITS_TOLERANCE and worst <= GRADIENT_TOLERANCE
-    print(f"{name:11} logits {logits_error:.1e} (<= {LOGITS_TOLERANCE:.0e})   {len(tensors)} gradients, worst "
+    print(f"{name:16} logits {logits_error:.1e} (<= {LOGITS_TOLERANCE:.0e})   {len(tensors)} gradients, worst "
           f"{worst:.1e} of its norm (<= {GRADIENT_TOLERANCE:.0e}) {worst_name}   {'ok' if good else 'FAILED'}")
     return good
 
@@ -153,7 +209,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         root = pathlib.Path(arguments.keep or temporary)
         good = True
-        for name in CASES:
+        for name in [*CASES, *MTP]:
             (root / name / "gradients").mkdir(parents=True, exist_ok=True)
             good = run_case(name, arguments.probe, root / name) and good
     return 0 if good else 1

@@ -4,7 +4,8 @@
 //   hf_parity_probe DIR
 //
 // DIR holds config.json (Hugging Face's), index.json and raw little-endian files:
-//   {"sequences": B, "sequence": S, "tensors": [{"name": ..., "shape": [...], "file": ...}, ...]}
+//   {"sequences": B, "sequence": S, "mtp_depth": k, "mtp_weight": w,
+//    "tensors": [{"name": ..., "shape": [...], "file": ...}, ...]}
 // tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written: logits.bin [B * S, V], and for each tensor `file` +
 // ".gradient".
 #include <ATen/Parallel.h>
@@ -43,12 +44,15 @@ void write(const Path& path, const at::Tensor& t) {
 struct Case {
   model::Model model;
   nn::testing::Batch batch;
+  double mtp_weight = 0;
   std::map<std::string, std::string> file_of;  // by tensor name
 };
 
 Case load(const Path& dir, nn::NamedTensors& weights) {
   const Json index = read_json_file(dir / "index.json");
-  Case c{.model = model::load_model((dir / "config.json").string())};
+  Case c{.model = model::with_mtp(model::load_model((dir / "config.json").string()),
+                                  index.at("mtp_depth").get<int64_t>()),
+         .mtp_weight = index.at("mtp_weight")};
   c.model.router_aux_coefficient = 0;  // transformers adds it only on request, and in another form
   const int64_t sequences = index.at("sequences"), sequence = index.at("sequence");
   c.batch.tokens_BS = read(dir / "tokens.bin", {sequences, sequence}, at::kLong);
@@ -62,9 +66,11 @@ Case load(const Path& dir, nn::NamedTensors& weights) {
 }
 
 std::unique_ptr<nn::Stage> stage_of(const Case& c, nn::NamedTensors weights) {
-  auto stage =
-      nn::make_stage(c.model, nn::testing::tiny_strategy(c.model, 1, 1, c.batch.tokens_BS.size(1)),
-                     Rank(0), {.global_target_tokens = nn::testing::num_targets(c.batch)});
+  auto stage = nn::make_stage(
+      c.model, nn::testing::tiny_strategy(c.model, 1, 1, c.batch.tokens_BS.size(1)), Rank(0),
+      {.global_target_tokens = nn::testing::num_targets(c.batch),
+       .mtp_weight = c.mtp_weight,
+       .mtp_target_tokens = nn::testing::num_mtp_targets(c.model, c.batch)});
   for (nn::NamedPiece& piece : stage->named_pieces()) {
     const auto found = weights.find(piece.name);
     if (found == weights.end()) throw InvalidInput(piece.name + ": not among the saved tensors");

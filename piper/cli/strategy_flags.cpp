@@ -63,6 +63,11 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   return given;
 }
 
+std::vector<std::string> contradictions_with_modules(const Strategy& s, const model::Model& model) {
+  const bool sound = s.mtp_depth >= 0 && s.mtp_depth <= model::kMaxMtpDepth;
+  return strategy::contradictions(s, sound ? model::with_mtp(model, s.mtp_depth) : model);
+}
+
 Strategy from_file(const StrategyFlags& f, const model::Model& model) {
   std::vector<std::string> problems;
   for (const std::string& flag : axes_given(f))
@@ -73,10 +78,14 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
   if (!problems.empty()) throw InvalidInput(problems);
   Strategy strategy = strategy::parse_strategy(read_json_file(f.strategy), f.strategy);
   Problems contradictions(f.strategy);
+  if (f.mtp_depth && strategy.mtp_depth != 0 && *f.mtp_depth != strategy.mtp_depth)
+    contradictions.add(
+        "mtp_depth", fmt::format("is {}, but --mtp-depth is {}", strategy.mtp_depth, *f.mtp_depth));
+  strategy.mtp_depth = f.mtp_depth.value_or(strategy.mtp_depth);
   if (!strategy.model.empty() && strategy.model != model.name)
     contradictions.add("model",
                        fmt::format("is '{}', but --model is '{}'", strategy.model, model.name));
-  for (const std::string& line : strategy::contradictions(strategy, model))
+  for (const std::string& line : contradictions_with_modules(strategy, model))
     contradictions.add(line);
   contradictions.finish();
   return strategy;
@@ -112,7 +121,8 @@ std::string in_flags(std::string line) {
       {"'num_micro_batches'", "--num-micro-batches"},
       {"'global_batch_sequences'", "--global-batch"},
       {"'sequence'", "--sequence"},
-      {"'capacity_factor'", "--capacity-factor"}};
+      {"'capacity_factor'", "--capacity-factor"},
+      {"'mtp_depth'", "--mtp-depth"}};
   for (const auto& [key, flag] : flags)
     for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
       line.replace(at, key.size(), flag);
@@ -138,6 +148,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
                                : f.default_sequence;
   s.sequence = f.sequence.value_or(fallback);
   s.micro_batch_sequences = f.micro_batch_sequences.value_or(1);
+  s.mtp_depth = f.mtp_depth.value_or(0);
   if (s.mesh.pp > model.num_layers())
     throw InvalidInput(fmt::format("--pp is {}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
                                    model.num_layers(), model.name));
@@ -146,7 +157,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
                            : f.layers_per_stage;
   settle_batch(f, s);
   std::vector<std::string> problems;
-  for (const std::string& line : strategy::contradictions(s, model))
+  for (const std::string& line : contradictions_with_modules(s, model))
     problems.push_back(in_flags(line));
   if (!problems.empty()) throw InvalidInput(problems);
   return s;
@@ -189,6 +200,8 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
       ->check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
   command.add_option("--drop", f.drop,
                      "what goes beyond the capacity: by probability or position (probability)");
+  command.add_option("--mtp-depth", f.mtp_depth,
+                     "modules of multi-token prediction to train beside the model (0)");
 }
 
 Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {
@@ -219,6 +232,7 @@ Priced priced_from_flags(StrategyFlags flags) {
     }
   }
   priced.strategy = strategy_from_flags(flags, priced.model);
+  priced.model = model::with_mtp(std::move(priced.model), priced.strategy.mtp_depth);
   priced.cluster = cluster_of(flags, priced.strategy);
   return priced;
 }
@@ -243,10 +257,10 @@ std::string describe(const Strategy& s) {
                                                  s.capacity.factor, strategy::name(s.capacity.drop))
                                    : "";
   return fmt::format(
-      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}",
+      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
       strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision),
-      capacity);
+      capacity, s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "");
 }
 
 }  // namespace piper::cli

@@ -22,7 +22,7 @@ namespace piper::cli {
 struct StrategyFlags {
   std::string model, cluster, strategy;  // names or paths; "" = not given
   std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches, sequence,
-      global_batch_sequences;
+      global_batch_sequences, mtp_depth;
   std::vector<int64_t> layers_per_stage;
   std::string schedule, recompute, precision;  // "" = not given
   std::optional<double> capacity_factor;
@@ -36,7 +36,8 @@ struct StrategyFlags {
 void add_strategy_flags(CLI::App& command, StrategyFlags& flags);
 
 // Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with those that do),
-// a strategy that contradicts the model. Reads the file; does not read the cluster.
+// a strategy that contradicts the model. Reads the file; does not read the cluster. The strategy is one for
+// model::with_mtp(model, strategy.mtp_depth); --mtp-depth may stand beside a file that has none.
 strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
 
 // The cluster that --cluster names, else the one that the strategy file names. Throws InvalidInput when there is

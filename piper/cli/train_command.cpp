@@ -39,7 +39,8 @@ struct Flags {
   double validation = 0;
   uint64_t seed = 0;
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
-         bias_update = 1e-3, z_loss = -1, timeout_seconds = 120, heartbeat_seconds = 0;
+         bias_update = 1e-3, z_loss = -1, mtp_weight = 0.3, timeout_seconds = 120,
+         heartbeat_seconds = 0;
   double deviation_bound = 0.25, memory_limit_mib = 0;
   bool async_save = true;
   bool resume = false, fresh = false, export_weights = false, json = false;
@@ -149,6 +150,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   request.config = model::load_config(flags.strategy.model);
   if (flags.z_loss >= 0) request.model.router_z_coefficient = flags.z_loss;
   request.strategy = strategy_from_flags(flags.strategy, request.model);
+  request.model = model::with_mtp(std::move(request.model), request.strategy.mtp_depth);
   if (const auto problems = nn::untrainable(request.model); !problems.empty())
     throw InvalidInput(problems);
   return request;
@@ -189,6 +191,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.options.adamw.weight_decay = flags.weight_decay;
   request.options.clip_norm = flags.clip_norm;
   request.options.bias_update = flags.bias_update;
+  request.options.mtp_weight = flags.mtp_weight;
   request.options.timeout_seconds = flags.timeout_seconds;
   request.options.learning_rate = {
       .peak = flags.learning_rate,
@@ -223,8 +226,12 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
                "piper: warning: --sequence {} is beyond the model's {} positions "
                "(max_position_embeddings)\n",
                s.sequence, request.model.max_positions);
-  fmt::print("{}: {} parameters, {}\ntext: {}\n", request.model.name,
-             format_count(static_cast<double>(model::count_parameters(request.model).total())),
+  const model::Parameters parameters = model::count_parameters(request.model);
+  const auto count = [](int64_t number) { return format_count(static_cast<double>(number)); };
+  fmt::print("{}: {} parameters{}, {}\ntext: {}\n", request.model.name, count(parameters.total()),
+             s.mtp_depth == 0 ? ""
+                              : fmt::format(" and {} of multi-token prediction",
+                                            count(parameters.next_token_layers)),
              describe(s), describe(request.corpus));
   if (request.validation.size() > 0) fmt::print("validation: {}\n", describe(request.validation));
   for (const std::string& line : said) fmt::print("{}\n", line);
@@ -332,6 +339,11 @@ Run add_train(CLI::App& command) {
                   "coefficient of the routers' z-loss, such as 0.001 (default: what the model's "
                   "config says, else 0)")
       ->check(number_in(0.0, 1e6));
+  command
+      .add_option("--mtp-weight", flags->mtp_weight,
+                  "of the losses of multi-token prediction, over their number (with --mtp-depth)")
+      ->check(number_in(0.0, 100.0))
+      ->capture_default_str();
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
       ->check(number_in(0.0, 1e9))
       ->capture_default_str();

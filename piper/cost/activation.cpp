@@ -13,13 +13,14 @@ namespace {
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
-constexpr int64_t kIndexBytes = 4;  // routing indices are int32
+constexpr int64_t kIndexBytes = 4;         // routing indices are int32
+constexpr int64_t kIndexOfTokenBytes = 8;  // tokens are int64
 
 // Of what is kept of the router: fp32 beside bf16.
 int64_t main_element_bytes(int64_t element_bytes) { return std::max<int64_t>(element_bytes, 4); }
 
 const model::Layer& layer_of(const model::Model& model, const schedule::Segment& segment) {
-  PIPER_CHECK(segment.layer >= 0 && segment.layer < model.num_layers(),
+  PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers),
               "a segment without a layer");
   return model.layers[static_cast<size_t>(segment.layer)];
 }
@@ -175,6 +176,19 @@ SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
       .backward_transient = 0};
 }
 
+// Beside mtp.cpp: state and embedding side by side, one of the two before its norm, the tokens' indices. The backward's
+// output has one position a sequence more than the module.
+SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
+  const int64_t e = work.element_bytes, x = work.tokens() * model.hidden;
+  const int64_t index = work.sequences > 1 ? kIndexOfTokenBytes * work.tokens() : 0;  // else a view
+  const int64_t transient = e * 2 * x + index;
+  const int64_t products = product_bytes(e, model.hidden, 2 * model.hidden);
+  return {.tape = 0,
+          .forward_transient = transient + products,
+          .backward_transient =
+              std::max(transient, transient + products - e * (x + work.sequences * model.hidden))};
+}
+
 }  // namespace
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
@@ -192,6 +206,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return experts_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kHead:
       return head_bytes(model, work);
+    case SegmentKind::kMtpJoin:
+      return join_bytes(model, work);
     case SegmentKind::kEmbedding:
     case SegmentKind::kMerge:
     case SegmentKind::kDenseGradients:
@@ -211,8 +227,10 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
   const int64_t row = work.element_bytes * model.hidden;
   switch (slot.kind) {
     case SlotKind::kHidden:
-    case SlotKind::kHiddenGradient:
       return work.tokens() * row;
+    case SlotKind::kHiddenGradient:  // a join's: of what the head before it read
+      return (work.tokens() + (slot.segment.kind == SegmentKind::kMtpJoin ? work.sequences : 0)) *
+             row;
     case SlotKind::kTape:
       return segment_bytes(model, slot.segment, work).tape;
     case SlotKind::kRows:

@@ -50,6 +50,7 @@ inline strategy::Strategy strategy(const model::Model& model, int64_t pp, int64_
   s.model = model.name;
   s.mesh = {.pp = pp, .ep = ep, .dp = dp};
   s.layers_per_stage = strategy::even_split(model.num_layers(), pp);
+  s.mtp_depth = model.mtp_depth;
   s.sequence = 16;
   s.micro_batch_sequences = 2;
   s.num_micro_batches = num_micro_batches;

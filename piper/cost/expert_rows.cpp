@@ -41,16 +41,16 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
-  double rows =
-      static_cast<double>(strategy_.micro_batch_sequences * strategy_.sequence * ff.top_k);
+  const int64_t positions = model_.positions(layer, strategy_.sequence);
+  double rows = static_cast<double>(strategy_.micro_batch_sequences * positions * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
   const int64_t wanted =
       std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
                                          : share[static_cast<size_t>(expert)]));
   if (!strategy_.capacity.is_limited()) return wanted;
-  const int64_t capacity = strategy::expert_capacity(strategy_.capacity.factor, strategy_.sequence,
-                                                     ff.top_k, ff.num_experts);
+  const int64_t capacity =
+      strategy::expert_capacity(strategy_.capacity.factor, positions, ff.top_k, ff.num_experts);
   return std::min(wanted, strategy_.micro_batch_sequences * capacity);
 }
 

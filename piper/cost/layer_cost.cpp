@@ -45,10 +45,11 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
                           double capacity_factor) {
   SegmentWork work{.sequences = sequences, .sequence = sequence, .element_bytes = element_bytes};
   if (layer < 0) return work;
+  work.sequence = model.positions(layer, sequence);
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
   if (!ff.is_moe()) return work;
   const int64_t capacity =
-      strategy::expert_capacity(capacity_factor, sequence, ff.top_k, ff.num_experts);
+      strategy::expert_capacity(capacity_factor, work.sequence, ff.top_k, ff.num_experts);
   work.rows = std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity);
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
@@ -59,9 +60,10 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
 LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluster,
                        strategy::Precision precision, int64_t sequence)
     : model_(model), cluster_(cluster), precision_(precision), sequence_(sequence) {
-  for (int32_t layer = 0; layer < model.num_layers(); ++layer) {
+  for (int32_t layer = 0; layer < std::ssize(model.layers); ++layer) {
     const auto same = std::ranges::find_if(representative_, [&](int32_t other) {
-      return model.layers[static_cast<size_t>(other)] == model.layers[static_cast<size_t>(layer)];
+      return model.layers[static_cast<size_t>(other)] == model.layers[static_cast<size_t>(layer)] &&
+             model.mtp_depth_of(other) == model.mtp_depth_of(layer);
     });
     type_.push_back(static_cast<size_t>(same - representative_.begin()));
     if (same == representative_.end()) representative_.push_back(layer);
@@ -144,19 +146,40 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   return longest;
 }
 
+HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences) const {
+  const SegmentWork work =
+      balanced_work(model_, layer, sequences, sequence_, 1, element_bytes(precision_));
+  HeadCost cost{.layer = layer,
+                .head = segment_bytes(model_, {SegmentKind::kHead, layer}, work),
+                .hidden_bytes = slot_bytes(
+                    model_, {schedule::SlotKind::kHidden, {SegmentKind::kHead, layer}}, work)};
+  const auto add = [&](SegmentKind kind) {
+    const schedule::Segment segment{kind, layer};
+    cost.forward += segment_seconds(model_, segment, Phase::kForward, work, cluster_, precision_);
+    cost.backward += segment_seconds(model_, segment, Phase::kBackward, work, cluster_, precision_);
+  };
+  add(SegmentKind::kHead);
+  if (layer < 0) return cost;
+  add(SegmentKind::kMtpJoin);
+  cost.join = segment_bytes(model_, {SegmentKind::kMtpJoin, layer}, work);
+  return cost;
+}
+
 EndCost LayerCosts::make_ends(int64_t sequences) const {
   const SegmentWork work =
       balanced_work(model_, -1, sequences, sequence_, 1, element_bytes(precision_));
   const auto seconds = [&](SegmentKind kind, Phase phase) {
     return segment_seconds(model_, {kind, -1}, phase, work, cluster_, precision_);
   };
-  return {.embedding_forward = seconds(SegmentKind::kEmbedding, Phase::kForward),
-          .embedding_backward = seconds(SegmentKind::kEmbedding, Phase::kBackward),
-          .head_forward = seconds(SegmentKind::kHead, Phase::kForward),
-          .head_backward = seconds(SegmentKind::kHead, Phase::kBackward),
-          .head = segment_bytes(model_, {SegmentKind::kHead, -1}, work),
-          .hidden_bytes = slot_bytes(
-              model_, {schedule::SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work)};
+  EndCost ends{.embedding_forward = seconds(SegmentKind::kEmbedding, Phase::kForward),
+               .embedding_backward = seconds(SegmentKind::kEmbedding, Phase::kBackward),
+               .head = make_head(-1, sequences),
+               .hidden_bytes = slot_bytes(
+                   model_, {schedule::SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work)};
+  for (auto layer = static_cast<int32_t>(model_.num_layers()); layer < std::ssize(model_.layers);
+       ++layer)
+    ends.modules.push_back(make_head(layer, sequences));
+  return ends;
 }
 
 }  // namespace piper::cost

@@ -35,11 +35,19 @@ struct LayerCost {
   }
 };
 
+// A head; with the join before it where it is that of a module of multi-token prediction.
+struct HeadCost {
+  int32_t layer = -1;  // of the module
+  double forward = 0, backward = 0;
+  SegmentBytes head, join;
+  int64_t hidden_bytes = 0;  // of the x that it reads
+};
+
 // The ends of the model on one rank, for one micro-batch.
 struct EndCost {
   double embedding_forward = 0, embedding_backward = 0;
-  double head_forward = 0, head_backward = 0;
-  SegmentBytes head;
+  HeadCost head;
+  std::vector<HeadCost> modules;
   int64_t hidden_bytes = 0;  // of x
 };
 
@@ -71,6 +79,7 @@ class LayerCosts {
   };
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
                                    const strategy::Mesh& mesh) const;
+  HeadCost make_head(int32_t layer, int64_t sequences) const;
   EndCost make_ends(int64_t sequences) const;
 
   const model::Model& model_;

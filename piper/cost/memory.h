@@ -12,6 +12,7 @@
 // The update holds no activation; the reductions' scratch is smaller than one layer's gradients.
 #pragma once
 
+#include <piper/cost/layer_cost.h>
 #include <piper/cost/layer_memory.h>
 
 #include <cstdint>
@@ -36,9 +37,14 @@ class StageWalk {
   // A live input of `hidden` bytes (received, or written by the embedding).
   explicit StageWalk(int64_t hidden);
   void layer_forward(const LayerMemory& layer);
-  // Head: keeps the last layer's output and its tape, then leaves the gradient in the output's
-  // place.
-  void head(int64_t hidden, const SegmentBytes& head);
+  // Keeps the last layer's output, which is live, and the head's tape.
+  void head_forward(const HeadCost& head);
+  // The input of a module's layer, live beside what the head before it keeps.
+  void join_forward(const HeadCost& module);
+  // Leaves the gradient in the place of the output; unless a join still reads that, beside it.
+  void head_backward(const HeadCost& head, bool is_joined);
+  // From the gradients of the module's input and of what the head `before` read, to the latter as a whole.
+  void join_backward(const HeadCost& module, const HeadCost& before);
   // No head: the output is sent, the gradient received.
   void transfer(int64_t hidden);
   void layer_backward(const LayerMemory& layer);  // in reverse order

@@ -2,8 +2,9 @@
 //
 //   MFU = FLOPs of the model in one step / (seconds of the step x peak of all devices)
 //
-// FLOPs of the model: model/count.h, forward + backward = 3 x forward, active experts only, nothing for
-// recomputation, nothing for what a capacity drops. Peak: the dense peak of every device used; where ranks share cores, of the cores.
+// FLOPs of the model: model/count.h, forward + backward = 3 x forward, active experts only, modules of multi-token
+// prediction that are trained, nothing for recomputation, nothing for what a capacity drops. Peak: the dense peak of every
+// device used; where ranks share cores, of the cores.
 #pragma once
 
 #include <piper/cluster/cluster.h>

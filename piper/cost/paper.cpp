@@ -34,7 +34,7 @@ PaperModel from_model(const model::Model& model) {
   if (layer == model.layers.end()) layer = model.layers.begin();
   const model::FeedForward& ffn = layer->feed_forward;
   return {.hidden = model.hidden,
-          .num_layers = static_cast<int64_t>(model.layers.size()),
+          .num_layers = model.num_layers(),
           .num_heads = layer->attention.num_heads,
           .num_experts = ffn.is_moe() ? ffn.num_experts : 1,
           .top_k = ffn.is_moe() ? ffn.top_k : 1,

@@ -184,6 +184,7 @@ class StepPricer {
       case SegmentKind::kExperts:
       case SegmentKind::kMerge:
       case SegmentKind::kHead:
+      case SegmentKind::kMtpJoin:
       case SegmentKind::kGradientNorm:
       case SegmentKind::kOptimizer:
         break;

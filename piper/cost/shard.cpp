@@ -5,7 +5,12 @@
 namespace piper::cost {
 namespace {
 
-int64_t dense_of_layer(const model::LayerParameters& p) { return p.total() - p.routed_experts; }
+int64_t dense_of_layer(const model::Model& model, int64_t layer) {
+  const model::LayerParameters p =
+      model::count_layer(model, model.layers[static_cast<size_t>(layer)]);
+  const bool is_module = model.mtp_depth_of(layer) > 0;
+  return p.total() - p.routed_experts + (is_module ? model::mtp_join_parameters(model) : 0);
+}
 
 }  // namespace
 
@@ -24,12 +29,12 @@ StateBytes state_bytes(strategy::Precision precision) {
 int64_t element_bytes(strategy::Precision precision) { return state_bytes(precision).weight; }
 
 int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
-  PIPER_CHECK(layer >= -2 && layer < model.num_layers(), "no such gradient buffer");
-  if (layer >= 0)
-    return dense_of_layer(model::count_layer(model, model.layers[static_cast<size_t>(layer)]));
+  PIPER_CHECK(layer >= -2 && layer < std::ssize(model.layers), "no such gradient buffer");
+  if (layer >= 0) return dense_of_layer(model, layer);
   // The ends of the model: counted on a model without layers.
   model::Model ends = model;
   ends.layers.clear();
+  ends.mtp_depth = 0;
   const model::Parameters p = model::count_parameters(ends);
   if (layer == -1) return p.embedding;
   return p.final_norm + p.head +
@@ -45,15 +50,19 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   Shard shard;
   const int64_t first = strategy::first_layer(strategy, stage);
   const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
-  for (int64_t layer = first; layer < end; ++layer) {
-    const model::LayerParameters p =
-        model::count_layer(model, model.layers[static_cast<size_t>(layer)]);
-    shard.dense += dense_of_layer(p);
-    shard.experts += p.routed_experts / strategy.mesh.ep;
-  }
   const int64_t pp = strategy.mesh.pp;
+  const auto add_layers = [&](int64_t from, int64_t to) {
+    for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
+      shard.dense += dense_of_layer(model, layer);
+      shard.experts += expert_parameters(model, layer, strategy.mesh.ep);
+    }
+  };
+  add_layers(first, end);
   if (stage == 0) shard.dense += dense_parameters(model, -1, pp);
-  if (stage == pp - 1) shard.dense += dense_parameters(model, -2, pp);
+  if (stage < pp - 1) return shard;
+  shard.dense += dense_parameters(model, -2, pp);
+  if (stage > 0 && model.copies_embedding()) shard.dense += model.vocabulary * model.hidden;
+  add_layers(model.num_layers(), std::ssize(model.layers));
   return shard;
 }
 

@@ -23,8 +23,8 @@ StateBytes state_bytes(strategy::Precision precision);
 int64_t element_bytes(strategy::Precision precision);
 
 // Parameters on one rank of a stage. Routed experts are divided by ep, everything else is
-// replicated over the stage. With tied embeddings the first and the last stage both hold the table
-// (one stage: once).
+// replicated over the stage. With tied embeddings or modules of multi-token prediction (which the
+// last stage holds) the first and the last stage both hold the table (one stage: once).
 struct Shard {
   int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
   int64_t experts = 0;  // routed experts

@@ -31,6 +31,22 @@ TEST_CASE("every parameter is on exactly pp x (dp or ep) ranks, tied tables on b
     }
 }
 
+TEST_CASE(
+    "modules of multi-token prediction are the last stage's, with an embedding of their own") {
+  for (const bool tied : {false, true})
+    for (const int64_t pp : {1, 2}) {
+      CAPTURE(tied);
+      CAPTURE(pp);
+      const model::Model plain = example::mixture(4, tied);
+      const strategy::Strategy s = example::strategy(plain, pp, 2, 2);
+      const Shard before = shard_of(plain, s, pp - 1);
+      const Shard after = shard_of(model::with_mtp(plain, 2), s, pp - 1);
+      // A layer of 240 dense parameters and 1536 in experts; the join's 2*8*8 + 3*8.
+      CHECK(after.dense - before.dense == 2 * (240 + 152) + (pp == 2 && !tied ? 256 : 0));
+      CHECK(after.experts - before.experts == 2 * 1536 / 2);
+    }
+}
+
 TEST_CASE("state is 16 bytes a parameter, 32 in double precision") {
   CHECK(state_bytes(strategy::Precision::kFp32).total() == 16);
   CHECK(state_bytes(strategy::Precision::kBf16).total() == 18);

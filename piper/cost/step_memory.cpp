@@ -7,6 +7,29 @@ namespace piper::cost {
 
 using strategy::Strategy;
 
+namespace {
+
+// The head and the modules of multi-token prediction behind it, forward and back (schedule/heads.h).
+template <class LayerOf>
+void walk_heads(const EndCost& ends, LayerOf layer, StageWalk& walk) {
+  walk.head_forward(ends.head);
+  for (const HeadCost& module : ends.modules) {
+    walk.join_forward(module);
+    walk.layer_forward(layer(module.layer));
+    walk.head_forward(module);
+  }
+  const std::vector<HeadCost>& modules = ends.modules;
+  for (size_t i = modules.size();; --i) {
+    const HeadCost& head = i > 0 ? modules[i - 1] : ends.head;
+    walk.head_backward(head, i < modules.size());
+    if (i < modules.size()) walk.join_backward(modules[i], head);
+    if (i == 0) return;
+    walk.layer_backward(layer(head.layer));
+  }
+}
+
+}  // namespace
+
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
@@ -21,7 +44,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
   for (int64_t i = first_layer; i < end; ++i) walk.layer_forward(layer(i));
   const bool last = index == s.mesh.pp - 1;
   if (last)
-    walk.head(ends.hidden_bytes, ends.head);
+    walk_heads(ends, layer, walk);
   else
     walk.transfer(ends.hidden_bytes);
   for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));

@@ -38,7 +38,7 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       costs_(model, cluster, precision, sequence),
       embedding_parameters_(dense_parameters(model, -1, 1)),
       head_parameters_(dense_parameters(model, -2, 1)),
-      tied_parameters_(dense_parameters(model, -2, 2) - head_parameters_) {
+      tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0) {
   compute_of(cluster, precision);  // complains when it is not there
   for (size_t type = 0; type < costs_.num_types(); ++type) {
     const int32_t layer = costs_.representative(type);
@@ -61,32 +61,43 @@ int64_t Estimator::parameters(const Strategy& s, int64_t index, int64_t first_la
     count += p.dense + p.experts / s.mesh.ep;
   }
   if (index == 0) count += embedding_parameters_;
-  if (index == s.mesh.pp - 1) count += head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
-  return count;
+  if (index < s.mesh.pp - 1) return count;
+  for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer) {
+    const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
+    count += p.dense + p.experts / s.mesh.ep;
+  }
+  return count + head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
+}
+
+void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
+  const LayerCost& layer =
+      costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh, s.capacity.factor);
+  const RecomputeCost& again = layer.with(s.recompute);
+  stage.forward += layer.forward;
+  stage.backward += layer.backward;
+  stage.exchange_forward += layer.exchange_forward;
+  stage.exchange_backward += again.exchange;
+  stage.recompute += again.compute;
+  stage.recompute_ahead = again.ahead;  // of the last layer, which comes first
 }
 
 Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t first_layer) {
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  for (int64_t i = first_layer; i < end; ++i) {
-    const LayerCost& layer = costs_.layer(costs_.type_of(static_cast<int32_t>(i)),
-                                          s.micro_batch_sequences, s.mesh, s.capacity.factor);
-    stage.forward += layer.forward;
-    stage.backward += layer.backward;
-    stage.exchange_forward += layer.exchange_forward;
-    const RecomputeCost& again = layer.with(s.recompute);
-    stage.exchange_backward += again.exchange;
-    stage.recompute += again.compute;
-    stage.recompute_ahead = again.ahead;  // of the last layer, which comes first
-  }
+  for (int64_t i = first_layer; i < end; ++i) add_layer(s, static_cast<int32_t>(i), stage);
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   if (index == 0) {
     stage.forward += ends.embedding_forward;
     stage.backward += ends.embedding_backward;
   }
   if (index == s.mesh.pp - 1) {
-    stage.forward += ends.head_forward;
-    stage.backward += ends.head_backward;
+    stage.forward += ends.head.forward;
+    stage.backward += ends.head.backward;
+    for (const HeadCost& module : ends.modules) {
+      add_layer(s, module.layer, stage);
+      stage.forward += module.forward;
+      stage.backward += module.backward;
+    }
   }
   price_update(s, index, first_layer, stage);
   return stage;
@@ -128,7 +139,12 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
   if (last)
     exposed = std::max(
         exposed, reduce(dense, head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0)) - later);
-  if (model_.tied_embeddings && s.mesh.pp > 1 && (index == 0 || last))
+  if (last && model_.mtp_depth > 0) {  // those of the first module's layer stand before the head's
+    const TypeParameters& p = type_parameters_[costs_.type_of(ends.modules.front().layer)];
+    exposed = std::max(
+        exposed, std::max(reduce(dense, p.dense), reduce(experts, p.experts / s.mesh.ep)) - later);
+  }
+  if (model_.shares_embedding() && s.mesh.pp > 1 && (index == 0 || last))
     exposed +=
         reduce({.first = 0, .stride = (s.mesh.pp - 1) * s.mesh.dp, .size = 2}, tied_parameters_);
   const auto held = static_cast<double>(parameters(s, index, first_layer));
@@ -170,9 +186,14 @@ StepEstimate Estimator::estimate(const Strategy& s) {
   double longest_pass = 0;
   size_t busiest = 0;
   const auto busy = [&](size_t i) { return seconds[i].forward + seconds[i].backward; };
+  // A table that both ends hold is summed when both have come so far.
+  const auto reduced = [&](size_t i) { return finish[i] + stages[i].reductions; };
+  const double ends =
+      model_.shares_embedding() ? std::max(reduced(0), reduced(stages.size() - 1)) : 0;
   for (size_t i = 0; i < stages.size(); ++i) {
     const Stage& stage = stages[i];
-    until_norm = std::max(until_norm, finish[i] + stage.reductions + stage.norm);
+    const bool is_end = i == 0 || i + 1 == stages.size();
+    until_norm = std::max(until_norm, std::max(reduced(i), is_end ? ends : 0) + stage.norm);
     optimizer = std::max(optimizer, stage.optimizer);
     compute +=
         m * (stage.forward + stage.backward + stage.recompute) + stage.norm + stage.optimizer;
@@ -213,16 +234,18 @@ StepEstimate Estimator::estimate(const Strategy& s) {
 
 PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
-  for (int32_t i = 0; i < model_.num_layers(); ++i) {
+  const auto of_layer = [&](int32_t i) {
     const LayerCost& layer =
         costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh, s.capacity.factor);
     const RecomputeCost& again = layer.with(s.recompute);
-    pass.layers.push_back(layer.forward + layer.backward + layer.exchange_forward + again.compute +
-                          again.exchange);
-  }
+    return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
+  };
+  for (int32_t i = 0; i < model_.num_layers(); ++i) pass.layers.push_back(of_layer(i));
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   pass.embedding = ends.embedding_forward + ends.embedding_backward;
-  pass.head = ends.head_forward + ends.head_backward;
+  pass.head = ends.head.forward + ends.head.backward;
+  for (const HeadCost& module : ends.modules)
+    pass.head += module.forward + module.backward + of_layer(module.layer);
   return pass;
 }
 

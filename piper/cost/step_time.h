@@ -50,7 +50,7 @@ struct StepEstimate {
 // One micro-batch, forward and backward, exchanges included: what a split of the layers should balance.
 struct PassSeconds {
   std::vector<double> layers;
-  double embedding = 0, head = 0;
+  double embedding = 0, head = 0;  // head: with the modules of multi-token prediction
 };
 
 // Prices strategies of one model on one cluster at one sequence length and precision; keeps what
@@ -80,6 +80,7 @@ class Estimator {
     int64_t dense = 0, experts = 0;  // routed experts of the whole layer
   };
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  void add_layer(const strategy::Strategy& strategy, int32_t index, Stage& stage);
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                     Stage& stage);

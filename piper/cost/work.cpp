@@ -254,13 +254,25 @@ void head(List& list, const model::Model& model, const SegmentWork& work) {
   list.exponential(2 * tokens * vocabulary);
 }
 
+// Norms of the state (that of its head, then its own) and of the embedding; one projection of both. The backward takes
+// the norms again.
+void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.tokens());
+  const auto d = static_cast<double>(model.hidden);
+  list.copy(tokens * d);  // rows of the table
+  for (int i = 0; i < 3; ++i) norm(list, tokens, d);
+  list.linear(tokens, d, 2 * d);
+  list.pass(tokens * d, 0,
+            3 + 2 + 2);  // into the table; the embedding's gradient apart; the head's added
+}
+
 }  // namespace
 
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work) {
   List list(phase == graph::Phase::kBackward, static_cast<double>(work.element_bytes));
   const auto layer = [&]() -> const model::Layer& {
-    PIPER_CHECK(segment.layer >= 0 && segment.layer < model.num_layers(), "no such layer");
+    PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers), "no such layer");
     return model.layers[static_cast<size_t>(segment.layer)];
   };
   const double elements = static_cast<double>(work.tokens()) * static_cast<double>(model.hidden);
@@ -291,6 +303,9 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
       break;
     case SegmentKind::kHead:
       head(list, model, work);
+      break;
+    case SegmentKind::kMtpJoin:
+      mtp_join(list, model, work);
       break;
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:

@@ -76,15 +76,18 @@ int64_t router_parameters(int64_t hidden, const FeedForward& f) {
          (f.shared_gate ? hidden : 0);
 }
 
-// One layer of the model's kind, two projections' worth of joining (2 hidden -> hidden), three norms; embedding and
-// head are the model's own (DeepSeek-V3, section 2.2).
+// Each with one layer of the model's kind (DeepSeek-V3, section 2.2).
 int64_t next_token_layer_parameters(const Model& model) {
-  if (model.num_next_token_layers == 0 || model.layers.empty()) return 0;
-  const int64_t layer = count_layer(model, model.layers.back()).total();
-  return model.num_next_token_layers * (layer + 2 * model.hidden * model.hidden + 3 * model.hidden);
+  const int64_t depth = model.mtp_depth > 0 ? model.mtp_depth : model.num_next_token_layers;
+  if (depth == 0 || model.layers.empty()) return 0;
+  return depth * (count_layer(model, model.layers.back()).total() + mtp_join_parameters(model));
 }
 
 }  // namespace
+
+int64_t mtp_join_parameters(const Model& model) {
+  return 2 * model.hidden * model.hidden + 3 * model.hidden;
+}
 
 int64_t Parameters::total() const { return sum().total() + embedding + head + final_norm; }
 
@@ -121,7 +124,8 @@ LayerParameters count_layer(const Model& model, const Layer& layer) {
 
 Parameters count_parameters(const Model& model) {
   Parameters out;
-  for (const Layer& layer : model.layers) out.layers.push_back(count_layer(model, layer));
+  for (int64_t i = 0; i < model.num_layers(); ++i)
+    out.layers.push_back(count_layer(model, model.layers[static_cast<size_t>(i)]));
   out.embedding = (model.vocabulary + model.learned_positions) * model.hidden;
   out.head = (model.tied_embeddings ? 0 : model.vocabulary * model.hidden) +
              (model.lm_head_bias ? model.vocabulary : 0);
@@ -133,7 +137,7 @@ Parameters count_parameters(const Model& model) {
 int64_t active_parameters(const Model& model, bool with_embedding) {
   const Parameters parameters = count_parameters(model);
   int64_t active = parameters.total();
-  for (size_t i = 0; i < model.layers.size(); ++i) {
+  for (size_t i = 0; i < parameters.layers.size(); ++i) {
     const FeedForward& f = model.layers[i].feed_forward;
     if (f.is_moe())
       active -= parameters.layers[i].routed_experts / f.num_experts * (f.num_experts - f.top_k);

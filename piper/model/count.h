@@ -27,7 +27,8 @@ struct Parameters {
   int64_t embedding = 0;
   int64_t head = 0;  // 0 when tied
   int64_t final_norm = 0;
-  int64_t next_token_layers = 0;  // multi-token prediction; not part of total()
+  // Multi-token prediction, not part of total(): the modules that are trained, else those of the checkpoint.
+  int64_t next_token_layers = 0;
 
   int64_t total() const;
   LayerParameters sum() const;
@@ -35,6 +36,10 @@ struct Parameters {
 
 LayerParameters count_layer(const Model& model, const Layer& layer);
 Parameters count_parameters(const Model& model);
+
+// Of one module of multi-token prediction, beside its layer: the projection that joins state and embedding, their two
+// norms and that of its head. Embedding and head are the model's own.
+int64_t mtp_join_parameters(const Model& model);
 
 // Parameters that one token uses: top_k routed experts instead of all, everything else. `with_embedding`
 // counts the embedding table too (makers differ; the untied head is always counted).
@@ -51,9 +56,11 @@ struct TokenFlops {
   double shared_experts = 0;
   double dense_mlp = 0;
   double head = 0;
+  double mtp =
+      0;  // modules of multi-token prediction: joining, layer and head, of the positions that they have
   double forward() const {
     return attention_projections + attention_scores + router + routed_experts + shared_experts +
-           dense_mlp + head;
+           dense_mlp + head + mtp;
   }
   double backward() const { return 2 * forward(); }
 };

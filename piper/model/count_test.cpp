@@ -124,5 +124,30 @@ TEST_CASE("multi-token prediction stands beside the total") {
   CHECK(count_parameters(model).next_token_layers == 2 * (530 + 2 * 10 * 10 + 3 * 10));
 }
 
+TEST_CASE("modules that are trained have layers behind the model's, which count apart") {
+  const Model model = one_layer({.ffn = 5});
+  const Model trained = with_mtp(model, 2);
+  CHECK(trained.num_layers() == 1);
+  CHECK(trained.layers.size() == 3);
+  CHECK(trained.layers[2] == model.layers[0]);
+  CHECK(count_parameters(trained).total() == count_parameters(model).total());
+  CHECK(active_parameters(trained) == active_parameters(model));
+  CHECK(count_parameters(trained).next_token_layers == 2 * (530 + 2 * 10 * 10 + 3 * 10));
+  CHECK(trained.mtp_depth_of(0) == 0);
+  CHECK(trained.mtp_depth_of(2) == 2);
+  CHECK(trained.positions(0, 9) == 9);
+  CHECK(trained.positions(1, 9) == 8);
+  CHECK(trained.positions(2, 9) == 7);
+}
+
+TEST_CASE(
+    "a module's work is its join, a layer and the head, on the positions that have a target") {
+  const Model model = one_layer({.ffn = 5});
+  // Of 4 tokens the first 3: 2 x (360 projections + 150 MLP) and scores 4 x 12 x 3/2; join 2 x 20 x 10; head 2 x 10 x 7.
+  const TokenFlops flops = token_flops(with_mtp(model, 1), 4);
+  CHECK(flops.mtp == doctest::Approx(0.75 * (1020 + 72 + 400 + 140)));
+  CHECK(flops.forward() == doctest::Approx(token_flops(model, 4).forward() + flops.mtp));
+}
+
 }  // namespace
 }  // namespace piper::model

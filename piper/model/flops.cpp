@@ -88,8 +88,16 @@ TokenFlops layer_token_flops(const Model& model, const Layer& layer, int64_t seq
 
 TokenFlops token_flops(const Model& model, int64_t sequence) {
   TokenFlops out;
-  for (const Layer& layer : model.layers) {
-    const TokenFlops flops = layer_token_flops(model, layer, sequence);
+  out.head = 2 * static_cast<double>(model.hidden) * static_cast<double>(model.vocabulary);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const int64_t positions = model.positions(static_cast<int64_t>(i), sequence);
+    const TokenFlops flops = layer_token_flops(model, model.layers[i], positions);
+    if (positions < sequence) {
+      const double join = 2 * 2 * static_cast<double>(model.hidden * model.hidden);
+      out.mtp += (join + flops.forward() + out.head) * static_cast<double>(positions) /
+                 static_cast<double>(sequence);
+      continue;
+    }
     out.attention_projections += flops.attention_projections;
     out.attention_scores += flops.attention_scores;
     out.router += flops.router;
@@ -97,7 +105,6 @@ TokenFlops token_flops(const Model& model, int64_t sequence) {
     out.shared_experts += flops.shared_experts;
     out.dense_mlp += flops.dense_mlp;
   }
-  out.head = 2 * static_cast<double>(model.hidden) * static_cast<double>(model.vocabulary);
   return out;
 }
 

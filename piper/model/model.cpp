@@ -1,3 +1,4 @@
+#include <piper/base/error.h>
 #include <piper/model/model.h>
 
 #include <algorithm>
@@ -29,6 +30,15 @@ int64_t Model::num_experts() const {
 int64_t Model::top_k() const {
   const Layer* layer = widest_mixture(*this);
   return layer ? layer->feed_forward.top_k : 0;
+}
+
+Model with_mtp(Model model, int64_t depth) {
+  PIPER_CHECK(model.mtp_depth == 0 && depth >= 0 && depth <= kMaxMtpDepth, "mtp depth");
+  PIPER_CHECK(!model.layers.empty(), "a model without layers");
+  const Layer last = model.layers.back();
+  model.layers.insert(model.layers.end(), static_cast<size_t>(depth), last);
+  model.mtp_depth = depth;
+  return model;
 }
 
 }  // namespace piper::model

@@ -149,11 +149,33 @@ struct Model {
   std::vector<std::string>
       assumptions;  // what the document leaves open and how it was read, one line each
 
-  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Modules of multi-token prediction that are trained (with_mtp(); DeepSeek-V3, section 2.2): the layer of module k is
+  // layers[num_layers() + k - 1]. What is said of "the model" without them means the first num_layers() layers.
+  int64_t mtp_depth = 0;
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()) - mtp_depth; }
+  // Depth of the module that a layer belongs to; 0 for the model's own layers.
+  int64_t mtp_depth_of(int64_t layer) const {
+    return layer < num_layers() ? 0 : layer - num_layers() + 1;
+  }
+  // Positions of a sequence that a layer sees: module k joins position i with token i + k, so the last k have none.
+  int64_t positions(int64_t layer, int64_t sequence) const {
+    return sequence - mtp_depth_of(layer);
+  }
+  // The last stage needs the table of the first one: as its head, or for its modules' tokens.
+  bool shares_embedding() const { return tied_embeddings || mtp_depth > 0; }
+  // ... and then holds it apart from its head.
+  bool copies_embedding() const { return mtp_depth > 0 && !tied_embeddings; }
   int64_t num_moe_layers() const;
   // The routed experts of the widest mixture layer; 0 for a dense model.
   int64_t num_experts() const;
   int64_t top_k() const;
 };
+
+inline constexpr int64_t kMaxMtpDepth = 4;
+
+// The model with `depth` modules of multi-token prediction, each with a layer like its last one. Requires
+// 0 <= depth <= kMaxMtpDepth and a model without modules.
+Model with_mtp(Model model, int64_t depth);
 
 }  // namespace piper::model

@@ -61,8 +61,8 @@ struct Shape {
 class Bench {
  public:
   Bench(const Shape& shape, int64_t ep, const strategy::Capacity& capacity = {},
-        double z_coefficient = 0)
-      : shape_(shape), model_(tiny_model(shape.family)) {
+        double z_coefficient = 0, int64_t mtp_depth = 0)
+      : shape_(shape), model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
     model_.router_z_coefficient = z_coefficient;
     tolerance = shape.dtype == at::kBFloat16 ? 0.75 : 0.01;
     at::set_num_threads(1);  // the attention kernel's scratch is one a thread
@@ -78,7 +78,8 @@ class Bench {
     }
     strategy::Strategy strategy = tiny_strategy(model_, 1, ep, shape.sequence);
     strategy.capacity = capacity;
-    stage_ = make_stage(model_, strategy, Rank(0), {.dtype = shape.dtype});
+    stage_ = make_stage(model_, strategy, Rank(0),
+                        {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
     x_ = stage_->embedding_forward(batch_.tokens_BS);
     warm_up();
@@ -139,6 +140,30 @@ class Bench {
     const auto f = measure([&] { stage_->head_forward(x_, batch_.targets_T, &tape); });
     const auto b = measure([&] { g = stage_->head_backward(x_, batch_.targets_T, tape); });
     check_segment(predicted(SegmentKind::kHead, work(1)), f, 0, b, bytes_of(g));
+  }
+  // The first module of multi-token prediction, but for its layer.
+  void mtp_join_and_head() {
+    const auto layer = static_cast<int32_t>(model_.num_layers());
+    cost::SegmentWork w = work(1);
+    w.sequence = model_.positions(layer, shape_.sequence);
+    const auto bytes = [&](SegmentKind kind) {
+      return cost::segment_bytes(model_, {kind, layer}, w);
+    };
+    const auto slot = [&](schedule::SlotKind kind) {
+      return cost::slot_bytes(model_, {kind, {SegmentKind::kMtpJoin, layer}}, w);
+    };
+    Tape tape;
+    at::Tensor x, g, gx;
+    const auto join_f = measure([&] { x = stage_->mtp_join_forward(layer, x_, batch_.tokens_BS); });
+    CHECK(bytes_of(x) == slot(schedule::SlotKind::kHidden));
+    const auto head_f =
+        measure([&] { stage_->mtp_head_forward(layer, x, batch_.targets_T, &tape); });
+    const auto head_b = measure([&] { g = stage_->mtp_head_backward(layer, x, tape); });
+    check_segment(bytes(SegmentKind::kHead), head_f, 0, head_b, bytes_of(g));
+    const auto join_b =
+        measure([&] { gx = stage_->mtp_join_backward(layer, g, x_, x_, batch_.tokens_BS); });
+    CHECK(bytes_of(gx) == slot(schedule::SlotKind::kHiddenGradient));
+    check_segment(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx));
   }
   // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does.
   void mixture(int64_t ep) {
@@ -256,6 +281,16 @@ TEST_CASE("with a capacity and a z-loss a mixture keeps and needs what cost pred
         Bench(shape, ep, {.factor = 1, .drop = strategy::Drop::kPosition}).mixture(ep);
         Bench(shape, ep, {}, 0.001).mixture(ep);
       }
+}
+
+TEST_CASE("a module of multi-token prediction keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.family);
+    CAPTURE(shape.sequence);
+    Bench(shape, 1, {}, 0, 1).mtp_join_and_head();
+  }
 }
 
 TEST_CASE("a dense MLP keeps and needs what cost predicts") {

@@ -118,52 +118,88 @@ MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Te
           kept.logical_not().sum().item<int64_t>()};
 }
 
+// x: [B, S, D]; adds to `auxiliary`, `z` and `dropped`.
+at::Tensor transformer_layer(const Reader& w, const model::Layer& layer, at::Tensor x,
+                             const strategy::Capacity& capacity, at::Tensor& auxiliary,
+                             at::Tensor& z, int64_t& dropped) {
+  const double epsilon = w.model.norm_epsilon;
+  x = x + attention(w, layer.attention, norm(x, w("input_layernorm.weight"), epsilon));
+  const at::Tensor xn = norm(x, w("post_attention_layernorm.weight"), epsilon);
+  if (!layer.feed_forward.is_moe())
+    return x + swiglu(xn, w("mlp.gate_proj.weight"), w("mlp.up_proj.weight"),
+                      w("mlp.down_proj.weight"));
+  const MixtureResult result = mixture(w, layer.feed_forward, xn, capacity);
+  auxiliary = auxiliary + result.auxiliary;
+  z = z + result.z;
+  dropped += result.dropped;
+  return x + result.out;
+}
+
+// Sum over the targets that are not -100.
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets_T) {
+  const at::Tensor log_p = at::log_softmax(logits, -1);
+  return (-log_p.gather(1, targets_T.clamp_min(0).unsqueeze(1)).squeeze(1) * targets_T.ne(-100))
+      .sum();
+}
+
 }  // namespace
 
 ReferenceResult reference_forward(const model::Model& model, const NamedTensors& weights,
                                   const at::Tensor& tokens_BS, const at::Tensor& targets_T,
                                   const strategy::Capacity& capacity) {
+  const int64_t sequences = tokens_BS.size(0), sequence = tokens_BS.size(1);
+  const double epsilon = model.norm_epsilon;
   const at::Tensor& table = weights.at("model.embed_tokens.weight");
-  at::Tensor x = table.index_select(0, tokens_BS.reshape({-1}))
-                     .view({tokens_BS.size(0), tokens_BS.size(1), -1});
-  at::Tensor auxiliary = at::zeros({}, x.options()), z = at::zeros({}, x.options());
-  int64_t dropped = 0;
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const model::Layer& layer = model.layers[i];
+  const at::Tensor& head = model.tied_embeddings ? table : weights.at("lm_head.weight");
+  const at::Tensor embedded =
+      table.index_select(0, tokens_BS.reshape({-1})).view({sequences, sequence, -1});
+  const at::Tensor none = at::zeros({}, embedded.options());
+  ReferenceResult result{.auxiliary_loss = none, .z_loss = none};
+  at::Tensor x = embedded;
+  const auto layer = [&](int64_t i, const at::Tensor& input, at::Tensor& auxiliary, at::Tensor& z) {
     const Reader w{model, weights, fmt::format("model.layers.{}.", i)};
-    x = x + attention(w, layer.attention, norm(x, w("input_layernorm.weight"), model.norm_epsilon));
-    const at::Tensor xn = norm(x, w("post_attention_layernorm.weight"), model.norm_epsilon);
-    if (layer.feed_forward.is_moe()) {
-      const MixtureResult result = mixture(w, layer.feed_forward, xn, capacity);
-      x = x + result.out;
-      auxiliary = auxiliary + result.auxiliary;
-      z = z + result.z;
-      dropped += result.dropped;
-    } else {
-      x = x +
-          swiglu(xn, w("mlp.gate_proj.weight"), w("mlp.up_proj.weight"), w("mlp.down_proj.weight"));
-    }
+    return transformer_layer(w, model.layers[static_cast<size_t>(i)], input, capacity, auxiliary, z,
+                             result.dropped);
+  };
+  for (int64_t i = 0; i < model.num_layers(); ++i)
+    x = layer(i, x, result.auxiliary_loss, result.z_loss);
+  at::Tensor h = norm(x, weights.at("model.norm.weight"), epsilon);
+  result.logits = at::matmul(h, head.t()).view({sequences * sequence, -1});
+  result.token_loss_sum = cross_entropy(result.logits, targets_T);
+
+  for (int64_t k = 1; k <= model.mtp_depth; ++k) {  // eq. 21-24; h is what eq. 23 maps to logits
+    const int64_t i = model.num_layers() + k - 1, positions = sequence - k;
+    const Reader w{model, weights, fmt::format("model.layers.{}.", i)};
+    const at::Tensor joined = at::cat({norm(embedded.slice(1, k), w("enorm.weight"), epsilon),
+                                       norm(h.slice(1, 0, positions), w("hnorm.weight"), epsilon)},
+                                      -1);
+    at::Tensor auxiliary = none, z = none;
+    x = layer(i, at::matmul(joined, w("eh_proj.weight").t()), auxiliary, z);
+    h = norm(x, w("shared_head.norm.weight"), epsilon);
+    const at::Tensor logits = at::matmul(h, head.t()).view({sequences * positions, -1});
+    result.mtp_loss_sums.push_back(
+        cross_entropy(logits, targets_T.view({sequences, sequence}).slice(1, k).reshape({-1})));
+    result.mtp_auxiliary_losses.push_back(auxiliary + z);
   }
-  x = norm(x, weights.at("model.norm.weight"), model.norm_epsilon).view({-1, model.hidden});
-  const at::Tensor logits =
-      at::matmul(x, (model.tied_embeddings ? table : weights.at("lm_head.weight")).t());
-  const at::Tensor log_p = at::log_softmax(logits, -1);
-  const at::Tensor loss =
-      -log_p.gather(1, targets_T.clamp_min(0).unsqueeze(1)).squeeze(1) * targets_T.ne(-100);
-  return {logits, loss.sum(), auxiliary, z, dropped};
+  return result;
 }
 
 NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
                                  int64_t global_target_tokens, int64_t global_sequences,
-                                 const strategy::Capacity& capacity) {
+                                 const strategy::Capacity& capacity, double mtp_weight,
+                                 const std::vector<int64_t>& mtp_target_tokens) {
   NamedTensors leaves;
   for (const auto& [name, value] : weights)
     leaves[name] = value.detach().clone().set_requires_grad(true);
   const ReferenceResult result = reference_forward(model, leaves, tokens_BS, targets_T, capacity);
-  (result.token_loss_sum / static_cast<double>(global_target_tokens) +
-   (result.auxiliary_loss + result.z_loss) / static_cast<double>(global_sequences))
-      .backward();
+  at::Tensor loss = result.token_loss_sum / static_cast<double>(global_target_tokens) +
+                    (result.auxiliary_loss + result.z_loss) / static_cast<double>(global_sequences);
+  for (size_t k = 0; k < result.mtp_loss_sums.size(); ++k)
+    loss = loss + mtp_weight / static_cast<double>(model.mtp_depth) *
+                      (result.mtp_loss_sums[k] / static_cast<double>(mtp_target_tokens.at(k)) +
+                       result.mtp_auxiliary_losses[k] / static_cast<double>(global_sequences));
+  loss.backward();
   NamedTensors gradients;
   for (const auto& [name, leaf] : leaves)
     gradients[name] = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);

@@ -23,7 +23,9 @@ Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit e
   const StageOptions options{.dtype = at::kDouble,
                              .seed = 3,
                              .global_sequences = sequences,
-                             .global_target_tokens = num_targets(batch)};
+                             .global_target_tokens = num_targets(batch),
+                             .mtp_weight = 0.7,
+                             .mtp_target_tokens = num_mtp_targets(model, batch)};
   strategy::Strategy strategy = tiny_strategy(model, 1, 1, sequence);
   strategy.capacity = capacity;
   const auto stage = make_stage(model, strategy, Rank(0), options);
@@ -33,7 +35,8 @@ Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit e
   const NamedTensors weights = values(*stage);
   return {gradients(*stage),
           reference_gradients(model, weights, batch.tokens_BS, batch.targets_T,
-                              options.global_target_tokens, sequences, capacity),
+                              options.global_target_tokens, sequences, capacity, options.mtp_weight,
+                              options.mtp_target_tokens),
           stage->take_statistics(),
           reference_forward(model, weights, batch.tokens_BS, batch.targets_T, capacity)};
 }
@@ -46,6 +49,16 @@ void check_equal(const Pair& pair) {
 }
 
 constexpr auto kAsInitialised = [](Stage&) {};
+
+// Norms start as ones, which would hide a forgotten one.
+constexpr auto kNormsMoved = [](Stage& stage) {
+  for (const NamedPiece& piece : stage.named_pieces())
+    if (piece.name.find("norm") != std::string::npos)
+      at::Tensor(piece.value)
+          .add_(at::cos(at::arange(piece.value.numel(), at::kDouble) * 1.3 +
+                        static_cast<double>(piece.name.size())),
+                0.3);
+};
 
 // Makes the router of every layer prefer `expert` by far, whatever the token.
 void prefer(Stage& stage, int64_t expert, int64_t others) {
@@ -70,6 +83,49 @@ TEST_CASE("tied embeddings add the gradients of both ends") {
   model::Model model = tiny_model("olmoe");
   model.tied_embeddings = true;
   check_equal(both(model, 1, 7, kAsInitialised));
+}
+
+TEST_CASE("modules of multi-token prediction: loss and every gradient equal autograd's") {
+  for (const char* family : {"qwen3_moe", "mixtral", "llama"})
+    for (const int64_t depth : {1, 3})
+      for (const bool tied : {false, true}) {
+        CAPTURE(family);
+        CAPTURE(depth);
+        CAPTURE(tied);
+        model::Model plain = tiny_model(family);
+        plain.tied_embeddings = tied;
+        const model::Model model = with_mtp(plain, depth);
+        const Pair pair = both(model, 3, 9, kNormsMoved);
+        check_equal(pair);
+        const Batch batch = random_batch(model, 3, 9, 7);
+        double loss = 0;
+        for (int64_t k = 1; k <= depth; ++k)
+          loss += pair.forward.mtp_loss_sums[static_cast<size_t>(k - 1)].item<double>() /
+                  static_cast<double>(num_targets(batch, k) * depth);
+        CHECK(pair.statistics.mtp_loss == doctest::Approx(loss).epsilon(1e-12));
+      }
+}
+
+TEST_CASE("modules that count nothing leave the model's own gradients as they are") {
+  const model::Model plain = tiny_model("mixtral"), model = with_mtp(plain, 2);
+  const Batch batch = random_batch(model, 2, 9, 7);
+  NamedTensors with, without;
+  for (const model::Model* m : {&plain, &model}) {
+    const auto stage = make_stage(*m, tiny_strategy(*m, 1, 1, 9), Rank(0),
+                                  {.dtype = at::kDouble,
+                                   .global_sequences = 2,
+                                   .global_target_tokens = num_targets(batch),
+                                   .mtp_weight = 0,
+                                   .mtp_target_tokens = num_mtp_targets(*m, batch)});
+    stage->zero_gradients();
+    run_step(*m, {stage.get()}, {batch});
+    (m == &plain ? without : with) = gradients(*stage);
+  }
+  for (const auto& [name, gradient] : without) {
+    CAPTURE(name);
+    CHECK(at::equal(gradient, with.at(name)));
+  }
+  CHECK(with.at("model.layers.2.eh_proj.weight").count_nonzero().item<int64_t>() == 0);
 }
 
 TEST_CASE("a partly rotated head, no rotation, and one expert a token") {

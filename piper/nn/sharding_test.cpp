@@ -12,6 +12,10 @@ StageOptions options_for(const std::vector<Batch>& batches) {
   for (const Batch& batch : batches) {
     options.global_sequences += batch.tokens_BS.size(0);
     options.global_target_tokens += num_targets(batch);
+    options.mtp_weight = 0.4;
+    options.mtp_target_tokens.resize(2);
+    for (int64_t k = 1; k <= 2; ++k)
+      options.mtp_target_tokens[static_cast<size_t>(k - 1)] += num_targets(batch, k);
   }
   return options;
 }
@@ -46,10 +50,12 @@ NamedTensors sharded(const model::Model& model, const std::vector<Batch>& batche
   return out;
 }
 
-TEST_CASE("experts sharded over 2, 3 and 6 ranks give the gradients of one rank") {
-  const model::Model model = tiny_model("mixtral");
-  for (const int64_t ep : {2, 3, 6}) {
+TEST_CASE(
+    "experts sharded over 2, 3 and 6 ranks give the gradients of one rank, those of modules too") {
+  for (const auto& [ep, depth] : {std::pair(2, 0), {3, 0}, {6, 0}, {2, 2}, {3, 1}}) {
     CAPTURE(ep);
+    CAPTURE(depth);
+    const model::Model model = model::with_mtp(tiny_model("mixtral"), depth);
     std::vector<Batch> batches;
     for (int64_t r = 0; r < ep; ++r)
       batches.push_back(random_batch(model, 1 + r % 2, 8, static_cast<uint64_t>(20 + r)));

@@ -26,10 +26,12 @@ class ModelStage final : public Stage {
     blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
     const auto sequences = static_cast<double>(options.global_sequences);
     for (auto& [layer, block] : blocks_.layers) {
-      block.gate.auxiliary = model.router_aux_coefficient / sequences;
-      block.gate.z_loss = model.router_z_coefficient / sequences;
+      block.gate.auxiliary = loss_share(layer) * model.router_aux_coefficient / sequences;
+      block.gate.z_loss = loss_share(layer) * model.router_z_coefficient / sequences;
       block.gate.capacity = capacity;
     }
+    for (auto& [layer, block] : blocks_.modules)
+      block.head.scale = loss_share(layer) / static_cast<double>(targets_of(block));
   }
 
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
@@ -142,6 +144,32 @@ class ModelStage final : public Stage {
     return head_logits(blocks_.head, x_TD);
   }
 
+  at::Tensor mtp_join_forward(int32_t layer, const at::Tensor& x_TD,
+                              const at::Tensor& tokens_BS) override {
+    const NoAutograd guard;
+    return nn::mtp_join_forward(module(layer), x_TD, tokens_BS);
+  }
+  at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
+                               const at::Tensor& g_x_TD, const at::Tensor& x_TD,
+                               const at::Tensor& tokens_BS) override {
+    const NoAutograd guard;
+    return nn::mtp_join_backward(module(layer), g_input_TD, g_x_TD, x_TD, tokens_BS);
+  }
+  void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
+                        Tape* tape) override {
+    const NoAutograd guard;
+    MtpBlock& block = module(layer);
+    // Of each sequence, k positions are left out.
+    const int64_t sequences = (targets_T.numel() - x_TD.size(0)) / block.depth;
+    const HeadLoss loss =
+        nn::head_forward(block.head, x_TD, mtp_targets(targets_T, sequences, block.depth), tape);
+    statistics_.mtp_loss += loss.sum / static_cast<double>(model_.mtp_depth * targets_of(block));
+  }
+  at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override {
+    const NoAutograd guard;
+    return nn::head_backward(module(layer).head, x_TD, tape);
+  }
+
   std::vector<Parameter>& parameters() override {
     store_.settle();
     return store_.parameters();
@@ -158,9 +186,10 @@ class ModelStage final : public Stage {
     return store_.gradients(layer, Sharding::kExpert);
   }
   at::Tensor tied_embedding_gradient() override {
-    if (!model_.tied_embeddings || share_.first_stage == share_.last_stage) return {};
+    if (!model_.shares_embedding() || share_.first_stage == share_.last_stage) return {};
     store_.settle();
-    return share_.first_stage ? blocks_.embedding->gradient : blocks_.head.table->gradient;
+    const Weight* table = blocks_.embedding != nullptr ? blocks_.embedding : blocks_.head.table;
+    return table->gradient;
   }
   at::Tensor selection_bias(int32_t layer) override {
     const auto found = blocks_.layers.find(layer);
@@ -174,6 +203,23 @@ class ModelStage final : public Stage {
     const auto found = blocks_.layers.find(layer);
     PIPER_CHECK(found != blocks_.layers.end(), fmt::format("layer {} is not on this stage", layer));
     return found->second;
+  }
+
+  MtpBlock& module(int32_t layer) {
+    const auto found = blocks_.modules.find(layer);
+    PIPER_CHECK(found != blocks_.modules.end(), fmt::format("module {} is not here", layer));
+    return found->second;
+  }
+
+  // What a layer's own losses count: the modules' of multi-token prediction share their weight.
+  double loss_share(int32_t layer) const {
+    return model_.mtp_depth_of(layer) == 0
+               ? 1
+               : options_.mtp_weight / static_cast<double>(model_.mtp_depth);
+  }
+
+  int64_t targets_of(const MtpBlock& block) const {
+    return options_.mtp_target_tokens.at(static_cast<size_t>(block.depth - 1));
   }
 
   // Angles for positions 0 .. sequence - 1 (at least); one table for each head size, grown when longer text comes.
@@ -225,6 +271,8 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                                   Rank rank, const StageOptions& options) {
   if (std::vector<std::string> problems = problems_of(model, strategy); !problems.empty())
     throw InvalidInput(std::move(problems));
+  PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
+              "a number of targets for every module of multi-token prediction");
   const strategy::Coordinates at = strategy::coordinates(strategy.mesh, rank);
   return std::make_unique<ModelStage>(
       model,

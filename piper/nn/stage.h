@@ -69,6 +69,10 @@ struct StageOptions {
   // it. Number of target tokens in the global batch: the divisor of the loss.
   int64_t global_sequences = 1;
   int64_t global_target_tokens = 1;
+  // Multi-token prediction: the losses of the modules count mtp_weight / depth each (eq. 25), their auxiliary losses
+  // with them. Target tokens in the global batch, by module: the divisors of their losses.
+  double mtp_weight = 0;
+  std::vector<int64_t> mtp_target_tokens;
 };
 
 // Sums of one step on this rank, until take_statistics().
@@ -77,6 +81,7 @@ struct StageStatistics {
   int64_t target_tokens = 0;
   double auxiliary_loss = 0;  // already scaled by coefficient and divided by global_sequences
   double z_loss = 0;          // the same
+  double mtp_loss = 0;  // mean over the modules, already divided by their targets; not weighted
   // By layer, of this rank: how often each global expert was chosen; the rows routed to it, which without a capacity are
   // as many.
   std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
@@ -137,6 +142,19 @@ class Stage {
                                    Tape& tape) = 0;
   virtual at::Tensor logits(const at::Tensor& x_TD) = 0;  // for evaluation and parity tests, [T, V]
 
+  // Modules of multi-token prediction (mtp.h), on the last stage; `layer` is that of the module. The join: from what
+  // the head before it reads to the input of the module's layer, and back (g_x: the gradient of the former from that
+  // head). tokens and targets are those of the whole sequences, as for embedding and head.
+  virtual at::Tensor mtp_join_forward(int32_t layer, const at::Tensor& x_TD,
+                                      const at::Tensor& tokens_BS) = 0;
+  virtual at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
+                                       const at::Tensor& g_x_TD, const at::Tensor& x_TD,
+                                       const at::Tensor& tokens_BS) = 0;
+  // As head_forward and head_backward, for the module's targets.
+  virtual void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
+                                Tape* tape) = 0;
+  virtual at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) = 0;
+
   // --- parameters ---
   virtual std::vector<Parameter>& parameters() = 0;
   virtual std::vector<NamedPiece> named_pieces() = 0;
@@ -148,8 +166,8 @@ class Stage {
   // layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when there is none.
   virtual at::Tensor dense_gradients(int32_t layer) = 0;
   virtual at::Tensor expert_gradients(int32_t layer) = 0;
-  // Tied embeddings over several stages: the table's gradient on the first and on the last stage (contiguous, equal
-  // shapes), which the graph sums. Undefined elsewhere.
+  // A table that the first and the last of several stages hold (Model::shares_embedding): its gradient on either
+  // (contiguous, equal shapes), which the graph sums. Undefined elsewhere.
   virtual at::Tensor tied_embedding_gradient() = 0;
   virtual StageStatistics take_statistics() = 0;
   // The bias that only chooses experts, [E], to be moved from outside (it has no gradient); undefined where the layer is
@@ -158,7 +176,7 @@ class Stage {
 };
 
 // Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first stage, final norm and
-// head on the last (with tied embeddings both ends hold the table). Initial values are a counter-based function of
+// head on the last, and the modules of multi-token prediction (with those or tied embeddings both ends hold the table). Initial values are a counter-based function of
 // (seed, Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model needs a layer
 // that this Piper cannot train, naming it.
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,

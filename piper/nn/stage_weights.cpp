@@ -218,12 +218,31 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
                    .is_main = true});
 }
 
+// The names of DeepSeek-V3's released weights. The module's tables are the model's.
+void declare_module(const model::Model& model, int32_t layer, const StageShare& share,
+                    StageBlocks& blocks, ParameterStore& store) {
+  declare_layer(model, layer, share, blocks.layers[layer], store);
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  MtpBlock& block = blocks.modules[layer];
+  block.depth = model.mtp_depth_of(layer);
+  block.epsilon = block.head.epsilon = model.norm_epsilon;
+  block.embedding = blocks.embedding != nullptr ? blocks.embedding : blocks.head.table;
+  block.head.table = blocks.head.table;
+  block.previous_norm =
+      block.depth == 1 ? blocks.head.norm : blocks.modules.at(layer - 1).head.norm;
+  block.projection =
+      add_matrix(store, layer, prefix + "eh_proj.weight", model.hidden, 2 * model.hidden);
+  block.embedding_norm = add_norm(store, layer, prefix + "enorm.weight", model.hidden);
+  block.state_norm = add_norm(store, layer, prefix + "hnorm.weight", model.hidden);
+  block.head.norm = add_norm(store, layer, prefix + "shared_head.norm.weight", model.hidden);
+}
+
 }  // namespace
 
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store) {
   StageBlocks blocks;
-  if (share.first_stage)
+  if (share.first_stage || (share.last_stage && model.copies_embedding()))
     blocks.embedding =
         add_matrix(store, kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);
   for (int64_t i = 0; i < share.num_layers; ++i) {
@@ -240,6 +259,8 @@ StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                      model.vocabulary, model.hidden);
     }
     blocks.head.norm = add_norm(store, kHeadLayer, "model.norm.weight", model.hidden);
+    for (int64_t i = model.num_layers(); i < std::ssize(model.layers); ++i)
+      declare_module(model, static_cast<int32_t>(i), share, blocks, store);
   }
   return blocks;
 }

@@ -8,6 +8,7 @@
 #include <piper/nn/gate.h>
 #include <piper/nn/head.h>
 #include <piper/nn/latent_attention.h>
+#include <piper/nn/mtp.h>
 #include <piper/nn/parameters.h>
 
 #include <cstdint>
@@ -35,12 +36,14 @@ struct LayerBlocks {
 
 struct StageBlocks {
   std::map<int32_t, LayerBlocks> layers;  // by global index
-  Weight* embedding = nullptr;            // first stage
+  Weight* embedding = nullptr;            // first stage; last stage with modules and an untied head
   HeadBlock head;                         // last stage
+  std::map<int32_t, MtpBlock> modules;    // last stage, by the global index of their layer
 };
 
 // Declares everything in `store`; the caller allocates. Tied embeddings on one stage: head.table is the embedding; on
-// several, the last stage's table comes first in the buffer of layer -2.
+// several, the last stage's table comes first in the buffer of layer -2. Parameters of a module of multi-token
+// prediction are in the buffers of its layer.
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store);
 

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/nn/mtp.h>
 #include <piper/nn/whole_step.h>
 
 #include <algorithm>
@@ -62,18 +63,42 @@ class Step {
   void run() {
     Tensors x(ranks_);
     for (size_t r = 0; r < ranks_; ++r) x[r] = group_[r]->embedding_forward(batches_[r].tokens_BS);
-    for (int32_t layer = 0; layer < model_.num_layers(); ++layer) forward(layer, x);
-    for (size_t r = 0; r < ranks_; ++r) {
-      Tape tape;
-      group_[r]->head_forward(x[r], batches_[r].targets_T, &tape);
-      x[r] = group_[r]->head_backward(x[r], batches_[r].targets_T, tape);
-    }
-    for (auto layer = static_cast<int32_t>(model_.num_layers() - 1); layer >= 0; --layer)
-      backward(layer, x);
+    const auto num_layers = static_cast<int32_t>(model_.num_layers());
+    for (int32_t layer = 0; layer < num_layers; ++layer) forward(layer, x);
+    heads(num_layers, x);
+    for (int32_t layer = num_layers - 1; layer >= 0; --layer) backward(layer, x);
     for (size_t r = 0; r < ranks_; ++r) group_[r]->embedding_backward(batches_[r].tokens_BS, x[r]);
   }
 
  private:
+  // From the input of a head (layer: that of the module behind it) to its gradient, through all modules behind it.
+  void heads(int32_t layer, Tensors& x) {
+    const Tensors h = x;
+    const bool is_module = layer > model_.num_layers();
+    const bool is_joined = layer < std::ssize(model_.layers);
+    Tensors g(ranks_);
+    for (size_t r = 0; r < ranks_; ++r) {
+      Tape tape;
+      const at::Tensor& targets_T = batches_[r].targets_T;
+      if (is_module)
+        group_[r]->mtp_head_forward(layer - 1, h[r], targets_T, &tape);
+      else
+        group_[r]->head_forward(h[r], targets_T, &tape);
+      g[r] = is_module ? group_[r]->mtp_head_backward(layer - 1, h[r], tape)
+                       : group_[r]->head_backward(h[r], targets_T, tape);
+      if (is_joined) x[r] = group_[r]->mtp_join_forward(layer, h[r], batches_[r].tokens_BS);
+    }
+    if (!is_joined) {
+      x = g;
+      return;
+    }
+    forward(layer, x);
+    heads(layer + 1, x);
+    backward(layer, x);
+    for (size_t r = 0; r < ranks_; ++r)
+      x[r] = group_[r]->mtp_join_backward(layer, x[r], g[r], h[r], batches_[r].tokens_BS);
+  }
+
   // Rows from rank i to rank j, and back.
   auto sent(const LayerState& s) const {
     const size_t local = s.routing[0].counts.size() / ranks_;
@@ -83,6 +108,7 @@ class Step {
     return [forth = sent(s)](size_t i, size_t j) { return forth(j, i); };
   }
 
+  int64_t positions(int32_t layer) const { return model_.positions(layer, sequence_); }
   bool has_shared(int32_t layer) const {
     return model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared();
   }
@@ -94,7 +120,7 @@ class Step {
     LayerState& s = layers_.emplace_back(ranks_);
     for (size_t r = 0; r < ranks_; ++r) {
       s.x[r] = x[r];
-      s.x1[r] = group_[r]->attention_forward(layer, x[r], sequence_, &s.attention[r]);
+      s.x1[r] = group_[r]->attention_forward(layer, x[r], positions(layer), &s.attention[r]);
     }
     if (!is_moe(layer)) {
       for (size_t r = 0; r < ranks_; ++r)
@@ -102,7 +128,8 @@ class Step {
       return;
     }
     for (size_t r = 0; r < ranks_; ++r)
-      x[r] = group_[r]->gate_forward(layer, s.x1[r], sequence_, s.routing[r], &s.feed_forward[r]);
+      x[r] = group_[r]->gate_forward(layer, s.x1[r], positions(layer), s.routing[r],
+                                     &s.feed_forward[r]);
     exchange_counts(s);
     s.received = exchange_rows(x, sent(s));
     for (size_t r = 0; r < ranks_; ++r)
@@ -123,7 +150,8 @@ class Step {
         g[r] = group_[r]->dense_mlp_backward(layer, g[r], s.x1[r], s.feed_forward[r]);
     }
     for (size_t r = 0; r < ranks_; ++r)
-      g[r] = group_[r]->attention_backward(layer, g[r], s.x[r], s.x1[r], sequence_, s.attention[r]);
+      g[r] = group_[r]->attention_backward(layer, g[r], s.x[r], s.x1[r], positions(layer),
+                                           s.attention[r]);
   }
 
   void mixture_backward(int32_t layer, LayerState& s, Tensors& g) {
@@ -235,7 +263,19 @@ Batch random_batch(const model::Model& model, int64_t sequences, int64_t sequenc
   return {state, targets.view({-1})};
 }
 
-int64_t num_targets(const Batch& batch) { return batch.targets_T.ne(-100).sum().item<int64_t>(); }
+int64_t num_targets(const Batch& batch, int64_t depth) {
+  return mtp_targets(batch.targets_T, batch.tokens_BS.size(0), depth)
+      .ne(-100)
+      .sum()
+      .item<int64_t>();
+}
+
+std::vector<int64_t> num_mtp_targets(const model::Model& model, const Batch& batch) {
+  std::vector<int64_t> counts;
+  for (int64_t depth = 1; depth <= model.mtp_depth; ++depth)
+    counts.push_back(num_targets(batch, depth));
+  return counts;
+}
 
 void run_step(const model::Model& model, const std::vector<Stage*>& group,
               const std::vector<Batch>& batches) {

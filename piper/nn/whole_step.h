@@ -27,7 +27,9 @@ struct Batch {
 };
 // Random tokens; targets are the next tokens, the last of every sequence and some others -100.
 Batch random_batch(const model::Model& model, int64_t sequences, int64_t sequence, uint64_t seed);
-int64_t num_targets(const Batch& batch);
+int64_t num_targets(const Batch& batch,
+                    int64_t depth = 0);  // of a module of multi-token prediction
+std::vector<int64_t> num_mtp_targets(const model::Model& model, const Batch& batch);  // by module
 
 // The stages of one expert group (ep index = index), each with its own batch: forward, backward. Gradients add up.
 void run_step(const model::Model& model, const std::vector<Stage*>& group,

@@ -59,8 +59,10 @@ TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
   for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
   sharing.layers.front().feed_forward = {.ffn = 64};
   for (const model::Model& model :
-       {example::mixture(4), example::mixture(7, true), sharing, model::load_model("piper-10m")}) {
+       {example::mixture(4), example::mixture(7, true), sharing, model::load_model("piper-10m"),
+        model::with_mtp(model::load_model("piper-10m"), 2)}) {
     CAPTURE(model.name);
+    CAPTURE(model.mtp_depth);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const double simulated = simulate(model, s, cluster).seconds();
       CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.02));
@@ -72,8 +74,10 @@ TEST_CASE("memory: within three messages between stages of the simulation's peak
   const cluster::Cluster cluster = example::nodes();
   model::Model sharing = example::mixture(4);
   for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
-  for (const model::Model& model : {example::mixture(4), sharing, model::load_model("piper-10m")}) {
+  for (const model::Model& model : {example::mixture(4), sharing, model::load_model("piper-10m"),
+                                    model::with_mtp(model::load_model("piper-10m"), 2)}) {
     CAPTURE(model.name);
+    CAPTURE(model.mtp_depth);
     for_each(model, kMeshes, [&](const Strategy& s) {
       const graph::Timeline timeline = simulate(model, s, cluster);
       const std::vector<cost::StageMemory> memory = estimate(model, s, cluster).memory;

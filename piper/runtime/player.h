@@ -25,7 +25,8 @@
 
 namespace piper::runtime {
 
-// Token ids and targets of one micro-batch on this rank. Only the first stage reads tokens, only the last targets.
+// Token ids and targets of one micro-batch on this rank. Only the last stage reads targets; tokens the first, and the
+// last for modules of multi-token prediction.
 struct MicroBatch {
   at::Tensor tokens_BS;  // int64
   at::Tensor targets_T;  // int64, -100 = ignored
@@ -104,6 +105,8 @@ class Player {
   nn::Tape* new_tape(const graph::Task& task);
   nn::Routing& routing_of(const graph::Task& task);
   const std::vector<int64_t>& counts_of(const graph::Task& task);
+  const MicroBatch& batch_of(const graph::Task& task) const;
+  int64_t positions(int32_t layer) const;  // of a sequence
   comm::Group group_of(const graph::Task& task) const;
   at::Tensor empty(std::vector<int64_t> shape) const;
 

@@ -46,6 +46,14 @@ nn::Routing& Player::routing_of(const Task& task) {
   return *slot->routing;
 }
 
+const MicroBatch& Player::batch_of(const Task& task) const {
+  return micro_batches_[static_cast<size_t>(task.micro_batch)];
+}
+
+int64_t Player::positions(int32_t layer) const {
+  return model_.positions(layer, strategy_.sequence);
+}
+
 void Player::run_segment(const Task& task) {
   const Segment& segment = step_.segment(task);
   switch (task.phase) {
@@ -80,12 +88,10 @@ void Player::run_forward(const Task& task, const Segment& segment) {
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
-      return put(task, SlotKind::kHidden,
-                 stage_.embedding_forward(
-                     micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS));
+      return put(task, SlotKind::kHidden, stage_.embedding_forward(batch_of(task).tokens_BS));
     case SegmentKind::kAttention:
       return put(task, SlotKind::kHidden,
-                 stage_.attention_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence,
+                 stage_.attention_forward(layer, tensor({SlotKind::kHidden}), positions(layer),
                                           new_tape(task)));
     case SegmentKind::kDenseMlp:
       return put(task, SlotKind::kHidden,
@@ -96,7 +102,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kGate: {
       auto routing = std::make_unique<nn::Routing>();
       put(task, SlotKind::kRows,
-          stage_.gate_forward(layer, tensor({SlotKind::kHidden}), strategy_.sequence, *routing,
+          stage_.gate_forward(layer, tensor({SlotKind::kHidden}), positions(layer), *routing,
                               new_tape(task)));
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1)
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
@@ -119,9 +125,15 @@ void Player::run_forward(const Task& task, const Segment& segment) {
                                       routing_of(task), tensor({SlotKind::kHidden})));
     }
     case SegmentKind::kHead:
-      return stage_.head_forward(tensor({SlotKind::kHidden}),
-                                 micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T,
+      if (layer >= 0)
+        return stage_.mtp_head_forward(layer, tensor({SlotKind::kHidden}), batch_of(task).targets_T,
+                                       new_tape(task));
+      return stage_.head_forward(tensor({SlotKind::kHidden}), batch_of(task).targets_T,
                                  new_tape(task));
+    case SegmentKind::kMtpJoin:
+      return put(
+          task, SlotKind::kHidden,
+          stage_.mtp_join_forward(layer, tensor({SlotKind::kHidden}), batch_of(task).tokens_BS));
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kTiedEmbedding:
@@ -151,13 +163,12 @@ void Player::run_backward(const Task& task, const Segment& segment) {
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
-      return stage_.embedding_backward(
-          micro_batches_[static_cast<size_t>(task.micro_batch)].tokens_BS,
-          tensor({SlotKind::kHiddenGradient}));
+      return stage_.embedding_backward(batch_of(task).tokens_BS,
+                                       tensor({SlotKind::kHiddenGradient}));
     case SegmentKind::kAttention:
       return put(task, SlotKind::kHiddenGradient,
                  stage_.attention_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0),
-                                           hidden(1), strategy_.sequence, tape()));
+                                           hidden(1), positions(layer), tape()));
     case SegmentKind::kDenseMlp:
       return put(
           task, SlotKind::kHiddenGradient,
@@ -189,10 +200,13 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       return put(task, SlotKind::kRoutingGradient, std::move(gradients.weights));
     }
     case SegmentKind::kHead:
-      return put(
-          task, SlotKind::kHiddenGradient,
-          stage_.head_backward(
-              hidden(0), micro_batches_[static_cast<size_t>(task.micro_batch)].targets_T, tape()));
+      return put(task, SlotKind::kHiddenGradient,
+                 layer >= 0 ? stage_.mtp_head_backward(layer, hidden(0), tape())
+                            : stage_.head_backward(hidden(0), batch_of(task).targets_T, tape()));
+    case SegmentKind::kMtpJoin:  // reads two gradients: of the module's input, and from the head
+      return put(task, SlotKind::kHiddenGradient,
+                 stage_.mtp_join_backward(layer, read(task, 0).tensor, read(task, 1).tensor,
+                                          hidden(0), batch_of(task).tokens_BS));
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kTiedEmbedding:

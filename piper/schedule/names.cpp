@@ -71,6 +71,8 @@ const char* name(SegmentKind kind) {
       return "merge";
     case SegmentKind::kHead:
       return "head";
+    case SegmentKind::kMtpJoin:
+      return "mtp join";
     case SegmentKind::kDenseGradients:
       return "dense gradients";
     case SegmentKind::kExpertGradients:

@@ -1,3 +1,4 @@
+#include <piper/schedule/heads.h>
 #include <piper/schedule/layer.h>
 #include <piper/schedule/reductions.h>
 #include <piper/schedule/stage.h>
@@ -50,9 +51,8 @@ class RankLowering {
   struct MicroBatch {
     SlotId activation = SlotId::none();  // arrived, or ready to be sent
     SlotId gradient = SlotId::none();    // likewise
-    SlotId head_input = SlotId::none();
-    SlotId head_tape = SlotId::none();
-    std::vector<LayerSlots> layers;
+    std::vector<HeadSlots> heads;        // the model's own, then those of the modules
+    std::vector<LayerSlots> layers, modules;
   };
 
   bool is_first() const { return stage_ == 0; }
@@ -90,7 +90,7 @@ class RankLowering {
   }
 
   void forward(MicroBatch& mb) {
-    const Segment embedding{SegmentKind::kEmbedding, -1}, head{SegmentKind::kHead, -1};
+    const Segment embedding{SegmentKind::kEmbedding, -1};
     SlotId x = mb.activation;
     if (is_first()) {
       x = writer_.slot(SlotKind::kHidden, embedding);
@@ -103,29 +103,29 @@ class RankLowering {
       x = write_layer_forward(writer_, layer, slots);
     }
     mb.activation = x;
-    if (is_last()) {
-      mb.head_input = x;
-      mb.head_tape = writer_.slot(SlotKind::kTape, head);
-      writer_.compute(head, {.reads = {x}, .writes = {mb.head_tape}});
+    if (is_last()) heads_forward(mb);
+  }
+
+  void heads_forward(MicroBatch& mb) {
+    mb.heads = {write_head_forward(writer_, -1, mb.activation)};
+    mb.modules.resize(step_.model.mtp_depth);
+    for (size_t i = 0; i < mb.modules.size(); ++i) {
+      LayerSlots& slots = mb.modules[i];
+      slots.x = write_join_forward(writer_, layer_of_module(i), mb.heads[i].x);
+      const SlotId x = write_layer_forward(writer_, layer_of_module(i), slots);
+      mb.heads.push_back(write_head_forward(writer_, layer_of_module(i), x));
     }
   }
 
   void backward(MicroBatch& mb, const Action& action, bool is_last_backward) {
-    if (is_last()) write_head_backward(mb);
     const auto reduce = [&](int32_t layer) {
       if (!is_last_backward) return;
       reductions_.write_layer(layer);
       begin(action);
     };
-    if (is_last()) reduce(-2);
+    if (is_last()) heads_backward(mb, action, reduce);
     for (int32_t layer = last_; layer >= first_; --layer) {
-      LayerSlots& slots = mb.layers[layer - first_];
-      if (step_.strategy.recompute == strategy::Recompute::kFull) {
-        writer_.begin(Phase::kRecompute, action.micro_batch);
-        write_layer_recompute(writer_, layer, slots);
-        begin(action);
-      }
-      mb.gradient = write_layer_backward(writer_, layer, slots, mb.gradient);
+      mb.gradient = layer_backward(action, layer, mb.layers[layer - first_], mb.gradient);
       reduce(layer);
     }
     if (is_first()) {
@@ -135,12 +135,37 @@ class RankLowering {
     }
   }
 
-  void write_head_backward(MicroBatch& mb) {
-    const Segment head{SegmentKind::kHead, -1};
-    mb.gradient = writer_.slot(SlotKind::kHiddenGradient, head);
-    writer_.compute(head, {.reads = {mb.head_input, mb.head_tape},
-                           .writes = {mb.gradient},
-                           .frees = {mb.head_input, mb.head_tape}});
+  // From the last module to the model's own head. A join's backward also reaches the norm of the head before it.
+  template <class Reduce>
+  void heads_backward(MicroBatch& mb, const Action& action, Reduce reduce) {
+    SlotId joined = SlotId::none();  // gradient of the input of module i
+    for (size_t i = mb.modules.size();; --i) {
+      const bool is_joined = i < mb.modules.size();
+      const int32_t layer = i > 0 ? layer_of_module(i - 1) : -1;
+      mb.gradient = write_head_backward(writer_, layer, mb.heads[i], is_joined);
+      if (is_joined) {
+        mb.gradient =
+            write_join_backward(writer_, layer_of_module(i), joined, mb.gradient, mb.heads[i].x);
+        reduce(layer_of_module(i));
+      }
+      if (i == 0) break;
+      joined = layer_backward(action, layer, mb.modules[i - 1], mb.gradient);
+    }
+    reduce(-2);
+    if (step_.model.copies_embedding() && !is_first()) reduce(-1);
+  }
+
+  SlotId layer_backward(const Action& action, int32_t layer, LayerSlots& slots, SlotId gradient) {
+    if (step_.strategy.recompute == strategy::Recompute::kFull) {
+      writer_.begin(Phase::kRecompute, action.micro_batch);
+      write_layer_recompute(writer_, layer, slots);
+      begin(action);
+    }
+    return write_layer_backward(writer_, layer, slots, gradient);
+  }
+
+  int32_t layer_of_module(size_t i) const {
+    return static_cast<int32_t>(step_.model.num_layers() + static_cast<int64_t>(i));
   }
 
   StepWriter& step_;

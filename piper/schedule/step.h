@@ -36,13 +36,16 @@ enum class SegmentKind : uint8_t {
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
   kExperts,        // received rows -> rows
   kMerge,          // returned rows, routing, x1 -> x (weighted sum, residual)
-  kHead,  // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient
+  // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient. Layer -1: the
+  // model's own; else that of a module of multi-token prediction
+  kHead,
+  kMtpJoin,  // x and the embeddings of later tokens -> input of a module's layer (norms, projection)
   // Phase::kUpdate:
   // all-reduce over the data group: the layer's attention, router, norms, dense MLP, shared expert
   // (layer -1: embedding, -2: head and final norm)
   kDenseGradients,
   kExpertGradients,  // all-reduce over the expert-data group: the layer's routed experts
-  kTiedEmbedding,    // all-reduce between first and last stage
+  kTiedEmbedding,    // all-reduce between first and last stage, of a table that both hold
   // compute: this rank's share of the sum of squares (every parameter counted once over the mesh)
   kGradientNorm,
   kStatistics,  // all-reduce over the world: squared norm, loss sum, token count, ...
@@ -51,7 +54,8 @@ enum class SegmentKind : uint8_t {
 
 struct Segment {
   SegmentKind kind = SegmentKind::kAttention;
-  int32_t layer = -1;  // global layer index; -1 where the kind has none
+  // Global layer index; -1 where the kind has none. Module k of multi-token prediction: num_layers() + k - 1
+  int32_t layer = -1;
   bool operator==(const Segment&) const = default;
 };
 
@@ -106,9 +110,12 @@ struct SlotMeaning {
 //                                                                  routing gradient
 //   head         F    x                                            tape
 //                B    x, tape                                      gradient(x)
+//   mtp join     F    x                                            input of the module's layer
+//                B    gradient(input), gradient(x) of the head,    gradient(x)
+//                     x
 //
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
-// combine, forward and backward alike. The embedding's and the head's layer is -1. Reductions and
+// combine, forward and backward alike. The embedding's and the model's head's layer is -1. Reductions and
 // update tasks read and write no slots. A layer with shared experts merges into (x1 + shared), and
 // its gate's backward reads gradient(x1 + shared). merge's backward leaves gradient(x) to the gate's backward,
 // which adds it as the residual's gradient. A slot is freed by its last reader; one that is sent to
@@ -120,7 +127,11 @@ struct SlotMeaning {
 // slots right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
 // of it (kAttention, kExperts), the part's segments write no tape in the forward and once more, alone,
 // before their backward; they then free what else they write. The head is no layer: it keeps its tape and is never
-// recomputed.
+// recomputed. Nor is a join, whose output its module's layer keeps.
+//
+// Modules of multi-token prediction (heads.h) run on the last stage, forward behind the head and backward before it.
+// With several stages the last one has an embedding of its own for them: its gradient is reduced as layer -1, then
+// summed with the first stage's (kTiedEmbedding).
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups

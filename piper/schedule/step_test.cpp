@@ -179,6 +179,65 @@ TEST_CASE("with recomputation a layer keeps its input only, and runs again befor
                   "B0 L0 attention:") != std::string::npos);
 }
 
+TEST_CASE("modules of multi-token prediction follow the head, and go back before it") {
+  strategy::Strategy s = example::strategy({}, 1, 1);
+  s.mtp_depth = 2;
+  const StepGraph step = write_step(model::with_mtp(example::model({0}), 2), s);
+  CHECK(lives(step, Rank(0)) ==
+        "F0 embedding: -> x:embedding |\n"
+        "F0 L0 attention: x:embedding -> x:attention0 tape:attention0 |\n"
+        "F0 L0 dense mlp: x:attention0 -> x:dense mlp0 tape:dense mlp0 |\n"
+        "F0 head: x:dense mlp0 -> tape:head |\n"
+        "F0 L1 mtp join: x:dense mlp0 -> x:mtp join1 |\n"
+        "F0 L1 attention: x:mtp join1 -> x:attention1 tape:attention1 |\n"
+        "F0 L1 dense mlp: x:attention1 -> x:dense mlp1 tape:dense mlp1 |\n"
+        "F0 L1 head: x:dense mlp1 -> tape:head1 |\n"
+        "F0 L2 mtp join: x:dense mlp1 -> x:mtp join2 |\n"
+        "F0 L2 attention: x:mtp join2 -> x:attention2 tape:attention2 |\n"
+        "F0 L2 dense mlp: x:attention2 -> x:dense mlp2 tape:dense mlp2 |\n"
+        "F0 L2 head: x:dense mlp2 -> tape:head2 |\n"
+        "B0 L2 head: x:dense mlp2 tape:head2 -> g_x:head2 | x:dense mlp2 tape:head2\n"
+        "B0 L2 dense mlp: g_x:head2 x:attention2 tape:dense mlp2 -> g_x:dense mlp2 | g_x:head2 "
+        "tape:dense mlp2\n"
+        "B0 L2 attention: g_x:dense mlp2 x:mtp join2 x:attention2 tape:attention2 -> "
+        "g_x:attention2 | g_x:dense mlp2 x:mtp join2 x:attention2 tape:attention2\n"
+        "B0 L1 head: x:dense mlp1 tape:head1 -> g_x:head1 | tape:head1\n"
+        "B0 L2 mtp join: g_x:attention2 g_x:head1 x:dense mlp1 -> g_x:mtp join2 | "
+        "g_x:attention2 g_x:head1 x:dense mlp1\n"
+        "B0 L1 dense mlp: g_x:mtp join2 x:attention1 tape:dense mlp1 -> g_x:dense mlp1 | g_x:mtp "
+        "join2 tape:dense mlp1\n"
+        "B0 L1 attention: g_x:dense mlp1 x:mtp join1 x:attention1 tape:attention1 -> "
+        "g_x:attention1 | g_x:dense mlp1 x:mtp join1 x:attention1 tape:attention1\n"
+        "B0 head: x:dense mlp0 tape:head -> g_x:head | tape:head\n"
+        "B0 L1 mtp join: g_x:attention1 g_x:head x:dense mlp0 -> g_x:mtp join1 | g_x:attention1 "
+        "g_x:head x:dense mlp0\n"
+        "B0 L0 dense mlp: g_x:mtp join1 x:attention0 tape:dense mlp0 -> g_x:dense mlp0 | g_x:mtp "
+        "join1 tape:dense mlp0\n"
+        "B0 L0 attention: g_x:dense mlp0 x:embedding x:attention0 tape:attention0 -> "
+        "g_x:attention0 | g_x:dense mlp0 x:embedding x:attention0 tape:attention0\n"
+        "B0 embedding: g_x:attention0 -> | g_x:attention0\n"
+        "U gradient norm: -> |\n"
+        "U optimizer: -> |\n");
+}
+
+TEST_CASE("modules give sound graphs on every mesh, schedule and recomputation") {
+  for (const bool tied : {false, true})
+    for (const int64_t pp : {1, 2, 3})
+      for (const int64_t ep : {1, 2})
+        for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
+          for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+            CAPTURE(pp);
+            CAPTURE(ep);
+            strategy::Strategy s =
+                example::strategy({.pp = pp, .ep = ep, .dp = 2 * ep}, 3, 4, schedule, recompute);
+            s.mtp_depth = 2;
+            const StepGraph step =
+                write_step(model::with_mtp(example::model({4, 0, 4}, tied), 2), s);
+            CHECK(first_problem(step.graph) == "");
+            CHECK(graph::find_deadlock(step.graph) == "");
+          }
+}
+
 TEST_CASE("two stages of one rank each: the graph as it stands") {
   const StepGraph step =
       write_step(example::model({0, 0}), example::strategy({.pp = 2, .ep = 1, .dp = 1}, 2, 1));

@@ -77,6 +77,23 @@ TEST_CASE("reductions over one rank and exchanges with ep 1 are left out") {
   CHECK(names_of(sharded, 0, TaskKind::kExchangeCounts) == Names{"F0 L0 counts"});
 }
 
+TEST_CASE(
+    "modules: their gradients end with their join, the last stage's embedding with the first") {
+  strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .dp = 4}, 2, 3);
+  s.mtp_depth = 1;
+  const StepGraph step = write_step(model::with_mtp(example::model({4, 0}), 1), s);
+  CHECK(names_of(step, 5, TaskKind::kAllReduce) ==
+        Names{"U L2 dense gradients", "U head dense gradients", "U embedding dense gradients",
+              "U L1 dense gradients", "U tied embedding", "U statistics"});
+  CHECK(after(step, find(step, 5, "U L2 dense gradients")) == Names{"B2 L2 mtp join"});
+  CHECK(after(step, find(step, 5, "U head dense gradients")) == Names{"B2 L2 mtp join"});
+  CHECK(step.graph.group(find(step, 5, "U tied embedding").group) == std::vector{Rank(1), Rank(5)});
+  const StepGraph tied = write_step(model::with_mtp(example::model({4, 0}, true), 1), s);
+  CHECK(names_of(tied, 5, TaskKind::kAllReduce) ==
+        Names{"U L2 dense gradients", "U head dense gradients", "U L1 dense gradients",
+              "U tied embedding", "U statistics"});
+}
+
 TEST_CASE("a tied embedding is summed between the two ends of each pipeline") {
   const StepGraph step = write_step(example::model({4, 4, 4}, true),
                                     example::strategy({.pp = 3, .ep = 1, .dp = 2}, 3, 2));

@@ -46,6 +46,12 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   if (factor != 0 && !(factor >= kLeastCapacityFactor && factor <= kLargestCapacityFactor))
     lines.push_back(fmt::format("'capacity_factor' is {}; allowed: a number from {} to {}", factor,
                                 kLeastCapacityFactor, kLargestCapacityFactor));
+  if (s.mtp_depth < 0 || s.mtp_depth > model::kMaxMtpDepth)
+    lines.push_back(fmt::format("'mtp_depth' is {}; allowed: an integer from 0 to {}", s.mtp_depth,
+                                model::kMaxMtpDepth));
+  else if (s.mtp_depth >= s.sequence && s.sequence >= 1)
+    lines.push_back(fmt::format("'mtp_depth' is {}; allowed: less than the {} tokens of 'sequence'",
+                                s.mtp_depth, s.sequence));
   return lines;
 }
 
@@ -132,6 +138,9 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
   if (model.learned_positions > 0 && s.sequence > model.learned_positions)
     lines.push_back(fmt::format("'sequence' is {}; allowed: at most the {} learned positions of {}",
                                 s.sequence, model.learned_positions, model.name));
+  if (s.mtp_depth != model.mtp_depth && s.mtp_depth >= 0 && s.mtp_depth <= model::kMaxMtpDepth)
+    lines.push_back(fmt::format("'mtp_depth' is {}; allowed: {}, the modules of {}", s.mtp_depth,
+                                model.mtp_depth, model.name));
   return lines;
 }
 

@@ -87,3 +87,18 @@ TEST_CASE("a model with learned positions bounds the sequence") {
   CHECK(contradictions(of({.pp = 1, .ep = 1, .dp = 1}, {4}), model) ==
         Lines{"'sequence' is 16; allowed: at most the 8 learned positions of tiny"});
 }
+
+TEST_CASE("modules of multi-token prediction need a sequence longer than they are many") {
+  Strategy s = of({}, {4});
+  s.mtp_depth = 5;
+  CHECK(contradictions(s, mixture(4, 8)) ==
+        Lines{"'mtp_depth' is 5; allowed: an integer from 0 to 4"});
+  s.mtp_depth = 3;
+  s.sequence = 3;
+  CHECK(contradictions(s, model::with_mtp(mixture(4, 8), 3)) ==
+        Lines{"'mtp_depth' is 3; allowed: less than the 3 tokens of 'sequence'"});
+  s.sequence = 4;
+  CHECK(contradictions(s, model::with_mtp(mixture(4, 8), 3)).empty());
+  CHECK(contradictions(s, mixture(4, 8)) ==
+        Lines{"'mtp_depth' is 3; allowed: 0, the modules of tiny"});
+}

@@ -50,6 +50,7 @@ void read_numbers(ObjectReader& reader, Strategy& s) {
   s.global_batch_sequences = reader.integer("global_batch_sequences", 1, kMaxCount * kMaxCount);
   s.micro_batch_sequences = reader.integer("micro_batch_sequences", 1, kMaxCount);
   s.num_micro_batches = reader.integer("num_micro_batches", 1, kMaxCount);
+  s.mtp_depth = reader.integer("mtp_depth", 0, model::kMaxMtpDepth, 0);
 }
 
 // Both keys or neither.
@@ -149,6 +150,7 @@ Json to_json(const Strategy& s) {
     json["capacity_factor"] = s.capacity.factor;
     json["drop"] = name(s.capacity.drop);
   }
+  if (s.mtp_depth > 0) json["mtp_depth"] = s.mtp_depth;
   if (!s.predicted.is_null()) json["predicted"] = s.predicted;
   return json;
 }

@@ -61,6 +61,7 @@ struct Strategy {
   int64_t micro_batch_sequences = 0;   // per rank
   int64_t num_micro_batches = 0;       // per rank and step
   Capacity capacity;                   // of every expert; dropless when left out
+  int64_t mtp_depth = 0;               // modules of multi-token prediction: model::Model::mtp_depth
   Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 

@@ -9,7 +9,7 @@
 //
 //   replicated   over the ranks of a stage          dp copies, piece i is written by dp index i % dp
 //   experts      over those of one ep index         edp copies, piece i by edp index i % edp
-//   a tied table on first and last stage            by the first
+//   a table on first and last stage (tied, mtp)     by the first
 #pragma once
 
 #include <piper/nn/stage.h>

@@ -60,6 +60,7 @@ strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh mesh,
   s.global_batch_sequences = kGlobalBatch;
   s.micro_batch_sequences = 1;
   s.num_micro_batches = kGlobalBatch / mesh.dp;
+  s.mtp_depth = model.mtp_depth;
   return s;
 }
 
@@ -77,13 +78,13 @@ runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
 
 struct Trained {
   std::map<std::string, at::Tensor> values, gradients;
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, mtp_losses;
   double imbalance = 0, dropped = 0;  // the most of a step; summed over the steps
   double z_loss = 0;                  // of the last step
 };
 
 Trained run_training(const model::Model& model, const strategy::Strategy& s, int64_t num_steps,
-                     const std::function<void(nn::Stage&)>& prepare = {}) {
+                     const std::function<void(nn::Stage&)>& prepare = {}, double mtp_weight = 0.3) {
   REQUIRE(strategy::contradictions(s, model).empty());
   const schedule::StepGraph step = schedule::write_step(model, s);
   REQUIRE(graph::validate(step.graph).empty());
@@ -92,6 +93,7 @@ Trained run_training(const model::Model& model, const strategy::Strategy& s, int
   shared.options.learning_rate = {
       .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kNumSteps};
   shared.options.timeout_seconds = 20;
+  shared.options.mtp_weight = mtp_weight;
   shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
     return batch(s, number, dp, micro);
   };
@@ -103,13 +105,14 @@ Trained run_training(const model::Model& model, const strategy::Strategy& s, int
     at::set_num_threads(1);
     train::RankTrainer trainer(shared, transport, cores);
     if (prepare) prepare(trainer.stage());
-    std::vector<double> losses, norms;
+    std::vector<double> losses, norms, mtp_losses;
     double imbalance = 0, dropped = 0, z_loss = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       const train::StepOutcome outcome = trainer.step(number);
       CHECK_FALSE(outcome.skipped);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
+      mtp_losses.push_back(outcome.mtp_loss);
       imbalance = std::max(imbalance, outcome.load_imbalance);
       dropped += outcome.dropped_fraction.value_or(0);
       z_loss = outcome.z_loss;
@@ -120,8 +123,8 @@ Trained run_training(const model::Model& model, const strategy::Strategy& s, int
       result.gradients[piece.name] = piece.gradient.clone();
     }
     if (transport.rank() == Rank(0)) {
-      result.losses = losses, result.norms = norms, result.imbalance = imbalance;
-      result.dropped = dropped, result.z_loss = z_loss;
+      result.losses = losses, result.norms = norms, result.mtp_losses = mtp_losses;
+      result.imbalance = imbalance, result.dropped = dropped, result.z_loss = z_loss;
     }
   });
   return result;
@@ -205,6 +208,7 @@ void check_meshes(std::span<const strategy::Mesh> meshes, const model::Model& mo
                                 strategy::name(schedule), strategy::name(recompute), difference));
       CHECK(std::abs(reference.losses.back() - sharded.losses.back()) < 1e-9);
       CHECK(std::abs(reference.norms.back() - sharded.norms.back()) < 1e-9);
+      CHECK(std::abs(reference.mtp_losses.back() - sharded.mtp_losses.back()) < 1e-9);
     }
 }
 
@@ -224,6 +228,40 @@ TEST_CASE("latent attention, shared experts and biased gates shard as the plain 
   };
   check_meshes(meshes, deepseek_like(), bias);
   check_meshes(meshes, qwen2_like(), {});
+}
+
+TEST_CASE("modules of multi-token prediction shard as the model does, and learn") {
+  const strategy::Mesh meshes[] = {{1, 2, 2}, {2, 1, 1}, {2, 2, 2}};
+  model::Model tied = small_model();
+  tied.tied_embeddings = true;
+  for (const model::Model& model :
+       {model::with_mtp(deepseek_like(), 2), model::with_mtp(tied, 1)}) {
+    check_meshes(meshes, model, {});
+    const Trained one = run_training(model,
+                                     strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe,
+                                                  Recompute::kFull, strategy::Precision::kFp64),
+                                     kNumSteps);
+    CHECK(one.mtp_losses.back() < one.mtp_losses.front() - 0.15);
+  }
+}
+
+TEST_CASE("modules that count nothing leave every loss, gradient and parameter as it is") {
+  const model::Model plain = small_model(), model = model::with_mtp(plain, 2);
+  const auto train = [](const model::Model& m, strategy::Mesh mesh) {
+    return run_training(m,
+                        strategy_for(m, mesh, PipelineSchedule::k1F1B, Recompute::kNone,
+                                     strategy::Precision::kFp64),
+                        5, {}, 0);
+  };
+  for (const strategy::Mesh mesh : {strategy::Mesh{1, 1, 1}, {2, 2, 2}}) {
+    const Trained without = train(plain, mesh), with = train(model, mesh);
+    CHECK(with.losses == without.losses);
+    CHECK(with.norms == without.norms);
+    for (const auto& [name, value] : without.values) {
+      CAPTURE(name);
+      CHECK(at::equal(value, with.values.at(name)));
+    }
+  }
 }
 
 TEST_CASE("sharded training equals unsharded training on every mesh and schedule, in fp64") {

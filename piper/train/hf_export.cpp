@@ -91,6 +91,23 @@ bool is_weight_file(const std::string& name) {
 
 }  // namespace
 
+std::vector<NamedTensor> with_module_tables(std::vector<NamedTensor> tensors,
+                                            const model::Model& model) {
+  for (const TableRepeat& repeat : module_tables(model)) {
+    const auto table = std::ranges::find(tensors, repeat.table, &NamedTensor::name);
+    PIPER_CHECK(table != tensors.end(), repeat.table);
+    tensors.push_back({repeat.name, table->value});
+  }
+  return tensors;
+}
+
+Json config_with_modules(Json config, const model::Model& model) {
+  if (model.mtp_depth == 0) return config;
+  for (const char* other : {"num_mtp_layers", "mtp_num_layers"}) config.erase(other);
+  config["num_nextn_predict_layers"] = model.mtp_depth;
+  return config;
+}
+
 void export_weights(const fs::path& folder, const Json& config, std::vector<NamedTensor> tensors,
                     int64_t max_shard_bytes) {
   PIPER_CHECK(config.is_object());

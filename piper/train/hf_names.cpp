@@ -12,6 +12,10 @@ struct ExpertMatrix {
   const char* fused;
   int64_t part, parts;
 };
+// Repeated in every module of multi-token prediction.
+constexpr const char* kModuleEmbedding = "embed_tokens.weight";
+constexpr const char* kModuleHead = "shared_head.head.weight";
+
 constexpr std::array<ExpertMatrix, 3> kExpertMatrices = {{{"gate_proj", "w1", "gate_up_proj", 0, 2},
                                                           {"up_proj", "w3", "gate_up_proj", 1, 2},
                                                           {"down_proj", "w2", "down_proj", 0, 1}}};
@@ -28,6 +32,7 @@ class Writer {
       add_feed_forward(layer, model_.layers[i].feed_forward);
       add(layer + "input_layernorm.weight", {model_.hidden});
       add(layer + "post_attention_layernorm.weight", {model_.hidden});
+      if (model_.mtp_depth_of(static_cast<int64_t>(i)) > 0) add_module(layer);
     }
     add("model.norm.weight", {model_.hidden});
     if (!model_.tied_embeddings) add("lm_head.weight", {model_.vocabulary, model_.hidden});
@@ -37,6 +42,12 @@ class Writer {
  private:
   void add(std::string name, std::vector<int64_t> shape) {
     tensors_.push_back({std::move(name), std::move(shape)});
+  }
+
+  void add_module(const std::string& layer) {
+    add(layer + "eh_proj.weight", {model_.hidden, 2 * model_.hidden});
+    for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
+      add(layer + norm + ".weight", {model_.hidden});
   }
 
   void add_latent(const std::string& prefix, const model::Attention& a) {
@@ -123,6 +134,28 @@ bool is_number(const std::string& word) {
 
 std::vector<TensorShape> expected_tensors(const model::Model& model) {
   return Writer(model).write();
+}
+
+bool is_left_out(const std::string& name, const model::Model& model) {
+  const std::vector<std::string> words = split(name);
+  if (words.size() < 4 || words[0] != "model" || words[1] != "layers" || !is_number(words[2]))
+    return false;
+  const int64_t layer = std::stoll(words[2]), trained = std::ssize(model.layers);
+  if (layer >= trained) return layer < model.num_layers() + model.num_next_token_layers;
+  if (model.mtp_depth_of(layer) == 0) return false;
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  return name == prefix + kModuleEmbedding || name == prefix + kModuleHead;
+}
+
+std::vector<TableRepeat> module_tables(const model::Model& model) {
+  std::vector<TableRepeat> repeats;
+  const char* head = model.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  for (int64_t layer = model.num_layers(); layer < std::ssize(model.layers); ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    repeats.push_back({prefix + kModuleEmbedding, "model.embed_tokens.weight"});
+    repeats.push_back({prefix + kModuleHead, head});
+  }
+  return repeats;
 }
 
 std::vector<Source> sources(const std::string& name, bool tied_embeddings) {

@@ -36,8 +36,9 @@ std::string mis_shaped(const std::string& name, const Source& source, const Tens
                      format_shape(tensor.shape), format_shape(allowed));
 }
 
-bool is_ignored(const std::string& name, bool tied_embeddings) {
-  return name.ends_with("rotary_emb.inv_freq") || (tied_embeddings && name == "lm_head.weight");
+bool is_ignored(const std::string& name, const model::Model& model) {
+  return name.ends_with("rotary_emb.inv_freq") || is_left_out(name, model) ||
+         (model.tied_embeddings && name == "lm_head.weight");
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ void check_weights(const WeightFolder& folder, const model::Model& model) {
   for (const auto& [name, location] : folder.tensors()) {
     const auto use = used.find(name);
     if (use == used.end()) {
-      if (!is_ignored(name, model.tied_embeddings))
+      if (!is_ignored(name, model))
         problems.add(fmt::format("tensor '{}' {} is superfluous", name,
                                  format_shape(location.tensor->shape)));
     } else if (!reported.contains(name) &&

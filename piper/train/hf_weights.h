@@ -15,7 +15,7 @@ namespace piper::train {
 
 // Compares a folder with what the whole model needs: throws InvalidInput listing every missing, superfluous and mis-shaped
 // tensor. Fused experts and the other family's spelling are accepted (hf_names.h); so are rotary_emb.inv_freq
-// buffers, and lm_head.weight of a tied model. Call it once, before the ranks load.
+// buffers, lm_head.weight of a tied model and what is_left_out(). Call it once, before the ranks load.
 void check_weights(const WeightFolder& folder, const model::Model& model);
 
 // Fills the values of a rank's pieces, reading only their bytes; other precisions are converted. Throws InvalidInput
@@ -30,5 +30,11 @@ void load_weights(const WeightFolder& folder, const std::vector<nn::NamedPiece>&
 // rename, the config last; an older index or shards of the folder are removed. Throws IoError.
 void export_weights(const std::filesystem::path& folder, const Json& config,
                     std::vector<NamedTensor> tensors, int64_t max_shard_bytes = 5'000'000'000);
+
+// What export_weights() takes for a model with modules of multi-token prediction: the tensors with the tables that the
+// modules repeat (sharing storage), and the config with their number. Unchanged without modules.
+std::vector<NamedTensor> with_module_tables(std::vector<NamedTensor> tensors,
+                                            const model::Model& model);
+Json config_with_modules(Json config, const model::Model& model);
 
 }  // namespace piper::train

@@ -174,6 +174,41 @@ TEST_CASE("a tied head is read from the embedding and not exported") {
   check_loads(folder.path(), model, weights);
 }
 
+TEST_CASE("modules of multi-token prediction have the names and repeated tables of DeepSeek-V3's") {
+  for (const bool tied : {false, true}) {
+    const TestFolder folder;
+    model::Model plain = small_model("qwen3_moe", tied);
+    const model::Model model = model::with_mtp(plain, 1);
+    const auto weights = random_weights(model);
+    // A layer like the others (4 projections, 2 norms of q and k, router, 2 norms, 9 of experts), a join and 3 norms.
+    CHECK(weights.size() == random_weights(plain).size() + 18 + 4);
+    const Json config = config_with_modules({{"tie_word_embeddings", tied}}, model);
+    CHECK(config.at("num_nextn_predict_layers") == 1);
+    export_weights(folder.path(), config, with_module_tables(weights, model));
+    const WeightFolder written(folder.path());
+    const auto shape = [&](const char* name) {
+      const TensorEntry* entry = written.find(std::string("model.layers.2.") + name);
+      return entry == nullptr ? std::vector<int64_t>() : entry->shape;
+    };
+    CHECK(shape("eh_proj.weight") == std::vector<int64_t>{8, 16});
+    for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"})
+      CHECK(shape(norm) == std::vector<int64_t>{8});
+    CHECK(shape("mlp.experts.2.down_proj.weight") == std::vector<int64_t>{8, 6});
+    for (const char* table : {"embed_tokens.weight", "shared_head.head.weight"})
+      CHECK(shape(table) == std::vector<int64_t>{16, 8});
+    const at::Tensor head = at::zeros({16, 8});
+    written.read("model.layers.2.shared_head.head.weight", head, 0);
+    CHECK(
+        at::equal(head, value_of(weights, tied ? "model.embed_tokens.weight" : "lm_head.weight")));
+    check_loads(folder.path(), model, weights);
+    // Without the module: what the config counts is left out, what it does not count is too much.
+    CHECK(problems_of(folder.path(), plain).size() > 10);
+    plain.num_next_token_layers = 1;
+    CHECK(problems_of(folder.path(), plain).empty());
+    CHECK(problems_of(folder.path(), model::with_mtp(plain, 2)).size() > 10);  // one is missing
+  }
+}
+
 TEST_CASE("every missing, superfluous and mis-shaped tensor is listed at once") {
   const TestFolder folder;
   const std::string path = folder.path().string();

@@ -96,6 +96,7 @@ std::string model_fingerprint(const model::Model& m) {
   for (const model::Layer& layer : m.layers)
     text += fmt::format("{} {} norms {}\n", describe(layer.attention), describe(layer.feed_forward),
                         layer.num_norms);
+  if (m.mtp_depth > 0) text += fmt::format("mtp {}\n", m.mtp_depth);
   return sha256_hex(text);
 }
 

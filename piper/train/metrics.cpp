@@ -50,10 +50,13 @@ Json to_json(const StepMetrics& m) {
 }
 
 std::string console_line(const StepMetrics& m) {
+  const auto mtp = m.extra.find("mtp_loss");
   return fmt::format(
-      "step {} | loss {:.4f} | grad norm {:.2f} | {:.0f} tokens/s | MFU {} | peak {} | imbalance "
+      "step {} | loss {:.4f}{} | grad norm {:.2f} | {:.0f} tokens/s | MFU {} | peak {} | imbalance "
       "{:.2f}{}{}",
-      m.step, m.loss, m.grad_norm, m.tokens_per_second, format_percent(m.mfu),
+      m.step, m.loss,
+      mtp == m.extra.end() ? "" : fmt::format(" | mtp loss {:.4f}", mtp->get<double>()),
+      m.grad_norm, m.tokens_per_second, format_percent(m.mfu),
       format_bytes(static_cast<double>(m.peak_bytes)), m.load_imbalance,
       m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "",
       m.skipped ? " | skipped: not finite" : "");

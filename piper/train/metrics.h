@@ -34,8 +34,9 @@ struct StepMetrics {
 // Keys in a fixed order, named like the members. Infinite and NaN become null.
 Json to_json(const StepMetrics& metrics);
 
-// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; a skipped
-// update adds "| skipped: not finite", a capacity "| dropped 1.2 %" behind the imbalance.
+// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; an extra
+// "mtp_loss" stands behind the loss, a capacity adds "| dropped 1.2 %" behind the imbalance, a skipped update
+// "| skipped: not finite".
 std::string console_line(const StepMetrics& metrics);
 
 // Appends to metrics.jsonl, a line a step, each flushed. One thread.

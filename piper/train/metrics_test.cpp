@@ -30,6 +30,9 @@ TEST_CASE("the console line is stable") {
   StepMetrics limited = sample(12);
   limited.dropped_fraction = 0.0314;
   CHECK(console_line(limited).ends_with(" | imbalance 1.12 | dropped 3.1 %"));
+  StepMetrics with_modules = sample(12);
+  with_modules.extra = {{"mtp_loss", 4.25}};
+  CHECK(console_line(with_modules).starts_with("step 12 | loss 3.4123 | mtp loss 4.2500 | grad "));
   StepMetrics bad = sample(13);
   bad.loss = std::nan("");
   bad.skipped = true;

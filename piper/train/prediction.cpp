@@ -149,7 +149,8 @@ cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& st
     const int64_t top_k = model.layers[static_cast<size_t>(layer)].feed_forward.top_k;
     if (strategy.capacity.is_limited())
       load.kept[static_cast<size_t>(layer)] =
-          total / static_cast<double>(strategy.global_batch_sequences * strategy.sequence * top_k);
+          total / static_cast<double>(strategy.global_batch_sequences *
+                                      model.positions(layer, strategy.sequence) * top_k);
   }
   return load;
 }

@@ -16,16 +16,21 @@ enum Statistic : size_t {
   kTargetTokens,
   kAuxiliaryLoss,
   kZLoss,
+  kMtpLoss,
   kStops,
   kNumScalars
 };
 
 nn::StageOptions stage_options(const RunShared& run) {
   const strategy::Strategy& s = run.strategy;
-  return {.dtype = runtime::scalar_type(s.precision),
-          .seed = run.options.seed,
-          .global_sequences = s.global_batch_sequences,
-          .global_target_tokens = s.global_batch_sequences * s.sequence};
+  nn::StageOptions options{.dtype = runtime::scalar_type(s.precision),
+                           .seed = run.options.seed,
+                           .global_sequences = s.global_batch_sequences,
+                           .global_target_tokens = s.global_batch_sequences * s.sequence,
+                           .mtp_weight = run.options.mtp_weight};
+  for (int64_t depth = 1; depth <= run.model.mtp_depth; ++depth)
+    options.mtp_target_tokens.push_back(s.global_batch_sequences * (s.sequence - depth));
+  return options;
 }
 
 int64_t total(const std::map<int32_t, std::vector<int64_t>>& by_layer) {
@@ -102,11 +107,9 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
 }
 
 // Every parameter counts once over the mesh: replicated ones on the first rank of the data group, experts on their
-// first replica, a tied table on the first stage.
+// first replica, a table that both ends hold on the first stage.
 void RankTrainer::local_statistics(std::span<double> statistics) {
-  const strategy::Mesh& mesh = run_.strategy.mesh;
-  const bool tied_elsewhere = run_.model.tied_embeddings && mesh.pp > 1 && at_.pp == mesh.pp - 1;
-  const at::Tensor tied = tied_elsewhere ? stage_->tied_embedding_gradient() : at::Tensor();
+  const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
   statistics[kSquaredNorm] =
       sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) {
         if (parameter.sharding == nn::Sharding::kExpert) return at_.edp == 0;
@@ -119,6 +122,7 @@ void RankTrainer::local_statistics(std::span<double> statistics) {
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
   statistics[kAuxiliaryLoss] = stage.auxiliary_loss;
   statistics[kZLoss] = stage.z_loss;
+  statistics[kMtpLoss] = stage.mtp_loss;
   statistics[kStops] = run_.stop_requested && run_.stop_requested() ? 1 : 0;
   double* next = put_counts(statistics.data() + kNumScalars, stage.expert_counts);
   if (run_.strategy.capacity.is_limited()) put_counts(next, stage.expert_rows);
@@ -151,6 +155,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.loss = statistics[kLossSum] / std::max(1.0, statistics[kTargetTokens]);
   outcome_.auxiliary_loss = statistics[kAuxiliaryLoss];
   outcome_.z_loss = statistics[kZLoss];
+  outcome_.mtp_loss = statistics[kMtpLoss];
   outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
   outcome_.stop = statistics[kStops] > 0;
   outcome_.learning_rate = learning_rate(run_.options.learning_rate, number_);
@@ -166,8 +171,8 @@ void RankTrainer::apply(std::span<const double> statistics) {
     outcome_.expert_rows = outcome_.expert_counts;
   }
   // The sums are the same bits on every rank, so all agree whether to skip.
-  outcome_.skipped =
-      !std::isfinite(statistics[kSquaredNorm]) || !std::isfinite(statistics[kLossSum]);
+  outcome_.skipped = !std::isfinite(statistics[kSquaredNorm]) ||
+                     !std::isfinite(statistics[kLossSum]) || !std::isfinite(statistics[kMtpLoss]);
   if (outcome_.skipped) return;
   optimizer_->step(outcome_.learning_rate, clip_scale(outcome_.grad_norm, run_.options.clip_norm));
   if (run_.options.bias_update > 0) balance();

@@ -27,6 +27,8 @@ struct TrainOptions {
   // section 2.1.2): after a step the bias of an expert with fewer rows than the mean grows by this, with more it shrinks. By
   // the counts of the global batch; 0 = the bias stays.
   double bias_update = 1e-3;
+  // Lambda of the losses of multi-token prediction (DeepSeek-V3, eq. 25), of models with modules for it.
+  double mtp_weight = 0.3;
 };
 
 // The micro-batch of (step, dp index, micro-batch); called from every rank's thread.
@@ -48,6 +50,7 @@ struct StepOutcome {
   double loss = 0;  // mean over the global batch's target tokens
   double auxiliary_loss = 0;
   double z_loss = 0;
+  double mtp_loss = 0;   // mean over the modules of multi-token prediction, not weighted; 0 without
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   bool stop = false;     // some rank was asked to stop after this step

@@ -63,8 +63,9 @@ struct Ranks {
     s.sequence = 4;
     s.global_batch_sequences = s.mesh.dp;
     s.micro_batch_sequences = s.num_micro_batches = 1;
+    const nn::StageOptions options{.mtp_target_tokens = {1, 1}};
     for (int64_t i = 0; i < s.mesh.world(); ++i) {
-      stages.push_back(nn::make_stage(model, s, Rank(i), {}));
+      stages.push_back(nn::make_stage(model, s, Rank(i), options));
       optimizers.emplace_back(stages.back()->parameters(), AdamWOptions{});
     }
   }
@@ -109,9 +110,17 @@ int num_differing(Ranks& ranks) {
 
 TEST_CASE("every mesh writes every tensor of the model once and loads what any other mesh wrote") {
   int num_pairs = 0, num_tensors = 0, num_bad = 0;
-  for (const auto& [family, tied] :
-       {std::pair("qwen3_moe", false), std::pair("qwen3_moe", true), std::pair("mixtral", false)}) {
-    const model::Model model = example(family, tied);
+  struct Case {
+    const char* family;
+    bool tied;
+    int64_t mtp_depth;
+  };
+  for (const Case& c : {Case{"qwen3_moe", false, 0},
+                        {"qwen3_moe", true, 0},
+                        {"mixtral", false, 0},
+                        {"mixtral", false, 2},
+                        {"qwen3_moe", true, 1}}) {
+    const model::Model model = model::with_mtp(example(c.family, c.tied), c.mtp_depth);
     for (const Layout& from : kLayouts) {
       const TestFolder folder;
       Ranks saved(model, from);

@@ -205,15 +205,15 @@ void Run::agree() const {
       world_, "set of flags",
       fmt::format(
           "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
-          "--clip-norm {} --bias-update {} --z-loss {} --checkpoint-every {} "
+          "--clip-norm {} --bias-update {} --z-loss {} --mtp-weight {} --checkpoint-every {} "
           "--check-replicas-every {} --validate-every {} "
           "--validation-windows {} resume {} weights {} export {}",
           request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
           o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.model.router_z_coefficient,
-          request_.checkpoint_every, request_.check_replicas_every, request_.validate_every,
-          request_.validation_windows, request_.resume, request_.initial_weights.string(),
-          request_.export_weights));
+          o.mtp_weight, request_.checkpoint_every, request_.check_replicas_every,
+          request_.validate_every, request_.validation_windows, request_.resume,
+          request_.initial_weights.string(), request_.export_weights));
 }
 
 // Process 0's part. Returns the checkpoint to resume from, "" = none.
@@ -449,6 +449,7 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.load_imbalance = outcome.load_imbalance;
   metrics.dropped_fraction = outcome.dropped_fraction;
   metrics.skipped = outcome.skipped;
+  if (request_.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
   if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
   metrics_writer_->write(metrics);
   write_events(metrics);
@@ -481,6 +482,8 @@ void Run::write_events(const StepMetrics& m) {
       {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
       {"experts/load_imbalance", m.load_imbalance}};
   if (m.dropped_fraction) scalars.emplace_back("experts/dropped_fraction", *m.dropped_fraction);
+  if (m.extra.contains("mtp_loss"))
+    scalars.emplace_back("train/mtp_loss", m.extra.at("mtp_loss").get<double>());
   if (m.extra.contains("validation_loss"))
     scalars.emplace_back("validation/loss", m.extra.at("validation_loss").get<double>());
   events_->write(m.step, now, scalars);
@@ -505,7 +508,9 @@ int64_t Run::bytes_saved_here() const {
   const strategy::Strategy& s = request_.strategy;
   for (const Rank rank : world_.local_ranks())
     parameters += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total();
-  parameters = std::min(parameters, model::count_parameters(request_.model).total());
+  const model::Parameters all = model::count_parameters(request_.model);
+  const bool has_modules = request_.model.mtp_depth > 0;
+  parameters = std::min(parameters, all.total() + (has_modules ? all.next_token_layers : 0));
   const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
   return parameters * (of_parameter.weight + of_parameter.optimizer);
 }
@@ -612,7 +617,9 @@ RunResult Run::finish() {
   result.same_order = recorder_.same_order(result.prediction.timeline);
   recorder_.write_files(request_.folder, result);
   if (!exported_.empty())
-    train::export_weights(request_.folder / "weights", request_.config, std::move(exported_));
+    train::export_weights(request_.folder / "weights",
+                          config_with_modules(request_.config, request_.model),
+                          with_module_tables(std::move(exported_), request_.model));
   return result;
 }
 

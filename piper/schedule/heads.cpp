@@ -1,0 +1,41 @@
+#include <piper/schedule/heads.h>
+
+namespace piper::schedule {
+
+using graph::SlotId;
+
+HeadSlots write_head_forward(RankWriter& writer, int32_t layer, SlotId x) {
+  const Segment head{SegmentKind::kHead, layer};
+  const SlotId tape = writer.slot(SlotKind::kTape, head);
+  writer.compute(head, {.reads = {x}, .writes = {tape}});
+  return {x, tape};
+}
+
+SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& head,
+                           bool is_joined) {
+  const Segment segment{SegmentKind::kHead, layer};
+  const SlotId gradient = writer.slot(SlotKind::kHiddenGradient, segment);
+  writer.compute(segment, {.reads = {head.x, head.tape},
+                           .writes = {gradient},
+                           .frees = {is_joined ? SlotId::none() : head.x, head.tape}});
+  return gradient;
+}
+
+SlotId write_join_forward(RankWriter& writer, int32_t layer, SlotId x) {
+  const Segment join{SegmentKind::kMtpJoin, layer};
+  const SlotId input = writer.slot(SlotKind::kHidden, join);
+  writer.compute(join, {.reads = {x}, .writes = {input}});
+  return input;
+}
+
+SlotId write_join_backward(RankWriter& writer, int32_t layer, SlotId input_gradient,
+                           SlotId head_gradient, SlotId x) {
+  const Segment join{SegmentKind::kMtpJoin, layer};
+  const SlotId gradient = writer.slot(SlotKind::kHiddenGradient, join);
+  writer.compute(join, {.reads = {input_gradient, head_gradient, x},
+                        .writes = {gradient},
+                        .frees = {input_gradient, head_gradient, x}});
+  return gradient;
+}
+
+}  // namespace piper::schedule
