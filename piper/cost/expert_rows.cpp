@@ -15,7 +15,14 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
                        const ExpertLoad& load)
     : model_(model), strategy_(strategy), load_(load) {
   std::vector<std::string> problems;
-  if (!balanced() && load.share.size() != model.layers.size())
+  for (const auto& [key, rows] : load.routed)
+    if (std::get<0>(key) < 0 || std::get<0>(key) >= std::ssize(model.layers) ||
+        std::ssize(rows) !=
+            model.layers[static_cast<size_t>(std::get<0>(key))].feed_forward.num_experts)
+      throw InvalidInput(
+          fmt::format("expert load: rows of layer {} for {} experts; allowed: those of {}",
+                      std::get<0>(key), rows.size(), model.name));
+  if (!load.share.empty() && load.share.size() != model.layers.size())
     throw InvalidInput(fmt::format("expert load: {} layers; allowed: the {} of {}",
                                    load.share.size(), model.layers.size(), model.name));
   if (!load.kept.empty() && load.kept.size() != model.layers.size())
@@ -63,10 +70,50 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
   return rows;
 }
 
+SegmentWork ExpertRows::balanced(int32_t layer) const {
+  return balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
+                       strategy_.mesh.ep, element_bytes(strategy_.precision),
+                       strategy_.capacity.factor);
+}
+
+const std::vector<int64_t>& ExpertRows::routed(int32_t layer, int32_t micro_batch,
+                                               int64_t dp_index) const {
+  const auto found = load_.routed.find({layer, micro_batch, dp_index});
+  if (found == load_.routed.end())
+    throw InvalidInput(
+        fmt::format("expert load: nothing of layer {}, micro-batch {}, data index {}", layer,
+                    micro_batch, dp_index));
+  return found->second;
+}
+
+int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp,
+                                 int64_t to) const {
+  const std::vector<int64_t>& rows = routed(layer, micro_batch, from_dp);
+  const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, std::ssize(rows), to);
+  return std::accumulate(rows.begin() + range.first, rows.begin() + range.first + range.count,
+                         int64_t{0});
+}
+
+SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t dp_index) const {
+  SegmentWork work = balanced(layer);
+  if (work.local_experts == 0 || micro_batch < 0) return work;
+  const std::vector<int64_t>& sent = routed(layer, micro_batch, dp_index);
+  work.rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  const int64_t ep = strategy_.mesh.ep, ep_index = dp_index % ep, first = dp_index - ep_index;
+  std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
+  for (int64_t peer = first; peer < first + ep; ++peer) {
+    const std::vector<int64_t>& rows = routed(layer, micro_batch, peer);
+    for (int64_t e = 0; e < work.local_experts; ++e)
+      received[static_cast<size_t>(e)] +=
+          rows[static_cast<size_t>(ep_index * work.local_experts + e)];
+  }
+  work.received_rows = std::accumulate(received.begin(), received.end(), int64_t{0});
+  work.largest_expert_rows = *std::ranges::max_element(received);
+  return work;
+}
+
 SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
-  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
-                                   strategy_.sequence, strategy_.mesh.ep,
-                                   element_bytes(strategy_.precision), strategy_.capacity.factor);
+  SegmentWork work = balanced(layer);
   if (balanced() || work.local_experts == 0) return work;
   if (strategy_.capacity.is_limited()) {
     work.rows = 0;

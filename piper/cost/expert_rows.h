@@ -17,14 +17,21 @@ class ExpertRows {
   // 1, parts that are none).
   ExpertRows(const model::Model& model, const strategy::Strategy& strategy, const ExpertLoad& load);
 
-  bool balanced() const { return load_.share.empty(); }
+  bool balanced() const { return load_.share.empty() && load_.routed.empty(); }
+  // Every micro-batch of every rank is known apart.
+  bool exact() const { return !load_.routed.empty(); }
   // Rows that every rank of an expert group sends to the experts of ep index `to`.
   int64_t rows_to(int32_t layer, int64_t to) const;
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   SegmentWork work(int32_t layer, int64_t ep_index) const;
+  // With exact(): of a rank, by its dp index, in a micro-batch; and what it sends to the experts of ep index `to`.
+  SegmentWork work(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
+  int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp, int64_t to) const;
 
  private:
   int64_t rows_of_expert(int32_t layer, int64_t expert) const;
+  SegmentWork balanced(int32_t layer) const;
+  const std::vector<int64_t>& routed(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
 
   const model::Model& model_;
   const strategy::Strategy& strategy_;

@@ -61,22 +61,28 @@ class StepPricer {
   const Shard& shard(Rank rank) const {
     return shards_[static_cast<size_t>(rank.value / strategy_.mesh.dp)];
   }
-  // Ranks with the same rows have the same prices; with a balanced load that is all of them.
-  int64_t kind_of_rank(Rank rank) const {
-    return rows_.balanced() ? 0 : rank.value % strategy_.mesh.ep;
+  // Ranks with the same rows have the same prices: with a balanced load all of them, with one distribution those of an ep
+  // index, and where all rows are known none in any other micro-batch.
+  int64_t place_of(Rank rank, int32_t micro_batch) const {
+    if (rows_.balanced()) return 0;
+    if (!rows_.exact()) return rank.value % strategy_.mesh.ep;
+    return (int64_t{micro_batch} + 1) * strategy_.mesh.dp + rank.value % strategy_.mesh.dp;
   }
-  SegmentWork work_of(const Segment& segment, int64_t ep_index) const {
-    return rows_.work(segment.layer, ep_index);
+  SegmentWork work_of(const Segment& segment, int64_t place) const {
+    if (!rows_.exact()) return rows_.work(segment.layer, place);
+    return rows_.work(segment.layer, static_cast<int32_t>(place / strategy_.mesh.dp) - 1,
+                      place % strategy_.mesh.dp);
   }
 
   const TaskPrice& of(const Task& task) {
     // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
     // group (or the two ends), rows of all.
     const bool compute = task.kind == TaskKind::kCompute;
-    const int64_t place = compute && task.phase != Phase::kUpdate ? kind_of_rank(task.rank)
-                          : task.group.valid()                    ? task.group.value
-                          : task.peer.valid()                     ? ends(task)
-                                              : task.rank.value / strategy_.mesh.dp;
+    const int64_t place = compute && task.phase != Phase::kUpdate
+                              ? place_of(task.rank, task.micro_batch)
+                          : task.group.valid() ? group_place(task)
+                          : task.peer.valid()  ? ends(task)
+                                               : task.rank.value / strategy_.mesh.dp;
     const uint64_t key =
         (static_cast<uint64_t>(task.kind) << 61) | (static_cast<uint64_t>(task.phase) << 58) |
         (static_cast<uint64_t>(writes_tape(task)) << 57) |
@@ -84,6 +90,11 @@ class StepPricer {
     const auto [found, is_new] = known_.try_emplace(key);
     if (is_new) found->second = make(task);
     return found->second;
+  }
+
+  int64_t group_place(const Task& task) const {
+    if (!rows_.exact()) return task.group.value;
+    return int64_t{task.group.value} * (strategy_.num_micro_batches + 1) + task.micro_batch + 1;
   }
 
   // A message's price depends on its level alone.
@@ -128,7 +139,7 @@ class StepPricer {
 
   TaskPrice compute(const Task& task) const {
     const Segment& segment = step_.segment(task);
-    const SegmentWork work = work_of(segment, kind_of_rank(task.rank));
+    const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
     const double seconds =
         segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
@@ -158,8 +169,15 @@ class StepPricer {
     for (size_t from = 0; from < members.size(); ++from)
       for (size_t to = 0; to < members.size(); ++to)
         bytes.push_back(row_bytes * static_cast<double>(
-                                        rows_.rows_to(segment.layer, static_cast<int64_t>(to))));
+                                        sent_rows(task, members[from], static_cast<int64_t>(to))));
     return all_to_all_seconds(cluster_, members, bytes);
+  }
+
+  int64_t sent_rows(const Task& task, Rank from, int64_t to) const {
+    const int32_t layer = step_.segment(task).layer;
+    return rows_.exact()
+               ? rows_.rows_between(layer, task.micro_batch, from.value % strategy_.mesh.dp, to)
+               : rows_.rows_to(layer, to);
   }
 
   double reduced_bytes(const Task& task) const {
@@ -195,12 +213,12 @@ class StepPricer {
 
   int64_t bytes_of(const graph::Slot& slot) {
     const uint64_t key = (static_cast<uint64_t>(slot.shape.value) << 32) |
-                         static_cast<uint64_t>(kind_of_rank(slot.rank));
+                         static_cast<uint64_t>(place_of(slot.rank, slot.micro_batch));
     const auto [found, is_new] = slot_bytes_.try_emplace(key);
     if (is_new) {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
-      found->second =
-          slot_bytes(model_, meaning, work_of(meaning.segment, kind_of_rank(slot.rank)));
+      found->second = slot_bytes(model_, meaning,
+                                 work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));
     }
     return found->second;
   }

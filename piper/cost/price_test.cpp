@@ -96,6 +96,35 @@ TEST_CASE("a capacity lowers what is sent, computed and kept, as far as it drops
   CHECK(rows(run, SlotKind::kReceived, 0) == 48);
 }
 
+TEST_CASE("rows known by micro-batch and rank price each alone, and even ones as a balanced load") {
+  RoutedRows even;
+  for (const int32_t layer : {0, 1})
+    for (int64_t dp = 0; dp < 4; ++dp) even[{layer, 0, dp}] = {16, 16, 16, 16};
+  const Priced balanced = priced({}), same = priced({.routed = even});
+  CHECK(same.prices.slot_bytes == balanced.prices.slot_bytes);
+  CHECK(same.prices.transient_bytes == balanced.prices.transient_bytes);
+  // Rank 2 sends all its 64 rows of layer 1 to expert 3, which rank 3 holds.
+  RoutedRows hot = even;
+  hot[{1, 0, 2}] = {0, 0, 0, 64};
+  const Priced skewed = priced({.routed = hot});
+  int64_t moved = 0;
+  for (size_t i = 0; i < skewed.step.graph.slots().size(); ++i) {
+    const graph::Slot& slot = skewed.step.graph.slots()[i];
+    const schedule::SlotMeaning& meaning =
+        skewed.step.meaning(graph::SlotId(static_cast<int64_t>(i)));
+    const int64_t bytes = skewed.prices.slot_bytes[i];
+    if (slot.rank < Rank(2) || meaning.segment.layer != 1) {
+      CHECK(bytes == balanced.prices.slot_bytes[i]);
+    } else if (meaning.kind == schedule::SlotKind::kReceived) {
+      ++moved;
+      CHECK(bytes / (8 * 4) == (slot.rank == Rank(2) ? 32 : 32 + 64));
+    }
+  }
+  CHECK(moved == 2);
+  hot.erase({1, 0, 2});
+  CHECK_THROWS_AS(priced({.routed = hot}), InvalidInput);
+}
+
 TEST_CASE("the closed form's memory is the simulation's rows under a capacity too") {
   const model::Model model = example::mixture(2);
   strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);

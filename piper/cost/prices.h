@@ -7,17 +7,24 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 namespace piper::cost {
 
 // Share of all routed rows that each expert of each layer receives: share[layer][expert], each sums to 1. Empty (or
 // an empty layer) = balanced. One distribution for all micro-batches.
+// Rows that one rank sends to every expert, by (layer, micro-batch, dp index): what a run's routers really chose.
+using RoutedRows = std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<int64_t>>;
+
 struct ExpertLoad {
   std::vector<std::vector<double>> share;
   // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being dropped. Empty = what
   // the capacity leaves of these shares when every sequence is alike.
   std::vector<double> kept;
+  // All of a step, or empty. Where it is given, it decides and the shares are not read.
+  RoutedRows routed;
 };
 
 struct Prices {

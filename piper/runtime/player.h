@@ -64,6 +64,10 @@ class Player {
   void play(int64_t step_number, std::span<const MicroBatch> micro_batches, const Update& update,
             graph::Timeline* timeline);
 
+  // Rows that this rank sent to each expert in the last step, by (layer, micro-batch).
+  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
+    return routed_rows_;
+  }
   // Rows received by this rank's experts in the last step: by layer, summed over micro-batches.
   const std::map<int32_t, int64_t>& received_rows() const { return received_rows_; }
 
@@ -133,6 +137,7 @@ class Player {
   // Counts received in a micro-batch's forward, kept for its recomputation: by (layer, micro-batch).
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
   std::map<int32_t, int64_t> received_rows_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_;
   std::vector<double> statistics_;
 
   int64_t step_number_ = 0;

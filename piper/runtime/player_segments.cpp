@@ -106,6 +106,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
                               new_tape(task)));
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1)
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
+      if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
       find_write(task, SlotKind::kRouting)->routing = std::move(routing);
       return;
     }

@@ -91,6 +91,10 @@ class RankTrainer {
 
   Rank rank() const { return rank_; }
   nn::Stage& stage() { return *stage_; }
+  // Of the last step: rows to each expert, by (layer, micro-batch).
+  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
+    return player_->routed_rows();
+  }
   AdamW& optimizer() { return *optimizer_; }
 
  private:

@@ -348,6 +348,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     nn::reset_peak(rank);
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
+    recorder_.set_routed(number, rank, trainer.routed_rows());
     const double after = runtime::now_seconds();
     last = number == last_step() || outcome.stop;
     std::optional<double> validation_loss;
@@ -608,9 +609,10 @@ RunResult Run::finish() {
   result.metrics = metrics_;
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
+  cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
+  load.routed = recorder_.measured_routing();
   result.prediction_with_load =
-      predict(step_, request_.model, request_.strategy, request_.cluster,
-              load_of(request_.model, request_.strategy, recorder_.measured_rows()));
+      predict(step_, request_.model, request_.strategy, request_.cluster, load);
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
   carry_over(result);

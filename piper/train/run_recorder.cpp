@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 namespace piper::train {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
 
 // Where a part's values lie (part_of).
-enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks };
+enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks, kNumRouted, kFirst };
 
 }  // namespace
 
@@ -33,13 +34,25 @@ graph::Timeline RunRecorder::empty_timeline() const {
   return timeline;
 }
 
+bool RunRecorder::holds_layer(Rank rank, int32_t layer) const {
+  const int64_t stage = strategy::coordinates(strategy_.mesh, rank).pp;
+  return layer >= strategy::first_layer(strategy_, stage) &&
+         (stage == strategy_.mesh.pp - 1 || layer < strategy::first_layer(strategy_, stage + 1));
+}
+
 graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
   const std::lock_guard lock(mutex_);
   const auto [found, made] = timelines_.try_emplace(step_number);
   if (made) {
     found->second = empty_timeline();
     // A rank is at most one step ahead of another, so the oldest of kKept is no longer written.
-    if (std::ssize(timelines_) > kKept) timelines_.erase(timelines_.begin());
+    if (std::ssize(timelines_) > kKept) {
+      const int64_t oldest = timelines_.begin()->first;
+      timelines_.erase(oldest);
+      routed_.erase(oldest);
+      peak_bytes_.erase(oldest);
+      rows_of_step_.erase(oldest);
+    }
   }
   return &found->second;
 }
@@ -49,6 +62,28 @@ void RunRecorder::set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes) 
   std::vector<int64_t>& peaks = peak_bytes_[step_number];
   peaks.resize(state_bytes_.size());
   peaks[rank.index()] = bytes;
+}
+
+void RunRecorder::set_routed(
+    int64_t step_number, Rank rank,
+    const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& rows) {
+  const std::lock_guard lock(mutex_);
+  cost::RoutedRows& of_step = routed_[step_number];
+  for (const auto& [place, counts] : rows)
+    of_step[{place.first, place.second, rank.value % strategy_.mesh.dp}] = counts;
+}
+
+cost::RoutedRows RunRecorder::measured_routing() const {
+  const int64_t step = median_step();
+  const std::lock_guard lock(mutex_);
+  const auto found = routed_.find(step);
+  if (found == routed_.end() || found->second.empty()) return {};
+  std::set<int32_t> layers;
+  for (const auto& [key, rows] : found->second) layers.insert(std::get<0>(key));
+  const auto all = std::ssize(layers) * strategy_.num_micro_batches * strategy_.mesh.dp;
+  return std::ssize(found->second) == all && layers.size() == rows_of_step_.at(step).size()
+             ? found->second
+             : cost::RoutedRows{};
 }
 
 int64_t RunRecorder::largest_peak_bytes(int64_t step_number) const {
@@ -63,8 +98,10 @@ const std::map<int32_t, std::vector<int64_t>>& RunRecorder::measured_rows() cons
 
 void RunRecorder::record(int64_t step_number, double seconds,
                          const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
+  const std::lock_guard lock(mutex_);
   seconds_.emplace_back(step_number, seconds);
   rows_of_step_[step_number] = expert_rows;
+  add_to_spans(step_number, expert_rows);
   for (const auto& [layer, counts] : expert_rows) {
     std::vector<int64_t>& sums = expert_rows_[layer];
     sums.resize(counts.size());
@@ -86,13 +123,24 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
   const std::lock_guard lock(mutex_);
   const graph::Timeline& timeline = timelines_.at(step_number);
   std::vector<double> values = {static_cast<double>(state_bytes_[rank.index()]),
-                                static_cast<double>(peak_bytes_.at(step_number)[rank.index()]), 0};
+                                static_cast<double>(peak_bytes_.at(step_number)[rank.index()]), 0,
+                                0};
   for (const graph::Task& task : step_.graph.tasks()) {
     if (task.rank != rank) continue;
     const graph::Interval& interval = timeline.tasks[task.id.index()];
     values.insert(values.end(), {interval.start_seconds, interval.end_seconds});
     ++values[kNumTasks];
   }
+  const int64_t dp_index = rank.value % strategy_.mesh.dp;
+  if (const auto found = routed_.find(step_number); found != routed_.end())
+    for (const auto& [key, rows] : found->second) {
+      if (std::get<2>(key) != dp_index || !holds_layer(rank, std::get<0>(key))) continue;
+      ++values[kNumRouted];
+      values.insert(values.end(),
+                    {static_cast<double>(std::get<0>(key)), static_cast<double>(std::get<1>(key)),
+                     static_cast<double>(rows.size())});
+      values.insert(values.end(), rows.begin(), rows.end());
+    }
   for (const graph::MemorySample& sample : timeline.memory[rank.index()])
     values.insert(values.end(), {sample.seconds, static_cast<double>(sample.bytes)});
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
@@ -104,12 +152,12 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
   std::memcpy(values.data(), part.data(), values.size() * sizeof(double));
   const auto is_mine = [&](const graph::Task& task) { return task.rank == rank; };
   const auto num_tasks = std::ranges::count_if(step_.graph.tasks(), is_mine);
-  if (values.size() <= kNumTasks || values[kNumTasks] != static_cast<double>(num_tasks))
+  if (values.size() < kFirst || values[kNumTasks] != static_cast<double>(num_tasks))
     throw CommError(fmt::format("rank {} played another graph than rank 0", rank.value));
   graph::Timeline* timeline = timeline_of(step_number);
   set_peak_bytes(step_number, rank, static_cast<int64_t>(values[kPeakBytes]));
   state_bytes_[rank.index()] = static_cast<int64_t>(values[kStateBytes]);
-  size_t next = kNumTasks + 1;
+  size_t next = kFirst;
   for (const graph::Task& task : step_.graph.tasks()) {
     if (!is_mine(task)) continue;
     graph::Interval& interval = timeline->tasks[task.id.index()];
@@ -119,6 +167,14 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
       interval.end_seconds += clock_offset_seconds;
     }
     next += 2;
+  }
+  for (auto left = static_cast<int64_t>(values[kNumRouted]); left > 0; --left) {
+    const auto size = static_cast<std::ptrdiff_t>(values[next + 2]);
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(next) + 3;
+    routed_[step_number][{static_cast<int32_t>(values[next]),
+                          static_cast<int32_t>(values[next + 1]), rank.value % strategy_.mesh.dp}] =
+        {begin, begin + size};
+    next += 3 + static_cast<size_t>(size);
   }
   std::vector<graph::MemorySample>& samples = timeline->memory[rank.index()];
   samples.clear();
@@ -179,21 +235,47 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
 }
 
-// Sums of equal stretches of steps.
-void RunRecorder::add_spans(report::ExpertRows& rows) const {
-  const auto steps = static_cast<int64_t>(rows_of_step_.size());
-  const int64_t length = std::max<int64_t>(
-      1, (steps + report::ExpertRows::kMostSpans - 1) / report::ExpertRows::kMostSpans);
-  int64_t seen = 0;
-  for (const auto& [step, layers] : rows_of_step_) {
-    const bool opens = seen++ % length == 0;
-    if (opens) rows.span_ends.push_back(step);
-    rows.span_ends.back() = step;
-    for (report::LayerRows& layer : rows.layers) {
-      const std::vector<int64_t>& counts = layers.at(static_cast<int32_t>(layer.layer));
-      if (opens) layer.over_time.emplace_back(counts.size());
-      for (size_t e = 0; e < counts.size(); ++e) layer.over_time.back()[e] += counts[e];
+namespace {
+
+using LayerSums = std::map<int32_t, std::vector<int64_t>>;
+
+void add(LayerSums& sums, const LayerSums& more) {
+  for (const auto& [layer, counts] : more) {
+    std::vector<int64_t>& sum = sums[layer];
+    sum.resize(counts.size());
+    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  }
+}
+
+}  // namespace
+
+// However long the run, at most kMostSpans stretches: when there are more, each two become one.
+void RunRecorder::add_to_spans(int64_t step_number, const LayerSums& rows) {
+  if (spans_.empty() || spans_.back().num_steps == span_length_) spans_.emplace_back();
+  Span& last = spans_.back();
+  last.last_step = step_number;
+  ++last.num_steps;
+  add(last.rows, rows);
+  if (std::ssize(spans_) <= report::ExpertRows::kMostSpans) return;
+  span_length_ *= 2;
+  std::vector<Span> merged;
+  for (size_t i = 0; i < spans_.size(); ++i) {
+    if (i % 2 == 0) {
+      merged.push_back(std::move(spans_[i]));
+    } else {
+      merged.back().last_step = spans_[i].last_step;
+      merged.back().num_steps += spans_[i].num_steps;
+      add(merged.back().rows, spans_[i].rows);
     }
+  }
+  spans_ = std::move(merged);
+}
+
+void RunRecorder::add_spans(report::ExpertRows& rows) const {
+  for (const Span& span : spans_) {
+    rows.span_ends.push_back(span.last_step);
+    for (report::LayerRows& layer : rows.layers)
+      layer.over_time.push_back(span.rows.at(static_cast<int32_t>(layer.layer)));
   }
 }
 

@@ -32,6 +32,11 @@ class RunRecorder {
 
   // The kept step with the median time, the first ones apart when there are others. Rank 0's process.
   int64_t median_step() const;
+  // What a rank's routers chose in a step, by (layer, micro-batch).
+  void set_routed(int64_t step_number, Rank rank,
+                  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& rows);
+  // Of the median step; empty when not all of it is known.
+  cost::RoutedRows measured_routing() const;
   // What a rank noted of a step, as bytes for another process of the same kind of machine; and their way in there, where
   // `clock_offset_seconds` is added to its times. Throws CommError when they are of another graph.
   std::string part_of(Rank rank, int64_t step_number) const;
@@ -46,21 +51,31 @@ class RunRecorder {
   void write_files(const std::filesystem::path& folder, const RunResult& result) const;
 
  private:
+  void add_to_spans(int64_t step_number, const std::map<int32_t, std::vector<int64_t>>& rows);
   void add_spans(report::ExpertRows& rows) const;
   static constexpr int64_t kKept = 16;
 
   graph::Timeline empty_timeline() const;
+  bool holds_layer(Rank rank, int32_t layer) const;  // modules' layers stand on the last stage
 
   const schedule::StepGraph& step_;
   const strategy::Strategy& strategy_;
   const cluster::Cluster& cluster_;
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
+  std::map<int64_t, cost::RoutedRows> routed_;    // by step number, of the steps in timelines_
   std::vector<std::pair<int64_t, double>> seconds_;
   std::vector<int64_t> state_bytes_;
-  std::map<int64_t, std::vector<int64_t>> peak_bytes_;                       // by step, by rank
-  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows_of_step_;  // by step, by layer
-  std::map<int32_t, std::vector<int64_t>> expert_rows_;                      // sums over steps
+  std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank
+  // Rows of each expert by layer: of the steps in timelines_; and over the whole run, in stretches of equal length.
+  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows_of_step_;
+  struct Span {
+    int64_t last_step = 0, num_steps = 0;
+    std::map<int32_t, std::vector<int64_t>> rows;
+  };
+  std::vector<Span> spans_;
+  int64_t span_length_ = 1;
+  std::map<int32_t, std::vector<int64_t>> expert_rows_;  // sums over steps
 };
 
 }  // namespace piper::train
