@@ -1,13 +1,18 @@
-// piper bench moe: one mixture layer against the products that it is made of; with --serve, a partner for
-// scripts/bench_moe, which runs transformers' layer and this one in turn.
+// piper bench moe: one mixture layer against the products that it is made of, on one rank or on several; with --serve, a
+// partner for scripts/bench_moe or scripts/bench_expert_parallel, which run others' layers and this one in turn.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/bench.h>
+#include <piper/cli/bench_world.h>
 #include <piper/nn/bench_moe_layer.h>
+#include <piper/nn/bench_stage.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/init.h>
+#include <piper/train/step_bench.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -16,37 +21,42 @@
 namespace piper::cli {
 namespace {
 
+constexpr uint64_t kSeed = 1;
+
 struct Flags {
   nn::MoeLayerShape shape;
-  int64_t rounds = 9;
-  bool json = false, serve = false;
+  int64_t ranks = 0;
+  WorldBenchFlags world;
 };
 
 void check(const Flags& flags) {
   std::vector<std::string> problems;
   const auto in_range = [&](const char* flag, int64_t value, int64_t max) {
-    if (value < 1 || value > max)
-      problems.push_back(
-          fmt::format("{} is {}; allowed: an integer from 1 to {}", flag, value, max));
+    check_count(flag, value, max, problems);
   };
   in_range("--tokens", flags.shape.tokens, 1 << 20);
   in_range("--hidden", flags.shape.hidden, 1 << 16);
   in_range("--ffn", flags.shape.ffn, 1 << 17);
   in_range("--experts", flags.shape.num_experts, 4096);
   in_range("--top-k", flags.shape.top_k, std::max<int64_t>(1, flags.shape.num_experts));
-  in_range("--rounds", flags.rounds, 10000);
+  in_range("--rounds", flags.world.rounds, 10000);
+  in_range("--steps", flags.world.steps, 100'000);
+  in_range("--ranks", flags.ranks, 64);
+  if (problems.empty() && flags.shape.num_experts % flags.ranks != 0)
+    problems.push_back(fmt::format("--ranks is {}; allowed: a divisor of --experts, which is {}",
+                                   flags.ranks, flags.shape.num_experts));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
 void print(const Flags& flags, const nn::MoeLayerTimes& times) {
   const nn::MoeLayerShape& s = flags.shape;
-  if (flags.json) {
+  if (flags.world.json) {
     const Json json{{"tokens", s.tokens},
                     {"hidden", s.hidden},
                     {"ffn", s.ffn},
                     {"experts", s.num_experts},
                     {"top_k", s.top_k},
-                    {"rounds", flags.rounds},
+                    {"rounds", flags.world.rounds},
                     {"layer_seconds", times.layer_seconds},
                     {"gemm_seconds", times.gemm_seconds},
                     {"layer_over_gemms", times.ratio},
@@ -62,7 +72,8 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
       "the libraries here)\n"
       "  layer / products     {:9.3f}     (median of {} rounds, both sides in turn)\n",
       s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k, times.layer_seconds * 1e3,
-      times.gemm_seconds * 1e3, times.flops / times.gemm_seconds * 1e-9, times.ratio, flags.rounds);
+      times.gemm_seconds * 1e3, times.flops / times.gemm_seconds * 1e-9, times.ratio,
+      flags.world.rounds);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -90,12 +101,83 @@ int serve(const Flags& flags) {
   return 0;
 }
 
-int run(const Flags& flags) {
+// The layer over the ranks' experts: `shape.tokens` are each rank's own.
+strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
+  strategy::Strategy s;
+  s.mesh.ep = s.mesh.dp = s.global_batch_sequences = flags.ranks;
+  s.layers_per_stage = {1};
+  s.sequence = tokens;
+  s.micro_batch_sequences = s.num_micro_batches = 1;
+  return s;
+}
+
+train::BenchPart part_of(const nn::MoeLayerShape& shape, const strategy::Strategy& strategy,
+                         Rank rank) {
+  train::BenchPart part;
+  part.stage = nn::make_mixture_stage(shape, strategy, rank);
+  const auto values = [&](const char* name) {
+    at::Tensor made = at::empty({shape.tokens, shape.hidden});
+    nn::fill_normal(made, kSeed, fmt::format("{}.{}", name, rank.value), 1);
+    return made;
+  };
+  part.micro_batches = {{.tokens_BS = values("x"), .targets_T = values("gradient")}};
+  return part;
+}
+
+WorldBench world_bench_of(const Flags& flags) {
+  return {bench_world(flags.ranks), [flags](comm::World& world, int64_t tokens) {
+            nn::MoeLayerShape shape = flags.shape;
+            shape.tokens = tokens;
+            const strategy::Strategy strategy = strategy_of(flags, tokens);
+            return WorldBench::Case{
+                std::make_unique<train::StepBench>(
+                    world, nn::mixture_layer_model(shape), strategy, 0.0,
+                    [&](Rank rank) { return part_of(shape, strategy, rank); }),
+                // The ranks wait for each other in every exchange.
+                [](const std::vector<double>& products) { return std::ranges::max(products); }};
+          }};
+}
+
+int run_on_several(const Flags& flags) {
+  WorldBench bench = world_bench_of(flags);
+  if (flags.world.serve) {
+    bench.serve();
+    return 0;
+  }
+  const nn::MoeLayerShape& s = flags.shape;
+  const WorldBench::Times times = bench.measure(s.tokens, flags.world.rounds, flags.world.steps);
+  if (!flags.world.save.empty()) bench.save(s.tokens, flags.world.save);
+  if (!bench.prints()) return 0;
+  if (flags.world.json) {
+    Json json = to_json(times);
+    json.update({{"tokens", s.tokens},
+                 {"hidden", s.hidden},
+                 {"ffn", s.ffn},
+                 {"experts", s.num_experts},
+                 {"top_k", s.top_k},
+                 {"rounds", flags.world.rounds},
+                 {"world", bench.describe()}});
+    fmt::print("{}\n", json.dump(2));
+    return 0;
+  }
+  fmt::print(
+      "{}: mixture layer, forward and backward, fp32: {} tokens a rank, hidden {}, ffn {}, {} "
+      "experts, top {}\n{}",
+      bench.describe(), s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k,
+      to_text(times, flags.world.rounds));
+  return 0;
+}
+
+int run(Flags flags) {
+  if (flags.ranks == 0) flags.ranks = num_launched();
   check(flags);
+  if (flags.ranks > 1) return run_on_several(flags);
+  if (!flags.world.save.empty())
+    throw InvalidInput("--save is for several ranks; allowed: with --ranks 2 or under a launcher");
   nn::install_counting_allocator();  // as in training
   at::set_num_threads(1);
-  if (flags.serve) return serve(flags);
-  print(flags, nn::bench_moe_layer(flags.shape, flags.rounds));
+  if (flags.world.serve) return serve(flags);
+  print(flags, nn::bench_moe_layer(flags.shape, flags.world.rounds));
   return 0;
 }
 
@@ -111,11 +193,16 @@ Run add_bench_moe(CLI::App& command) {
   command.add_option("--experts", flags->shape.num_experts, "routed experts")
       ->capture_default_str();
   command.add_option("--top-k", flags->shape.top_k, "experts a token")->capture_default_str();
-  command.add_option("--rounds", flags->rounds, "rounds; medians are reported")
+  command.add_option("--ranks", flags->ranks,
+                     "each with its tokens and its share of the experts (default: as many as "
+                     "processes were launched, 1 without a launcher)");
+  command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       ->capture_default_str();
-  command.add_flag("--serve", flags->serve,
-                   "answer lines 'tokens experts top_k' by seconds (for scripts/bench_moe)");
-  command.add_flag("--json", flags->json, "print JSON");
+  add_world_bench_flags(command, flags->world);
+  command.add_flag("--serve", flags->world.serve,
+                   "answer lines 'tokens experts top_k' by seconds (for scripts/bench_moe); of "
+                   "several ranks, 'steps TOKENS N' and 'limit TOKENS N'");
+  command.add_flag("--json", flags->world.json, "print JSON");
   return [flags] { return run(*flags); };
 }
 

@@ -4,11 +4,14 @@
 namespace piper::cli {
 
 Run add_bench_moe(CLI::App& command);
+Run add_bench_pipeline(CLI::App& command);
 
 const std::vector<Command>& benches() {
   static const std::vector<Command> list{
       {"alltoall", kAllToAllSummary, add_bench_alltoall},
-      {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe}};
+      {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe},
+      {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
+       add_bench_pipeline}};
   return list;
 }
 

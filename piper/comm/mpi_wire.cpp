@@ -3,17 +3,18 @@
 //
 // One thread makes all MPI calls: Isend, Irecv, Test. Notes are messages with tag 0 into a ring of
 // posted receives; a payload goes from buffer to buffer with a tag made from its id, in pieces of at
-// most kPieceBytes. Between looks the thread sleeps: tens of microseconds while something is
-// outstanding, up to a millisecond when idle, and not at all when a note or payload is posted here.
+// most kPieceBytes. Between looks the thread sleeps: tens of microseconds while a request is outstanding, up to a millisecond
+// when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
+// processes on several hosts it looks every tenth of a millisecond while a message is expected.
 #include <mpi.h>
 #include <piper/base/error.h>
+#include <piper/comm/doorbell.h>
 #include <piper/comm/mpi_plugin.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -21,6 +22,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -146,7 +148,7 @@ class MpiWireThread final : public MpiWire {
       const std::lock_guard lock(mutex_);
       commands_.push_back(std::move(action));
     }
-    wake_.notify_one();
+    bell_.ring();
   }
 
   void run(std::promise<void>& ready) {
@@ -159,10 +161,11 @@ class MpiWireThread final : public MpiWire {
     }
     int64_t num_idle = 0;
     while (!ending_) {
+      const uint32_t rings = bell_.count();
       bool moved = run_commands();
       if (events_ != nullptr && !abandoned_ && !peaceful_) moved = look() || moved;
       num_idle = moved ? 0 : num_idle + 1;
-      if (!moved && !ending_) sleep(num_idle);
+      if (!moved && !ending_) sleep(num_idle, rings);
     }
     if (peaceful_) finalize();
   }
@@ -181,15 +184,37 @@ class MpiWireThread final : public MpiWire {
     MPI_Comm host = MPI_COMM_NULL;
     MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &on_host);
-    MPI_Comm_free(&host);
     void* tag_limit = nullptr;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found);
     if (found != 0) tag_limit_ = static_cast<uint64_t>(*static_cast<int*>(tag_limit));
     process_ = rank;
     num_processes_ = size;
     one_host_ = on_host == size;
+    if (one_host_) share_bell(host);
+    MPI_Comm_free(&host);
     posted_.resize(kNumPosted, MPI_REQUEST_NULL);
     buffers_.resize(kNumPosted, std::vector<std::byte>(kNoteBytes));
+  }
+
+  // A cache line of shared memory for each process. Where the MPI has none, the thread goes on looking.
+  void share_bell(MPI_Comm host) {
+    constexpr MPI_Aint kLine = 64;
+    void* mine = nullptr;
+    if (MPI_Win_allocate_shared(kLine, 1, MPI_INFO_NULL, host, &mine, &window_) != MPI_SUCCESS) {
+      window_ = MPI_WIN_NULL;
+      return;
+    }
+    new (mine) Doorbell::Word(0);
+    std::vector<Doorbell::Word*> words;
+    for (int process = 0; process < num_processes_; ++process) {
+      MPI_Aint size = 0;
+      int unit = 0;
+      void* word = nullptr;
+      MPI_Win_shared_query(window_, process, &size, &unit, &word);
+      words.push_back(static_cast<Doorbell::Word*>(word));
+    }
+    MPI_Barrier(host);  // no ring before every word is there
+    bell_.share(std::move(words), process_);
   }
 
   std::string broadcast_now(std::string text) {
@@ -219,12 +244,15 @@ class MpiWireThread final : public MpiWire {
     return !commands.empty();
   }
 
-  void sleep(int64_t num_idle) {
+  // Until the bell is rung once more than `rings` times, at most.
+  void sleep(int64_t num_idle, uint32_t rings) {
+    bell_.wait(rings, std::chrono::microseconds(longest_sleep_us(num_idle)));
+  }
+  int64_t longest_sleep_us(int64_t num_idle) const {
+    constexpr int64_t kIdle = 1000, kBusy = 100, kShortest = 20;
+    if (requests_.empty() && bell_.shared()) return kIdle;
     const bool busy = !requests_.empty() || (events_ != nullptr && events_->expects_messages());
-    const int64_t limit_us = busy ? 100 : 1000;
-    const int64_t us = std::min(limit_us, int64_t{20} << std::min<int64_t>(num_idle / 16, 6));
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, std::chrono::microseconds(us), [&] { return !commands_.empty(); });
+    return std::min(busy ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
   }
 
   // Whether anything has moved.
@@ -287,6 +315,7 @@ class MpiWireThread final : public MpiWire {
     if (good(MPI_Isend(note.data(), static_cast<int>(note.size()), MPI_BYTE,
                        static_cast<int>(process), kNoteTag, comm_, &request)))
       keep(request, {true, process, 0, std::move(note)});
+    bell_.ring(process);
   }
 
   template <class Post>
@@ -300,6 +329,7 @@ class MpiWireThread final : public MpiWire {
       if (!good(post(at, static_cast<int>(std::min(kPieceBytes, size - at)), &request))) return;
       keep(request, {sends, process, id, {}});
     }
+    if (sends) bell_.ring(process);
   }
 
   void keep(MPI_Request request, Use use) {
@@ -338,6 +368,8 @@ class MpiWireThread final : public MpiWire {
         MPI_Cancel(&request);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
       }
+    bell_.share({}, 0);
+    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
     MPI_Comm_free(&comm_);
     MPI_Finalize();
     finalized_ = true;
@@ -345,11 +377,13 @@ class MpiWireThread final : public MpiWire {
 
   // Other threads' part.
   std::mutex mutex_;
-  std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;
+
+  Doorbell bell_;
 
   // The thread's own; process_, num_processes_ and one_host_ do not change after the constructor.
   MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Win window_ = MPI_WIN_NULL;  // of the bells
   int64_t process_ = 0, num_processes_ = 1;
   bool one_host_ = true;
   uint64_t tag_limit_ = 32767;

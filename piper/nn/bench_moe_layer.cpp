@@ -1,6 +1,5 @@
 #include <ATen/ATen.h>
 #include <piper/nn/bench_moe_layer.h>
-#include <piper/nn/product.h>
 #include <piper/nn/stage.h>
 
 #include <algorithm>
@@ -17,7 +16,19 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-model::Model one_layer(const MoeLayerShape& shape) {
+std::unique_ptr<Stage> stage_of(const MoeLayerShape& shape) {
+  const model::Model model = mixture_layer_model(shape);
+  strategy::Strategy strategy;
+  strategy.layers_per_stage = {1};
+  strategy.sequence = shape.tokens;
+  return make_stage(model, strategy, Rank(0), {.seed = 1});
+}
+
+at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) - 0.5; }
+
+}  // namespace
+
+model::Model mixture_layer_model(const MoeLayerShape& shape) {
   model::Model m;
   m.name = "bench";
   m.hidden = shape.hidden;
@@ -30,94 +41,12 @@ model::Model one_layer(const MoeLayerShape& shape) {
   return m;
 }
 
-std::unique_ptr<Stage> stage_of(const MoeLayerShape& shape) {
-  const model::Model model = one_layer(shape);
-  strategy::Strategy strategy;
-  strategy.layers_per_stage = {1};
-  strategy.sequence = shape.tokens;
-  return make_stage(model, strategy, Rank(0), {.seed = 1});
-}
-
-// out := a b.
-using Multiply = void (*)(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
-
-void multiply_here(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  product_out(out, a, b);
-}
-
-void multiply_aten(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor to = out;
-  at::mm_out(to, a, b);
-}
-
-at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) - 0.5; }
-
-}  // namespace
-
 struct MoeLayerBench::Buffers {
   MoeLayerShape shape;
   std::unique_ptr<Stage> stage;
   at::Tensor x, gx;
-  std::vector<int64_t> counts;
-  // The products' operands and results; weights (and their gradients) in both layouts.
-  at::Tensor rows, h, act, out, logits;
-  at::Tensor up, down, router, up_t, down_t;  // [E, 2F, D], [E, D, F], [E, D]; transposed
-  at::Tensor g_up, g_down, g_router, g_up_t, g_down_t;
-
-  void make_products();
-  void router_products(Multiply multiply);
-  void expert_products(Multiply multiply, int64_t expert, int64_t start, int64_t n,
-                       bool transposed);
+  std::unique_ptr<MoeProducts> products;
 };
-
-void MoeLayerBench::Buffers::make_products() {
-  const int64_t r = shape.tokens * shape.top_k, e = shape.num_experts, d = shape.hidden,
-                f = shape.ffn;
-  rows = uniform({r, d});
-  h = uniform({r, 2 * f});
-  act = uniform({r, f});
-  out = uniform({r, d});
-  logits = uniform({shape.tokens, e});
-  up = uniform({e, 2 * f, d});
-  down = uniform({e, d, f});
-  router = uniform({e, d});
-  up_t = up.transpose(1, 2).contiguous();
-  down_t = down.transpose(1, 2).contiguous();
-  g_up = up.clone();
-  g_down = down.clone();
-  g_router = router.clone();
-  g_up_t = up_t.clone();
-  g_down_t = down_t.clone();
-}
-
-void MoeLayerBench::Buffers::router_products(Multiply multiply) {
-  multiply(logits, x, router.t());
-  multiply(g_router, logits.t(), x);
-  multiply(gx, logits, router);
-}
-
-void MoeLayerBench::Buffers::expert_products(Multiply multiply, int64_t expert, int64_t start,
-                                             int64_t n, bool transposed) {
-  at::Tensor x_e = rows.narrow(0, start, n), h_e = h.narrow(0, start, n),
-             a_e = act.narrow(0, start, n);
-  at::Tensor o_e = out.narrow(0, start, n);
-  // Each weight as [out, in], whatever its layout.
-  const at::Tensor w_up = transposed ? up_t.select(0, expert).t() : up.select(0, expert);
-  const at::Tensor w_down = transposed ? down_t.select(0, expert).t() : down.select(0, expert);
-  multiply(h_e, x_e, w_up.t());
-  multiply(o_e, a_e, w_down.t());
-  multiply(a_e, o_e, w_down);
-  multiply(x_e, h_e, w_up);
-  at::Tensor gw_down = (transposed ? g_down_t : g_down).select(0, expert);
-  at::Tensor gw_up = (transposed ? g_up_t : g_up).select(0, expert);
-  if (transposed) {
-    multiply(gw_down, a_e.t(), o_e);
-    multiply(gw_up, x_e.t(), h_e);
-  } else {
-    multiply(gw_down, o_e.t(), a_e);
-    multiply(gw_up, h_e.t(), x_e);
-  }
-}
 
 MoeLayerBench::MoeLayerBench(const MoeLayerShape& shape) : buffers_(std::make_unique<Buffers>()) {
   Buffers& b = *buffers_;
@@ -127,8 +56,11 @@ MoeLayerBench::MoeLayerBench(const MoeLayerShape& shape) : buffers_(std::make_un
   b.gx = uniform({shape.tokens, shape.hidden});
   Routing routing;
   b.stage->gate_forward(0, b.x, shape.tokens, routing, nullptr);
-  b.counts = routing.counts;
-  b.make_products();
+  b.products = std::make_unique<MoeProducts>(MoeProductsShape{.tokens = shape.tokens,
+                                                              .hidden = shape.hidden,
+                                                              .ffn = shape.ffn,
+                                                              .num_experts = shape.num_experts,
+                                                              .rows = routing.counts});
 }
 
 MoeLayerBench::~MoeLayerBench() = default;
@@ -153,33 +85,17 @@ double MoeLayerBench::run_layer() {
 }
 
 double MoeLayerBench::run_gemms(const MoeGemms& how) {
-  Buffers& b = *buffers_;
-  const Multiply multiply = how.libtorch ? multiply_aten : multiply_here;
   const double start = processor_seconds();
-  b.router_products(multiply);
-  int64_t row = 0;
-  for (int64_t e = 0; e < b.shape.num_experts; ++e) {
-    const int64_t n = b.counts[static_cast<size_t>(e)];
-    if (n > 0) b.expert_products(multiply, e, row, n, how.transposed);
-    row += n;
-  }
+  buffers_->products->run(how);
   return processor_seconds() - start;
 }
 
-double MoeLayerBench::flops() const {
-  const MoeLayerShape& s = buffers_->shape;
-  const auto product = [](int64_t m, int64_t n, int64_t k) {
-    return 2.0 * static_cast<double>(m * n * k);
-  };
-  return 3 * (product(s.tokens, s.num_experts, s.hidden) +
-              product(s.tokens * s.top_k, 3 * s.ffn, s.hidden));
-}
+double MoeLayerBench::flops() const { return buffers_->products->flops(); }
 
 MoeLayerTimes bench_moe_layer(const MoeLayerShape& shape, int64_t rounds) {
   MoeLayerBench bench(shape);
   bench.run_layer();
-  std::vector<MoeGemms> ways{{false, false}, {true, false}};
-  if (uses_onednn()) ways.insert(ways.end(), {{false, true}, {true, true}});
+  const std::vector<MoeGemms> ways = ways_to_multiply();
   for (const MoeGemms& way : ways) bench.run_gemms(way);
   std::vector<double> layer, ratio;
   std::vector<std::vector<double>> gemms(ways.size());

@@ -4,6 +4,9 @@
 // not count.
 #pragma once
 
+#include <piper/model/model.h>
+#include <piper/nn/bench_moe_products.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,11 +28,8 @@ struct MoeLayerTimes {
   double flops = 0;          // of the products, forward and backward
 };
 
-// A way to do the products: weights stored [in, out] or [out, in], by libtorch or as product.h chooses.
-struct MoeGemms {
-  bool transposed = false;
-  bool libtorch = false;
-};
+// A model of one layer that has a mixture and next to nothing else: a small attention and vocabulary.
+model::Model mixture_layer_model(const MoeLayerShape& shape);
 
 // fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs are random; the
 // routing is what the random router gives.

@@ -1,0 +1,115 @@
+// Legend: stage.h.
+#include <piper/base/error.h>
+#include <piper/nn/bench_moe_products.h>
+#include <piper/nn/bench_stage.h>
+
+#include <chrono>
+#include <limits>
+#include <optional>
+
+namespace piper::nn {
+namespace {
+
+class MixtureStage final : public BenchStage {
+ public:
+  MixtureStage(const MoeLayerShape& shape, const strategy::Strategy& strategy, Rank rank)
+      : shape_(shape),
+        layer_(make_stage(mixture_layer_model(shape), strategy, rank, {.seed = 1})),
+        local_experts_(shape.num_experts / strategy.mesh.ep),
+        stand_in_(at::zeros({1})) {}
+
+  at::Tensor attention_forward(int32_t, const at::Tensor& x_TD, int64_t, Tape*) override {
+    return x_TD;
+  }
+  at::Tensor attention_backward(int32_t, const at::Tensor& gx1_TD, const at::Tensor&,
+                                const at::Tensor&, int64_t, Tape&) override {
+    return gx1_TD;
+  }
+  void embedding_backward(const at::Tensor&, const at::Tensor& gx_TD) override { gx_TD_ = gx_TD; }
+  void head_forward(const at::Tensor& x_TD, const at::Tensor&, Tape*) override { y_TD_ = x_TD; }
+  at::Tensor head_backward(const at::Tensor&, const at::Tensor& gradient_TD, Tape&) override {
+    return gradient_TD;
+  }
+
+  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                          Routing& routing, Tape* tape) override {
+    return layer_->gate_forward(layer, x1_TD, sequence, routing, tape);
+  }
+  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                           Tape& tape) override {
+    return layer_->gate_backward(layer, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+  }
+  at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
+                             Tape* tape) override {
+    received_counts_ = routing.received_counts;
+    return layer_->experts_forward(layer, received_RD, routing, tape);
+  }
+  at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              Tape& tape) override {
+    return layer_->experts_backward(layer, g_out_RD, received_RD, routing, tape);
+  }
+  at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing,
+                           const at::Tensor& x1_TD) override {
+    return layer_->merge_forward(layer, returned, routing, x1_TD);
+  }
+  MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned,
+                                const Routing& routing) override {
+    return layer_->merge_backward(layer, gx_TD, returned, routing);
+  }
+
+  std::vector<Parameter>& parameters() override { return layer_->parameters(); }
+  void zero_gradients() override { layer_->zero_gradients(); }
+  at::Tensor dense_gradients(int32_t layer) override {
+    return layer < 0 ? stand_in_ : layer_->dense_gradients(layer);
+  }
+  at::Tensor expert_gradients(int32_t layer) override { return layer_->expert_gradients(layer); }
+  std::vector<Result> results() override { return {{"y", y_TD_}, {"x.gradient", gx_TD_}}; }
+
+  void run_products() override {
+    if (!products_) choose_way();
+    products_->run(way_);
+  }
+
+ private:
+  void choose_way() {
+    PIPER_CHECK(!received_counts_.empty(), "a step comes before its products");
+    MoeProductsShape products{.tokens = shape_.tokens,
+                              .hidden = shape_.hidden,
+                              .ffn = shape_.ffn,
+                              .num_experts = shape_.num_experts,
+                              .rows = std::vector<int64_t>(static_cast<size_t>(local_experts_))};
+    for (size_t i = 0; i < received_counts_.size(); ++i)
+      products.rows[i % products.rows.size()] += received_counts_[i];
+    products_.emplace(products);
+    double best = std::numeric_limits<double>::infinity();
+    for (const MoeGemms& way : ways_to_multiply()) {
+      products_->run(way);
+      const auto start = std::chrono::steady_clock::now();
+      for (int round = 0; round < 3; ++round) products_->run(way);
+      const double seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (seconds < best) way_ = way;
+      best = std::min(best, seconds);
+    }
+  }
+
+  const MoeLayerShape shape_;
+  std::unique_ptr<Stage> layer_;
+  int64_t local_experts_;
+  at::Tensor stand_in_;  // for the gradients of what the bench leaves out
+  at::Tensor y_TD_, gx_TD_;
+  std::vector<int64_t> received_counts_;
+  std::optional<MoeProducts> products_;
+  MoeGemms way_;
+};
+
+}  // namespace
+
+std::unique_ptr<BenchStage> make_mixture_stage(const MoeLayerShape& shape,
+                                               const strategy::Strategy& strategy, Rank rank) {
+  return std::make_unique<MixtureStage>(shape, strategy, rank);
+}
+
+}  // namespace piper::nn

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""The benches of several ranks compute what they say: `piper bench pipeline` and `piper bench moe` on threads, on the processes of
+`piper launch` and of Open MPI, each step against torch's autograd over the whole model in one process; and the lines of --serve."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from safetensors import safe_open
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
+TOLERANCE = 1e-5  # of a tensor's norm
+LAYERS, MICRO_BATCHES, ROWS, HIDDEN = 8, 5, 6, 48
+PIPELINE = ["bench", "pipeline", "--hidden", HIDDEN, "--linear-layers", LAYERS, "--micro-batches", MICRO_BATCHES]
+TOKENS, EXPERTS, TOP_K, FFN = 40, 4, 2, 24
+MIXTURE = ["bench", "moe", "--tokens", TOKENS, "--hidden", HIDDEN, "--ffn", FFN, "--experts", EXPERTS, "--top-k", TOP_K]
+
+
+def worlds():
+    yield "threads", [PIPER], ["--ranks", 2]
+    yield "launch", [PIPER, "launch", "-n", 2], []
+    if shutil.which("mpirun.openmpi") and (pathlib.Path(PIPER).resolve().parent / "piper_mpi_openmpi.so").exists():
+        yield "Open MPI", ["mpirun.openmpi", "--oversubscribe", "-n", 2, PIPER], []
+    else:
+        print("Open MPI: skipped, it is not there")
+
+
+def run(*words, **more):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT, timeout=120, **more)
+
+
+def records(folder, num_ranks=2):
+    """(tensors by name, loss) of every rank."""
+    found = []
+    for rank in range(num_ranks):
+        with safe_open(f"{folder}/rank{rank}.safetensors", "pt") as file:
+            found.append(({name: file.get_tensor(name) for name in file.keys()}, float(file.metadata()["loss"])))
+    return found
+
+
+def require_close(what, found, expected):
+    error = float((found - expected).norm() / expected.norm())
+    assert error <= TOLERANCE, f"{what}: differs by {error:.1e} of its norm"
+
+
+def check_pipeline(name, folder):
+    ranks = records(folder)
+    tensors = {key: value for of_rank, _ in ranks for key, value in of_rank.items()}
+    weights = [tensors[f"linear.{i}"].clone().requires_grad_() for i in range(LAYERS)]
+    y = tensors["x"]
+    assert y.shape == (MICRO_BATCHES * ROWS, HIDDEN), y.shape
+    for weight in weights:
+        y = F.linear(y, weight)
+    loss = F.mse_loss(y, tensors["target"])
+    loss.backward()
+    assert abs(ranks[-1][1] - loss.item()) <= TOLERANCE * loss.item(), (ranks[-1][1], loss.item())
+    for i, weight in enumerate(weights):
+        assert (f"linear.{i}" in ranks[0][0]) == (i < LAYERS // 2), f"linear.{i} is on the wrong stage"
+        require_close(f"{name}: linear.{i}", tensors[f"linear.{i}.gradient"], weight.grad)
+
+
+def check_mixture(name, folder):
+    ranks = [tensors for tensors, _ in records(folder)]
+    of = {key: next(n for n in ranks[0] if n.endswith(key)) for key in ("post_attention_layernorm.weight", "mlp.gate.weight", "gate_up_proj", "down_proj")}
+    norm, router = (ranks[0][of[key]].clone().requires_grad_() for key in ("post_attention_layernorm.weight", "mlp.gate.weight"))
+    gate_up, down = (torch.cat([r[of[key]] for r in ranks]).requires_grad_() for key in ("gate_up_proj", "down_proj"))
+    x = torch.cat([r["x"] for r in ranks]).requires_grad_()
+    normed = F.rms_norm(x, (HIDDEN,), norm, 1e-6)
+    weights, experts = torch.topk(F.softmax(normed @ router.T, dim=-1), TOP_K)
+    weights = weights / weights.sum(-1, keepdim=True)
+    y = x
+    for e in range(EXPERTS):  # every expert sees every token; most with weight zero
+        gate, up = (normed @ gate_up[e].T).chunk(2, dim=-1)
+        y = y + (weights * (experts == e)).sum(-1, keepdim=True) * ((F.silu(gate) * up) @ down[e].T)
+    y.backward(torch.cat([r["target"] for r in ranks]))
+    for rank, tensors in enumerate(ranks):
+        mine = slice(rank * TOKENS, (rank + 1) * TOKENS)
+        share = slice(rank * EXPERTS // 2, (rank + 1) * EXPERTS // 2)
+        for key, expected in (("y", y.detach()[mine]), ("x.gradient", x.grad[mine]), (of["post_attention_layernorm.weight"] + ".gradient", norm.grad),
+                              (of["mlp.gate.weight"] + ".gradient", router.grad), (of["gate_up_proj"] + ".gradient", gate_up.grad[share]),
+                              (of["down_proj"] + ".gradient", down.grad[share])):
+            require_close(f"{name}: rank {rank} {key}", tensors[key], expected)
+
+
+def bench(folder, command, bench_words, flags):
+    done = run(*command, *bench_words, *flags, "--rounds", 2, "--steps", 2, "--save", folder, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    return result[0] if isinstance(result, list) else result
+
+
+def check_times(result):
+    assert result["step_seconds"] > 0 and result["limit_seconds"] > 0, result
+    assert result["lowest_step_over_limit"] <= result["step_over_limit"] <= result["highest_step_over_limit"], result
+
+
+def serves(folder):
+    lines = f"steps {ROWS} 2\nlimit {ROWS} 2\nsave {ROWS} {folder}\n"
+    done = run(PIPER, "launch", "-n", 2, *PIPELINE, "--serve", input=lines)
+    answers = done.stdout.split()
+    assert done.returncode == 0 and len(answers) == 3 and answers[2] == "saved" and all(float(a) > 0 for a in answers[:2]), done
+    check_pipeline("served", folder)
+    done = run(PIPER, "launch", "-n", 2, *PIPELINE, "--serve", input="steps none\n")
+    assert done.returncode == 2 and "steps none" in done.stderr and "allowed" in done.stderr, done
+
+
+def refuses():
+    for words, expected in ((["bench", "pipeline", "--linear-layers", 6], ["--linear-layers is 6", "multiple of 4"]),
+                            (["bench", "pipeline", "--schedule", "zero"], ["--schedule", "zero", "gpipe"]),
+                            (["bench", "pipeline", "--rows", 0], ["--rows is 0"]),
+                            (["bench", "moe", "--experts", 4, "--ranks", 3], ["--ranks is 3", "divisor"]),
+                            (["launch", "-n", 2, "bench", "alltoall"], ["bench alltoall", "allowed: train, bench pipeline, bench moe"])):
+        done = run(PIPER, *words)
+        assert done.returncode == 2 and not done.stdout and all(part in done.stderr for part in expected), (words, done)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, command, flags in worlds():
+            for schedule in ("1f1b", "gpipe"):
+                check_times(bench(folder, command, [*PIPELINE, "--rows", ROWS, "--schedule", schedule], flags))
+                check_pipeline(f"{name}, {schedule}", folder)
+            check_times(bench(folder, command, MIXTURE, flags))
+            check_mixture(name, folder)
+            print(f"{name}: pipeline and mixture layer are autograd's")
+        serves(folder)
+    refuses()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Piper and its opponents in turn, all on two processes of this machine: what scripts/bench_pipeline and
+scripts/bench_expert_parallel share.
+
+A side is a group of processes that reads lines and answers them (tests/opponents/partner.py; `piper bench ... --serve`). All sides
+are started once and wait while another one runs. A round asks every side for the seconds of a step, and then goes backwards;
+a ratio is of two figures of the same round."""
+import argparse
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OPPONENTS = ROOT / "tests" / "opponents"
+PYTHON, BENCH_PYTHON = ROOT / ".venv" / "bin" / "python", ROOT / ".venv-bench" / "bin" / "python"
+RANKS = 2
+TOLERANCE = 1e-4  # of the norm of a gradient, and of the loss
+# Open MPI refuses root unless told; shared memory inside the machine.
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+
+class Side:
+    def __init__(self, name, commands, environments):
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")
+        self.processes = [subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                           env={**os.environ, **ONE_THREAD, **environment}) for command, environment in zip(commands, environments)]
+
+    def ask(self, *words):
+        for process in self.processes:
+            process.stdin.write(" ".join(map(str, words)) + "\n")
+            process.stdin.flush()
+        answer = self.processes[0].stdout.readline().strip()
+        if not answer:
+            self.end()
+            self.errors.seek(0)
+            raise RuntimeError(f"{self.name} ended: ...{self.errors.read()[-1500:]}")
+        return answer
+
+    def seconds(self, what, rows, count):
+        return float(self.ask(what, rows, count))
+
+    def end(self):
+        for process in self.processes:
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def each_on_its_core(command):
+    """A rank a core, so that two of them never share one (mpirun --bind-to core does the same)."""
+    cores = sorted(os.sched_getaffinity(0))
+    return [["taskset", "-c", cores[r % len(cores)], *command] for r in range(RANKS)]
+
+
+def texts(variables):
+    return {key: str(value) for key, value in variables.items()}
+
+
+class Piper(Side):
+    def __init__(self, program, over, *arguments, name=""):
+        command = [program, *arguments, "--serve"]
+        if over == "Open MPI":
+            super().__init__(f"piper, {over}{name}", [["mpirun.openmpi", "--oversubscribe", "--bind-to", "core", "-n", RANKS, *command]], [OPEN_MPI])
+        else:  # what `piper launch` sets
+            common = {"PIPER_NUM_PROCESSES": RANKS, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
+            super().__init__(f"piper, {over}{name}", each_on_its_core(command), [texts({**common, "PIPER_PROCESS": r}) for r in range(RANKS)])
+
+
+class Opponent(Side):
+    def __init__(self, name, python, script, *arguments):
+        common = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo",
+                  "PYTHONPATH": OPPONENTS}
+        super().__init__(name, each_on_its_core([python, OPPONENTS / script, *arguments]), [texts({**common, "RANK": r, "LOCAL_RANK": r}) for r in range(RANKS)])
+
+
+def deepspeed_python():
+    """The interpreter that has DeepSpeed, or None, with the reason said."""
+    if not BENCH_PYTHON.exists():
+        say("DeepSpeed is left out: there is no .venv-bench; scripts/setup --bench makes it")
+        return None
+    done = subprocess.run([BENCH_PYTHON, "-c", "import deepspeed; print(deepspeed.__version__)"], capture_output=True, text=True,
+                          env={**os.environ, "DS_ACCELERATOR": "cpu"})
+    if done.returncode:
+        say(f"DeepSpeed is left out: it does not load: {done.stderr.strip().splitlines()[-1]}")
+        return None
+    return BENCH_PYTHON
+
+
+def torch_python():
+    """The interpreter that has torch; ends the bench where there is none."""
+    for python in (PYTHON, pathlib.Path(sys.executable)):
+        if python.exists() and not subprocess.run([python, "-c", "import torch, safetensors"], capture_output=True).returncode:
+            return python
+    print("skipped: no torch and safetensors here; scripts/setup --tests installs them")
+    sys.exit(77)
+
+
+def piper_sides(program, *arguments, name=""):
+    """Over MPI, where there is one, and over Piper's own TCP; the first is the one that counts."""
+    over = ["TCP"]
+    if shutil.which("mpirun.openmpi") and (pathlib.Path(program).resolve().parent / "piper_mpi_openmpi.so").exists():
+        over.insert(0, "Open MPI")
+    else:
+        say("Open MPI is left out: there is no mpirun.openmpi, or Piper was built without it")
+    return [Piper(program, one, *arguments, name=name) for one in over]
+
+
+def summary(values):
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def agree(sides, rows, folder):
+    """Piper's first side plays a step and saves it; every opponent must find the same. Returns those that start."""
+    pipers = [side for side in sides if isinstance(side, Piper)]
+    for piper in pipers:
+        piper.ask("save", rows, folder)  # overwritten by the next: the last one's are compared
+    found = {}
+    for side in list(sides):
+        if side in pipers:
+            continue
+        try:
+            found[side.name] = json.loads(side.ask("check", rows, folder))
+        except RuntimeError as error:
+            say(f"  {side.name} is left out: {error}")
+            sides.remove(side)
+            continue
+        worst = found[side.name]
+        say(f"  {side.name}: worst gradient differs by {worst['gradient']:.1e} of its norm, loss by {worst['loss']:.1e}")
+    return found
+
+
+def measure(sides, rows, options):
+    """Seconds of a step by side, and of the products' limit: a list over the rounds each."""
+    pipers = [side for side in sides if isinstance(side, Piper)]
+    steps = {side.name: max(1, round(options.seconds / side.seconds("steps", rows, 2))) for side in sides}
+    times = {side.name: [] for side in sides}
+    limits = []
+    for number in range(options.rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            times[side.name].append(side.seconds("steps", rows, steps[side.name]))
+        limits.append(pipers[0].seconds("limit", rows, steps[pipers[0].name]))
+        say(f"  round {number + 1} of {options.rounds}: " + ", ".join(f"{name} {of_side[-1] * 1e3:.1f}" for name, of_side in times.items())
+            + f"; products {limits[-1] * 1e3:.1f} ms")
+    return times, limits
+
+
+def compare(sides, rows, options):
+    with tempfile.TemporaryDirectory() as folder:
+        errors = agree(sides, rows, folder)
+    times, limits = measure(sides, rows, options)
+    first = next(side.name for side in sides if isinstance(side, Piper))
+    opponents = [name for name in times if name in errors]
+    if not opponents:
+        sys.exit("no opponent has started")
+    best = min(opponents, key=lambda name: statistics.median(times[name]))
+    return {"rows": rows, "best_opponent": best,
+            "limit_seconds": summary(limits),
+            "sides": {name: {"seconds": summary(of_side),
+                             "over_limit": summary([t / l for t, l in zip(of_side, limits)]),
+                             "over_piper": summary([t / p for t, p in zip(of_side, times[first])]),
+                             "best_opponent_over_it": summary([b / t for b, t in zip(times[best], of_side)]),
+                             **({"errors": errors[name]} if name in errors else {})} for name, of_side in times.items()}}
+
+
+def spread(of, digits=2):
+    return f"{of['median']:.{digits}f} ({of['lowest']:.{digits}f}-{of['highest']:.{digits}f})"
+
+
+def print_table(title, result):
+    print(f"{title}; its products alone: {result['limit_seconds']['median'] * 1e3:.2f} ms")
+    print(f"  {'':34} {'ms':>9}  {'/ products':18} {'/ piper':18} {'worst gradient':>14}")
+    for name, side in result["sides"].items():
+        error = f"{side['errors']['gradient']:14.1e}" if "errors" in side else ""
+        print(f"  {name:34} {side['seconds']['median'] * 1e3:9.2f}  {spread(side['over_limit']):18} {spread(side['over_piper']):18} {error}".rstrip())
+
+
+def parser(description):
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rounds", type=int, default=9)
+    made.add_argument("--seconds", type=float, default=0.6, help="how long a side is measured in a round (0.6)")
+    made.add_argument("--piper", default=str(ROOT / "build" / "release" / "piper"))
+    made.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write the results as JSON (default: to the console)")
+    return made
+
+
+def report(results, titles, aim, options):
+    """Prints; true when the aim is reached and every opponent found what Piper found."""
+    fast = True
+    for title, result in zip(titles, results):
+        ratio = result["sides"][result["best_opponent"]]["over_piper"]
+        reached = ratio["median"] >= aim
+        fast = fast and reached
+        result.update(aim=aim, aim_reached=reached)
+        if options.json != "-":
+            print_table(title, result)
+            print(f"  the fastest of the others, {result['best_opponent']}, over piper: {spread(ratio)}; aim {aim}{'' if reached else ': MISSED'}")
+    if options.json == "-":
+        print(json.dumps(results, indent=2))
+    elif options.json:
+        pathlib.Path(options.json).write_text(json.dumps(results, indent=2) + "\n")
+    right = True
+    for result in results:
+        for name, side in result["sides"].items():
+            errors = side.get("errors", {"gradient": 0, "loss": 0})
+            if not max(errors["gradient"], errors["loss"]) <= TOLERANCE:
+                right = False
+                say(f"{name} and Piper do not compute the same: {errors}")
+    return right and fast
