@@ -1,0 +1,97 @@
+// What is gathered once the last step is done: the report of all ranks, the final weights, predicted beside measured.
+#include <piper/train/hf_weights.h>
+#include <piper/train/run_parts.h>
+#include <piper/train/safetensors.h>
+#include <piper/train/together.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace piper::train::parts {
+
+// Process 0 writes the report of all ranks: the median step of each.
+void Run::gather_parts(comm::Transport& transport) {
+  const Rank rank = transport.rank();
+  const double timeout = request_.options.timeout_seconds;
+  const int64_t step =
+      broadcast(transport, kGatherKeys, rank == Rank(0) ? recorder_.median_step() : 0, timeout);
+  std::string mine;
+  if (!is_first()) {
+    mine.assign(reinterpret_cast<const char*>(&start_seconds_[rank.index()]), sizeof(double));
+    mine += recorder_.part_of(rank, step);
+  }
+  const std::vector<std::string> parts = gather(transport, kGatherKeys + 1, mine, timeout);
+  const int64_t ranks_per_process = world_.size() / world_.num_processes();
+  for (size_t r = 0; r < parts.size(); ++r) {
+    if (parts[r].empty()) continue;
+    double start = 0;
+    std::memcpy(&start, parts[r].data(), sizeof(start));
+    // Hosts have clocks of their own; all ranks left the first barrier at about the same time.
+    const bool same_clock = hosts_[r / static_cast<size_t>(ranks_per_process)] == hosts_.front();
+    recorder_.add_part(Rank(static_cast<int64_t>(r)), step, parts[r].substr(sizeof(start)),
+                       same_clock ? 0 : start_seconds_[0] - start);
+  }
+}
+
+// Other processes leave their pieces in files, which process 0 reads.
+void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
+  const fs::path pieces = request_.folder / ("weights.tmp-" + token_);
+  std::vector<NamedTensor> mine;
+  for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
+    mine.push_back({piece.name, piece.value.clone()});
+  if (!is_first()) {
+    fs::create_directories(pieces);
+    write_safetensors(pieces / shard_name(trainer.rank().value), mine);
+    mine.clear();
+  }
+  barrier(transport, kGatherKeys + 3, request_.options.timeout_seconds);
+  const std::lock_guard lock(mutex_);
+  exported_.insert(exported_.end(), mine.begin(), mine.end());
+  if (trainer.rank() != Rank(0) || is_alone()) return;
+  for (int64_t r = std::ssize(world_.local_ranks()); r < world_.size(); ++r) {
+    const SafetensorsFile file(pieces / shard_name(r));
+    for (const TensorEntry& entry : file.tensors()) {
+      exported_.push_back({entry.name, at::empty(entry.shape, scalar_type(entry.dtype))});
+      file.read(entry, exported_.back().value);
+    }
+  }
+  fs::remove_all(pieces);
+}
+
+RunResult Run::finish() {
+  RunResult result{.stopped = stopped_};
+  if (!is_first()) return result;
+  result.metrics = metrics_;
+  result.prediction = std::move(prediction_);
+  result.measurement = recorder_.measurement();
+  cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
+  load.routed = recorder_.measured_routing();
+  result.prediction_with_load =
+      predict(step_, request_.model, request_.strategy, request_.cluster, load);
+  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
+                              result.prediction_with_load, result.measurement);
+  carry_over(result);
+  result.same_order = recorder_.same_order(result.prediction.timeline);
+  recorder_.write_files(request_.folder, result);
+  if (!exported_.empty())
+    train::export_weights(request_.folder / "weights",
+                          config_with_modules(request_.config, request_.model),
+                          with_module_tables(std::move(exported_), request_.model));
+  return result;
+}
+
+// Beside what compare() knows: what the plan said, what an even load would give, and the load there was.
+void Run::carry_over(RunResult& result) const {
+  report::Comparison& comparison = result.comparison;
+  comparison.balanced_step_seconds = result.prediction.step_seconds;
+  if (const auto found = request_.strategy.predicted.find("step_seconds");
+      found != request_.strategy.predicted.end() && found->is_number())
+    comparison.planned_step_seconds = found->get<double>();
+  std::vector<double> imbalance;
+  for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
+  std::ranges::sort(imbalance);
+  if (!imbalance.empty() && imbalance.back() > 0)
+    comparison.measured_load_imbalance = imbalance[imbalance.size() / 2];
+}
+
+}  // namespace piper::train::parts

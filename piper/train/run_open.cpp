@@ -1,0 +1,194 @@
+// What a run does before its first step: what the processes agree on, the folder, the checkpoint to go on from.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cost/shard.h>
+#include <piper/train/available_memory.h>
+#include <piper/train/checkpoint_state.h>
+#include <piper/train/data.h>
+#include <piper/train/hf_weights.h>
+#include <piper/train/run_parts.h>
+#include <piper/train/together.h>
+#include <unistd.h>
+
+#include <random>
+
+namespace piper::train::parts {
+
+Run::Run(const RunRequest& request)
+    : request_(request),
+      step_(checked_step(request.model, request.strategy)),
+      shared_{request.model, request.strategy, step_, request.options, {}},
+      cores_(request.cluster.cores_per_node),
+      own_world_(request.world ? 1 : request.strategy.mesh.world()),
+      world_(request.world ? *request.world : own_world_),
+      recorder_(step_, request.strategy, request.cluster) {
+  shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
+    Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
+                                 micro_batch);
+    return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
+  };
+  shared_.stop_requested = request.stop_requested;
+}
+
+void Run::check() const {
+  const strategy::Strategy& s = request_.strategy;
+  std::vector<std::string> problems = nn::untrainable(request_.model);
+  if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
+    problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
+                                   request_.model.name, request_.model.vocabulary));
+  if (!problems.empty()) throw InvalidInput(problems);
+  check_memory();
+  check_window(request_.corpus, s.sequence);
+  if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
+}
+
+// Weights, gradients and optimizer of all ranks of this process must fit before anything is allocated.
+void Run::check_memory() const {
+  const strategy::Strategy& s = request_.strategy;
+  const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
+  int64_t needed = 0;
+  for (const Rank rank : world_.local_ranks())
+    needed += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total() *
+              (of_parameter.weight + of_parameter.gradient + of_parameter.optimizer);
+  if (const int64_t available = available_memory_bytes(); needed > available)
+    throw InvalidInput(fmt::format(
+        "{} on {} ranks of this machine needs {} for weights, gradients and optimizer, and {} is "
+        "available; allowed: a smaller model, or fewer replicas of it (`piper estimate` breaks it "
+        "down)",
+        request_.model.name, world_.local_ranks().size(), format_bytes(static_cast<double>(needed)),
+        format_bytes(static_cast<double>(available))));
+}
+
+CheckpointIdentity Run::identity() const {
+  return {request_.model.name, model_fingerprint(request_.model), request_.strategy.mesh,
+          request_.strategy.layers_per_stage};
+}
+
+// What the processes must have in common; all else follows from it.
+void Run::agree() const {
+  if (is_alone()) return;
+  const strategy::Strategy& s = request_.strategy;
+  if (world_.size() != s.mesh.world())
+    throw InvalidInput(fmt::format("the launcher started {} ranks and the strategy is for {} ({})",
+                                   world_.size(), s.mesh.world(), describe(s.mesh)));
+  const TrainOptions& o = request_.options;
+  require_agreement(world_, "model", model_fingerprint(request_.model));
+  require_agreement(world_, "strategy", strategy::to_json(s).dump());
+  require_agreement(
+      world_, "length of the data",
+      fmt::format("{} + {} tokens", request_.corpus.size(), request_.validation.size()));
+  require_agreement(
+      world_, "set of flags",
+      fmt::format(
+          "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
+          "--clip-norm {} --bias-update {} --z-loss {} --mtp-weight {} --checkpoint-every {} "
+          "--check-replicas-every {} --validate-every {} "
+          "--validation-windows {} resume {} weights {} export {}",
+          request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
+          o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
+          o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.model.router_z_coefficient,
+          o.mtp_weight, request_.checkpoint_every, request_.check_replicas_every,
+          request_.validate_every, request_.validation_windows, request_.resume,
+          request_.initial_weights.string(), request_.export_weights));
+}
+
+// Process 0's part. Returns the checkpoint to resume from, "" = none.
+std::string Run::prepare_folder() {
+  const fs::path checkpoints = request_.folder / "checkpoints";
+  std::error_code error;
+  fs::create_directories(request_.folder, error);
+  if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
+  lock_.emplace(request_.folder);
+  if (request_.fresh) fs::remove_all(checkpoints);
+  for (const std::string& leftover : sweep_leftovers(checkpoints))
+    say("removed unfinished save " + leftover);
+  std::string resumed;
+  if (auto found = find_checkpoint(checkpoints)) {
+    resumed = found->path.string();
+    resume_from(std::move(*found));
+  }
+  metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
+  events_.emplace(request_.folder / "tensorboard", first_step_);
+  write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
+  return resumed;
+}
+
+std::optional<FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints) const {
+  Search search = find_newest_complete(checkpoints);
+  if (!request_.resume) {
+    if (search.newest)
+      throw InvalidInput(fmt::format(
+          "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
+          "delete them, or name another --run folder",
+          checkpoints.string(), search.newest->path.filename().string()));
+    return std::nullopt;
+  }
+  for (const std::string& line : search.skipped)
+    if (search.newest) say("passed over a damaged checkpoint: " + line);
+  return search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
+}
+
+void Run::open_folder() {
+  // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
+  if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
+  const std::string resumed =
+      first_alone(world_, "folder of the run", [this] { return prepare_folder(); });
+  token_ = first_alone(world_, "token of the run",
+                       [] { return fmt::format("{}-{:08x}", ::getpid(), std::random_device()()); });
+  hosts_ = together(world_, "host", [] {
+    char name[256] = {};
+    ::gethostname(name, sizeof(name) - 1);
+    return std::string(name);
+  });
+  together(world_, "start", [&] {
+    if (!is_first() && !resumed.empty())
+      resume_from({resumed, parse_manifest(read_json_file(fs::path(resumed) / "manifest.json"),
+                                           resumed + "/manifest.json")});
+    if (!request_.initial_weights.empty()) {
+      weights_.emplace(request_.initial_weights);
+      check_weights(*weights_, request_.model);
+    }
+    return std::string();
+  });
+}
+
+void Run::resume_from(FoundCheckpoint found) {
+  const CheckpointIdentity run = identity();
+  if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
+    throw InvalidInput(problems);
+  const TrainState state = found.manifest.state;
+  if (state.text_fingerprint != request_.corpus.fingerprint())
+    throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
+                                   request_.corpus.source()));
+  const int64_t step_tokens = request_.strategy.global_batch_sequences * request_.strategy.sequence;
+  if (request_.corpus.is_indexed() && state.target_tokens != state.step * step_tokens)
+    throw InvalidInput(fmt::format(
+        "{}: has read {} tokens in {} steps; allowed: the same global batch and sequence, or its "
+        "position in {} is lost",
+        found.path.string(), state.target_tokens, state.step, request_.corpus.source()));
+  first_step_ = state.step + 1;
+  skipped_ = state.skipped_steps;
+  shared_.options.seed = state.seed;
+  say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
+  if (const std::string change = resharding(found.manifest.identity, run); !change.empty())
+    say(change);
+  if (first_step_ > last_step())
+    throw InvalidInput(fmt::format(
+        "the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
+        "already; allowed: more than that",
+        last_step(), state.step));
+  resumed_.emplace(std::move(found));
+  resumed_->require_exactly(request_.model);
+}
+
+void Run::load(RankTrainer& trainer) {
+  if (resumed_) {
+    resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()));
+  } else if (weights_) {
+    load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
+    trainer.optimizer().take_parameters();
+  }
+}
+
+}  // namespace piper::train::parts

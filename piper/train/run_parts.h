@@ -1,0 +1,120 @@
+// One run's state, shared by the files that play its parts (run_open.cpp, run.cpp, run_watch.cpp, run_save.cpp, run_close.cpp)
+// and by nobody else: run.h is the way in.
+//
+// Thread safety: members that ranks' threads call say so by taking a RankTrainer or a Transport, which are the rank's own;
+// what they share is immutable, atomic, behind a mutex, or rank 0's alone.
+#pragma once
+
+#include <piper/comm/local.h>
+#include <piper/train/checkpoint_reader.h>
+#include <piper/train/checkpoint_writer.h>
+#include <piper/train/deviation.h>
+#include <piper/train/out_of_memory.h>
+#include <piper/train/run.h>
+#include <piper/train/run_lock.h>
+#include <piper/train/run_recorder.h>
+#include <piper/train/tensorboard.h>
+#include <piper/train/weight_folder.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::train::parts {
+
+namespace fs = std::filesystem;
+
+// Operations beside the steps' own: a barrier before each save and, after the last step, what process 0 gathers.
+inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
+inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
+inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
+
+// How long a save goes on waiting for the shards of processes once the run has failed.
+inline constexpr double kPartingSeconds = 1;
+
+// Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
+inline constexpr int64_t kValidationNumbers = int64_t{1} << 31;
+
+// Everything that the ranks' threads share.
+class Run {
+ public:
+  explicit Run(const RunRequest& request);
+  RunResult run();
+
+ private:
+  bool is_first() const { return world_.process() == 0; }  // holds rank 0, and writes the folder
+  bool is_alone() const { return world_.num_processes() == 1; }
+  void say(const std::string& line) const {
+    if (request_.say && is_first()) request_.say(line);
+  }
+  int64_t last_step() const {
+    return request_.stop_after > 0 ? std::min(request_.stop_after, request_.num_steps)
+                                   : request_.num_steps;
+  }
+  void check() const;
+  void check_memory() const;
+  void agree() const;
+  void open_folder();
+  std::string prepare_folder();
+  std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
+  void resume_from(FoundCheckpoint found);
+  // Of one rank, for the message when memory ends.
+  struct Whereabouts {
+    HeldState held;
+    int64_t step = 0;
+    std::string task;
+  };
+  void rank_main(comm::Transport& transport);
+  void train_rank(comm::Transport& transport, Whereabouts& here);
+  RankHooks rank_hooks(Rank rank, Whereabouts& here);
+  void load(RankTrainer& trainer);
+  void train_all_ranks();
+  double validate(RankTrainer& trainer, int64_t number);
+  void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
+                   double seconds, std::optional<double> validation_loss);
+  void write_events(const StepMetrics& metrics);
+  void check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number);
+  void save(RankTrainer& trainer, comm::Transport& transport, int64_t number);
+  int64_t bytes_saved_here() const;
+  void open_writer();
+  void say_saves();
+  TrainState state_after(int64_t number) const;
+  void gather_parts(comm::Transport& transport);
+  void export_weights(RankTrainer& trainer, comm::Transport& transport);
+  CheckpointIdentity identity() const;
+  void carry_over(RunResult& result) const;
+  RunResult finish();
+
+  const RunRequest& request_;
+  schedule::StepGraph step_;
+  RunShared shared_;
+  runtime::Cores cores_;
+  comm::LocalWorld own_world_;  // when the request brings none
+  comm::World& world_;
+  std::vector<std::string> hosts_;  // by process
+  std::vector<double>
+      start_seconds_;  // by rank, of its process's clock: when it left the first barrier
+  std::string token_;  // of this run alone
+  std::atomic<bool> stopped_{false};
+  RunRecorder recorder_;
+  Prediction prediction_;
+  std::optional<DeviationWatch> deviation_;  // process 0's
+  std::optional<WeightFolder> weights_;
+  std::optional<CheckpointReader> resumed_;
+  int64_t first_step_ = 1;
+  std::optional<MetricsWriter> metrics_writer_;
+  std::optional<EventWriter> events_;
+  std::vector<StepMetrics> metrics_;
+  int64_t skipped_ = 0, skipped_in_a_row_ = 0;
+  std::optional<RunLock> lock_;             // process 0's
+  std::optional<CheckpointWriter> writer_;  // from the first save on
+
+  std::mutex mutex_;
+  std::vector<NamedTensor> exported_;
+};
+
+}  // namespace piper::train::parts

@@ -1,0 +1,94 @@
+// What a step leaves behind while the run goes on: its metrics, and words where it leaves the prediction.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/train/data.h>
+#include <piper/train/run_parts.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace piper::train::parts {
+
+void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
+                      double seconds, std::optional<double> validation_loss) {
+  const strategy::Strategy& s = request_.strategy;
+  skipped_ += outcome.skipped;
+  skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
+  StepMetrics metrics;
+  metrics.step = number;
+  metrics.loss = outcome.loss;
+  metrics.auxiliary_loss = outcome.auxiliary_loss;
+  metrics.z_loss = outcome.z_loss;
+  metrics.grad_norm = outcome.grad_norm;
+  metrics.learning_rate = outcome.learning_rate;
+  metrics.step_seconds = seconds;
+  metrics.tokens_per_second = static_cast<double>(s.global_batch_sequences * s.sequence) / seconds;
+  metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds,
+                                        1 - outcome.dropped_fraction.value_or(0));
+  metrics.peak_bytes = recorder_.largest_peak_bytes(number);
+  metrics.load_imbalance = outcome.load_imbalance;
+  metrics.dropped_fraction = outcome.dropped_fraction;
+  metrics.skipped = outcome.skipped;
+  if (request_.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
+  if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
+  metrics_writer_->write(metrics);
+  write_events(metrics);
+  metrics_.push_back(metrics);
+  recorder_.record(number, seconds, outcome.expert_rows);
+  if (request_.on_step) request_.on_step(metrics);
+  if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
+    say(*line);
+  if (skipped_in_a_row_ >= 3) {
+    const std::string what =
+        fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
+    transport.fail(what);
+    throw InvalidInput(what + "; lower --learning-rate");
+  }
+}
+
+// For TensorBoard: the metrics, and each mixture layer's load imbalance.
+void Run::write_events(const StepMetrics& m) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  std::vector<std::pair<std::string, double>> scalars = {
+      {"train/loss", m.loss},
+      {"train/auxiliary_loss", m.auxiliary_loss},
+      {"train/z_loss", m.z_loss},
+      {"train/grad_norm", m.grad_norm},
+      {"train/learning_rate", m.learning_rate},
+      {"speed/step_seconds", m.step_seconds},
+      {"speed/tokens_per_second", m.tokens_per_second},
+      {"speed/mfu", m.mfu},
+      {"memory/peak_bytes", static_cast<double>(m.peak_bytes)},
+      {"experts/load_imbalance", m.load_imbalance}};
+  if (m.dropped_fraction) scalars.emplace_back("experts/dropped_fraction", *m.dropped_fraction);
+  if (m.extra.contains("mtp_loss"))
+    scalars.emplace_back("train/mtp_loss", m.extra.at("mtp_loss").get<double>());
+  if (m.extra.contains("validation_loss"))
+    scalars.emplace_back("validation/loss", m.extra.at("validation_loss").get<double>());
+  events_->write(m.step, now, scalars);
+}
+
+// Mean loss of a target token over the validation windows; every rank calls it, and all get the same.
+double Run::validate(RankTrainer& trainer, int64_t number) {
+  const strategy::Strategy& s = request_.strategy;
+  const int64_t all = num_windows(request_.validation, s.sequence);
+  const int64_t windows =
+      request_.validation_windows > 0 ? std::min(request_.validation_windows, all) : all;
+  const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
+    Batch rows = validation_batch(request_.validation, s, windows, batch, dp, micro_batch);
+    return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
+  };
+  const int64_t num_batches = (windows - 1) / s.global_batch_sequences + 1;
+  // As often as this was done before: every rank counts the same, and the names of operations stay unique.
+  const int64_t before = (number - 1) / request_.validate_every * num_batches;
+  LossSum sums;
+  for (int64_t batch = 0; batch < num_batches; ++batch) {
+    const LossSum more = trainer.evaluate(kValidationNumbers + before + batch, batches, batch);
+    sums.loss += more.loss;
+    sums.target_tokens += more.target_tokens;
+  }
+  return sums.loss / sums.target_tokens;
+}
+
+}  // namespace piper::train::parts
