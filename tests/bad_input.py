@@ -11,6 +11,7 @@ PIPER = os.environ.get("PIPER", "build/release/piper")
 MODEL = {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 128, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 256, "rms_norm_eps": 1e-5,
          "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
+DENSE = {key: value for key, value in MODEL.items() if "expert" not in key} | {"model_type": "llama"}
 STRATEGY = {"mesh": {"pp": 1, "ep": 2, "dp": 2}, "layers_per_stage": [2], "schedule": "1f1b", "recompute": "none", "precision": "fp32",
             "sequence": 64, "global_batch_sequences": 4, "micro_batch_sequences": 1, "num_micro_batches": 2}
 
@@ -65,6 +66,9 @@ def cases(folder):
     yield "a capacity factor that is no number", [*limited, "--capacity-factor", "nan"], ["--capacity-factor", "nan"]
     yield "a misspelt drop", [*limited, "--capacity-factor", "1", "--drop", "positon"], ["--drop", "did you mean 'position'"]
     yield "a negative z-loss", ["train", "--model", good, "--z-loss", "-1"], ["--z-loss", "-1"]
+    dense = file("dense.json", json.dumps(DENSE))
+    yield "a z-loss without routers", ["train", "--model", dense, "--cluster", "dgx-h100", "--z-loss", "0.1"], ["--z-loss", "dense"]
+    yield "a capacity without experts", ["estimate", "--model", dense, "--cluster", "dgx-h100", "--capacity-factor", "1"], ["--capacity-factor", "dense"]
     on_h100 = ["estimate", "--model", good, "--cluster", "dgx-h100"]
     yield "too many modules", [*on_h100, "--mtp-depth", "5"], ["--mtp-depth", "5", "0 to 4"]
     yield "more modules than tokens", [*on_h100, "--mtp-depth", "2", "--sequence", "2"], ["--mtp-depth", "2", "less than the 2 tokens"]

@@ -61,7 +61,7 @@ def check_resume(root):
         for key in ("loss", "mtp_loss"):
             worst = max(abs(a[key] - b[key]) for a, b in zip(metrics(run), metrics(whole), strict=True))
             assert worst < 1e-5, f"{mesh}: {key} differs by {worst}"
-    assert "of another model" in train(root, root / "none", (1, 1, 1), "--precision", "fp32", "--resume", code=2)
+    assert "was trained with --mtp-depth" in train(root, root / "none", (1, 1, 1), "--precision", "fp32", "--resume", code=2)
     print("mtp: resumed with the same bits, and on 3 other meshes with the same losses")
 
 

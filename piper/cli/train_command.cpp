@@ -148,6 +148,9 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
   request.model = model::load_model(flags.strategy.model);
   request.config = model::load_config(flags.strategy.model);
+  if (flags.z_loss > 0 && request.model.num_moe_layers() == 0)
+    throw InvalidInput(fmt::format("--z-loss is {}, but {} is dense (no router); allowed: 0",
+                                   flags.z_loss, request.model.name));
   if (flags.z_loss >= 0) request.model.router_z_coefficient = flags.z_loss;
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   request.model = model::with_mtp(std::move(request.model), request.strategy.mtp_depth);

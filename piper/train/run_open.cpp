@@ -153,8 +153,28 @@ void Run::open_folder() {
   });
 }
 
+namespace {
+
+// The same model with another number of trained modules: how many, when the fingerprint is that one's.
+std::optional<int64_t> other_mtp_depth(const model::Model& model, const std::string& fingerprint) {
+  model::Model alone = model;
+  alone.layers.resize(static_cast<size_t>(model.num_layers()));
+  alone.mtp_depth = 0;
+  for (int64_t depth = 0; depth <= model::kMaxMtpDepth; ++depth)
+    if (model_fingerprint(model::with_mtp(alone, depth)) == fingerprint) return depth;
+  return std::nullopt;
+}
+
+}  // namespace
+
 void Run::resume_from(FoundCheckpoint found) {
   const CheckpointIdentity run = identity();
+  const std::string& fingerprint = found.manifest.identity.fingerprint;
+  if (fingerprint != run.fingerprint)
+    if (const auto depth = other_mtp_depth(request_.model, fingerprint))
+      throw InvalidInput(
+          fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
+                      found.path.string(), *depth, request_.model.mtp_depth));
   if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
     throw InvalidInput(problems);
   const TrainState state = found.manifest.state;
