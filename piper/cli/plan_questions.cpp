@@ -99,6 +99,7 @@ Json min_devices_json(const plan::Request& request, const plan::FewestDevices& f
             {"memory_limit_bytes", found.memory_limit_bytes},
             {"beyond_cluster", found.beyond_cluster}};
   json["min_devices"] = found.num_devices ? Json(*found.num_devices) : Json();
+  json["num_not_looked_at"] = found.num_not_looked_at;
   json["counts"] = Json::array();
   for (const plan::DeviceCount& count : found.counts) json["counts"].push_back(count_json(count));
   return json;
@@ -141,7 +142,12 @@ void print_min_devices(const plan::Request& request, const plan::FewestDevices& 
   fmt::print("\n{}\n", report::to_text(table));
   if (found.num_devices)
     fmt::print(
-        "the fewest: {} devices{}\n", *found.num_devices,
+        "{}: {} devices{}\n",
+        found.num_not_looked_at > 0
+            ? fmt::format("the fewest of those looked at ({} between were not)",
+                          found.num_not_looked_at)
+            : "the fewest",
+        *found.num_devices,
         *found.num_devices > request.cluster.num_devices()
             ? fmt::format(" (the cluster as described has {})", request.cluster.num_devices())
             : "");

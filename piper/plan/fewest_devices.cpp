@@ -94,12 +94,10 @@ class Counter {
     }
     if (first_with == 0) return;
     const int64_t unit = first_with > node_ ? node_ : 1;
-    int64_t looked_at = 0;
-    for (int64_t n = last_without + unit; n < first_with && looked_at < kMostBetween;
-         n += unit, ++looked_at) {
-      const size_t before = result_.counts.size();
-      if (add(n) && result_.counts.size() > before && result_.counts.back().best) return;
-    }
+    int64_t n = last_without + unit;
+    for (int64_t looked_at = 0; n < first_with && looked_at < kMostBetween; n += unit, ++looked_at)
+      if (add(n) && result_.counts.back().best) return;
+    result_.num_not_looked_at = std::max<int64_t>(0, (first_with - n + unit - 1) / unit);
   }
 
   Request request_;

@@ -21,6 +21,8 @@ struct FewestDevices {
   std::vector<DeviceCount> counts;     // ascending
   std::optional<int64_t> num_devices;  // the fewest that fit; none: not even the last count does
   int64_t memory_limit_bytes = 0;
+  // Counts below num_devices that nobody looked at, because there are too many: one of them may be enough.
+  int64_t num_not_looked_at = 0;
   bool beyond_cluster =
       false;  // counts go beyond what the cluster has: more of its outermost units
   std::vector<Default> defaults;

@@ -18,6 +18,16 @@ constexpr size_t kWarmUpSteps = 2;  // not part of the median
 // Where a part's values lie (part_of).
 enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks, kNumRouted, kFirst };
 
+using LayerSums = std::map<int32_t, std::vector<int64_t>>;
+
+void add(LayerSums& sums, const LayerSums& more) {
+  for (const auto& [layer, counts] : more) {
+    std::vector<int64_t>& sum = sums[layer];
+    sum.resize(counts.size());
+    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  }
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
@@ -102,11 +112,7 @@ void RunRecorder::record(int64_t step_number, double seconds,
   seconds_.emplace_back(step_number, seconds);
   rows_of_step_[step_number] = expert_rows;
   add_to_spans(step_number, expert_rows);
-  for (const auto& [layer, counts] : expert_rows) {
-    std::vector<int64_t>& sums = expert_rows_[layer];
-    sums.resize(counts.size());
-    for (size_t e = 0; e < counts.size(); ++e) sums[e] += counts[e];
-  }
+  add(expert_rows_, expert_rows);
 }
 
 int64_t RunRecorder::median_step() const {
@@ -234,20 +240,6 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   add_spans(rows);
   write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
 }
-
-namespace {
-
-using LayerSums = std::map<int32_t, std::vector<int64_t>>;
-
-void add(LayerSums& sums, const LayerSums& more) {
-  for (const auto& [layer, counts] : more) {
-    std::vector<int64_t>& sum = sums[layer];
-    sum.resize(counts.size());
-    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
-  }
-}
-
-}  // namespace
 
 // However long the run, at most kMostSpans stretches: when there are more, each two become one.
 void RunRecorder::add_to_spans(int64_t step_number, const LayerSums& rows) {
