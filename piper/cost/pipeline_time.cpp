@@ -96,6 +96,11 @@ int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp,
       return num_micro_batches;
     case strategy::PipelineSchedule::k1F1B:
       return std::min(num_micro_batches, pp - stage);
+    case strategy::PipelineSchedule::kInterleaved:
+    case strategy::PipelineSchedule::kZbH1:
+    case strategy::PipelineSchedule::kZbV:
+    case strategy::PipelineSchedule::kDualPipeV:
+      break;
   }
   return num_micro_batches;
 }

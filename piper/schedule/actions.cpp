@@ -12,7 +12,13 @@ std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int
       return gpipe_actions(num_micro_batches);
     case strategy::PipelineSchedule::k1F1B:
       return one_f_one_b_actions(pp, stage, num_micro_batches);
+    case strategy::PipelineSchedule::kInterleaved:
+    case strategy::PipelineSchedule::kZbH1:
+    case strategy::PipelineSchedule::kZbV:
+    case strategy::PipelineSchedule::kDualPipeV:
+      break;
   }
+  PIPER_CHECK(false, "a schedule that no step is written for");
   return {};
 }
 

@@ -147,7 +147,7 @@ struct StepGraph {
   }
 };
 
-// Requires contradictions(strategy, model) to be empty (PIPER_CHECK). `ranks`: write only these
+// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK). `ranks`: write only these
 // ranks' tasks (all when empty); operations then keep the members written, so a subset is for
 // pricing and simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
