@@ -22,7 +22,7 @@ using validate::PricedRow;
 
 struct Flags {
   std::string file;
-  bool rows = false, json = false;
+  bool rows = false, fit = false, json = false;
 };
 
 std::vector<std::string> cells(const std::string& name, const Errors& e) {
@@ -104,6 +104,37 @@ void print_summary(const validate::Summary& s) {
   print_group("leave one out: a source priced without its own constant", s.leave_one_out);
 }
 
+// One constant a stack and device: the median of what its rows ask for.
+void print_fit(const std::vector<PricedRow>& rows) {
+  std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, size_t>>> asked;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (const auto efficiency = validate::exact_efficiency(rows[i]))
+      asked[{rows[i].stack, rows[i].device}].emplace_back(*efficiency, i);
+  report::Table table;
+  table.columns = {{"stack"},
+                   {"device"},
+                   {"rows", Align::kRight},
+                   {"now", Align::kRight},
+                   {"lowest", Align::kRight},
+                   {"median", Align::kRight},
+                   {"highest", Align::kRight},
+                   {"row in the middle"}};
+  for (auto& [key, list] : asked) {
+    std::ranges::sort(list);
+    const auto& [median, row] = list[list.size() / 2];
+    const validate::MeasuredRow& r = rows[row].row;
+    table.rows.push_back(
+        {key.first, key.second, std::to_string(list.size()),
+         fmt::format("{:.3f}",
+                     stack::load_stack(key.first).calibration_of(key.second).compute_efficiency),
+         fmt::format("{:.3f}", list.front().first), fmt::format("{:.3f}", median),
+         fmt::format("{:.3f}", list.back().first),
+         fmt::format("{}: {}, {} devices, {} {}", row, r.model, r.gpus.value_or(0),
+                     r.measured_value.value_or(0), r.unit)});
+  }
+  fmt::print("{}\n", report::to_text(table));
+}
+
 int run(const Flags& flags) {
   const std::vector<validate::MeasuredRow> rows =
       validate::parse_rows(read_json_file(flags.file), flags.file);
@@ -120,6 +151,7 @@ int run(const Flags& flags) {
     return 0;
   }
   if (flags.rows) print_rows(priced);
+  if (flags.fit) print_fit(priced);
   print_left_out(priced);
   fmt::print(
       "{} of {} rows priced ({} of {} of grade A and A-); {} that a constant was fitted to "
@@ -138,6 +170,8 @@ Run add_validate(CLI::App& command) {
       ->required()
       ->check(CLI::ExistingFile);
   command.add_flag("--rows", flags->rows, "every row, not only the tables");
+  command.add_flag("--fit", flags->fit,
+                   "what constant each stack would need on each device, and the row in the middle");
   command.add_flag("--json", flags->json, "print rows and summary as JSON");
   return [flags] { return run(*flags); };
 }

@@ -24,7 +24,7 @@ struct Estimator::StageSums {
   double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
   double head_bytes = 0, head_placeholder_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
-  double layers = 0;
+  double layers = 0, host_seconds = 0;
 };
 
 namespace {
@@ -119,16 +119,17 @@ void Estimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage
       add(sums.backward, p.backward, count);
       add(sums.again, p.again(recompute, stack_), recompute == Recompute::kNone ? 0 : count);
       sums.weights += p.backward_weights * count;
-      sums.kept_bytes += p.kept_bytes(recompute) * count;
+      sums.kept_bytes += p.kept_bytes(recompute, stack_) * count;
       sums.input_bytes += p.input_bytes * count;
       // Recomputed pieces are whole for the moment of their backward.
       sums.backward_bytes =
-          std::max(sums.backward_bytes,
-                   p.backward_bytes + p.kept_bytes(Recompute::kNone) - p.kept_bytes(recompute));
+          std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, stack_) -
+                                            p.kept_bytes(recompute, stack_));
       sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
       sums.dense_parameters += p.dense_parameters * count;
       sums.expert_parameters += p.expert_parameters * count;
       sums.layers += count;
+      sums.host_seconds += p.host_seconds * count;
       layer = next;
     }
     const EndPrice& ends = prices.ends;
@@ -172,7 +173,9 @@ double in_flight(const Strategy& s, int64_t stage) {
 StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
   const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
   const auto edp = static_cast<double>(s.mesh.edp());
-  const StateBytes& bytes = stack_.state[static_cast<size_t>(s.zero)];
+  const StateBytes& bytes = s.zero == 3 && s.mesh.pp > 1
+                                ? stack_.state_zero3_pipelined
+                                : stack_.state[static_cast<size_t>(s.zero)];
   StageBytes b;
   const auto held = [&](double parameters, double replicas) {
     if (replicas <= 1) {
@@ -185,7 +188,11 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
   };
   held(sums.dense_parameters, dp);
   held(sums.expert_parameters, edp);
-  if (s.zero == 3 && sums.layers > 0)  // two layers' weights are whole at a time
+  if (s.mesh.tp > 1)
+    b.working += stack_.gathered_buffers * 2 *
+                 static_cast<double>(s.micro_batch_sequences * s.sequence * model_.hidden) /
+                 static_cast<double>(s.mesh.cp);
+  if (s.zero == 3 && s.mesh.pp == 1 && sums.layers > 0)  // two layers' weights are whole at a time
     b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
   if (strategy::offloads_optimizer(s.offload)) b.optimizer = 0;
   const double flights = in_flight(s, stage);
@@ -248,8 +255,9 @@ void Estimator::price_update(const Strategy& s, const StageSums& fullest, double
     if (size <= 1 || parameters <= 0) return 0.0;
     if (s.zero == 0) return r.all_reduce_seconds(size, step, parameters * bytes);
     // Scatter of gradients, gather of weights; with ZeRO 3 weights are gathered for forward and backward of every
-    // micro-batch, with ZeRO 2 and more gradients are scattered after each.
-    const auto m = static_cast<double>(s.num_micro_batches);
+    // micro-batch, with ZeRO 2 and more gradients are scattered after each; under a pipeline both stay whole until its
+    // end.
+    const auto m = s.mesh.pp > 1 ? 1.0 : static_cast<double>(s.num_micro_batches);
     const double scatters = s.zero >= 2 ? m : 1, gathers = s.zero == 3 ? 2 * m : 1;
     return scatters * r.reduce_scatter_seconds(size, step, parameters * bytes) +
            gathers * r.all_gather_seconds(size, step, parameters * kWeight);
@@ -280,17 +288,16 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   busy.assign(pp, {});
   Estimate e;
   size_t busiest = 0, fullest = 0;
-  const double floor = stack_.host_seconds_per_layer;
   for (size_t i = 0; i < pp; ++i) {
     StageSums& u = sums[i];
     sum_stage(s, prices, static_cast<int64_t>(i), u);
     Busy& b = busy[i];
     const auto slow = [&](double compute, double least) {
-      return std::max(compute / efficiency_, least * u.layers);
+      return std::max(compute / efficiency_, least * u.host_seconds);
     };
-    b.forward = slow(u.forward.compute, floor / 3) + communication(u.forward);
-    b.backward = slow(u.backward.compute + u.again.compute, floor * 2 / 3) +
-                 communication(u.backward) + communication(u.again);
+    b.forward = slow(u.forward.compute, 1.0 / 3) + communication(u.forward);
+    b.backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) + communication(u.backward) +
+                 communication(u.again);
     b.weights = u.weights / efficiency_;
     if (s.schedule == PipelineSchedule::kDualPipeV) {
       // Forward and backward of two micro-batches hide each other's exchanges behind compute.

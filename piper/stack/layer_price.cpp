@@ -75,6 +75,7 @@ class LayerPricer {
       dense();
     residuals();
     parameters();
+    host();
     tensor_collectives();
     return p_;
   }
@@ -150,7 +151,10 @@ class LayerPricer {
   // Scores that are written out: both products as plain ones over all pairs, and the passes of softmax and dropout.
   void unfused_scores(Pass& pass) {
     const auto n = static_cast<double>(layer_.attention.num_heads) / tp_;
-    const double pairs = s_.tokens * s_.sequence * n;
+    const int64_t window = layer_.attention.window;
+    const double span =
+        window > 0 ? std::min(s_.sequence, static_cast<double>(window)) : s_.sequence;
+    const double pairs = s_.tokens * span * n;
     const double flops = 4 * pairs * head_dim();
     constexpr double kBatchedEfficiency = 0.45;  // of the peak: batched products of one head each
     const double seconds = flops / (kBatchedEfficiency * rates_.peak_flops_per_second());
@@ -158,8 +162,12 @@ class LayerPricer {
     p_.backward.compute += 2 * seconds;
     p_.scores_forward += seconds;
     pass.elements(stack_.softmax_passes * pairs, stack_.softmax_passes * pairs, 3);
-    p_.other_bytes += 0;
+
     p_.attention_bytes += pairs * (2 * kElement + (stack_.dropout ? 1 : 0));
+  }
+
+  bool fused() const {
+    return stack_.fused_attention && (stack_.fuses_sinks || !layer_.attention.sinks);
   }
 
   void attention() {
@@ -169,7 +177,7 @@ class LayerPricer {
     const double flops = model::layer_token_flops(model_, layer_, static_cast<int64_t>(s_.sequence))
                              .attention_scores /
                          tp_ * s_.tokens;
-    if (stack_.fused_attention || layer_.attention.kind != AttentionKind::kGrouped) {
+    if (fused() || layer_.attention.kind != AttentionKind::kGrouped) {
       const double before = pass.forward();
       pass.attention(flops, s_.sequence, head_dim());
       p_.scores_forward += pass.forward() - before;
@@ -177,7 +185,7 @@ class LayerPricer {
     } else {
       unfused_scores(pass);
     }
-    p_.attention_forward = pass.forward() + (stack_.fused_attention ? 0 : p_.scores_forward);
+    p_.attention_forward = pass.forward() + (fused() ? 0 : p_.scores_forward);
     add(pass);
     const double rotary = stack_.keeps_rotary_inputs ? h.queries + h.keys_and_values / 2 : 0;
     double kept = h.queries + h.keys_and_values + h.output + rotary;
@@ -248,8 +256,10 @@ class LayerPricer {
     const double local = experts / ep;
     const auto ffn = static_cast<double>(f.ffn);
     Pass routing(rates_, precision_);
-    routing.elements(4 * dealt * experts * 3, 4 * dealt * experts * 3, 6);
-    routing.elements(4 * rows * hidden_, 4 * rows * hidden_, 6);  // sorted, and back in order
+    const double passes = stack_.mixture_passes;
+    routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
+    routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
+                     6 * passes);  // sorted, and back
     add(routing);
     Pass pass(rates_, precision_);
     mlp(pass, received / local, ffn / etp, f.num_matrices, local, stack_.grouped_efficiency);
@@ -307,6 +317,12 @@ class LayerPricer {
     }
   }
 
+  void host() {
+    p_.host_seconds = layer_.feed_forward.is_moe() && stack_.host_seconds_per_mixture_layer > 0
+                          ? stack_.host_seconds_per_mixture_layer
+                          : stack_.host_seconds_per_layer;
+  }
+
   void parameters() {
     const model::LayerParameters n = model::count_layer(model_, layer_);
     const double divided = static_cast<double>(n.attention + n.shared_experts + n.dense_mlp) / tp_;
@@ -332,8 +348,11 @@ class LayerPricer {
 
 }  // namespace
 
-double LayerPrice::kept_bytes(Recompute recompute) const {
+double LayerPrice::kept_bytes(Recompute recompute, const Stack& stack) const {
   if (recompute == Recompute::kFull) return input_bytes;
+  if (recompute == Recompute::kAttention && stack.selective_kept_part > 0)
+    return input_bytes + other_bytes +
+           stack.selective_kept_part * (attention_bytes + experts_bytes);
   double bytes = input_bytes + other_bytes;
   if (!drops_attention(recompute)) bytes += attention_bytes;
   if (!drops_experts(recompute)) bytes += experts_bytes;
@@ -343,6 +362,10 @@ double LayerPrice::kept_bytes(Recompute recompute) const {
 PassPrice LayerPrice::again(Recompute recompute, const Stack& stack) const {
   if (recompute == Recompute::kFull) return forward;
   PassPrice pass;
+  if (recompute == Recompute::kAttention && stack.selective_kept_part > 0) {
+    pass.compute = (1 - stack.selective_kept_part) * forward.compute;
+    return pass;
+  }
   if (drops_attention(recompute))
     pass.compute += stack.recomputes_scores_only ? scores_forward : attention_forward;
   if (drops_experts(recompute)) pass.compute += experts_forward;

@@ -44,6 +44,7 @@ struct LayerPrice {
   PassPrice forward;
   PassPrice backward;           // both parts
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
+  double host_seconds = 0;      // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;
   // Bytes kept of one micro-batch, by what recomputation can drop.
@@ -56,7 +57,7 @@ struct LayerPrice {
   // Parameters of one rank.
   double dense_parameters = 0, expert_parameters = 0;
 
-  double kept_bytes(strategy::Recompute recompute) const;
+  double kept_bytes(strategy::Recompute recompute, const Stack& stack) const;
   // Forward work that the backward repeats; kFull: everything, communication included.
   PassPrice again(strategy::Recompute recompute, const Stack& stack) const;
 };

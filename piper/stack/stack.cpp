@@ -51,11 +51,17 @@ void read_memory(ObjectReader& reader, Stack& s) {
     for (int zero = 0; zero < 4; ++zero)
       s.state[static_cast<size_t>(zero)] = read_state(bytes, fmt::format("zero{}", zero));
     s.state_alone = bytes.number("alone", 1, 64);
+    s.state_zero3_pipelined = s.state[3];
+    if (bytes.has("zero3_pipelined"))
+      s.state_zero3_pipelined = read_state(bytes, "zero3_pipelined");
+    bytes.ignore("zero3_pipelined");
     bytes.refuse_unknown();
   } else {
     reader.problem("state_bytes", "is missing");
   }
   s.keeps_rotary_inputs = reader.boolean("keeps_rotary_inputs", s.keeps_rotary_inputs);
+  s.gathered_buffers = reader.number("gathered_buffers", 0, 64, s.gathered_buffers);
+  s.selective_kept_part = reader.number("selective_kept_part", 0, 1, s.selective_kept_part);
   s.keeps_gate_output = reader.boolean("keeps_gate_output", s.keeps_gate_output);
   s.logit_bytes_kept = reader.number("logit_bytes_kept", 0, 64, s.logit_bytes_kept);
   s.keeps_weight_placeholders =
@@ -70,11 +76,16 @@ void read_memory(ObjectReader& reader, Stack& s) {
 void read_time(ObjectReader& reader, Stack& s) {
   s.host_seconds_per_layer =
       reader.number("host_seconds_per_layer", 0, 1, s.host_seconds_per_layer);
+  s.host_seconds_per_mixture_layer =
+      reader.number("host_seconds_per_mixture_layer", 0, 1, s.host_seconds_per_mixture_layer);
+  s.fuses_sinks = reader.boolean("fuses_sinks", s.fuses_sinks);
   s.fused_attention = reader.boolean("fused_attention", s.fused_attention);
   s.softmax_passes = reader.number("softmax_passes", 0, 100, s.softmax_passes);
   s.dropout = reader.boolean("dropout", s.dropout);
   s.logit_bytes = reader.number("logit_bytes", 0, 1000, s.logit_bytes);
   s.grouped_efficiency = reader.number("grouped_efficiency", 0.01, 1, s.grouped_efficiency);
+  s.mixture_passes = reader.number("mixture_passes", 0, 10, s.mixture_passes);
+  s.recomputes_finely = reader.boolean("recomputes_finely", s.recomputes_finely);
   s.interleaves = reader.boolean("interleaves", s.interleaves);
   s.splits_by_parameters = reader.boolean("splits_by_parameters", s.splits_by_parameters);
   s.counts_all_pairs = reader.boolean("counts_all_pairs", s.counts_all_pairs);

@@ -44,12 +44,19 @@ struct Stack {
   std::map<std::string, Calibration> calibrations;  // by Cluster::device
   double host_seconds_per_layer =
       0;  // a layer's forward and backward take no less: kernels are started one by one
+  double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
+  bool fuses_sinks =
+      true;  // attention with a learned logit a head (gpt-oss) runs in the fused kernel
   bool fused_attention = true;  // false: scores are written and read (softmax_passes times)
   double softmax_passes = 7;
   bool dropout = false;
   double logit_bytes = 20;  // read and written per logit, forward and backward, beside the products
   double grouped_efficiency = 0.8;  // of grouped products against one product of the same rows
-  bool interleaves = false;         // chunks of layers where a table does not say how many
+  double mixture_passes =
+      1;  // routing, sorting and bringing back of rows, in passes of separate kernels; fused: less
+  bool recomputes_finely =
+      false;                 // what a table does not say about recomputation costs next to no time
+  bool interleaves = false;  // chunks of layers where a table does not say how many
   bool splits_by_parameters =
       false;  // a stage ends where its share of all parameters is reached (nanotron)
   bool counts_all_pairs = false;  // FLOPs that it reports count attention without the causal mask
@@ -62,8 +69,13 @@ struct Stack {
   bool gathers_twice = true;       // sequence parallel: the backward gathers its inputs again
   double reduction_bytes = 4;      // of a gradient while it is reduced
   // --- memory ---
-  std::array<StateBytes, 4> state;         // by ZeRO stage
-  double state_alone = 18;                 // one replica
+  std::array<StateBytes, 4> state;  // by ZeRO stage
+  double state_alone = 18;          // one replica
+  StateBytes
+      state_zero3_pipelined;  // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
+  double gathered_buffers = 0;  // whole hidden states of a micro-batch under tp, at the peak
+  // "attention" recomputes every other product: this part of what both blocks keep stays; 0 = as strategy.h has it.
+  double selective_kept_part = 0;
   bool keeps_rotary_inputs = false;        // queries and keys before and after
   bool keeps_gate_output = false;          // silu(gate) beside gate and up
   double logit_bytes_kept = 8;             // per logit, at the peak of the head

@@ -104,7 +104,8 @@ class Interpreter {
   const char* stack_name() {
     if (holds(text_, "nanotron")) return "nanotron";
     if (holds(text_, "torchtitan")) return "torchtitan";
-    if (holds(text_, "megatron-bridge") || holds(text_, "nemo")) return "megatron-bridge";
+    if (holds(text_, "megatron-bridge") || holds(text_, "nemo"))
+      return is_recent_bridge() ? "megatron-bridge-26.06" : "megatron-bridge";
     if (holds(text_, "simumax")) return "megatron";
     if (holds(text_, "vtrain") || holds(text_, "korthikanti") || holds(text_, "2205.05198") ||
         holds(text_, "april2021") || holds(text_, "sc21"))
@@ -114,6 +115,13 @@ class Interpreter {
     if (holds(text_, "megatron") || holds(text_, "llama 3")) return "megatron-core";
     c_.assumed.emplace_back("stack megatron-core");
     return "megatron-core";
+  }
+
+  // "[26.06.01 NeMo Container]": from 26.06 on mixtures run in graphs with fused routing.
+  bool is_recent_bridge() const {
+    const size_t at = r_.source.find('[');
+    if (at == std::string::npos) return false;
+    return std::strtod(r_.source.c_str() + at + 1, nullptr) >= 26.06;
   }
 
   bool quantity() {
@@ -220,7 +228,7 @@ class Interpreter {
     // A stage of the head alone has no layers, which a strategy cannot say: it takes one from the fullest.
     for (size_t i = split.size(); i-- > 0;)
       if (split[i] == 0) {
-        --*std::ranges::max_element(split);
+        --*std::max_element(split.rbegin(), split.rend());  // of the fullest the last
         split[i] = 1;
       }
     return split;
@@ -298,6 +306,8 @@ class Interpreter {
       s.recompute = Recompute::kAttention;
     else if (!text.empty())
       s.recompute = Recompute::kNone;
+    else if (c_.stack.recomputes_finely)
+      c_.assumed.emplace_back("recompute none");
     else
       least_that_fits();
   }

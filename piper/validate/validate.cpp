@@ -60,6 +60,13 @@ bool is_calibration(const MeasuredRow& row, const stack::Calibration& calibratio
   });
 }
 
+void set_errors(PricedRow& p, Quantity quantity, double measured) {
+  const double ratio = p.predicted_value / measured;
+  p.relative_error = ratio - 1;
+  const bool falls = is_memory(quantity) || quantity == Quantity::kStepSeconds;
+  p.step_error = falls ? ratio - 1 : 1 / ratio - 1;
+}
+
 PricedRow price_row(const MeasuredRow& row) {
   PricedRow p{.row = row};
   const Case c = interpret(row);
@@ -83,7 +90,7 @@ PricedRow price_row(const MeasuredRow& row) {
     p.predicted_outcome = e.peak_bytes <= limit ? "ran" : "oom";
   }
   const std::optional<double> measured = row.is_fit_row() ? row.allocated_gb : row.measured_value;
-  if (measured && *measured > 0) p.relative_error = p.predicted_value / *measured - 1;
+  if (measured && *measured > 0) set_errors(p, c.quantity, *measured);
   return p;
 }
 
@@ -110,9 +117,28 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
   return priced;
 }
 
+std::optional<double> exact_efficiency(const PricedRow& row) {
+  if (!row.is_priced() || row.is_memory || !row.row.measured_value) return std::nullopt;
+  const Case c = interpret(row.row);
+  stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
+                             c.strategy.sequence);
+  const bool falls = c.quantity == Quantity::kStepSeconds;  // with efficiency
+  double low = 0.05, high = 5;
+  const auto above = [&](double efficiency) {
+    estimator.set_compute_efficiency(efficiency);
+    return predicted_value(c, estimator.estimate(c.strategy)) > *row.row.measured_value;
+  };
+  if (above(low) != falls || above(high) == falls) return std::nullopt;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    (above(middle) == falls ? low : high) = middle;
+  }
+  return low;
+}
+
 Errors errors_of(const std::vector<const PricedRow*>& rows) {
   std::vector<double> errors;
-  for (const PricedRow* p : rows) errors.push_back(std::abs(p->relative_error));
+  for (const PricedRow* p : rows) errors.push_back(std::abs(p->step_error));
   Errors e{.count = std::ssize(errors)};
   if (errors.empty()) return e;
   std::ranges::sort(errors);
@@ -160,7 +186,7 @@ Summary summarise(const std::vector<PricedRow>& rows) {
   s.time_dense = errors_of(dense);
   s.memory = errors_of(memory);
   s.memory_beyond_tenth = std::ranges::count_if(
-      memory, [](const PricedRow* p) { return std::abs(p->relative_error) > 0.1; });
+      memory, [](const PricedRow* p) { return std::abs(p->step_error) > 0.1; });
   const auto group = [&](const char* name, auto key) {
     std::map<std::string, std::vector<const PricedRow*>> by;
     for (const PricedRow* p : time) by[key(*p)].push_back(p);
@@ -215,7 +241,7 @@ PricedRow reprice_without(const PricedRow& p, const std::string& source) {
     estimator.set_compute_efficiency((*list)[list->size() / 2]);
     PricedRow again = p;
     again.predicted_value = predicted_value(c, estimator.estimate(c.strategy));
-    again.relative_error = again.predicted_value / *p.row.measured_value - 1;
+    set_errors(again, c.quantity, *p.row.measured_value);
     return again;
   }
   return p;

@@ -22,6 +22,7 @@ struct PricedRow {
   std::string not_priced_because;  // "" = priced
   double predicted_value = 0;      // in the row's unit
   double predicted_seconds = 0, predicted_bytes = 0;
+  double step_error = 0;      // of the step's time that the value implies: predicted / measured - 1
   double relative_error = 0;  // predicted / measured - 1; 0 for fit rows without a figure
   std::vector<std::string> assumed_fields;
   bool calibration_row = false, is_memory = false, is_moe = false;
@@ -33,7 +34,7 @@ struct PricedRow {
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const std::function<void(int64_t done)>& progress = {});
 
-// Of absolute relative errors.
+// Of absolute errors of step time (rates and utilisations by the time that they imply), or of memory.
 struct Errors {
   int64_t count = 0;
   double median = 0, mean = 0, worst = 0;
@@ -47,6 +48,10 @@ std::vector<std::pair<std::string, Errors>> leave_one_source_out(
     const std::vector<const PricedRow*>& rows);
 // The row priced with a constant that no row of `source` was fitted to.
 PricedRow reprice_without(const PricedRow& row, const std::string& source);
+
+// The compute efficiency with which a row of step time would be predicted exactly, by bisection; nullopt where none
+// between 0.05 and 5 does (communication alone takes longer), and for rows of memory.
+std::optional<double> exact_efficiency(const PricedRow& row);
 
 struct FitCounts {
   int64_t ran = 0, ran_called_feasible = 0, oom = 0, oom_called_infeasible = 0;

@@ -31,6 +31,7 @@ Json to_json(const PricedRow& p) {
       p.row.is_fit_row() ? p.row.allocated_gb : p.row.measured_value;
   json["measured_value"] = measured ? Json(*measured) : Json();
   json["relative_error"] = measured ? Json(p.relative_error) : Json();
+  if (measured && !p.is_memory) json["step_time_error"] = p.step_error;
   json["assumed_fields"] = p.assumed_fields;
   json["calibration_row"] = p.calibration_row;
   json["stack"] = p.stack;

@@ -84,13 +84,14 @@ TEST_CASE("the same run in another unit has the same error") {
   row["unit"] = "tokens/s/GPU";
   row["measured_value"] = 2048.0;  // 64 x 2048 tokens, 64 devices, 1 s
   CHECK(priced(row).relative_error == doctest::Approx(1 / (1 + seconds.relative_error) - 1));
+  CHECK(priced(row).step_error == doctest::Approx(seconds.step_error));
 }
 
 TEST_CASE("errors: median, mean and worst of absolute values") {
   PricedRow a, b, c;
-  a.relative_error = -0.1;
-  b.relative_error = 0.3;
-  c.relative_error = 0.02;
+  a.step_error = -0.1;
+  b.step_error = 0.3;
+  c.step_error = 0.02;
   const Errors e = errors_of({&a, &b, &c});
   CHECK(e.median == doctest::Approx(0.1));
   CHECK(e.mean == doctest::Approx(0.14));
