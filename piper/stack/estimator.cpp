@@ -293,7 +293,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
     sum_stage(s, prices, static_cast<int64_t>(i), u);
     Busy& b = busy[i];
     const auto slow = [&](double compute, double least) {
-      return std::max(compute / efficiency_, least * u.host_seconds);
+      return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
+                      least * u.host_seconds);
     };
     b.forward = slow(u.forward.compute, 1.0 / 3) + communication(u.forward);
     b.backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) + communication(u.backward) +

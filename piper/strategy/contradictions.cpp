@@ -78,8 +78,10 @@ void check_stages(const Strategy& s, std::vector<std::string>& lines) {
     lines.push_back(fmt::format(
         "'recompute_per_stage' has {} entries; allowed: one for each of the {} stages of 'mesh.pp'",
         s.recompute_per_stage.size(), s.mesh.pp));
+  // The last stage of a pipeline may hold the head alone.
+  const auto least = [&](size_t i) { return i > 0 && i + 1 == s.layers_per_stage.size() ? 0 : 1; };
   for (size_t i = 0; i < s.layers_per_stage.size(); ++i)
-    if (s.layers_per_stage[i] < 1 || s.layers_per_stage[i] > kMaxCount)
+    if (s.layers_per_stage[i] < least(i) || s.layers_per_stage[i] > kMaxCount)
       lines.push_back(fmt::format("'layers_per_stage[{}]' is {}; allowed: an integer from 1 to {}",
                                   i, s.layers_per_stage[i], kMaxCount));
 }

@@ -44,6 +44,9 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
+  if (!s.layers_per_stage.empty() && s.layers_per_stage.back() == 0)
+    lines.emplace_back(
+        "'layers_per_stage' ends with 0: a stage without layers is priced, not executed");
   if (!runs(s.schedule)) word("schedule", name(s.schedule));
   if (!runs(s.precision)) word("precision", name(s.precision));
   if (s.zero > 0)
@@ -80,7 +83,8 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.mesh = {.pp = pp,
             .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp, experts), s.mesh.ep * s.mesh.etp),
             .dp = dp};
-  if (pp != s.mesh.pp || s.mesh.vpp != 1) r.layers_per_stage = even_split(model.num_layers(), pp);
+  if (pp != s.mesh.pp || s.mesh.vpp != 1 || s.layers_per_stage.back() == 0)
+    r.layers_per_stage = even_split(model.num_layers(), pp);
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;

@@ -53,7 +53,7 @@ void read_mesh(ObjectReader& reader, Mesh& mesh) {
 void read_numbers(ObjectReader& reader, Strategy& s) {
   read_mesh(reader, s.mesh);
   if (reader.has("layers_per_stage"))
-    s.layers_per_stage = reader.integers("layers_per_stage", 1, kMaxCount);
+    s.layers_per_stage = reader.integers("layers_per_stage", 0, kMaxCount);
   else
     reader.problem("layers_per_stage", "is missing");
   reader.ignore("layers_per_stage");

@@ -98,7 +98,7 @@ struct Strategy {
   std::string model;    // name, for messages
   std::string cluster;  // name, for messages
   Mesh mesh;
-  // Sums to the model's layers; size pp x vpp: virtual stages in the order of the model. Virtual stage v lies on rank
+  // Sums to the model's layers; 0 only in the last entry (the head alone); size pp x vpp: virtual stages in the order of the model. Virtual stage v lies on rank
   // v % pp of the pipeline, in a V on rank min(v, 2 pp - 1 - v).
   std::vector<int64_t> layers_per_stage;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;

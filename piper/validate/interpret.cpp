@@ -179,7 +179,7 @@ class Interpreter {
     m.ep = c_.is_moe ? or_assume<int64_t>(r_.ep, 1, "ep") : 1;
     if (c_.is_moe) {
       // Without folding experts are divided as attention is.
-      const bool tied = (holds(r_.model, "[MCore]") || holds(r_.model, "[TP+EP+DP]"));
+      const bool tied = holds(r_.model, "[") && !holds(r_.model, "Folding");
       m.etp = r_.etp ? *r_.etp : or_assume<int64_t>(std::nullopt, tied ? m.tp : 1, "etp");
       while (m.etp > 1 && m.ranks_per_stage() % (m.ep * m.etp) != 0) m.etp /= 2;
     }
@@ -195,7 +195,7 @@ class Interpreter {
     if (!r_.vpp && pp > 1) {
       if (c_.stack.interleaves)
         for (const int64_t v : {2, 3, 4})
-          if (layers / pp >= v && (layers / pp) % v == 0) vpp = v;
+          if (layers / pp >= v && ((layers / pp) % v == 0 || layers % pp != 0)) vpp = v;
       c_.assumed.push_back(fmt::format("vpp {}", vpp));
     }
     if (pp == 1) vpp = 1;
@@ -225,8 +225,8 @@ class Interpreter {
       const double share = total * static_cast<double>(stage + 1) / static_cast<double>(pp);
       if (done >= share * (1 - 1e-3) && stage + 1 < pp) ++stage;
     }
-    // A stage of the head alone has no layers, which a strategy cannot say: it takes one from the fullest.
-    for (size_t i = split.size(); i-- > 0;)
+    // Only the last stage may hold the head alone: another takes a layer from the fullest.
+    for (size_t i = split.size() - 1; i-- > 0;)
       if (split[i] == 0) {
         --*std::max_element(split.rbegin(), split.rend());  // of the fullest the last
         split[i] = 1;
