@@ -33,7 +33,7 @@ TEST_CASE("every schedule is executable on any number of ranks with any number o
     for (const int64_t vpp : chunk_counts(schedule))
       for (const int64_t pp : {1, 2, 3, 4, 7, 8})
         for (const int64_t m : {1, 2, 3, 4, 6, 7, 8, 13, 14, 15, 16, 17, 33}) {
-          CAPTURE(strategy::name(schedule));
+          CAPTURE(std::string(strategy::name(schedule)));
           CAPTURE(pp);
           CAPTURE(m);
           CAPTURE(vpp);
