@@ -35,25 +35,28 @@ struct Pipeline {
   // Fill; then the drain, of whose p-1 inputs' parts n-1 have weights' parts to go with.
   double zb_h1() const {
     return (p - 1) * (f + c) + (p - n()) * (i + c) +
-           (n() - 1) * std::max({0.0, i + c - w, i - f + c}) + c * std::max(0.0, n() - 2);
+           (n() - 1) * (std::max({0.0, i + c - w, i - f}) + 2 * c);
   }
 
-  // The steady V; or the way of the first micro-batch down and up and back, along which the others hide.
+  // The steady V: what the ranks' first actions wait for and what they do not catch up with. With few micro-batches or light
+  // weights' parts: the way of the first micro-batch down and up and back, behind which the others hide.
   double zb_v() const {
-    const double steady = (p - 1) * std::max(f, i) + std::max((p - 2) * (w - i), (5 * p - 7) * c);
+    const double longer = std::max(f, i);
+    const double steady = std::max((p - 1) * longer + (p - 2) * std::max(0.0, w - i),
+                                   std::max((p - 1) * f, (p - 2) * longer + i + (5 * p - 7) * c));
     const double way = 2 * (p - 1) * (f + i) - 2 * f * (n() - 1) -
                        2 * w * std::max(0.0, std::min(m, 2 * p - 1) - p) +
-                       (4 * (p - 1) + 2 * (n() - 1)) * c;
+                       (4 * (p - 1) + 2 * (n() - 1) - (m > p ? 2 : 0)) * c;
     return std::max(steady, way);
   }
 
   // The same; with fewer than 2p micro-batches whole backwards remain where weights' parts would fill.
   double dualpipev() const {
-    const double steady = (p - 1) * (f + std::max(0.0, i - w)) +
-                          std::max(0.0, (p - 1) * (i - f) - f) +
+    const double steady = (p - 1) * (f + std::max(0.0, i - w + c) + 3 * c) +
+                          std::max(0.0, (p - 1) * (i - f + 2 * c) - f) +
                           2 * w * std::min(p - 1, std::max(0.0, 2 * p - m));
-    const double way = (p - 1) * (2 * f + 2 * i + w) - 2 * f * (m - 1);
-    return std::max(steady, way) + 4 * (p - 1) * c;
+    const double way = (p - 1) * (2 * f + 2 * i + w + 4 * c) - 2 * f * (m - 1);
+    return std::max(steady, way);
   }
 };
 

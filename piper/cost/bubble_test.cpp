@@ -94,6 +94,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "from 2p micro-batches on the closed form has every message that the played step waits for") {
+  for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+    for (const int64_t vpp : chunk_counts(schedule))
+      for (const int64_t pp : {2, 4, 7, 16})
+        for (const int64_t m : {3 * pp, 5 * pp})
+          for (const auto& [input, weights] :
+               {std::pair{1.0, 1.0}, {1.5, 1.0}, {1.5, 0.5}, {1.0, 1.2}, {2.0, 1.0}}) {
+            CAPTURE(std::string(strategy::name(schedule)));
+            CAPTURE(pp);
+            CAPTURE(vpp);
+            CAPTURE(input);
+            CAPTURE(weights);
+            const auto v = static_cast<double>(vpp);
+            const RankPassSeconds pass{v, v * input, v * weights};
+            const double work = static_cast<double>(m) * v * (1 + input + weights);
+            CHECK(work + bubble_seconds(schedule, pp, vpp, m, pass, 0.1) ==
+                  near(played_seconds(schedule, pp, vpp, m, pass, 0.1)));
+          }
+}
+
 TEST_CASE("the formulas of the literature come out, in their conditions") {
   const RankPassSeconds pass{.forward = 2, .backward_input = 2.5, .backward_weights = 1.5};
   const auto bubble = [&](PipelineSchedule s, int64_t vpp, int64_t m) {

@@ -112,7 +112,6 @@ TEST_CASE("DualPipeV: the steady part is pairs, fill and drain are split") {
         "F0 F1 F2 f0 i0 w0 f1 F3+ b1 f2+ B0 F4+ b2 f3+ B1 b3 f4+ B2 b4 I3 W3 I4 W4 ");
   CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 1, 5, 2)) ==
         "F0 f0 F1 f1 F2 b0 f2+ B0 F3+ b1 f3+ B1 F4+ b2 f4+ B2 b3 B3 i4 I4 w4 W4 ");
-  // Micro-batch 1 does not exist: what was a pair with its backward is one no more.
   CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 0, 1, 2)) == "F0 f0 i0 w0 B0 ");
 }
 
@@ -136,6 +135,14 @@ TEST_CASE("activations peak where the papers say") {
           }
         }
       }
+}
+
+TEST_CASE("taking out keeps the order, and dissolves pairs that lose a half") {
+  std::vector<Action> list{{Action::Kind::kForward, 1, 0, true}, {Action::Kind::kBackward, 3},
+                           {Action::Kind::kForward, 3, 1, true}, {Action::Kind::kBackward, 0, 1},
+                           {Action::Kind::kForward, 0, 1, true}, {Action::Kind::kBackward, 2}};
+  take_out_beyond(list, 3);
+  CHECK(text(list) == "F1 b0 f0+ B2 ");
 }
 
 TEST_CASE("chunks that a schedule does not have are our own mistake") {
