@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/bubble.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
@@ -25,6 +26,21 @@ struct Estimator::StageSums {
   double head_bytes = 0, head_placeholder_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
   double layers = 0, host_seconds = 0;
+};
+
+struct Estimator::Busy {
+  double forward = 0, backward = 0, weights = 0, hideable = 0;
+  double total() const { return forward + backward; }
+};
+
+struct Estimator::Sums {
+  const Prices* prices = nullptr;
+  bool is_v = false;
+  int64_t vpp = 0;
+  Recompute recompute = Recompute::kNone;
+  std::vector<Recompute> recompute_per_stage;
+  std::vector<int64_t> split;
+  std::vector<StageSums> stages;
 };
 
 namespace {
@@ -59,14 +75,20 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       precision_(precision),
       sequence_(sequence),
       rates_(cluster, precision),
-      efficiency_(stack.calibration_of(cluster.device).compute_efficiency) {
+      efficiency_(stack.calibration_of(cluster.device).compute_efficiency),
+      sums_(std::make_unique<Sums>()),
+      busy_(std::make_unique<std::vector<Busy>>()) {
   for (int64_t layer = 0; layer < model.num_layers(); ++layer) {
     const model::Layer& l = model.layers[static_cast<size_t>(layer)];
     size_t type = 0;
     while (type < representative_.size() &&
            !(model.layers[static_cast<size_t>(representative_[type])] == l))
       ++type;
-    if (type == representative_.size()) representative_.push_back(layer);
+    if (type == representative_.size()) {
+      representative_.push_back(layer);
+      layers_of_type_.push_back(0);
+    }
+    ++layers_of_type_[type];
     type_.push_back(type);
   }
 }
@@ -149,25 +171,8 @@ void Estimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage
 }
 
 double in_flight(const Strategy& s, int64_t stage) {
-  const auto p = static_cast<double>(s.mesh.pp), m = static_cast<double>(s.num_micro_batches);
-  const auto i = static_cast<double>(stage);
-  switch (s.schedule) {
-    case PipelineSchedule::kGPipe:
-      return m;
-    case PipelineSchedule::k1F1B:
-      return std::min(m, p - i);
-    case PipelineSchedule::kInterleaved: {
-      const auto v = static_cast<double>(s.mesh.vpp);
-      const double warm_up = std::min((p - i - 1) * 2 + (v - 1) * p, m * v);
-      return std::min(m, (warm_up + 1) / v);
-    }
-    case PipelineSchedule::kZbH1:
-    case PipelineSchedule::kZbV:
-      return std::min(m, p);
-    case PipelineSchedule::kDualPipeV:
-      return std::min(m, p + 1);
-  }
-  return m;
+  return cost::rank_forwards_in_flight(s.schedule, s.mesh.pp, s.mesh.vpp, stage,
+                                       s.num_micro_batches);
 }
 
 StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
@@ -205,42 +210,26 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
   return b;
 }
 
-namespace {
-
-struct Busy {
-  double forward = 0, backward = 0, weights = 0, hideable = 0;
-  double total() const { return forward + backward; }
-};
-
-double bubble_seconds(const Strategy& s, const std::vector<Busy>& stages, size_t busiest) {
-  const auto p = static_cast<double>(s.mesh.pp);
+// Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p - 1 means.
+double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, size_t busiest,
+                            double message) {
+  if (s.mesh.pp == 1) return 0;
+  Busy mean;
   double others = 0;
-  for (size_t i = 0; i < stages.size(); ++i)
+  const auto p = static_cast<double>(stages.size());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    mean.forward += stages[i].forward / p;
+    mean.backward += stages[i].backward / p;
+    mean.weights += stages[i].weights / p;
     if (i != busiest) others += stages[i].total();
-  const Busy& b = stages[busiest];
-  switch (s.schedule) {
-    case PipelineSchedule::kGPipe:
-    case PipelineSchedule::k1F1B:
-      return others;
-    case PipelineSchedule::kInterleaved:
-      return others / static_cast<double>(s.mesh.vpp);
-    case PipelineSchedule::kZbH1:
-      return std::max(0.0, others - 2 * (p - 1) * b.weights);
-    case PipelineSchedule::kZbV: {
-      const double input = b.backward - b.weights;
-      return (p - 1) * 0.5 *
-             std::max({0.0, b.forward + input - 2 * b.weights, input + b.weights - 2 * b.forward});
-    }
-    case PipelineSchedule::kDualPipeV: {
-      // Two stages a rank: F, B, W of one are half of the rank's.
-      const double both = b.total() - b.hideable;
-      return std::max(0.0, (p / 2 - 1) * 0.5 * (both + b.backward - 3 * b.weights));
-    }
   }
-  return others;
+  const cost::RankPassSeconds pass{.forward = mean.forward,
+                                   .backward_input = mean.backward - mean.weights,
+                                   .backward_weights = mean.weights};
+  const double equal =
+      cost::bubble_seconds(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, pass, message);
+  return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
 }
-
-}  // namespace
 
 void Estimator::price_update(const Strategy& s, const StageSums& fullest, double hides,
                              Estimate& e) const {
@@ -278,19 +267,39 @@ void Estimator::price_update(const Strategy& s, const StageSums& fullest, double
         r.host_copy_seconds(updated * 6);  // gradients down, weights up; the host updates meanwhile
 }
 
+// Neighbours in a search share everything but schedule, ZeRO, offload and placement: the sums of the last call are kept.
+const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s,
+                                                               const Prices& prices) {
+  Sums& last = *sums_;
+  const bool is_v = strategy::is_v(s.schedule);
+  if (last.prices == &prices && last.is_v == is_v && last.recompute == s.recompute &&
+      last.recompute_per_stage == s.recompute_per_stage && last.split == s.layers_per_stage &&
+      last.vpp == s.mesh.vpp)
+    return last.stages;
+  last = {.prices = &prices,
+          .is_v = is_v,
+          .vpp = s.mesh.vpp,
+          .recompute = s.recompute,
+          .recompute_per_stage = s.recompute_per_stage,
+          .split = s.layers_per_stage,
+          .stages = std::move(last.stages)};
+  last.stages.assign(static_cast<size_t>(s.mesh.pp), {});
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+    sum_stage(s, prices, stage, last.stages[static_cast<size_t>(stage)]);
+  return last.stages;
+}
+
 Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
-  static thread_local std::vector<StageSums> sums;
-  static thread_local std::vector<Busy> busy;
-  sums.assign(pp, {});
-  busy.assign(pp, {});
+  const std::vector<StageSums>& sums = stage_sums(s, prices);
+  busy_->assign(pp, {});
+  std::vector<Busy>& busy = *busy_;
   Estimate e;
   size_t busiest = 0, fullest = 0;
   for (size_t i = 0; i < pp; ++i) {
-    StageSums& u = sums[i];
-    sum_stage(s, prices, static_cast<int64_t>(i), u);
+    const StageSums& u = sums[i];
     Busy& b = busy[i];
     const auto slow = [&](double compute, double least) {
       return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
@@ -328,15 +337,15 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   e.time.recompute = m * (u.again.compute / efficiency_ + communication(u.again));
   e.time.compute = m * (b.total() - b.hideable) - e.time.tensor - e.time.exchange - e.time.context -
                    e.time.recompute;
-  e.time.bubble = bubble_seconds(s, busy, busiest);
+  double message = 0;
   if (s.mesh.pp > 1) {
     const bool far = s.placement == strategy::Placement::kDataInside;
     const int64_t distance = s.mesh.tp * s.mesh.cp * (far ? s.mesh.dp : 1);
-    const double one = rates_.message_seconds(distance, prices.ends.message_bytes);
+    message = rates_.message_seconds(distance, prices.ends.message_bytes);
     const auto chunks = static_cast<double>(s.mesh.vpp);
-    const auto p = static_cast<double>(s.mesh.pp);
-    e.time.messages = 2 * one * ((1 - stack_.hidden_messages) * m * chunks + (p - 1));
+    e.time.messages = 2 * message * (1 - stack_.hidden_messages) * m * chunks;
   }
+  e.time.bubble = bubble_of(s, busy, busiest, message);
   if (strategy::offloads_activations(s.offload)) {
     const double copies = 2 * m * rates_.host_copy_seconds(u.kept_bytes);
     e.time.offload = std::max(0.0, copies - m * b.total());
@@ -347,6 +356,24 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   price_update(s, most, (s.zero >= 2 ? m : 1) * b.total(), e);
   e.seconds = e.time.total();
   return e;
+}
+
+Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {
+  const Prices& prices = this->prices(s, imbalance);
+  double compute = prices.ends.head_forward + prices.ends.head_backward +
+                   prices.ends.embedding_forward + prices.ends.embedding_backward;
+  double others = 0, host = 0;
+  for (size_t type = 0; type < prices.types.size(); ++type) {
+    const LayerPrice& p = prices.types[type];
+    const auto count = static_cast<double>(layers_of_type_[type]);
+    compute += count * (p.forward.compute + p.backward.compute);
+    others +=
+        count * (p.forward.tensor + p.backward.tensor + p.forward.context + p.backward.context);
+    host += count * p.host_seconds;
+  }
+  const double serial = stack_.serial_seconds_per_layer * static_cast<double>(model_.num_layers());
+  const double work = std::max(compute / efficiency_ + serial, host) + others;
+  return {static_cast<double>(s.num_micro_batches) * work / static_cast<double>(s.mesh.pp)};
 }
 
 Estimator::Pass Estimator::pass_seconds(const Strategy& s, double imbalance) {

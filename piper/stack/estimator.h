@@ -4,13 +4,8 @@
 //   seconds = m x busiest stage + bubble + exposed messages + exposed reductions + update
 //
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
-// the device, plus the communication that does not hide. Bubbles by schedule:
-//
-//   GPipe, 1F1B   sum of the other stages' F + B                (p-1)(F+B) for equal ones
-//   interleaved   that / v
-//   ZB-H1         (p-1)(F + I - W)                              I, W: gradients of input, of weights
-//   ZB-V          what F, I and W differ: (p-1) max(0, F + I - 2W, I + W - 2F) / 2
-//   DualPipeV     (p/2 - 1)(F&B + B - 3W), F&B = F + B less the communication that they hide from each other
+// the device, plus the communication that does not hide. Bubbles
+// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
 // activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
@@ -83,6 +78,14 @@ class Estimator {
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
+  // What no strategy with this micro-batch, mesh and sequence parallelism goes below, whatever its schedule, split,
+  // recomputation, ZeRO and offload: m x mean work of a stage, exchanges left out (schedules that pair micro-batches hide
+  // them).
+  struct Bound {
+    double seconds = 0;
+  };
+  Bound bound(const strategy::Strategy& strategy, double imbalance = 1);
+
   const Rates& rates() const { return rates_; }
   // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split should balance.
   struct Pass {
@@ -94,8 +97,13 @@ class Estimator {
  private:
   struct Prices;  // of one shape: layers by type, ends
   struct StageSums;
+  struct Sums;
+  struct Busy;
   const Prices& prices(const strategy::Strategy& strategy, double imbalance);
   void sum_stage(const strategy::Strategy& s, const Prices& prices, int64_t stage, StageSums& sums);
+  const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
+  static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
+                          size_t busiest, double message);
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage) const;
   void price_update(const strategy::Strategy& s, const StageSums& fullest, double hides,
                     Estimate& estimate) const;
@@ -107,12 +115,14 @@ class Estimator {
   int64_t sequence_;
   Rates rates_;
   double efficiency_;
-  std::vector<size_t> type_;             // of each layer
-  std::vector<int64_t> representative_;  // of each type
+  std::vector<size_t> type_;                              // of each layer
+  std::vector<int64_t> representative_, layers_of_type_;  // of each type
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double>;
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};
+  std::unique_ptr<Sums> sums_;  // of the last strategy's stages
+  std::unique_ptr<std::vector<Busy>> busy_;
 };
 
 // Model FLOPs of a step over seconds and the dense peak of all devices, as cost/mfu.h defines it.

@@ -1,0 +1,106 @@
+// The search over every axis that practitioners turn, priced by stack::Estimator: PP x VPP x EP x ETP x TP x SP x CP x DP,
+// schedule, micro-batch, ZeRO, recomputation, offload, placement. What this Piper's runtime executes is a part of it
+// (strategy/runnable.h), which plan.h searches with the runtime's own exact costs.
+//
+// Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only when
+//
+//   m x (work of all stages without recomputation) / pp  >  the time of the worst strategy that is kept,   or
+//   the smallest memory it can have (ZeRO 3, everything recomputed and offloaded)  >  the limit,
+//
+// and a test compares with the plain enumeration. The bound holds because no strategy of that shape and depth does less
+// work, and the busiest stage does at least the mean.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/model/model.h>
+#include <piper/stack/estimator.h>
+#include <piper/stack/stack.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::plan {
+
+// Axes that the user has decided. Empty: the search decides.
+struct WholeFixed {
+  std::optional<int64_t> pp, vpp, ep, etp, tp, cp, dp, micro_batch_sequences, zero;
+  std::optional<bool> sequence_parallel;
+  std::optional<strategy::PipelineSchedule> schedule;
+  std::optional<strategy::Recompute> recompute;
+  std::optional<strategy::Offload> offload;
+  std::optional<strategy::Placement> placement;
+};
+
+struct WholeRequest {
+  const model::Model* model = nullptr;
+  const cluster::Cluster* cluster = nullptr;
+  const stack::Stack* stack = nullptr;
+  int64_t num_devices = 0, sequence = 0, global_batch_sequences = 0;
+  strategy::Precision precision = strategy::Precision::kBf16;
+  WholeFixed fixed;
+  double memory_limit_bytes = 0;
+  double imbalance = 1;        // rows of the busiest expert rank over the mean
+  int64_t num_kept = 64;       // of the fastest
+  bool prunes = true;          // false: every strategy is priced (tests)
+  bool keeps_families = true;  // the best of each family too
+  double seconds_limit = 0;    // stop after so long and say so; 0 = none
+  // Called a few hundred times; shapes done of all.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+struct WholeCandidate {
+  strategy::Strategy strategy;
+  stack::Estimate estimate;
+};
+
+// What a family is: the axes that divide the model, in words.
+enum class WholeFamily : uint8_t {
+  kDataAndExperts,  // no tp, pp, cp: experts divided, the rest replicated or sharded by ZeRO 1, 2
+  kFullySharded,    // ZeRO 3
+  kTensor,          // tp, no pipeline
+  kPipeline,        // a pipeline, no tp
+  kPipelineAndTensor,
+  kContext,  // any with cp
+};
+inline constexpr std::array kWholeFamilies{
+    WholeFamily::kDataAndExperts, WholeFamily::kFullySharded,      WholeFamily::kTensor,
+    WholeFamily::kPipeline,       WholeFamily::kPipelineAndTensor, WholeFamily::kContext};
+const char* name(WholeFamily family);
+WholeFamily family_of(const strategy::Strategy& strategy);
+
+struct FamilyBest {
+  WholeFamily family = WholeFamily::kDataAndExperts;
+  std::optional<WholeCandidate> best;      // that fits
+  std::optional<WholeCandidate> smallest;  // of those that do not fit, when none does
+  int64_t num_priced = 0;
+};
+
+struct WholePlan {
+  std::vector<WholeCandidate>
+      ranked;  // that fit, fastest first; ties: less memory, fewer stages, smaller tp
+  std::vector<FamilyBest> families;
+  std::vector<WholeCandidate> pareto;  // no other is faster and needs less memory; fastest first
+  int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
+  bool is_cut = false;  // by seconds_limit
+};
+
+// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing (naming
+// what divides).
+WholePlan search_whole(const WholeRequest& request);
+
+// Why the best of a family lost to the best of all, and the smallest change that would revive it.
+struct FamilyVerdict {
+  std::string family, best, lost, revive;
+};
+std::vector<FamilyVerdict> explain_whole(const WholeRequest& request, const WholePlan& plan);
+
+// What limits a strategy, in words: "compute 61 %, bubble 12 % ...".
+std::string limits(const stack::Estimate& estimate);
+// "pp 8 x 3 chunks, tp 2, ep 16, dp 64 ..."
+std::string describe_whole(const strategy::Strategy& strategy);
+
+}  // namespace piper::plan

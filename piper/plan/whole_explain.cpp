@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/units.h>
+#include <piper/plan/whole.h>
+
+#include <algorithm>
+
+namespace piper::plan {
+namespace {
+
+using strategy::Strategy;
+
+std::string bytes(double count) { return format_bytes(count); }
+
+struct Part {
+  const char* name;
+  double seconds;
+};
+
+std::vector<Part> parts_of(const stack::StepSeconds& t) {
+  return {{"compute", t.compute},
+          {"recomputation", t.recompute},
+          {"tensor collectives", t.tensor},
+          {"exchange of tokens", t.exchange},
+          {"context collectives", t.context},
+          {"messages between stages", t.messages},
+          {"pipeline bubble", t.bubble},
+          {"gradient reductions", t.reductions},
+          {"update", t.update},
+          {"copies to the host", t.offload}};
+}
+
+// The link that a part waits for, of this strategy; "" for what no link decides.
+std::string link_of(const WholeRequest& r, const Strategy& s, const char* part) {
+  const stack::Rates rates(*r.cluster, r.precision);
+  const std::string name = part;
+  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
+  if (name == "tensor collectives") return rates.link_of(s.mesh.tp, 1);
+  if (name == "exchange of tokens") return rates.link_of(s.mesh.ep, s.mesh.etp);
+  if (name == "context collectives") return rates.link_of(s.mesh.cp, s.mesh.tp);
+  if (name == "gradient reductions") return rates.link_of(s.mesh.dp * s.mesh.cp, s.mesh.tp * far);
+  if (name == "messages between stages")
+    return rates.link_of(2, s.mesh.tp * s.mesh.cp * (far > 1 ? 1 : s.mesh.dp));
+  return "";
+}
+
+// By which factor one part would have to shrink for the family to draw level; nullopt when no part is large enough.
+struct Shrink {
+  Part part;
+  double factor = 0;
+};
+std::optional<Shrink> smallest_shrink(const stack::StepSeconds& t, double excess) {
+  std::optional<Shrink> best;
+  for (const Part& p : parts_of(t)) {
+    if (p.seconds <= excess) continue;
+    const double factor = p.seconds / (p.seconds - excess);
+    if (!best || factor < best->factor) best = Shrink{p, factor};
+  }
+  return best;
+}
+
+std::string shrink_words(const WholeRequest& r, const Strategy& s, const Shrink& shrink) {
+  const std::string link = link_of(r, s, shrink.part.name);
+  if (!link.empty()) return fmt::format("{} links {:.2f} times as fast", link, shrink.factor);
+  if (std::string("pipeline bubble") == shrink.part.name)
+    return fmt::format("{:.2f} times as many micro-batches (a larger global batch)", shrink.factor);
+  return fmt::format("{:.2f} times less {}", shrink.factor, shrink.part.name);
+}
+
+FamilyVerdict verdict(const WholeRequest& r, const FamilyBest& of, const WholeCandidate* winner) {
+  FamilyVerdict v{.family = name(of.family)};
+  if (!of.best && !of.smallest) {
+    v.best = "-";
+    v.lost = "no strategy of this kind divides the devices, layers, heads and batch";
+    v.revive = "leave an axis open, or another number of devices";
+    return v;
+  }
+  if (!of.best) {
+    const WholeCandidate& c = *of.smallest;
+    const double lacking = c.estimate.peak_bytes - r.memory_limit_bytes;
+    v.best = describe_whole(c.strategy);
+    v.lost =
+        fmt::format("does not fit: {} of {} a device ({} states, {} activations)",
+                    bytes(c.estimate.peak_bytes), bytes(r.memory_limit_bytes),
+                    bytes(c.estimate.fullest.weights_and_gradients + c.estimate.fullest.optimizer),
+                    bytes(c.estimate.fullest.activations));
+    v.revive = fmt::format("{} more a device", bytes(lacking));
+    return v;
+  }
+  const WholeCandidate& c = *of.best;
+  v.best = describe_whole(c.strategy);
+  if (winner == nullptr || c.estimate.seconds <= winner->estimate.seconds) {
+    v.lost = "wins: " + limits(c.estimate);
+    v.revive = "-";
+    return v;
+  }
+  const double excess = c.estimate.seconds - winner->estimate.seconds;
+  std::vector<Part> more = parts_of(c.estimate.time);
+  const std::vector<Part> base = parts_of(winner->estimate.time);
+  for (size_t i = 0; i < more.size(); ++i) more[i].seconds -= base[i].seconds;
+  std::ranges::sort(more, [](const Part& a, const Part& b) { return a.seconds > b.seconds; });
+  std::vector<std::string> why;
+  for (size_t i = 0; i < 2 && more[i].seconds > 0.01 * winner->estimate.seconds; ++i)
+    why.push_back(fmt::format("{} +{}", more[i].name,
+                              format_percent(more[i].seconds / winner->estimate.seconds)));
+  v.lost =
+      fmt::format("{} slower: {}", format_percent(excess / winner->estimate.seconds),
+                  why.empty() ? "a little of everything" : fmt::format("{}", fmt::join(why, ", ")));
+  const std::optional<Shrink> shrink = smallest_shrink(c.estimate.time, excess);
+  v.revive = shrink ? shrink_words(r, c.strategy, *shrink)
+                    : "no single part is large enough to make up for it";
+  return v;
+}
+
+}  // namespace
+
+std::string limits(const stack::Estimate& e) {
+  std::vector<Part> parts = parts_of(e.time);
+  std::ranges::stable_sort(parts,
+                           [](const Part& a, const Part& b) { return a.seconds > b.seconds; });
+  std::vector<std::string> words;
+  for (const Part& p : parts)
+    if (p.seconds >= 0.01 * e.seconds)
+      words.push_back(fmt::format("{} {}", p.name, format_percent(p.seconds / e.seconds)));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string describe_whole(const Strategy& s) {
+  const strategy::Mesh& m = s.mesh;
+  std::string text = fmt::format("pp {}", m.pp);
+  if (m.vpp > 1) text += fmt::format(" x {}", m.vpp);
+  text += fmt::format(", tp {}{}", m.tp, s.sequence_parallel ? "+sp" : "");
+  if (m.cp > 1) text += fmt::format(", cp {}", m.cp);
+  text += fmt::format(", ep {}", m.ep);
+  if (m.etp > 1) text += fmt::format(" x etp {}", m.etp);
+  text += fmt::format(", dp {}, {} x {}", m.dp, s.num_micro_batches, s.micro_batch_sequences);
+  if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
+  text += fmt::format(", recompute {}", strategy::name(s.recompute));
+  if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
+  if (s.offload != strategy::Offload::kNone)
+    text += fmt::format(", offload {}", strategy::name(s.offload));
+  if (s.placement != strategy::Placement::kDataInside)
+    text += fmt::format(", {}", strategy::name(s.placement));
+  return text;
+}
+
+std::vector<FamilyVerdict> explain_whole(const WholeRequest& request, const WholePlan& plan) {
+  std::vector<FamilyVerdict> verdicts;
+  const WholeCandidate* winner = plan.ranked.empty() ? nullptr : &plan.ranked.front();
+  for (const FamilyBest& family : plan.families)
+    verdicts.push_back(verdict(request, family, winner));
+  return verdicts;
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,335 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/plan/setting.h>
+#include <piper/plan/split.h>
+#include <piper/plan/whole.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+namespace piper::plan {
+namespace {
+
+using strategy::Offload;
+using strategy::PipelineSchedule;
+using strategy::Placement;
+using strategy::Recompute;
+using strategy::Strategy;
+
+constexpr int64_t kMostTensor = 64, kMostContext = 64, kMostExpertTensor = 8;
+constexpr int64_t kMostMicroBatch = 16, kMostChunks = 8;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+template <class T>
+bool wanted(const std::optional<T>& fixed, T value) {
+  return !fixed || *fixed == value;
+}
+
+auto order(const WholeCandidate& c) {
+  const strategy::Mesh& m = c.strategy.mesh;
+  return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,
+                    c.strategy.zero, c.strategy.recompute, c.strategy.offload,
+                    c.strategy.micro_batch_sequences, c.strategy.schedule, c.strategy.placement);
+}
+bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
+
+// What a way to cut a stage's ranks and a micro-batch come to: everything that layer prices depend on, and the depth.
+struct Shape {
+  int64_t pp, tp, cp, dp, ep, etp, micro;
+  bool sequence_parallel;
+};
+
+class Search {
+ public:
+  explicit Search(const WholeRequest& request)
+      : r_(request),
+        estimator_(*request.model, *request.cluster, *request.stack, request.precision,
+                   request.sequence),
+        start_(std::chrono::steady_clock::now()) {
+    for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
+  }
+
+  WholePlan run() {
+    collect_shapes();
+    if (shapes_.empty())
+      throw InvalidInput(
+          "no strategy divides these devices, layers, heads, experts and this batch; leave one of "
+          "the axes or --global-batch open");
+    plan_.num_shapes = std::ssize(shapes_);
+    bound_shapes();
+    // The most promising first: what they leave is the bar for the others.
+    std::ranges::sort(bounded_, {}, [](const Bounded& b) { return std::pair(b.least, b.index); });
+    int64_t done = 0;
+    for (const Bounded& b : bounded_) {
+      visit(shapes_[b.index], b.least);
+      if (r_.progress && ++done % 256 == 0) r_.progress(done, plan_.num_shapes);
+      if (r_.seconds_limit > 0 && done % 64 == 0 && seconds() > r_.seconds_limit) {
+        plan_.is_cut = true;
+        break;
+      }
+    }
+    finish();
+    return std::move(plan_);
+  }
+
+ private:
+  struct Bounded {
+    double least;
+    size_t index;
+  };
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  // --- shapes ---
+  void collect_shapes() {
+    const model::Model& m = *r_.model;
+    const int64_t heads = m.layers.front().attention.num_heads;
+    const std::vector<int64_t> degrees = expert_degrees(m);
+    for (const int64_t tp : divisors(r_.num_devices)) {
+      if (tp > kMostTensor || (heads > 0 && heads % tp != 0) || !wanted(r_.fixed.tp, tp)) continue;
+      for (const int64_t cp : divisors(r_.num_devices / tp)) {
+        if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
+        if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
+        for (const int64_t pp : divisors(r_.num_devices / (tp * cp))) {
+          if (pp > m.num_layers() || !wanted(r_.fixed.pp, pp)) continue;
+          const int64_t dp = r_.num_devices / (tp * cp * pp);
+          if (!wanted(r_.fixed.dp, dp) || r_.global_batch_sequences % dp != 0) continue;
+          add_shapes({pp, tp, cp, dp, 1, 1, 1, false}, degrees);
+        }
+      }
+    }
+  }
+
+  void add_shapes(Shape shape, const std::vector<int64_t>& degrees) {
+    const int64_t stage = shape.tp * shape.cp * shape.dp;
+    const int64_t per_rank = r_.global_batch_sequences / shape.dp;
+    const bool moe = r_.model->num_moe_layers() > 0;
+    for (shape.ep = 1; shape.ep <= stage; ++shape.ep) {
+      if (!std::ranges::binary_search(degrees, shape.ep) || stage % shape.ep != 0 ||
+          !wanted(r_.fixed.ep, shape.ep))
+        continue;
+      for (shape.etp = 1; shape.etp <= (moe ? kMostExpertTensor : 1); shape.etp *= 2) {
+        if (stage % (shape.ep * shape.etp) != 0 || !wanted(r_.fixed.etp, shape.etp)) continue;
+        for (shape.micro = 1; shape.micro <= std::min(per_rank, kMostMicroBatch); ++shape.micro) {
+          if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro))
+            continue;
+          for (const bool sp : {false, true}) {
+            if (sp && (shape.tp == 1 || r_.sequence % (shape.tp * shape.cp) != 0)) continue;
+            if (!wanted(r_.fixed.sequence_parallel, sp)) continue;
+            shape.sequence_parallel = sp;
+            shapes_.push_back(shape);
+          }
+        }
+      }
+    }
+  }
+
+  Strategy base(const Shape& s) const {
+    Strategy strategy{
+        .model = r_.model->name,
+        .cluster = r_.cluster->name,
+        .mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
+        .precision = r_.precision,
+        .sequence = r_.sequence,
+        .global_batch_sequences = r_.global_batch_sequences,
+        .micro_batch_sequences = s.micro,
+        .num_micro_batches = r_.global_batch_sequences / s.dp / s.micro};
+    strategy.sequence_parallel = s.sequence_parallel;
+    return strategy;
+  }
+
+  // --- bounds ---
+  void bound_shapes() {
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      double least = 0;
+      if (r_.prunes) {
+        const stack::Estimator::Bound bound = estimator_.bound(base(shapes_[i]), r_.imbalance);
+        least = bound.seconds;
+      }
+      bounded_.push_back({least, i});
+    }
+  }
+
+  double bar() const {
+    return std::ssize(plan_.ranked) < r_.num_kept ? kInfinity
+                                                  : plan_.ranked.back().estimate.seconds;
+  }
+
+  // --- one shape: splits, schedules, and what only memory and reductions feel ---
+  void visit(const Shape& shape, double least) {
+    Strategy s = base(shape);
+    FamilyBest& family = family_best(s);
+    FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
+    const auto beaten = [&](const FamilyBest& f) {
+      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
+    };
+    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
+    if (r_.prunes && least > bar() && beaten(family) && (!can_shard || beaten(sharded))) {
+      ++plan_.num_passed_over;
+      return;
+    }
+    balanced_.clear();
+    for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
+      if (!wanted(r_.fixed.schedule, schedule)) continue;
+      if (shape.pp == 1 && schedule != PipelineSchedule::k1F1B &&
+          !(r_.fixed.schedule == schedule && !strategy::is_v(schedule) &&
+            schedule != PipelineSchedule::kInterleaved))
+        continue;
+      s.schedule = schedule;
+      for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp) {
+        if (!chunks_fit(s, vpp) || !wanted(r_.fixed.vpp, vpp)) continue;
+        s.mesh.vpp = vpp;
+        visit_splits(s);
+      }
+      s.mesh.vpp = 1;
+    }
+  }
+
+  bool chunks_fit(const Strategy& s, int64_t vpp) const {
+    if (strategy::is_v(s.schedule))
+      return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= r_.model->num_layers();
+    if (s.schedule != PipelineSchedule::kInterleaved) return vpp == 1;
+    return vpp > 1 && s.mesh.pp > 1 && s.mesh.pp * vpp <= r_.model->num_layers() &&
+           s.num_micro_batches % s.mesh.pp == 0;
+  }
+
+  void visit_splits(Strategy& s) {
+    const int64_t stages = s.mesh.pp * s.mesh.vpp;
+    for (const Recompute recompute : strategy::kRecomputes) {
+      if (!wanted(r_.fixed.recompute, recompute)) continue;
+      s.recompute = recompute;
+      s.layers_per_stage = strategy::even_split(r_.model->num_layers(), stages);
+      visit_states(s);
+      if (stages == 1) continue;
+      const std::vector<int64_t>& balanced = balanced_of(s, stages);
+      if (balanced == s.layers_per_stage) continue;
+      s.layers_per_stage = balanced;
+      visit_states(s);
+    }
+  }
+
+  // Kept for a shape: schedules share it.
+  const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
+    const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
+    if (is_new) {
+      const stack::Estimator::Pass pass = estimator_.pass_seconds(s, r_.imbalance);
+      found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
+    }
+    return found->second;
+  }
+
+  void visit_states(Strategy& s) {
+    for (s.zero = 0; s.zero <= 3; ++s.zero) {
+      if (!wanted(r_.fixed.zero, s.zero)) continue;
+      if (s.zero > 0 && s.mesh.dp * s.mesh.cp == 1 && s.mesh.edp() == 1) continue;
+      for (const Offload offload : strategy::kOffloads) {
+        if (!wanted(r_.fixed.offload, offload)) continue;
+        s.offload = offload;
+        for (const Placement placement : strategy::kPlacements) {
+          if (placement != Placement::kDataInside && (s.mesh.pp == 1 || s.mesh.dp == 1)) continue;
+          if (!wanted(r_.fixed.placement, placement)) continue;
+          s.placement = placement;
+          price(s);
+        }
+      }
+    }
+    s.zero = 0;
+    s.offload = Offload::kNone;
+    s.placement = Placement::kDataInside;
+  }
+
+  FamilyBest& family_best(const Strategy& s) {
+    return plan_.families[static_cast<size_t>(family_of(s))];
+  }
+
+  void price(const Strategy& s) {
+    const stack::Estimate e = estimator_.estimate(s, r_.imbalance);
+    ++plan_.num_priced;
+    FamilyBest& family = family_best(s);
+    ++family.num_priced;
+    const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
+    if (!fits) {
+      if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
+        family.smallest = WholeCandidate{s, e};
+      return;
+    }
+    if (!family.best || e.seconds < family.best->estimate.seconds ||
+        (e.seconds == family.best->estimate.seconds && faster({s, e}, *family.best)))
+      family.best = WholeCandidate{s, e};
+    note_pareto(s, e);
+    if (e.seconds > bar()) return;
+    keep({s, e});
+  }
+
+  void keep(WholeCandidate candidate) {
+    std::vector<WholeCandidate>& ranked = plan_.ranked;
+    if (std::ssize(ranked) == r_.num_kept && !faster(candidate, ranked.back())) return;
+    ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
+    if (std::ssize(ranked) > r_.num_kept) ranked.pop_back();
+  }
+
+  // The front of seconds and memory, kept sorted by seconds.
+  void note_pareto(const Strategy& s, const stack::Estimate& e) {
+    std::vector<WholeCandidate>& front = plan_.pareto;
+    const auto at = std::ranges::lower_bound(
+        front, e.seconds, {}, [](const WholeCandidate& c) { return c.estimate.seconds; });
+    if (at != front.begin() && std::prev(at)->estimate.peak_bytes <= e.peak_bytes) return;
+    if (at != front.end() && at->estimate.seconds == e.seconds &&
+        at->estimate.peak_bytes <= e.peak_bytes)
+      return;
+    auto last = at;
+    while (last != front.end() && last->estimate.peak_bytes >= e.peak_bytes) ++last;
+    const auto place = front.erase(at, last);
+    front.insert(place, WholeCandidate{s, e});
+  }
+
+  void finish() {
+    for (FamilyBest& family : plan_.families)
+      if (family.best) family.smallest.reset();
+  }
+
+  const WholeRequest& r_;
+  stack::Estimator estimator_;
+  std::chrono::steady_clock::time_point start_;
+  std::vector<Shape> shapes_;
+  std::vector<Bounded> bounded_;
+  std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
+  WholePlan plan_;
+};
+
+}  // namespace
+
+const char* name(WholeFamily family) {
+  switch (family) {
+    case WholeFamily::kDataAndExperts:
+      return "data and experts";
+    case WholeFamily::kFullySharded:
+      return "fully sharded (ZeRO 3)";
+    case WholeFamily::kTensor:
+      return "tensor parallel";
+    case WholeFamily::kPipeline:
+      return "pipeline";
+    case WholeFamily::kPipelineAndTensor:
+      return "pipeline and tensor";
+    case WholeFamily::kContext:
+      return "context parallel";
+  }
+  return "?";
+}
+
+WholeFamily family_of(const Strategy& s) {
+  if (s.mesh.cp > 1) return WholeFamily::kContext;
+  if (s.zero == 3) return WholeFamily::kFullySharded;
+  if (s.mesh.pp > 1)
+    return s.mesh.tp > 1 ? WholeFamily::kPipelineAndTensor : WholeFamily::kPipeline;
+  return s.mesh.tp > 1 ? WholeFamily::kTensor : WholeFamily::kDataAndExperts;
+}
+
+WholePlan search_whole(const WholeRequest& request) { return Search(request).run(); }
+
+}  // namespace piper::plan

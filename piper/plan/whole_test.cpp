@@ -1,0 +1,135 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/model/import.h>
+#include <piper/plan/whole.h>
+
+using namespace piper;
+using namespace piper::plan;
+
+namespace {
+
+struct World {
+  model::Model model = model::load_model("mixtral-8x7b");
+  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  stack::Stack stack = stack::load_stack("piper");
+  WholeRequest request(int64_t devices, int64_t batch) const {
+    return {.model = &model,
+            .cluster = &cluster,
+            .stack = &stack,
+            .num_devices = devices,
+            .sequence = 4096,
+            .global_batch_sequences = batch,
+            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes)};
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "pruning loses nothing: the same best strategies as the plain enumeration, and the same best "
+    "of each family") {
+  const World world;
+  for (const auto& [devices, batch, imbalance] :
+       {std::tuple{16, 32, 1.0}, {32, 64, 1.0}, {64, 64, 1.5}}) {
+    CAPTURE(devices);
+    WholeRequest request = world.request(devices, batch);
+    request.imbalance = imbalance;
+    request.num_kept = 20;
+    const WholePlan pruned = search_whole(request);
+    request.prunes = false;
+    const WholePlan plain = search_whole(request);
+    CHECK(pruned.num_passed_over > 0);
+    CHECK(plain.num_passed_over == 0);
+    CHECK(pruned.num_priced < plain.num_priced);
+    REQUIRE(pruned.ranked.size() == plain.ranked.size());
+    for (size_t i = 0; i < plain.ranked.size(); ++i)
+      CHECK(to_json(pruned.ranked[i].strategy) == to_json(plain.ranked[i].strategy));
+    for (size_t i = 0; i < plain.families.size(); ++i) {
+      CAPTURE(name(plain.families[i].family));
+      REQUIRE(pruned.families[i].best.has_value() == plain.families[i].best.has_value());
+      if (plain.families[i].best)
+        CHECK(pruned.families[i].best->estimate.seconds ==
+              plain.families[i].best->estimate.seconds);
+    }
+  }
+}
+
+TEST_CASE("every strategy that is kept is sound and fits") {
+  const World world;
+  const WholePlan plan = search_whole(world.request(64, 256));
+  REQUIRE(!plan.ranked.empty());
+  for (const WholeCandidate& c : plan.ranked) {
+    CHECK(strategy::contradictions(c.strategy, world.model).empty());
+    CHECK(c.strategy.mesh.world() == 64);
+    CHECK(c.estimate.peak_bytes <= 0.9 * static_cast<double>(world.cluster.memory_bytes));
+    CHECK(c.estimate.time.total() == doctest::Approx(c.estimate.seconds));
+  }
+  for (const WholeCandidate& c : plan.pareto)
+    CHECK(strategy::contradictions(c.strategy, world.model).empty());
+}
+
+TEST_CASE("the front: along it memory falls as time rises") {
+  const World world;
+  const WholePlan plan = search_whole(world.request(32, 64));
+  REQUIRE(plan.pareto.size() > 1);
+  CHECK(plan.pareto.front().estimate.seconds == plan.ranked.front().estimate.seconds);
+  for (size_t i = 1; i < plan.pareto.size(); ++i) {
+    CHECK(plan.pareto[i].estimate.seconds > plan.pareto[i - 1].estimate.seconds);
+    CHECK(plan.pareto[i].estimate.peak_bytes < plan.pareto[i - 1].estimate.peak_bytes);
+  }
+}
+
+TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
+  const World world;
+  WholeRequest request = world.request(64, 256);
+  request.fixed.tp = 4;
+  request.fixed.zero = 1;
+  request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
+  for (const WholeCandidate& c : search_whole(request).ranked) {
+    CHECK(c.strategy.mesh.tp == 4);
+    CHECK(c.strategy.zero == 1);
+    CHECK(c.strategy.schedule == strategy::PipelineSchedule::k1F1B);
+  }
+  request.fixed.tp = 3;
+  CHECK_THROWS_AS(search_whole(request), InvalidInput);
+}
+
+TEST_CASE("when nothing fits there is still an answer: what lacks least in each family") {
+  const World world;
+  WholeRequest request = world.request(8, 16);
+  request.memory_limit_bytes = 1e9;
+  const WholePlan plan = search_whole(request);
+  CHECK(plan.ranked.empty());
+  int64_t with_smallest = 0;
+  for (const FamilyBest& family : plan.families) with_smallest += family.smallest ? 1 : 0;
+  CHECK(with_smallest > 0);
+  for (const FamilyVerdict& v : explain_whole(request, plan)) {
+    CHECK(!v.lost.empty());
+    CHECK(!v.revive.empty());
+  }
+}
+
+TEST_CASE("more bandwidth, lower latency and more memory never make the best plan slower") {
+  const World world;
+  const auto best = [&](const cluster::Cluster& cluster, double limit) {
+    WholeRequest request = world.request(32, 64);
+    request.cluster = &cluster;
+    request.memory_limit_bytes = limit;
+    request.num_kept = 1;
+    request.keeps_families = false;
+    return search_whole(request).ranked.front().estimate.seconds;
+  };
+  const double limit = 0.9 * static_cast<double>(world.cluster.memory_bytes);
+  const double now = best(world.cluster, limit);
+  for (size_t level = 0; level < world.cluster.levels.size(); ++level) {
+    cluster::Cluster faster = world.cluster;
+    faster.levels[level].link.bytes_per_second *= 2;
+    faster.levels[level].nic_bytes_per_second *= 2;
+    faster.numbers["ring_bytes_per_second"] *= level == 0 ? 2 : 1;
+    CHECK(best(faster, limit) <= now);
+    cluster::Cluster quicker = world.cluster;
+    quicker.levels[level].link.latency_seconds /= 2;
+    CHECK(best(quicker, limit) <= now);
+  }
+  CHECK(best(world.cluster, 1.2 * limit) <= now);
+}
