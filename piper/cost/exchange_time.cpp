@@ -2,12 +2,9 @@
 #include <piper/cost/exchange_time.h>
 
 #include <algorithm>
-#include <array>
 
 namespace piper::cost {
 namespace {
-
-constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
 
 double number(const cluster::Cluster& cluster, const char* name, double fallback) {
   const auto found = cluster.numbers.find(name);
@@ -28,24 +25,13 @@ bool has_measured_all_to_all(const cluster::Cluster& cluster) {
   return cluster.numbers.contains("all_to_all_bytes_per_second");
 }
 
-// What one device sends (or receives), by the level that the messages belong to.
-struct Traffic {
-  std::array<double, kMaxLevels> bytes{};
-  std::array<double, kMaxLevels> messages{};
-  void add(size_t level, double message_bytes, double count = 1) {
-    bytes[level] += message_bytes * count;
-    messages[level] += count;
-  }
-};
-
 double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
   const size_t num_levels = cluster.levels.size();
   PIPER_CHECK(num_levels <= kMaxLevels);
   double transfer = 0, latency = 0, further = 0, outer_messages = 0;
   for (size_t level = num_levels; level-- > 0;) {
     if (traffic.messages[level] == 0 && (level == 0 || further == 0)) continue;
-    const double across = traffic.bytes[level] + (level > 0 ? further : 0);
-    transfer = std::max(transfer, across / device_bandwidth(cluster, level));
+    transfer = std::max(transfer, busy_seconds(cluster, traffic, level));
     if (latency == 0) latency = cluster.levels[level].link.latency_seconds;
     if (level > 0) outer_messages += traffic.messages[level];
     further += traffic.bytes[level];
@@ -53,7 +39,31 @@ double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
   return latency + transfer + std::max(0.0, outer_messages - 1) * message_gap(cluster);
 }
 
-// Messages of `pair_bytes` from member `self` to all others of the group.
+bool in_one_node(const cluster::Cluster& cluster, const Group& group) {
+  const int64_t node = cluster.devices_per_node();
+  return group.first / node == group.device(group.size - 1) / node;
+}
+
+}  // namespace
+
+double device_bandwidth(const cluster::Cluster& cluster, size_t level) {
+  const cluster::Level& l = cluster.levels[level];
+  double bandwidth = l.link.bytes_per_second;
+  if (l.num_nics > 0 && l.nic_bytes_per_second > 0) {
+    const int64_t sharing = level == 0 ? 1 : cluster.devices_of_level(level - 1);
+    bandwidth = std::min(bandwidth, static_cast<double>(l.num_nics) * l.nic_bytes_per_second /
+                                        static_cast<double>(sharing));
+  }
+  return bandwidth;
+}
+
+double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level) {
+  double across = traffic.bytes[level];
+  for (size_t outer = level + 1; level > 0 && outer < cluster.levels.size(); ++outer)
+    across += traffic.bytes[outer];
+  return across / device_bandwidth(cluster, level);
+}
+
 Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
                      double pair_bytes) {
   Traffic traffic;
@@ -75,27 +85,17 @@ Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_
   return traffic;
 }
 
-bool in_one_node(const cluster::Cluster& cluster, const Group& group) {
-  const int64_t node = cluster.devices_per_node();
-  return group.first / node == group.device(group.size - 1) / node;
+bool is_measured_all_to_all(const cluster::Cluster& cluster, const Group& group) {
+  return has_measured_all_to_all(cluster) && in_one_node(cluster, group);
 }
 
-}  // namespace
-
-double device_bandwidth(const cluster::Cluster& cluster, size_t level) {
-  const cluster::Level& l = cluster.levels[level];
-  double bandwidth = l.link.bytes_per_second;
-  if (l.num_nics > 0 && l.nic_bytes_per_second > 0) {
-    const int64_t sharing = level == 0 ? 1 : cluster.devices_of_level(level - 1);
-    bandwidth = std::min(bandwidth, static_cast<double>(l.num_nics) * l.nic_bytes_per_second /
-                                        static_cast<double>(sharing));
-  }
-  return bandwidth;
+bool is_measured_all_reduce(const cluster::Cluster& cluster, const Group& group) {
+  return cluster.numbers.contains("all_reduce_bytes_per_second") && in_one_node(cluster, group);
 }
 
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
   if (group.size <= 1) return 0;
-  if (has_measured_all_to_all(cluster) && in_one_node(cluster, group))
+  if (is_measured_all_to_all(cluster, group))
     return measured_all_to_all(cluster, pair_bytes * static_cast<double>(group.size - 1));
   double seconds = 0;
   // The ends of a group that is not aligned with the units have the fewest neighbours near by.
@@ -134,7 +134,7 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double share = bytes / static_cast<double>(group.size);
-  if (cluster.numbers.contains("all_reduce_bytes_per_second") && in_one_node(cluster, group))
+  if (is_measured_all_reduce(cluster, group))
     return number(cluster, "all_reduce_latency_seconds", 0) +
            (bytes - share) / number(cluster, "all_reduce_bytes_per_second", 1);
   const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write
