@@ -1,4 +1,5 @@
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/last_backward.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
@@ -121,6 +122,12 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   const bool exchanged = moe && mesh.ep > 1;
   const ExchangeSeconds exchange =
       exchanged ? exchange_seconds(layer, work, mesh) : ExchangeSeconds{};
+  if (exchanged) {
+    const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
+                              static_cast<double>(mesh.ep);
+    const Moves moves = all_to_all_moves(cluster_, {.size = mesh.ep}, pair_bytes);
+    cost.moving_part = moves.transfer / moves.total();
+  }
   cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];

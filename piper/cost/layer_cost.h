@@ -29,6 +29,7 @@ struct LayerCost {
   double forward = 0;           // compute
   double backward = 0;          // compute
   double exchange_forward = 0;  // waiting: counts, dispatch, combine, less what hides them
+  double moving_part = 0;       // of one exchange of rows, the rest being latency
   std::array<RecomputeCost, strategy::kRecomputes.size()> by_recompute;
   const RecomputeCost& with(strategy::Recompute recompute) const {
     return by_recompute[static_cast<size_t>(recompute)];

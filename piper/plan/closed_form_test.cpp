@@ -70,6 +70,38 @@ TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
   }
 }
 
+TEST_CASE(
+    "reductions that share links with exchanges and each other: within 3 % of the simulation") {
+  struct Case {
+    const char* model;
+    const char* cluster;
+    strategy::Mesh mesh;
+    int64_t count, sequence;
+  };
+  for (const Case& c : {Case{"mixtral-8x7b", "dgx-h100", {1, 8, 64}, 1, 4096},
+                        {"mixtral-8x7b", "dgx-h100", {2, 4, 32}, 2, 4096},
+                        {"deepseek-v3", "dgx-h100", {8, 32, 64}, 8, 4096},
+                        {"m10b-e16", "frontier", {4, 16, 16}, 4, 2048},
+                        {"piper-100m", "rtx4090x8", {1, 1, 8}, 1, 1024},
+                        {"piper-100m", "rtx4090x8", {2, 2, 4}, 4, 1024}})
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      const model::Model model = model::load_model(c.model);
+      const cluster::Cluster cluster = cluster::load_cluster(c.cluster);
+      Strategy s = example::strategy(model, c.mesh.pp, c.mesh.ep, c.mesh.dp, c.count);
+      s.recompute = recompute;
+      s.sequence = c.sequence;
+      s.micro_batch_sequences = 1;
+      s.global_batch_sequences = c.mesh.dp * c.count;
+      if (cluster.compute.contains("bf16")) s.precision = strategy::Precision::kBf16;
+      CAPTURE(c.model);
+      CAPTURE(c.mesh.pp);
+      CAPTURE(c.mesh.dp);
+      const double simulated =
+          simulate(model, s, cluster, strategy::pipeline_group(s.mesh, Rank(0))).seconds();
+      CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.03));
+    }
+}
+
 TEST_CASE("memory: within three messages between stages of the simulation's peak") {
   const cluster::Cluster cluster = example::nodes();
   model::Model sharing = example::mixture(4);
