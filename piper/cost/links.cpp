@@ -5,9 +5,7 @@
 #include <cmath>
 
 namespace piper::cost {
-namespace {
 
-// Devices that one port of a level serves.
 int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
   if (level == 0) return 1;
   const int64_t devices = cluster.devices_of_level(level - 1);
@@ -16,8 +14,6 @@ int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
   if (nics >= devices) return 1;
   return devices % nics == 0 ? devices / nics : devices;
 }
-
-}  // namespace
 
 Ports::Ports(const cluster::Cluster& cluster, std::vector<char> is_here)
     : cluster_(cluster), is_here_(std::move(is_here)) {

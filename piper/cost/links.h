@@ -52,6 +52,9 @@ struct Links {
   }
 };
 
+// Devices that one port of a level serves.
+int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
+
 // What an operation needs, and for how long.
 struct Transfer {
   double seconds = 0;  // alone
