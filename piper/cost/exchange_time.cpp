@@ -64,25 +64,63 @@ double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, siz
   return across / device_bandwidth(cluster, level);
 }
 
-Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
-                     double pair_bytes) {
-  Traffic traffic;
-  int64_t inside = 1;  // members in the unit below, oneself included
-  int64_t unit = 1;
+namespace {
+
+// Calls visit(level, first, last, inner_first, inner_last) for every level at which `self` has partners: members
+// first..last are in its unit of the level, inner_first..inner_last (oneself included) in that of the level below.
+template <class F>
+void for_each_level(const cluster::Cluster& cluster, const Group& group, int64_t self, F visit) {
+  int64_t unit = 1, inner_first = self, inner_last = self;
   for (size_t level = 0; level < cluster.levels.size(); ++level) {
     unit *= cluster.levels[level].num_members;
     const int64_t begin = group.device(self) / unit * unit;
     // Members i with begin <= first + i * stride < begin + unit.
-    const int64_t low =
+    const int64_t first =
         std::max<int64_t>(0, (begin - group.first + group.stride - 1) / group.stride);
-    const int64_t high = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
-    const int64_t members = high - low + 1;
-    if (members > inside) traffic.add(level, pair_bytes, static_cast<double>(members - inside));
-    inside = members;
-    if (inside == group.size) break;
+    const int64_t last = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
+    if (last - first > inner_last - inner_first) visit(level, first, last, inner_first, inner_last);
+    inner_first = first;
+    inner_last = last;
+    if (last - first + 1 == group.size) return;
   }
-  PIPER_CHECK(inside == group.size, "a group reaches beyond the cluster");
+  PIPER_CHECK(false, "a group reaches beyond the cluster");
+}
+
+}  // namespace
+
+Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
+                     double pair_bytes) {
+  Traffic traffic;
+  if (group.size == 1) return traffic;
+  for_each_level(cluster, group, self,
+                 [&](size_t level, int64_t first, int64_t last, int64_t in_first, int64_t in_last) {
+                   traffic.add(level, pair_bytes,
+                               static_cast<double>((last - first) - (in_last - in_first)));
+                 });
   return traffic;
+}
+
+UnevenTraffic::UnevenTraffic(const cluster::Cluster& cluster, const Group& group,
+                             std::span<const double> to_bytes)
+    : cluster_(cluster), group_(group), before_{0} {
+  PIPER_CHECK(std::ssize(to_bytes) == group.size, "one entry for every member");
+  for (const double bytes : to_bytes) before_.push_back(before_.back() + bytes);
+}
+
+TwoWays UnevenTraffic::of(int64_t member) const {
+  TwoWays ways;
+  const auto to = [&](int64_t first, int64_t last) {
+    return before_[static_cast<size_t>(last + 1)] - before_[static_cast<size_t>(first)];
+  };
+  const double own = to(member, member);
+  for_each_level(cluster_, group_, member,
+                 [&](size_t level, int64_t first, int64_t last, int64_t in_first, int64_t in_last) {
+                   const auto count = static_cast<double>((last - first) - (in_last - in_first));
+                   ways.received.add(level, own, count);
+                   ways.sent.messages[level] += count;
+                   ways.sent.bytes[level] += std::max(0.0, to(first, last) - to(in_first, in_last));
+                 });
+  return ways;
 }
 
 bool is_measured_all_to_all(const cluster::Cluster& cluster, const Group& group) {
@@ -126,6 +164,21 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
     }
     seconds = std::max(
         seconds, measured ? measured_all_to_all(cluster, std::max(total_sent, total_received))
+                          : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
+  }
+  return seconds;
+}
+
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes) {
+  if (group.size <= 1) return 0;
+  const bool measured = is_measured_all_to_all(cluster, group);
+  const UnevenTraffic traffic(cluster, group, to_bytes);
+  double seconds = 0;
+  for (int64_t member = 0; member < group.size; ++member) {
+    const auto [sent, received] = traffic.of(member);
+    seconds = std::max(
+        seconds, measured ? measured_all_to_all(cluster, std::max(sent.bytes[0], received.bytes[0]))
                           : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
   }
   return seconds;

@@ -80,6 +80,28 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, d
 double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank> members,
                           std::span<const double> bytes);
 
+// Every member sends to_bytes[j] to member j (a load on experts that is the same wherever rows come
+// from): the same seconds as the form above, in O(members x levels).
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes);
+
+// The traffic of one member in that exchange.
+struct TwoWays {
+  Traffic sent, received;
+};
+class UnevenTraffic {
+ public:
+  // The cluster outlives it.
+  UnevenTraffic(const cluster::Cluster& cluster, const Group& group,
+                std::span<const double> to_bytes);
+  TwoWays of(int64_t member) const;
+
+ private:
+  const cluster::Cluster& cluster_;
+  Group group_;
+  std::vector<double> before_;  // by member: bytes to all before it; one more at the end
+};
+
 // Direct: reduce-scatter, additions in rank order, all-gather; each member owns one share of the
 // buffer.
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);

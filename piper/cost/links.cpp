@@ -64,6 +64,14 @@ Transfer Ports::finish(Uses uses) {
   return transfer;
 }
 
+// Such bytes that the own port is busy as long as the measured exchange takes.
+void Ports::as_measured(Traffic& sent, Traffic& received) const {
+  const double as_link =
+      device_bandwidth(cluster_, 0) / cluster_.numbers.at("all_to_all_bytes_per_second");
+  sent.bytes[0] *= as_link;
+  received.bytes[0] *= as_link;
+}
+
 Transfer Ports::measured(const Group& group, double seconds) const {
   Traffic traffic;
   traffic.add(0, seconds * device_bandwidth(cluster_, 0));
@@ -106,14 +114,23 @@ Transfer Ports::all_to_all(std::span<const Rank> members, std::span<const double
       sent.add(level, bytes[self * n + peer]);
       received.add(level, bytes[peer * n + self]);
     }
-    if (measured) {
-      const double as_link =
-          device_bandwidth(cluster_, 0) / cluster_.numbers.at("all_to_all_bytes_per_second");
-      sent.bytes[0] *= as_link;
-      received.bytes[0] *= as_link;
-    }
+    if (measured) as_measured(sent, received);
     add(sent, members[self].value, kOut, uses);
     add(received, members[self].value, kIn, uses);
+  }
+  return finish(std::move(uses));
+}
+
+Transfer Ports::all_to_all(const Group& group, std::span<const double> to_bytes) const {
+  if (group.size <= 1) return {};
+  const bool measured = is_measured_all_to_all(cluster_, group);
+  const UnevenTraffic traffic(cluster_, group, to_bytes);
+  Uses uses;
+  for (int64_t member = 0; member < group.size; ++member) {
+    auto [sent, received] = traffic.of(member);
+    if (measured) as_measured(sent, received);
+    add(sent, group.device(member), kOut, uses);
+    add(received, group.device(member), kIn, uses);
   }
   return finish(std::move(uses));
 }

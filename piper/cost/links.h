@@ -72,8 +72,9 @@ class Ports {
   const std::vector<PortUnits>& capacity() const { return capacity_; }
 
   Transfer all_to_all(const Group& group, double pair_bytes) const;
-  // Uneven; as all_to_all_seconds.
+  // Uneven, in both forms of all_to_all_seconds.
   Transfer all_to_all(std::span<const Rank> members, std::span<const double> bytes) const;
+  Transfer all_to_all(const Group& group, std::span<const double> to_bytes) const;
   Transfer all_reduce(const Group& group, double bytes) const;
   Transfer message(Rank from, Rank to, double bytes) const;
 
@@ -87,6 +88,7 @@ class Ports {
   void add(const Traffic& traffic, int64_t device, Direction direction, Uses& uses) const;
   static Transfer finish(Uses uses);
   // Where the exchange itself was measured: a device's own port, for so long.
+  void as_measured(Traffic& sent, Traffic& received) const;
   Transfer measured(const Group& group, double seconds) const;
 
   const cluster::Cluster& cluster_;

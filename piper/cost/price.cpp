@@ -140,6 +140,7 @@ class StepPricer {
       return ports_.all_reduce(group(task), reduced_bytes(task));
     if (task.kind != TaskKind::kAllToAll) return {};
     if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
+    if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
     return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
   }
 
@@ -208,6 +209,7 @@ class StepPricer {
   // up to which side counts as sender.
   double all_to_all(const Task& task) const {
     if (rows_.balanced()) return all_to_all_seconds(cluster_, group(task), pair_bytes(task));
+    if (!rows_.exact()) return all_to_all_seconds(cluster_, group(task), bytes_to(task));
     return all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
   }
 
@@ -221,21 +223,25 @@ class StepPricer {
     return rows * row_bytes() / static_cast<double>(step_.graph.group(task.group).size());
   }
 
-  // From every member to every member, row-major.
+  // From any member to each.
+  std::vector<double> bytes_to(const Task& task) const {
+    std::vector<double> bytes;
+    for (int64_t to = 0; to < std::ssize(step_.graph.group(task.group)); ++to)
+      bytes.push_back(row_bytes() *
+                      static_cast<double>(rows_.rows_to(step_.segment(task).layer, to)));
+    return bytes;
+  }
+
+  // From every member to every member, row-major, where all rows are known.
   std::vector<double> bytes_between(const Task& task) const {
     const std::vector<Rank>& members = step_.graph.group(task.group);
     std::vector<double> bytes;
     for (const Rank from : members)
       for (int64_t to = 0; to < std::ssize(members); ++to)
-        bytes.push_back(row_bytes() * static_cast<double>(sent_rows(task, from, to)));
+        bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
+                                          step_.segment(task).layer, task.micro_batch,
+                                          from.value % strategy_.mesh.dp, to)));
     return bytes;
-  }
-
-  int64_t sent_rows(const Task& task, Rank from, int64_t to) const {
-    const int32_t layer = step_.segment(task).layer;
-    return rows_.exact()
-               ? rows_.rows_between(layer, task.micro_batch, from.value % strategy_.mesh.dp, to)
-               : rows_.rows_to(layer, to);
   }
 
   double reduced_bytes(const Task& task) const {

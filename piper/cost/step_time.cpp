@@ -30,12 +30,12 @@ double rounds(const cluster::Cluster& cluster, const Strategy& s) {
 }  // namespace
 
 Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
-                     strategy::Precision precision, int64_t sequence)
+                     strategy::Precision precision, int64_t sequence, const ExpertLoad* load)
     : model_(model),
       cluster_(cluster),
       precision_(precision),
       sequence_(sequence),
-      costs_(model, cluster, precision, sequence),
+      costs_(model, cluster, precision, sequence, load),
       embedding_parameters_(dense_parameters(model, -1, 1)),
       head_parameters_(dense_parameters(model, -2, 1)),
       tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0) {

@@ -4,7 +4,7 @@
 // Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
 // for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient reductions
 // that slow the last backward and outlast it (last_backward.h), norm, statistics and update. Within 2 % of the simulation on a
-// balanced load.
+// balanced load, 5 % on an uneven one (of which the slowest rank of a group decides: layer_cost.h).
 //
 // Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores) rounds, and
 // the step takes not less than
@@ -58,9 +58,11 @@ struct PassSeconds {
 // they have in common. Not thread-safe. The model and the cluster outlive it.
 class Estimator {
  public:
-  // Throws InvalidInput when the cluster has no figures for the precision.
+  // Throws InvalidInput when the cluster has no figures for the precision, or the load does not fit
+  // the model. `load` (nullptr: balanced) is one distribution for all micro-batches; it outlives
+  // this.
   Estimator(const model::Model& model, const cluster::Cluster& cluster,
-            strategy::Precision precision, int64_t sequence);
+            strategy::Precision precision, int64_t sequence, const ExpertLoad* load = nullptr);
 
   // Requires contradictions(strategy, model) to be empty, the Estimator's sequence and precision,
   // and world <= cluster.num_devices().
@@ -83,7 +85,10 @@ class Estimator {
   };
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   void add_layer(const strategy::Strategy& strategy, int32_t index, Stage& stage);
+  // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                           int64_t ep_index);
   void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                     Stage& stage);
   std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
