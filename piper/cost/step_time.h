@@ -4,7 +4,7 @@
 // Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
 // for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient reductions
 // that slow the last backward and outlast it (last_backward.h), norm, statistics and update. Within 2 % of the simulation on a
-// balanced load, 5 % on an uneven one (of which the slowest rank of a group decides: layer_cost.h).
+// balanced load, 2 % on an uneven one too (of which the slowest rank of a group decides: layer_cost.h).
 //
 // Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores) rounds, and
 // the step takes not less than

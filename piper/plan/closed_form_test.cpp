@@ -103,15 +103,14 @@ TEST_CASE(
     }
 }
 
-TEST_CASE(
-    "uneven load: time within 5 % and memory within 2 % of the simulation under the same load") {
+TEST_CASE("uneven load: time within 2 % and memory within three messages of the simulation") {
   model::Model sharing = example::mixture(4);
   for (model::Layer& layer : sharing.layers) {
     layer.feed_forward.shared_ffn = 48;
     layer.feed_forward.num_experts = 8;
   }
   sharing.layers.front().feed_forward = {.ffn = 64};
-  double worst_time = 0, worst_memory = 0;
+  double worst = 0;
   for (const model::Model& model : {example::mixture(4), sharing, model::load_model("piper-10m")})
     for (const char* text : {"uniform", "zipf:0.5", "zipf:1.5", "hot-expert:2", "drift:1"})
       for (const strategy::Mesh& mesh : kMeshes)
@@ -129,14 +128,13 @@ TEST_CASE(
               sim::play(step, cost::price(step, model, s, cluster, load));
           cost::Estimator estimator(model, cluster, s.precision, s.sequence, &load);
           const cost::StepEstimate closed = estimator.estimate(s);
-          CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.05));
-          worst_time = std::max(worst_time, std::abs(closed.seconds / played.seconds() - 1));
-          const auto peak = static_cast<double>(*std::ranges::max_element(played.peak_bytes));
-          const double off = static_cast<double>(closed.peak_bytes) / peak - 1;
-          CHECK(std::abs(off) < 0.02);
-          worst_memory = std::max(worst_memory, std::abs(off));
+          CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
+          worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
+          const int64_t peak = *std::ranges::max_element(played.peak_bytes);
+          CHECK(std::abs(closed.peak_bytes - peak) <=
+                3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
         }
-  MESSAGE("worst error: time " << worst_time << ", memory " << worst_memory);
+  MESSAGE("worst error: " << worst);
 }
 
 TEST_CASE("memory: within three messages between stages of the simulation's peak") {
