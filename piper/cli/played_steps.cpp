@@ -104,10 +104,11 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
     graph::Timeline timeline = sim::play(
         played.step, prices_of(priced, request, played.step, sample), request.keep_memory);
     const double seconds = timeline.seconds();
-    if (seconds > played.timeline.seconds() || sample == 0) played.timeline = timeline;
-    played.sampled.seconds.push_back(seconds);
     played.sampled.peak_bytes.push_back(
         static_cast<double>(*std::ranges::max_element(timeline.peak_bytes)));
+    if (sample == 0 || seconds > *std::ranges::max_element(played.sampled.seconds))
+      played.timeline = std::move(timeline);
+    played.sampled.seconds.push_back(seconds);
   }
   if (ranks.empty())
     for (int64_t rank = 0; rank < world; ++rank) ranks.push_back(Rank(rank));
