@@ -11,6 +11,8 @@
 //              the ports of devices, nodes and switch groups with every other operation of any axis
 //              that moves through them: network.h. Alone it takes its price; members then end
 //              together
+//              (a faster link may therefore, rarely and by little, make a step slower: what is ready
+//              sooner may meet what it used to miss)
 //   memory     a slot lives from the start of the task that writes it (communication: from its
 //              posting) to the end of the task that frees it; transient bytes while a compute task
 //              runs; the static bytes always. What ends at an instant ends before what starts then.
