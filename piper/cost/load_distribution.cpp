@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 namespace piper::cost {
@@ -129,6 +130,9 @@ LoadDistribution parse_load(const std::string& text) {
   const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (word == "uniform" && colon == std::string::npos) return load;
   if (word == "trace" && !rest.empty()) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(rest, error))
+      throw InvalidInput(fmt::format("load is '{}': no such file", text));
     load.kind = LoadKind::kTrace;
     load.trace = parse_load_trace(read_text_file(rest), rest);
     return load;
