@@ -42,6 +42,15 @@ cluster::Cluster slow_links() {
   return c;
 }
 
+// Every device has a card of its own: no port is shared, and only the levels of the groups decide.
+cluster::Cluster own_cards() {
+  cluster::Cluster c = slow_links();
+  c.levels = {c.levels[0], c.levels[1]};
+  c.levels[1].num_members = 4;
+  c.levels[1].num_nics = 4;
+  return c;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -50,7 +59,7 @@ TEST_CASE(
   model::Model sharing = example::mixture(4, true);
   for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
   sharing.layers.front().feed_forward = {.ffn = 64};
-  for (const cluster::Cluster& cluster : {example::nodes(), slow_links()})
+  for (const cluster::Cluster& cluster : {example::nodes(), slow_links(), own_cards()})
     for (const strategy::Mesh& mesh : std::vector<strategy::Mesh>{{1, 4, 4},
                                                                   {1, 4, 8},
                                                                   {1, 2, 16},
@@ -100,6 +109,8 @@ TEST_CASE("what is not symmetric is said in words") {
     return why_not_symmetric(example::strategy(model, pp, ep, dp), cluster);
   };
   CHECK(why(2, 2, 4).empty());
+  CHECK(why_not_symmetric(example::strategy(model, 2, 1, 6), own_cards()) ==
+        "ranks 0 and 4 of stage 0 have reductions of experts over different levels");
   CHECK(why(2, 1, 3) == "a port of level group serves 2 devices, a stage has 3");
   cluster.cores_per_node = 2;
   CHECK(why(2, 2, 4) == "ranks share cores");
