@@ -16,5 +16,8 @@ const std::vector<Command>& benches();
 inline constexpr const char* kAllToAllSummary =
     "all-to-all over the transport against a plain copy";
 Run add_bench_alltoall(CLI::App& command);
+inline constexpr const char* kSimSummary =
+    "tasks a second of the simulator, on every rank of a large world";
+Run add_bench_sim(CLI::App& command);
 
 }  // namespace piper::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/paper.h>
 #include <piper/plan/prediction.h>
@@ -11,6 +12,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace piper::cli {
 namespace {
@@ -22,6 +24,7 @@ constexpr int64_t kMostTasks = 400'000;  // of a simulation
 
 struct Flags {
   StrategyFlags strategy;
+  LoadFlags load;
   bool flash_attention = true, json = false;
   int64_t ffn_values = 3;
 };
@@ -156,8 +159,25 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
   fmt::print("\n");
 }
 
+// The closed form under every sample of the load.
+SampledSteps under_load(const Flags& flags, const Priced& priced,
+                        const cost::LoadDistribution& load) {
+  const strategy::Strategy& s = priced.strategy;
+  SampledSteps sampled;
+  for (int64_t i = 0; i < flags.load.num_samples; ++i) {
+    const cost::ExpertLoad sample = cost::sample_load(load, priced.model, s.mesh.ep,
+                                                      flags.load.seed, i, flags.load.num_samples);
+    const cost::StepEstimate estimate =
+        cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence, &sample).estimate(s);
+    sampled.seconds.push_back(estimate.seconds);
+    sampled.peak_bytes.push_back(static_cast<double>(estimate.peak_bytes));
+  }
+  return sampled;
+}
+
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
+  const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   cost::Estimator estimator(priced.model, priced.cluster, priced.strategy.precision,
                             priced.strategy.sequence);
   const auto simulated =
@@ -166,10 +186,19 @@ int run(const Flags& flags) {
       plan::make_prediction(priced.model, priced.cluster, priced.strategy,
                             estimator.estimate(priced.strategy), simulated.value_or(-1));
   const PaperForm form = paper_form(flags, priced);
-  if (flags.json)
-    std::cout << to_json(priced, prediction, form).dump(2) << "\n";
-  else
-    print_text(priced, prediction, form);
+  std::optional<SampledSteps> sampled;
+  if (load) sampled = under_load(flags, priced, *load);
+  if (flags.json) {
+    Json json = to_json(priced, prediction, form);
+    if (sampled) json["under_load"] = to_json(flags.load, *sampled);
+    std::cout << json.dump(2) << "\n";
+    return 0;
+  }
+  print_text(priced, prediction, form);
+  if (sampled)
+    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
+                                           flags.load.load, flags.load.num_samples),
+                               *sampled));
   return 0;
 }
 
@@ -178,6 +207,7 @@ int run(const Flags& flags) {
 Run add_estimate(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
+  add_load_flags(command, flags->load);
   command.add_flag("--flash-attention,!--no-flash-attention", flags->flash_attention,
                    "paper form: 2bHs instead of 4bHs^2 (on)");
   command

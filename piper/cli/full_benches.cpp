@@ -11,7 +11,8 @@ const std::vector<Command>& benches() {
       {"alltoall", kAllToAllSummary, add_bench_alltoall},
       {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe},
       {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
-       add_bench_pipeline}};
+       add_bench_pipeline},
+      {"sim", kSimSummary, add_bench_sim}};
   return list;
 }
 

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/load_flags.h>
 #include <piper/cli/plan_questions.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
@@ -27,10 +28,19 @@ struct Flags {
   int64_t devices = 0, sequence = 0, global_batch = 0, top = 10;
   plan::FixedAxes fixed;
   std::vector<std::string> what_if;
+  LoadFlags load;
+  std::string statistic;
   bool paper = false, min_devices = false, json = false;
 };
 
 std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
+
+cost::Statistic parse_statistic(const std::string& text) {
+  for (const auto statistic :
+       {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst})
+    if (text == cost::name(statistic)) return statistic;
+  throw InvalidInput(fmt::format("--for is '{}'; allowed: mean, p95, worst", text));
+}
 
 plan::Request request_of(const Flags& flags) {
   plan::Request request;
@@ -44,6 +54,13 @@ plan::Request request_of(const Flags& flags) {
   if (!flags.recompute.empty()) request.fixed.recompute = parse_recompute(flags.recompute);
   if (!flags.precision.empty()) request.precision = parse_precision(flags.precision);
   request.paper_form = flags.paper;
+  request.load = load_of(flags.load);
+  request.num_load_samples = flags.load.num_samples;
+  request.load_seed = flags.load.seed;
+  if (!flags.statistic.empty()) {
+    if (!request.load) throw InvalidInput("--for says by what of --load to rank; give --load too");
+    request.load_statistic = parse_statistic(flags.statistic);
+  }
   return request;
 }
 
@@ -98,6 +115,7 @@ Json plan_json(const plan::Request& request, const plan::Plan& plan, int64_t top
             {"memory_limit_bytes", plan.memory_limit_bytes},
             {"num_considered", plan.num_considered},
             {"num_simulated", plan.num_simulated},
+            {"num_repriced", plan.num_repriced},
             {"plan_seconds", seconds}};
   json["defaults"] = Json::object();
   for (const plan::Default& d : plan.defaults)
@@ -128,6 +146,11 @@ void print_header(const plan::Request& request, const plan::Plan& plan, double s
       bytes(plan.memory_limit_bytes), bytes(request.cluster.memory_bytes), plan.num_considered,
       format_seconds(seconds),
       plan.num_simulated > 0 ? fmt::format(", the best {} simulated", plan.num_simulated) : "");
+  if (request.load)
+    fmt::print(
+        "ranked by the {} of {} samples of load {}: the best {} by a balanced load priced again\n",
+        cost::name(request.load_statistic), request.num_load_samples, request.load->text,
+        plan.num_repriced);
   for (const plan::Default& d : plan.defaults)
     fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
 }
@@ -148,6 +171,10 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
                    {"tokens/s", Align::kRight},
                    {"memory", Align::kRight},
                    {"idle", Align::kRight}};
+  const bool loaded = !strategies.empty() && strategies.front().under_load.has_value();
+  if (loaded)
+    for (const char* what : {"mean", "p95", "worst", "memory p95"})
+      table.columns.push_back({what, Align::kRight});
   for (size_t i = 0; i < strategies.size() && static_cast<int64_t>(i) < top; ++i) {
     const strategy::Strategy& s = strategies[i].strategy;
     const plan::Prediction& p = strategies[i].prediction;
@@ -158,6 +185,11 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
          strategy::name(s.recompute), is_even(s, layers) ? "even" : "balanced",
          format_percent(p.mfu), format_seconds(p.step_seconds), format_count(p.tokens_per_second),
          bytes(p.peak_bytes), format_percent(p.estimate.time.idle / p.step_seconds)});
+    if (!loaded) continue;
+    const plan::UnderLoad& load = *strategies[i].under_load;
+    for (const double seconds : {load.seconds.mean, load.seconds.p95, load.seconds.worst})
+      table.rows.back().push_back(format_seconds(seconds));
+    table.rows.back().push_back(format_bytes(load.peak_bytes.p95));
   }
   table.max_width = report::console_width();
   fmt::print("\n{}", report::to_text(table));
@@ -204,6 +236,8 @@ int run(const Flags& flags) {
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
     throw InvalidInput("--min-devices looks for the number itself; leave out --devices");
+  if ((flags.min_devices || !flags.what_if.empty()) && request.load)
+    throw InvalidInput("--load ranks one plan; leave out --min-devices and --what-if");
   if ((flags.min_devices || !flags.what_if.empty()) && !flags.out.empty())
     throw InvalidInput(
         "--out writes the plan for one machine; leave out --min-devices and --what-if");
@@ -261,6 +295,11 @@ Run add_plan(CLI::App& command) {
                   "memory_bandwidth=x2, compute=x2, nics=x2, bandwidth=x2 (bandwidth.LEVEL), "
                   "latency=x0.5 (latency.LEVEL), device=CLUSTER; may be repeated")
       ->type_name("CHANGE");
+  add_load_flags(command, flags->load);
+  command
+      .add_option("--for", flags->statistic,
+                  "rank by the mean, p95 or worst of the samples of --load (p95)")
+      ->type_name("STATISTIC");
   command.add_flag("--min-devices", flags->min_devices,
                    "the fewest devices that train this model, and memory and MFU against their "
                    "number");

@@ -4,7 +4,8 @@
 namespace piper::cli {
 
 const std::vector<Command>& benches() {
-  static const std::vector<Command> list{{"alltoall", kAllToAllSummary, add_bench_alltoall}};
+  static const std::vector<Command> list{{"alltoall", kAllToAllSummary, add_bench_alltoall},
+                                         {"sim", kSimSummary, add_bench_sim}};
   return list;
 }
 

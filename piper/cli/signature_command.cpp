@@ -45,7 +45,8 @@ std::string describe(const Case& c) {
       model::count_parameters(request.model).total(), model::active_parameters(request.model),
       number(model::token_flops(request.model, c.sequence).forward()));
   for (size_t i = 0; i < std::min<size_t>(3, plan.strategies.size()); ++i) {
-    const auto& [s, p] = plan.strategies[i];
+    const strategy::Strategy& s = plan.strategies[i].strategy;
+    const plan::Prediction& p = plan.strategies[i].prediction;
     text += fmt::format("  pp {} ep {} dp {} micro {} x {} {} {}: {} s, mfu {}, {} B\n", s.mesh.pp,
                         s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences,
                         strategy::name(s.schedule), strategy::name(s.recompute),

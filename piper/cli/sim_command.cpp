@@ -3,113 +3,66 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/load_flags.h>
+#include <piper/cli/played_steps.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
 #include <piper/cost/mfu.h>
-#include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
-#include <piper/plan/search.h>
 #include <piper/report/chrome_trace.h>
+#include <piper/report/report.h>
 #include <piper/report/table.h>
-#include <piper/sim/play.h>
 #include <piper/strategy/mesh.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <memory>
 
 namespace piper::cli {
 namespace {
 
-using graph::Stream;
 using report::Align;
 
-constexpr int64_t kMostRanksPlayed = 64;
+constexpr size_t kMostRanksShown = 64, kMostRanksDrawn = 16;
 
 struct Flags {
   StrategyFlags strategy;
-  std::string trace;
+  LoadFlags load;
+  std::vector<std::string> stragglers;
+  double jitter = 0;
+  std::string trace, html;
   bool json = false;
 };
 
-// Where a rank's step goes.
-struct RankShare {
-  Rank rank;
-  double compute_seconds = 0;
-  double exposed_seconds = 0;  // an exchange or a reduction runs and nothing is computed
-  double idle_seconds = 0;     // the rest
-  int64_t peak_bytes = 0;
-};
-
-struct Played {
-  schedule::StepGraph step;
-  graph::Timeline timeline;
-  std::vector<RankShare> ranks;
-  bool one_pipeline = false;
-};
-
-// Length of the union of the intervals of `communication` less what `compute` covers; both sorted by start.
-double uncovered(const std::vector<graph::Interval>& communication,
-                 const std::vector<graph::Interval>& compute) {
-  double seconds = 0, reached = 0;
-  for (const graph::Interval& interval : communication) {
-    double from = std::max(interval.start_seconds, reached);
-    reached = std::max(reached, interval.end_seconds);
-    auto busy = std::ranges::upper_bound(compute, from, {}, &graph::Interval::end_seconds);
-    for (; from < interval.end_seconds && busy != compute.end(); ++busy) {
-      seconds += std::max(0.0, std::min(busy->start_seconds, interval.end_seconds) - from);
-      from = std::max(from, busy->end_seconds);
-    }
-    seconds += std::max(0.0, interval.end_seconds - from);
-  }
-  return seconds;
-}
-
-std::vector<graph::Interval> intervals(const Played& played, Rank rank, Stream stream) {
-  std::vector<graph::Interval> list;
-  for (const graph::TaskId id : played.step.graph.stream(rank, stream))
-    list.push_back(played.timeline.tasks[id.index()]);
-  std::ranges::sort(list, {}, &graph::Interval::start_seconds);
-  return list;
-}
-
-RankShare share_of(const Played& played, Rank rank) {
-  RankShare share{.rank = rank, .peak_bytes = played.timeline.peak_bytes[rank.index()]};
-  const std::vector<graph::Interval> compute = intervals(played, rank, Stream::kCompute);
-  for (const graph::Interval& interval : compute)
-    share.compute_seconds += interval.end_seconds - interval.start_seconds;
-  share.exposed_seconds = uncovered(intervals(played, rank, Stream::kExchange), compute);
-  share.idle_seconds =
-      std::max(0.0, played.timeline.seconds() - share.compute_seconds - share.exposed_seconds);
-  return share;
-}
-
-Played play(const Priced& priced) {
-  Played played;
-  std::vector<Rank> ranks;
-  if (priced.strategy.mesh.world() > kMostRanksPlayed)
-    ranks = plan::simulated_ranks(priced.cluster, priced.strategy);
-  played.one_pipeline = !ranks.empty();
-  // A task takes about half a kilobyte while it is played.
-  constexpr double kMostTasks = 30e6;
-  const strategy::Strategy& s = priced.strategy;
-  const double tasks = static_cast<double>(ranks.empty() ? s.mesh.world() : std::ssize(ranks)) *
-                       static_cast<double>(s.num_micro_batches) * 20 *
-                       static_cast<double>(priced.model.num_layers()) /
-                       static_cast<double>(s.mesh.pp);
-  if (tasks > kMostTasks)
+// "3:1.5": rank 3 takes 1.5 times as long.
+sim::Straggler parse_straggler(const std::string& text, int64_t world) {
+  const auto refuse = [&] {
     throw InvalidInput(
-        fmt::format("num_micro_batches is {}: about {} tasks to play; allowed: up to {} (`piper "
-                    "estimate` prices "
-                    "any number)",
-                    s.num_micro_batches, format_count(tasks), format_count(kMostTasks)));
-  played.step = schedule::write_step(priced.model, priced.strategy, ranks);
-  played.timeline = sim::play(
-      played.step, cost::price(played.step, priced.model, priced.strategy, priced.cluster));
-  if (ranks.empty())
-    for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank) ranks.push_back(Rank(rank));
-  for (const Rank rank : ranks) played.ranks.push_back(share_of(played, rank));
-  return played;
+        fmt::format("--straggler is '{}'; allowed: RANK:FACTOR, a rank from 0 to {} and a factor "
+                    "from 0.001 to 1000",
+                    text, world - 1));
+  };
+  int64_t rank = -1;
+  double factor = 0;
+  const char* end = text.data() + text.size();
+  const auto [colon, bad_rank] = std::from_chars(text.data(), end, rank);
+  if (bad_rank != std::errc() || colon == end || *colon != ':' || rank < 0 || rank >= world)
+    refuse();
+  const auto [last, bad_factor] = std::from_chars(colon + 1, end, factor);
+  if (bad_factor != std::errc() || last != end || !(factor >= 0.001 && factor <= 1000)) refuse();
+  return {Rank(rank), factor};
+}
+
+PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy) {
+  PlayRequest request{.load = load_of(flags.load),
+                      .seed = flags.load.seed,
+                      .keep_memory = !flags.trace.empty() || !flags.html.empty()};
+  for (const std::string& text : flags.stragglers)
+    request.disturbance.stragglers.push_back(parse_straggler(text, strategy.mesh.world()));
+  request.disturbance.jitter_sigma = flags.jitter;
+  if (request.load || flags.jitter > 0) request.num_samples = flags.load.num_samples;
+  return request;
 }
 
 struct Summary {
@@ -118,7 +71,7 @@ struct Summary {
   int64_t peak_bytes = 0;
 };
 
-Summary summarise(const Priced& priced, const Played& played) {
+Summary summarise(const Priced& priced, const PlayedSteps& played) {
   const strategy::Strategy& s = priced.strategy;
   Summary summary{.step_seconds = played.timeline.seconds()};
   summary.closed_form_seconds =
@@ -137,7 +90,8 @@ Summary summarise(const Priced& priced, const Played& played) {
   return summary;
 }
 
-Json to_json(const Priced& priced, const Played& played, const Summary& summary) {
+Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played,
+             const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = Json();
   Json ranks = Json::array();
@@ -147,29 +101,43 @@ Json to_json(const Priced& priced, const Played& played, const Summary& summary)
                      {"exposed_communication_seconds", rank.exposed_seconds},
                      {"idle_seconds", rank.idle_seconds},
                      {"peak_bytes", rank.peak_bytes}});
-  return {{"model", priced.model.name},
-          {"cluster", priced.cluster.name},
-          {"strategy", strategy::to_json(strategy)},
-          {"step_seconds", summary.step_seconds},
-          {"closed_form_seconds", summary.closed_form_seconds},
-          {"mfu", summary.mfu},
-          {"mfu_formula", cost::kMfuFormula},
-          {"compute_fraction", summary.compute},
-          {"exposed_communication_fraction", summary.exposed},
-          {"bubble_fraction", summary.idle},
-          {"peak_bytes", summary.peak_bytes},
-          {"num_tasks", played.step.graph.tasks().size()},
-          {"one_pipeline", played.one_pipeline},
-          {"ranks", ranks}};
+  Json json{{"model", priced.model.name},
+            {"cluster", priced.cluster.name},
+            {"strategy", strategy::to_json(strategy)},
+            {"step_seconds", summary.step_seconds},
+            {"closed_form_seconds", summary.closed_form_seconds},
+            {"mfu", summary.mfu},
+            {"mfu_formula", cost::kMfuFormula},
+            {"compute_fraction", summary.compute},
+            {"exposed_communication_fraction", summary.exposed},
+            {"bubble_fraction", summary.idle},
+            {"peak_bytes", summary.peak_bytes},
+            {"num_tasks", played.step.graph.tasks().size()},
+            {"one_pipeline", played.one_pipeline},
+            {"ranks", ranks}};
+  if (played.sampled.seconds.size() > 1) {
+    json["sampled"] = to_json(flags.load, played.sampled);
+    json["sampled"]["jitter"] = flags.jitter;
+  }
+  return json;
 }
 
-void print_text(const Priced& priced, const Played& played, const Summary& summary) {
+void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
+                const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
   if (played.one_pipeline)
     fmt::print(
         "one pipeline of {} played (dp index 0): the load is balanced and no device is shared, so "
         "the others do the same\n",
         priced.strategy.mesh.dp);
+  if (!played.why_all.empty()) fmt::print("all ranks played: {}\n", played.why_all);
+  if (played.sampled.seconds.size() > 1) {
+    std::string what = flags.load.load.empty() ? "" : "load " + flags.load.load + ", ";
+    if (flags.jitter > 0) what += fmt::format("jitter {}, ", flags.jitter);
+    fmt::print(
+        "\n{}\nthe slowest sample:\n",
+        to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
+  }
   fmt::print("step {} ({} tasks; closed form {}), MFU {}\n", format_seconds(summary.step_seconds),
              played.step.graph.tasks().size(), format_seconds(summary.closed_form_seconds),
              format_percent(summary.mfu));
@@ -180,32 +148,54 @@ void print_text(const Priced& priced, const Played& played, const Summary& summa
   table.columns = {{"rank", Align::kRight},    {"stage", Align::kRight},
                    {"compute", Align::kRight}, {"exposed", Align::kRight},
                    {"bubble", Align::kRight},  {"peak memory", Align::kRight}};
-  for (const RankShare& rank : played.ranks)
+  for (const RankShare& rank : played.ranks) {
+    if (table.rows.size() == kMostRanksShown) break;
     table.rows.push_back({std::to_string(rank.rank.value),
                           std::to_string(strategy::coordinates(priced.strategy.mesh, rank.rank).pp),
                           format_seconds(rank.compute_seconds),
                           format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
                           format_bytes(static_cast<double>(rank.peak_bytes))});
+  }
   fmt::print("{}", report::to_text(table));
+  if (played.ranks.size() > kMostRanksShown)
+    fmt::print("and {} more ranks (all of them: --json)\n", played.ranks.size() - kMostRanksShown);
+}
+
+// The page of `piper report` with what a simulation knows.
+void write_html(const std::string& path, const Priced& priced, const PlayedSteps& played,
+                const Summary& summary, const std::vector<int64_t>& stage_of_rank) {
+  report::Report page;
+  page.header = {.model = priced.model.name,
+                 .cluster = priced.cluster.name,
+                 .strategy = describe(priced.strategy),
+                 .facts = {{"ranks played", std::to_string(played.ranks.size())}}};
+  page.trained = priced.strategy;
+  page.machine = priced.cluster;
+  page.predicted = report::make_gantt(played.step, played.timeline, stage_of_rank, kMostRanksDrawn);
+  page.comparison.emplace();
+  page.comparison->predicted_step_seconds = summary.step_seconds;
+  page.comparison->predicted_mfu = summary.mfu;
+  write_text_file(path, report::render(page));
 }
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
-  const Played played = play(priced);
+  const PlayedSteps played = play_steps(priced, request_of(flags, priced.strategy));
   const Summary summary = summarise(priced, played);
-  if (!flags.trace.empty()) {
-    report::TraceDescription description{.title = "predicted"};
-    for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
-      description.stage_of_rank.push_back(
-          strategy::coordinates(priced.strategy.mesh, Rank(rank)).pp);
-    report::write_chrome_trace_file(flags.trace, played.step, played.timeline, description);
-  }
+  std::vector<int64_t> stage_of_rank;
+  for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
+    stage_of_rank.push_back(strategy::coordinates(priced.strategy.mesh, Rank(rank)).pp);
+  if (!flags.trace.empty())
+    report::write_chrome_trace_file(flags.trace, played.step, played.timeline,
+                                    {.title = "predicted", .stage_of_rank = stage_of_rank});
+  if (!flags.html.empty()) write_html(flags.html, priced, played, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << to_json(priced, played, summary).dump(2) << "\n";
+    std::cout << to_json(flags, priced, played, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(priced, played, summary);
+  print_text(flags, priced, played, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
+  if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;
 }
 
@@ -214,8 +204,18 @@ int run(const Flags& flags) {
 Run add_sim(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
+  add_load_flags(command, flags->load);
+  command
+      .add_option("--straggler", flags->stragglers,
+                  "a rank whose compute takes so many times as long; may be repeated")
+      ->type_name("RANK:FACTOR");
+  command
+      .add_option("--jitter", flags->jitter,
+                  "scatter of compute times: standard deviation of their logarithm (0)")
+      ->check(number_in(0, 2));
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
       ->check(writable_file());
+  command.add_option("--html", flags->html, "write the timeline as a page")->check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

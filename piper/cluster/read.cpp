@@ -3,6 +3,8 @@
 #include <piper/base/error.h>
 #include <piper/cluster/cluster.h>
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 namespace piper::cluster {
@@ -123,12 +125,37 @@ std::vector<Level> parse_levels(ObjectReader& parent) {
   return levels;
 }
 
+// What a further constant may be, by the unit in its name.
+struct Unit {
+  const char* text;
+  bool is_prefix;
+  double least, most;
+};
+constexpr std::array kUnits = {Unit{"measured_over_priced.", true, 1e-6, 1e6},
+                               Unit{"_per_second", false, 1, kMaxRate},
+                               Unit{"_seconds", false, 0, kMaxSeconds},
+                               Unit{"_bytes", false, 0, 1e15},
+                               Unit{"_fraction", false, 0, 1},
+                               Unit{"_ratio", false, 1e-6, 1e6}};
+
 std::map<std::string, double> parse_numbers(ObjectReader& parent) {
   std::map<std::string, double> numbers;
   const Json* json = parent.object("numbers");
   if (json == nullptr) return numbers;
   ObjectReader reader(*json, parent.path("numbers"), parent.problems());
-  for (const auto& [name, value] : json->items()) numbers[name] = reader.number(name, -1e30, 1e30);
+  for (const auto& [name, value] : json->items()) {
+    const auto unit = std::ranges::find_if(kUnits, [&](const Unit& u) {
+      return u.is_prefix ? name.starts_with(u.text) : name.ends_with(u.text);
+    });
+    if (unit == kUnits.end()) {
+      reader.ignore(name);
+      reader.problem(name, fmt::format("ends in no known unit; allowed: names that end in "
+                                       "_per_second, _seconds, _bytes, _fraction or _ratio, or "
+                                       "begin with measured_over_priced."));
+      continue;
+    }
+    numbers[name] = reader.number(name, unit->least, unit->most);
+  }
   return numbers;
 }
 

@@ -199,3 +199,47 @@ TEST_CASE("wrong types and missing parts are named") {
   CHECK(problems_of_text("\"num_nics\": 2, ", "").find("is given without 'num_nics'") !=
         std::string::npos);
 }
+
+TEST_CASE("further constants keep to their unit, and a name without one is refused") {
+  for (const auto& [name, value, allowed] :
+       {std::tuple("all_to_all_bytes_per_second", 0.0, "a number from 1 to"),
+        {"all_reduce_bytes_per_second", -5.0, "a number from 1 to"},
+        {"all_to_all_latency_seconds", -1e-6, "a number from 0 to 3600"},
+        {"message_gap_seconds", -1.0, "a number from 0 to 3600"},
+        {"measured_over_priced.experts.forward", -2.0, "a number from 1e-06 to"},
+        {"all_to_all_gbps", 400.0, "names that end in _per_second"},
+        {"latency_us", 5.0, "names that end in _per_second"}}) {
+    CAPTURE(name);
+    Json json = sound();
+    json["numbers"] = {{name, value}};
+    const std::string line = problems_of(json);
+    CHECK(line.find(std::string("'numbers.") + name + "'") != std::string::npos);
+    CHECK(line.find(allowed) != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+  }
+  Json json = sound();
+  json["numbers"] = {{"message_gap_seconds", 0}, {"measured_over_priced.gate.backward", 1.2}};
+  CHECK(problems_of(json).empty());
+}
+
+TEST_CASE("a level's rates are positive, its latency is not negative, and keys carry their unit") {
+  for (const auto& [key, value, allowed] :
+       {std::tuple("bandwidth_bytes_per_second", Json(0), "a number from 1 to"),
+        {"bandwidth_bytes_per_second", Json(-1), "a number from 1 to"},
+        {"bandwidth_bytes_per_second", Json("400 Gbit/s"), "a number from 1 to"},
+        {"latency_seconds", Json(-1e-9), "a number from 0 to"},
+        {"latency_us", Json(5), "is not a known key"},
+        {"bandwidth_gbps", Json(400), "is not a known key"}}) {
+    CAPTURE(key);
+    Json json = sound();
+    json["levels"][0][key] = value;
+    const std::string line = problems_of(json);
+    CHECK(line.find(std::string("'levels[0].") + key + "'") != std::string::npos);
+    CHECK(line.find(allowed) != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+  }
+  CHECK(problems_of_text("\"latency_seconds\": 0}", "\"latency_seconds\": NaN}")
+            .find("is not valid JSON") != std::string::npos);
+  CHECK(problems_of_text("\"latency_seconds\": 0}", "\"latency_seconds\": 1e999}")
+            .find("out of range") != std::string::npos);
+}

@@ -2,12 +2,9 @@
 #include <piper/cost/exchange_time.h>
 
 #include <algorithm>
-#include <array>
 
 namespace piper::cost {
 namespace {
-
-constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
 
 double number(const cluster::Cluster& cluster, const char* name, double fallback) {
   const auto found = cluster.numbers.find(name);
@@ -28,51 +25,18 @@ bool has_measured_all_to_all(const cluster::Cluster& cluster) {
   return cluster.numbers.contains("all_to_all_bytes_per_second");
 }
 
-// What one device sends (or receives), by the level that the messages belong to.
-struct Traffic {
-  std::array<double, kMaxLevels> bytes{};
-  std::array<double, kMaxLevels> messages{};
-  void add(size_t level, double message_bytes, double count = 1) {
-    bytes[level] += message_bytes * count;
-    messages[level] += count;
-  }
-};
-
 double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
   const size_t num_levels = cluster.levels.size();
   PIPER_CHECK(num_levels <= kMaxLevels);
   double transfer = 0, latency = 0, further = 0, outer_messages = 0;
   for (size_t level = num_levels; level-- > 0;) {
     if (traffic.messages[level] == 0 && (level == 0 || further == 0)) continue;
-    const double across = traffic.bytes[level] + (level > 0 ? further : 0);
-    transfer = std::max(transfer, across / device_bandwidth(cluster, level));
+    transfer = std::max(transfer, busy_seconds(cluster, traffic, level));
     if (latency == 0) latency = cluster.levels[level].link.latency_seconds;
     if (level > 0) outer_messages += traffic.messages[level];
     further += traffic.bytes[level];
   }
   return latency + transfer + std::max(0.0, outer_messages - 1) * message_gap(cluster);
-}
-
-// Messages of `pair_bytes` from member `self` to all others of the group.
-Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
-                     double pair_bytes) {
-  Traffic traffic;
-  int64_t inside = 1;  // members in the unit below, oneself included
-  int64_t unit = 1;
-  for (size_t level = 0; level < cluster.levels.size(); ++level) {
-    unit *= cluster.levels[level].num_members;
-    const int64_t begin = group.device(self) / unit * unit;
-    // Members i with begin <= first + i * stride < begin + unit.
-    const int64_t low =
-        std::max<int64_t>(0, (begin - group.first + group.stride - 1) / group.stride);
-    const int64_t high = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
-    const int64_t members = high - low + 1;
-    if (members > inside) traffic.add(level, pair_bytes, static_cast<double>(members - inside));
-    inside = members;
-    if (inside == group.size) break;
-  }
-  PIPER_CHECK(inside == group.size, "a group reaches beyond the cluster");
-  return traffic;
 }
 
 bool in_one_node(const cluster::Cluster& cluster, const Group& group) {
@@ -93,9 +57,83 @@ double device_bandwidth(const cluster::Cluster& cluster, size_t level) {
   return bandwidth;
 }
 
+double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level) {
+  double across = traffic.bytes[level];
+  for (size_t outer = level + 1; level > 0 && outer < cluster.levels.size(); ++outer)
+    across += traffic.bytes[outer];
+  return across / device_bandwidth(cluster, level);
+}
+
+namespace {
+
+// Calls visit(level, first, last, inner_first, inner_last) for every level at which `self` has partners: members
+// first..last are in its unit of the level, inner_first..inner_last (oneself included) in that of the level below.
+template <class F>
+void for_each_level(const cluster::Cluster& cluster, const Group& group, int64_t self, F visit) {
+  int64_t unit = 1, inner_first = self, inner_last = self;
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    unit *= cluster.levels[level].num_members;
+    const int64_t begin = group.device(self) / unit * unit;
+    // Members i with begin <= first + i * stride < begin + unit.
+    const int64_t first =
+        std::max<int64_t>(0, (begin - group.first + group.stride - 1) / group.stride);
+    const int64_t last = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
+    if (last - first > inner_last - inner_first) visit(level, first, last, inner_first, inner_last);
+    inner_first = first;
+    inner_last = last;
+    if (last - first + 1 == group.size) return;
+  }
+  PIPER_CHECK(false, "a group reaches beyond the cluster");
+}
+
+}  // namespace
+
+Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t self,
+                     double pair_bytes) {
+  Traffic traffic;
+  if (group.size == 1) return traffic;
+  for_each_level(cluster, group, self,
+                 [&](size_t level, int64_t first, int64_t last, int64_t in_first, int64_t in_last) {
+                   traffic.add(level, pair_bytes,
+                               static_cast<double>((last - first) - (in_last - in_first)));
+                 });
+  return traffic;
+}
+
+UnevenTraffic::UnevenTraffic(const cluster::Cluster& cluster, const Group& group,
+                             std::span<const double> to_bytes)
+    : cluster_(cluster), group_(group), before_{0} {
+  PIPER_CHECK(std::ssize(to_bytes) == group.size, "one entry for every member");
+  for (const double bytes : to_bytes) before_.push_back(before_.back() + bytes);
+}
+
+TwoWays UnevenTraffic::of(int64_t member) const {
+  TwoWays ways;
+  const auto to = [&](int64_t first, int64_t last) {
+    return before_[static_cast<size_t>(last + 1)] - before_[static_cast<size_t>(first)];
+  };
+  const double own = to(member, member);
+  for_each_level(cluster_, group_, member,
+                 [&](size_t level, int64_t first, int64_t last, int64_t in_first, int64_t in_last) {
+                   const auto count = static_cast<double>((last - first) - (in_last - in_first));
+                   ways.received.add(level, own, count);
+                   ways.sent.messages[level] += count;
+                   ways.sent.bytes[level] += std::max(0.0, to(first, last) - to(in_first, in_last));
+                 });
+  return ways;
+}
+
+bool is_measured_all_to_all(const cluster::Cluster& cluster, const Group& group) {
+  return has_measured_all_to_all(cluster) && in_one_node(cluster, group);
+}
+
+bool is_measured_all_reduce(const cluster::Cluster& cluster, const Group& group) {
+  return cluster.numbers.contains("all_reduce_bytes_per_second") && in_one_node(cluster, group);
+}
+
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
   if (group.size <= 1) return 0;
-  if (has_measured_all_to_all(cluster) && in_one_node(cluster, group))
+  if (is_measured_all_to_all(cluster, group))
     return measured_all_to_all(cluster, pair_bytes * static_cast<double>(group.size - 1));
   double seconds = 0;
   // The ends of a group that is not aligned with the units have the fewest neighbours near by.
@@ -131,10 +169,25 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
   return seconds;
 }
 
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes) {
+  if (group.size <= 1) return 0;
+  const bool measured = is_measured_all_to_all(cluster, group);
+  const UnevenTraffic traffic(cluster, group, to_bytes);
+  double seconds = 0;
+  for (int64_t member = 0; member < group.size; ++member) {
+    const auto [sent, received] = traffic.of(member);
+    seconds = std::max(
+        seconds, measured ? measured_all_to_all(cluster, std::max(sent.bytes[0], received.bytes[0]))
+                          : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
+  }
+  return seconds;
+}
+
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double share = bytes / static_cast<double>(group.size);
-  if (cluster.numbers.contains("all_reduce_bytes_per_second") && in_one_node(cluster, group))
+  if (is_measured_all_reduce(cluster, group))
     return number(cluster, "all_reduce_latency_seconds", 0) +
            (bytes - share) / number(cluster, "all_reduce_bytes_per_second", 1);
   const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write

@@ -26,6 +26,7 @@
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,6 +40,22 @@ inline constexpr double kMessageGapSeconds = 1e-6;
 // One device's share of a level's bandwidth when all devices of the level communicate, bytes/s.
 double device_bandwidth(const cluster::Cluster& cluster, size_t level);
 
+inline constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
+
+// What one device sends (or receives) in one operation, by the level that the messages belong to.
+struct Traffic {
+  std::array<double, kMaxLevels> bytes{};
+  std::array<double, kMaxLevels> messages{};
+  void add(size_t level, double message_bytes, double count = 1) {
+    bytes[level] += message_bytes * count;
+    messages[level] += count;
+  }
+};
+
+// Seconds that the device's share of a level is busy with the traffic, alone: what belongs to the
+// level and, above the innermost, what crosses it on its way further.
+double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level);
+
 // Equally spaced devices: the groups of every axis of the mesh are of this form.
 struct Group {
   int64_t first = 0;
@@ -47,6 +64,14 @@ struct Group {
   int64_t device(int64_t member) const { return first + member * stride; }
 };
 
+// Messages of `pair_bytes` from one member to all others of the group.
+Traffic even_traffic(const cluster::Cluster& cluster, const Group& group, int64_t member,
+                     double pair_bytes);
+
+// Inside one node a cluster that has measured its exchange is taken at its word.
+bool is_measured_all_to_all(const cluster::Cluster& cluster, const Group& group);
+bool is_measured_all_reduce(const cluster::Cluster& cluster, const Group& group);
+
 // Every member sends pair_bytes to every other. The slowest member counts.
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 
@@ -54,6 +79,28 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, d
 // sender or receiver counts. `members` are devices.
 double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank> members,
                           std::span<const double> bytes);
+
+// Every member sends to_bytes[j] to member j (a load on experts that is the same wherever rows come
+// from): the same seconds as the form above, in O(members x levels).
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes);
+
+// The traffic of one member in that exchange.
+struct TwoWays {
+  Traffic sent, received;
+};
+class UnevenTraffic {
+ public:
+  // The cluster outlives it.
+  UnevenTraffic(const cluster::Cluster& cluster, const Group& group,
+                std::span<const double> to_bytes);
+  TwoWays of(int64_t member) const;
+
+ private:
+  const cluster::Cluster& cluster_;
+  Group group_;
+  std::vector<double> before_;  // by member: bytes to all before it; one more at the end
+};
 
 // Direct: reduce-scatter, additions in rank order, all-gather; each member owns one share of the
 // buffer.

@@ -86,4 +86,29 @@ TEST_CASE("a message between stages crosses the level that holds both devices") 
   CHECK(point_to_point_seconds(cluster, 0, 8, 1e6) == near(510e-6));
 }
 
+TEST_CASE("rows that come the same from everywhere: the short form is the matrix written out") {
+  cluster::Cluster cluster = example::nodes();
+  uint64_t state = 7;
+  for (const Group& group :
+       {Group{0, 1, 4}, {0, 1, 16}, {2, 1, 9}, {0, 4, 4}, {1, 3, 5}, {5, 1, 2}})
+    for (const bool measured : {false, true}) {
+      cluster.numbers.erase("all_to_all_bytes_per_second");
+      if (measured) cluster.numbers["all_to_all_bytes_per_second"] = 3e9;
+      CAPTURE(group.first);
+      CAPTURE(group.size);
+      CAPTURE(measured);
+      std::vector<Rank> members;
+      std::vector<double> to_bytes, matrix;
+      for (int64_t i = 0; i < group.size; ++i) {
+        members.emplace_back(group.device(i));
+        state = state * 6364136223846793005 + 1442695040888963407;
+        to_bytes.push_back(static_cast<double>(state >> 44));
+      }
+      for (int64_t i = 0; i < group.size; ++i)
+        matrix.insert(matrix.end(), to_bytes.begin(), to_bytes.end());
+      CHECK(all_to_all_seconds(cluster, group, std::span<const double>(to_bytes)) ==
+            near(all_to_all_seconds(cluster, members, matrix)));
+    }
+}
+
 }  // namespace piper::cost

@@ -1,9 +1,12 @@
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/last_backward.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 namespace piper::cost {
 namespace {
@@ -58,11 +61,16 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
 }
 
 LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluster,
-                       strategy::Precision precision, int64_t sequence)
-    : model_(model), cluster_(cluster), precision_(precision), sequence_(sequence) {
+                       strategy::Precision precision, int64_t sequence, const ExpertLoad* load)
+    : model_(model),
+      cluster_(cluster),
+      precision_(precision),
+      sequence_(sequence),
+      load_(load != nullptr && !load->share.empty() ? load : nullptr) {
   for (int32_t layer = 0; layer < std::ssize(model.layers); ++layer) {
     const auto same = std::ranges::find_if(representative_, [&](int32_t other) {
-      return model.layers[static_cast<size_t>(other)] == model.layers[static_cast<size_t>(layer)] &&
+      return load_ == nullptr &&
+             model.layers[static_cast<size_t>(other)] == model.layers[static_cast<size_t>(layer)] &&
              model.mtp_depth_of(other) == model.mtp_depth_of(layer);
     });
     type_.push_back(static_cast<size_t>(same - representative_.begin()));
@@ -86,11 +94,84 @@ const EndCost& LayerCosts::ends(int64_t micro_batch_sequences) {
   return ends_.emplace(micro_batch_sequences, make_ends(micro_batch_sequences)).first->second;
 }
 
+// The strategy is where the rows are read from, and stays in its place.
+struct LayerCosts::Loaded {
+  strategy::Strategy strategy;
+  std::optional<ExpertRows> rows;
+};
+
+const ExpertRows& LayerCosts::rows(int64_t sequences, const strategy::Mesh& mesh,
+                                   double capacity_factor) {
+  if (loaded_ != nullptr) {
+    const strategy::Strategy& s = loaded_->strategy;
+    if (s.micro_batch_sequences == sequences && s.mesh == mesh &&
+        s.capacity.factor == capacity_factor)
+      return *loaded_->rows;
+  }
+  loaded_ = std::make_shared<Loaded>();
+  strategy::Strategy& s = loaded_->strategy;
+  s.mesh = mesh;
+  s.sequence = sequence_;
+  s.precision = precision_;
+  s.micro_batch_sequences = sequences;
+  s.capacity.factor = capacity_factor;
+  loaded_->rows.emplace(model_, s, *load_);
+  return *loaded_->rows;
+}
+
+std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
+                                           const strategy::Mesh& mesh, double capacity_factor) {
+  if (load_ == nullptr)
+    return {balanced_work(model_, layer, sequences, sequence_, mesh.ep, element_bytes(precision_),
+                          capacity_factor)};
+  const ExpertRows& of = rows(sequences, mesh, capacity_factor);
+  SegmentWork most = of.work(layer, 0), largest = most;
+  for (int64_t ep_index = 1; ep_index < mesh.ep; ++ep_index) {
+    const SegmentWork work = of.work(layer, ep_index);
+    if (work.received_rows > most.received_rows) most = work;
+    if (work.largest_expert_rows > largest.largest_expert_rows) largest = work;
+  }
+  return {most, largest};
+}
+
+LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64_t ep_index) {
+  const bool exchanged =
+      model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe() && s.mesh.ep > 1;
+  const SegmentWork work =
+      rows(s.micro_batch_sequences, s.mesh, s.capacity.factor).work(layer, ep_index);
+  return layer_memory(model_, layer, work, exchanged, s.recompute);
+}
+
+std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
+                                                    std::span<const int32_t> layers) {
+  if (load_ == nullptr || s.mesh.ep == 1) return {0};
+  constexpr size_t kMost = 3;
+  const ExpertRows& of = rows(s.micro_batch_sequences, s.mesh, s.capacity.factor);
+  std::vector<std::pair<int64_t, int64_t>> sums, largest;  // rows, ep index
+  for (int64_t ep_index = 0; ep_index < s.mesh.ep; ++ep_index) {
+    sums.emplace_back(0, ep_index);
+    largest.emplace_back(0, ep_index);
+    for (const int32_t layer : layers) {
+      const int64_t received = of.work(layer, ep_index).received_rows;
+      sums.back().first += received;
+      largest.back().first = std::max(largest.back().first, received);
+    }
+  }
+  std::vector<int64_t> fullest;
+  for (auto* list : {&sums, &largest}) {
+    std::ranges::sort(*list, std::greater<>());
+    for (size_t i = 0; i < std::min(kMost, list->size()); ++i) fullest.push_back((*list)[i].second);
+  }
+  std::ranges::sort(fullest);
+  fullest.erase(std::unique(fullest.begin(), fullest.end()), fullest.end());
+  return fullest;
+}
+
 LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                                 double capacity_factor) const {
+                                 double capacity_factor) {
   const int32_t layer = representative_[type];
-  const SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
-                                         element_bytes(precision_), capacity_factor);
+  const std::vector<SegmentWork> busiest = works(layer, sequences, mesh, capacity_factor);
+  const SegmentWork& work = busiest.front();
   const bool moe = model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   std::vector<SegmentKind> segments =
       moe ? std::vector{SegmentKind::kAttention, SegmentKind::kGate, SegmentKind::kExperts,
@@ -101,10 +182,13 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   LayerCost cost;
   Parts parts{.is_moe = moe};
   for (const SegmentKind kind : segments) {
-    const double forward =
-        segment_seconds(model_, {kind, layer}, Phase::kForward, work, cluster_, precision_);
-    const double backward =
-        segment_seconds(model_, {kind, layer}, Phase::kBackward, work, cluster_, precision_);
+    double forward = 0, backward = 0;
+    for (const SegmentWork& of : busiest) {
+      forward = std::max(forward, segment_seconds(model_, {kind, layer}, Phase::kForward, of,
+                                                  cluster_, precision_));
+      backward = std::max(backward, segment_seconds(model_, {kind, layer}, Phase::kBackward, of,
+                                                    cluster_, precision_));
+    }
     cost.forward += forward;
     cost.backward += backward;
     if (kind == SegmentKind::kAttention)
@@ -120,7 +204,13 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   }
   const bool exchanged = moe && mesh.ep > 1;
   const ExchangeSeconds exchange =
-      exchanged ? exchange_seconds(layer, work, mesh) : ExchangeSeconds{};
+      exchanged ? exchange_seconds(layer, work, mesh, capacity_factor) : ExchangeSeconds{};
+  if (exchanged) {
+    const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
+                              static_cast<double>(mesh.ep);
+    const Moves moves = all_to_all_moves(cluster_, {.size = mesh.ep}, pair_bytes);
+    cost.moving_part = moves.transfer / moves.total();
+  }
   cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
@@ -131,15 +221,25 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
 }
 
 LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const SegmentWork& work,
-                                                         const strategy::Mesh& mesh) const {
+                                                         const strategy::Mesh& mesh,
+                                                         double capacity_factor) {
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
+  std::vector<double> to_bytes;
+  if (load_ != nullptr)
+    for (int64_t to = 0; to < mesh.ep; ++to)
+      to_bytes.push_back(
+          static_cast<double>(rows(work.sequences, mesh, capacity_factor).rows_to(layer, to)) *
+          static_cast<double>(model_.hidden * work.element_bytes));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   for (int64_t i = 0; i < groups; ++i) {
     const Group group{.first = i * mesh.ep, .size = mesh.ep};
-    longest.rows = std::max(longest.rows, all_to_all_seconds(cluster_, group, pair_bytes));
+    longest.rows = std::max(
+        longest.rows, load_ == nullptr
+                          ? all_to_all_seconds(cluster_, group, pair_bytes)
+                          : all_to_all_seconds(cluster_, group, std::span<const double>(to_bytes)));
     longest.counts =
         std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
   }

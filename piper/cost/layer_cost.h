@@ -4,13 +4,17 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_memory.h>
+#include <piper/cost/prices.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -29,6 +33,7 @@ struct LayerCost {
   double forward = 0;           // compute
   double backward = 0;          // compute
   double exchange_forward = 0;  // waiting: counts, dispatch, combine, less what hides them
+  double moving_part = 0;       // of one exchange of rows, the rest being latency
   std::array<RecomputeCost, strategy::kRecomputes.size()> by_recompute;
   const RecomputeCost& with(strategy::Recompute recompute) const {
     return by_recompute[static_cast<size_t>(recompute)];
@@ -57,28 +62,47 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
                           int64_t sequence, int64_t ep, int64_t element_bytes,
                           double capacity_factor = 0);
 
-// Not thread-safe. The model and the cluster outlive it.
+// Not thread-safe. The model, the cluster and the load outlive it.
+//
+// With a load that is not balanced the time is that of the slowest rank of the expert group, for
+// which the others wait at every exchange; memory is that of one ep index.
 class LayerCosts {
  public:
+  // `load` may be nullptr (balanced); its `routed` is not read.
   LayerCosts(const model::Model& model, const cluster::Cluster& cluster,
-             strategy::Precision precision, int64_t sequence);
+             strategy::Precision precision, int64_t sequence, const ExpertLoad* load = nullptr);
+
+  bool is_balanced() const { return load_ == nullptr || load_->share.empty(); }
 
   size_t num_types() const { return representative_.size(); }
-  // Equal layers have one type.
+  // Equal layers have one type; under a load each has its own.
   size_t type_of(int32_t layer) const { return type_[static_cast<size_t>(layer)]; }
   int32_t representative(size_t type) const { return representative_[type]; }
   const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh,
                          double capacity_factor);
+  // Memory of a layer on a rank of this ep index; balanced: the same on all.
+  LayerMemory memory(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
+  // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced, else
+  // those with most rows in sum and in one layer.
+  std::vector<int64_t> fullest_ep_indices(const strategy::Strategy& strategy,
+                                          std::span<const int32_t> layers);
   const EndCost& ends(int64_t micro_batch_sequences);
 
  private:
   LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                       double capacity_factor) const;
+                       double capacity_factor);
   struct ExchangeSeconds {
     double rows = 0, counts = 0;  // one exchange of each
   };
+  // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until others
+  // are asked for.
+  struct Loaded;
+  const ExpertRows& rows(int64_t sequences, const strategy::Mesh& mesh, double capacity_factor);
+  // What the layer's busiest ranks do: that with most rows, that with the largest expert.
+  std::vector<SegmentWork> works(int32_t layer, int64_t sequences, const strategy::Mesh& mesh,
+                                 double capacity_factor);
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
-                                   const strategy::Mesh& mesh) const;
+                                   const strategy::Mesh& mesh, double capacity_factor);
   HeadCost make_head(int32_t layer, int64_t sequences) const;
   EndCost make_ends(int64_t sequences) const;
 
@@ -86,6 +110,8 @@ class LayerCosts {
   const cluster::Cluster& cluster_;
   strategy::Precision precision_;
   int64_t sequence_;
+  const ExpertLoad* load_;
+  std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t, double>, LayerCost> layers_;

@@ -7,6 +7,7 @@
 #include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace piper::cost {
@@ -30,7 +31,8 @@ class StepPricer {
         model_(model),
         strategy_(strategy),
         cluster_(cluster),
-        rows_(model, strategy, load) {
+        rows_(model, strategy, load),
+        ports_(cluster, participants(step.graph)) {
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
       shards_.push_back(shard_of(model, strategy, stage));
   }
@@ -38,6 +40,10 @@ class StepPricer {
   Prices price() {
     Prices prices;
     prices.cores_per_node = cluster_.cores_per_node;
+    prices.links.capacity = ports_.capacity();
+    prices.links.first_need = {0};
+    prices.links.pattern.assign(static_cast<size_t>(step_.graph.num_operations()), kNotYet);
+    prices.links.transfer_seconds.resize(static_cast<size_t>(step_.graph.num_operations()));
     for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
       prices.static_bytes.push_back(shard(Rank(rank)).total() *
@@ -47,12 +53,22 @@ class StepPricer {
       const TaskPrice& p = of(task);
       prices.seconds.push_back(p.seconds);
       prices.transient_bytes.push_back(p.transient_bytes);
+      if (task.operation.valid()) share_links(task, p.seconds, prices.links);
     }
     for (const graph::Slot& slot : step_.graph.slots()) prices.slot_bytes.push_back(bytes_of(slot));
     return prices;
   }
 
  private:
+  static constexpr int32_t kNotYet = -2;  // a pattern
+
+  static std::vector<char> participants(const graph::Graph& graph) {
+    std::vector<char> is_here;
+    for (int64_t rank = 0; rank < graph.num_ranks(); ++rank)
+      is_here.push_back(graph.takes_part(Rank(rank)) ? 1 : 0);
+    return is_here;
+  }
+
   struct TaskPrice {
     double seconds = 0;
     int64_t transient_bytes = 0;
@@ -90,6 +106,42 @@ class StepPricer {
     const auto [found, is_new] = known_.try_emplace(key);
     if (is_new) found->second = make(task);
     return found->second;
+  }
+
+  // Where the operation's bytes go, once for all operations that send alike.
+  void share_links(const Task& task, double seconds, Links& links) {
+    int32_t& pattern = links.pattern[task.operation.index()];
+    if (pattern != kNotYet) return;
+    const bool message = task.peer.valid();
+    const Rank from = task.kind == TaskKind::kReceive ? task.peer : task.rank;
+    const Rank to = task.kind == TaskKind::kReceive ? task.rank : task.peer;
+    const uint64_t key = message ? static_cast<uint64_t>(TaskKind::kSend) << 61 |
+                                       static_cast<uint64_t>(from.value) << 30 |
+                                       static_cast<uint64_t>(to.value)
+                                 : static_cast<uint64_t>(task.kind) << 61 |
+                                       static_cast<uint64_t>(task.segment.value + 1) << 34 |
+                                       static_cast<uint64_t>(group_place(task));
+    const auto [found, is_new] = transfers_.try_emplace(key, -1, 0.0);
+    if (is_new) {
+      const Transfer transfer =
+          message ? ports_.message(from, to, hidden_bytes()) : transfer_of(task);
+      if (transfer.seconds > kLeastTransfer * seconds) {
+        found->second = {std::ssize(links.first_need) - 1, std::min(transfer.seconds, seconds)};
+        links.needs.insert(links.needs.end(), transfer.needs.begin(), transfer.needs.end());
+        links.first_need.push_back(static_cast<uint32_t>(links.needs.size()));
+      }
+    }
+    pattern = static_cast<int32_t>(found->second.first);
+    links.transfer_seconds[task.operation.index()] = found->second.second;
+  }
+
+  Transfer transfer_of(const Task& task) const {
+    if (task.kind == TaskKind::kAllReduce)
+      return ports_.all_reduce(group(task), reduced_bytes(task));
+    if (task.kind != TaskKind::kAllToAll) return {};
+    if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
+    if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
+    return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
   }
 
   int64_t group_place(const Task& task) const {
@@ -156,28 +208,40 @@ class StepPricer {
   // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same
   // up to which side counts as sender.
   double all_to_all(const Task& task) const {
-    const Segment& segment = step_.segment(task);
-    const double row_bytes = static_cast<double>(model_.hidden) *
-                             static_cast<double>(element_bytes(strategy_.precision));
-    const std::vector<Rank>& members = step_.graph.group(task.group);
-    if (rows_.balanced()) {
-      const double rows = static_cast<double>(work_of(segment, 0).rows);
-      return all_to_all_seconds(cluster_, group(task),
-                                rows * row_bytes / static_cast<double>(members.size()));
-    }
-    std::vector<double> bytes;
-    for (size_t from = 0; from < members.size(); ++from)
-      for (size_t to = 0; to < members.size(); ++to)
-        bytes.push_back(row_bytes * static_cast<double>(
-                                        sent_rows(task, members[from], static_cast<int64_t>(to))));
-    return all_to_all_seconds(cluster_, members, bytes);
+    if (rows_.balanced()) return all_to_all_seconds(cluster_, group(task), pair_bytes(task));
+    if (!rows_.exact()) return all_to_all_seconds(cluster_, group(task), bytes_to(task));
+    return all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
   }
 
-  int64_t sent_rows(const Task& task, Rank from, int64_t to) const {
-    const int32_t layer = step_.segment(task).layer;
-    return rows_.exact()
-               ? rows_.rows_between(layer, task.micro_batch, from.value % strategy_.mesh.dp, to)
-               : rows_.rows_to(layer, to);
+  double row_bytes() const {
+    return static_cast<double>(model_.hidden) *
+           static_cast<double>(element_bytes(strategy_.precision));
+  }
+
+  double pair_bytes(const Task& task) const {
+    const double rows = static_cast<double>(work_of(step_.segment(task), 0).rows);
+    return rows * row_bytes() / static_cast<double>(step_.graph.group(task.group).size());
+  }
+
+  // From any member to each.
+  std::vector<double> bytes_to(const Task& task) const {
+    std::vector<double> bytes;
+    for (int64_t to = 0; to < std::ssize(step_.graph.group(task.group)); ++to)
+      bytes.push_back(row_bytes() *
+                      static_cast<double>(rows_.rows_to(step_.segment(task).layer, to)));
+    return bytes;
+  }
+
+  // From every member to every member, row-major, where all rows are known.
+  std::vector<double> bytes_between(const Task& task) const {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    std::vector<double> bytes;
+    for (const Rank from : members)
+      for (int64_t to = 0; to < std::ssize(members); ++to)
+        bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
+                                          step_.segment(task).layer, task.micro_batch,
+                                          from.value % strategy_.mesh.dp, to)));
+    return bytes;
   }
 
   double reduced_bytes(const Task& task) const {
@@ -229,7 +293,9 @@ class StepPricer {
   const cluster::Cluster& cluster_;
   ExpertRows rows_;
   std::vector<Shard> shards_;
+  Ports ports_;
   std::unordered_map<uint64_t, TaskPrice> known_;
+  std::unordered_map<uint64_t, std::pair<int64_t, double>> transfers_;  // pattern and seconds
   std::unordered_map<uint64_t, int64_t> slot_bytes_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/links.h>
 #include <piper/model/model.h>
 #include <piper/schedule/step.h>
 #include <piper/strategy/strategy.h>
@@ -36,6 +37,7 @@ struct Prices {
   std::vector<int64_t> static_bytes;  // by rank: weights, gradients, optimizer, persistent buffers
   std::vector<int32_t> node_of_rank;  // ranks of one node share its cores
   int64_t cores_per_node = 0;         // 0 = every rank computes alone
+  Links links;                        // what operations share; empty = nothing
 };
 
 // Rank i sits on device i. Requires contradictions(strategy, model) to be empty and world <= cluster.num_devices().

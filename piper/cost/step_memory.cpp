@@ -31,9 +31,23 @@ void walk_heads(const EndCost& ends, LayerOf layer, StageWalk& walk) {
 }  // namespace
 
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
+  std::vector<int32_t> layers;
+  const int64_t own_end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < own_end; ++i) layers.push_back(static_cast<int32_t>(i));
+  StageMemory fullest;
+  for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
+    const StageMemory memory = stage_memory(s, index, first_layer, ep_index);
+    if (memory.total() > fullest.total()) fullest = memory;
+  }
+  return fullest;
+}
+
+StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer,
+                                    int64_t ep_index) {
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  const auto layer = [&](int64_t i) -> const LayerMemory& {
+  const auto layer = [&](int64_t i) -> LayerMemory {
+    if (!costs_.is_balanced()) return costs_.memory(static_cast<int32_t>(i), s, ep_index);
     return costs_
         .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh,
                s.capacity.factor)

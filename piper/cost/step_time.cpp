@@ -30,12 +30,12 @@ double rounds(const cluster::Cluster& cluster, const Strategy& s) {
 }  // namespace
 
 Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
-                     strategy::Precision precision, int64_t sequence)
+                     strategy::Precision precision, int64_t sequence, const ExpertLoad* load)
     : model_(model),
       cluster_(cluster),
       precision_(precision),
       sequence_(sequence),
-      costs_(model, cluster, precision, sequence),
+      costs_(model, cluster, precision, sequence, load),
       embedding_parameters_(dense_parameters(model, -1, 1)),
       head_parameters_(dense_parameters(model, -2, 1)),
       tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0) {
@@ -103,52 +103,87 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
   return stage;
 }
 
-// Reductions start layer by layer, from the last to the first, as the last backward leaves them;
-// what counts is how long after the stage's last backward the last of them ends.
-void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_layer, Stage& stage) {
+// In the order in which a stage plays them: the ends of the model, the layers from the last to the first.
+std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t index,
+                                                    int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
   const int64_t base = index * s.mesh.dp;
-  const Group dense{.first = base, .size = s.mesh.dp};
-  const Group experts{.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()};
-  const auto reduce = [&](const Group& group, int64_t parameters) {
-    return all_reduce_seconds(cluster_, group, gradient * static_cast<double>(parameters));
+  const auto dense = [&](int64_t parameters) {
+    return all_reduce_moves(cluster_, {.first = base, .size = s.mesh.dp},
+                            gradient * static_cast<double>(parameters));
   };
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
-  double later = 0;  // backward work that still follows, in seconds before the stage's end
-  double exposed = 0;
-  if (index == 0) {
-    exposed = reduce(dense, embedding_parameters_);
-    later = ends.embedding_backward;
-  }
-  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  double by_type[2] = {0, 0};
+  const auto experts = [&](int64_t parameters) {
+    return all_reduce_moves(cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()},
+                            gradient * static_cast<double>(parameters / s.mesh.ep));
+  };
+  std::vector<BackwardTurn> turns;
   size_t known_type = costs_.num_types();
-  for (int64_t i = first_layer; i < end; ++i) {
-    const size_t type = costs_.type_of(static_cast<int32_t>(i));
+  BackwardTurn known;
+  const auto add_layer = [&](int32_t layer) {
+    const size_t type = costs_.type_of(layer);
     if (type != known_type) {
-      by_type[0] = reduce(dense, type_parameters_[type].dense);
-      by_type[1] = reduce(experts, type_parameters_[type].experts / s.mesh.ep);
+      const LayerCost& cost =
+          costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor);
+      const RecomputeCost& again = cost.with(s.recompute);
+      known = {.compute = cost.backward + again.compute,
+               .exchange = {.latency = again.exchange * (1 - cost.moving_part),
+                            .transfer = again.exchange * cost.moving_part},
+               .dense = dense(type_parameters_[type].dense),
+               .experts = experts(type_parameters_[type].experts)};
       known_type = type;
     }
-    exposed = std::max(exposed, std::max(by_type[0], by_type[1]) - later);
-    const LayerCost& layer = costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor);
-    const RecomputeCost& again = layer.with(s.recompute);
-    later += layer.backward + again.compute + again.exchange;
+    turns.push_back(known);
+  };
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  if (index == s.mesh.pp - 1) {
+    for (size_t i = ends.modules.size(); i-- > 0;) {
+      turns.push_back({.compute = ends.modules[i].backward});
+      add_layer(ends.modules[i].layer);
+    }
+    turns.push_back({.compute = ends.head.backward,
+                     .dense = dense(head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0))});
   }
-  const bool last = index == s.mesh.pp - 1;
-  if (last)
-    exposed = std::max(
-        exposed, reduce(dense, head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0)) - later);
-  if (last && model_.mtp_depth > 0) {  // those of the first module's layer stand before the head's
-    const TypeParameters& p = type_parameters_[costs_.type_of(ends.modules.front().layer)];
-    exposed = std::max(
-        exposed, std::max(reduce(dense, p.dense), reduce(experts, p.experts / s.mesh.ep)) - later);
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = end; i-- > first_layer;) add_layer(static_cast<int32_t>(i));
+  if (index == 0)
+    turns.push_back({.compute = ends.embedding_backward, .dense = dense(embedding_parameters_)});
+  return turns;
+}
+
+// Reductions start layer by layer, from the last to the first, as the last backward leaves them.
+void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_layer, Stage& stage) {
+  const int64_t base = index * s.mesh.dp;
+  if (s.mesh.dp > 1) {
+    const Group expert_group{.first = base, .size = s.mesh.ep};
+    LastBackwardNeeds needs{
+        .dense = all_reduce_needs(cluster_, {.first = base, .size = s.mesh.dp}),
+        .experts =
+            all_reduce_needs(cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()})};
+    if (is_measured_all_to_all(cluster_, expert_group))
+      needs.exchange = {{1}};
+    else if (s.mesh.ep > 1)
+      needs.exchange = level_needs(cluster_, even_traffic(cluster_, expert_group, 0, 1));
+    Moves message;
+    if (index > 0) {
+      const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
+      Traffic traffic;
+      traffic.add(cluster_.common_level(base, base - s.mesh.dp), bytes);
+      needs.message = level_needs(cluster_, traffic);
+      for (size_t level = 0; level < cluster_.levels.size(); ++level)
+        message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
+    }
+    const LastBackward last = last_backward(cluster_.levels.size(), needs,
+                                            backward_turns(s, index, first_layer), message);
+    stage.reductions = last.exposed;
+    stage.slowed = last.slowed;
+    stage.message_slowed = last.message;
   }
-  if (model_.shares_embedding() && s.mesh.pp > 1 && (index == 0 || last))
-    exposed +=
-        reduce({.first = 0, .stride = (s.mesh.pp - 1) * s.mesh.dp, .size = 2}, tied_parameters_);
+  if (model_.shares_embedding() && s.mesh.pp > 1 && (index == 0 || index == s.mesh.pp - 1))
+    stage.reductions +=
+        all_reduce_seconds(cluster_, {.first = 0, .stride = (s.mesh.pp - 1) * s.mesh.dp, .size = 2},
+                           static_cast<double>(state_bytes(precision_).gradient) *
+                               static_cast<double>(tied_parameters_));
   const auto held = static_cast<double>(parameters(s, index, first_layer));
-  stage.reductions = exposed;
   stage.norm = held * norm_per_parameter_;
   stage.optimizer = held * optimizer_per_parameter_;
 }
@@ -172,6 +207,25 @@ std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vect
   return seconds;
 }
 
+// The last backwards follow one another up the pipeline: what slows one delays those before it, as far as they
+// would not have waited anyway.
+void Estimator::delay_last_backwards(const std::vector<Stage>& stages,
+                                     const std::vector<StageSeconds>& seconds,
+                                     std::vector<double>& finish) {
+  double late = 0;     // the message from the stage behind
+  double planned = 0;  // when it would have come
+  for (size_t i = stages.size(); i-- > 0;) {
+    if (i + 1 < stages.size()) {
+      const double needed = finish[i] - seconds[i].backward + seconds[i].ahead;
+      late = std::max(0.0, late - std::max(0.0, needed - planned));
+    }
+    planned = finish[i] + seconds[i].send_backward;
+    late += stages[i].slowed;
+    finish[i] += late;
+    late += stages[i].message_slowed;
+  }
+}
+
 StepEstimate Estimator::estimate(const Strategy& s) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   std::vector<Stage> stages;
@@ -179,7 +233,8 @@ StepEstimate Estimator::estimate(const Strategy& s) {
   for (int64_t i = 0; i < s.mesh.pp; first += s.layers_per_stage[static_cast<size_t>(i++)])
     stages.push_back(stage(s, i, first));
   const std::vector<StageSeconds> seconds = pipeline(s, stages);
-  const std::vector<double> finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
+  std::vector<double> finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
+  delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
@@ -219,7 +274,7 @@ StepEstimate Estimator::estimate(const Strategy& s) {
                    .backward = m * of.backward,
                    .recompute = m * of.recompute,
                    .exchange = m * (of.exchange_forward + of.exchange_backward),
-                   .reductions = of.reductions,
+                   .reductions = of.slowed + of.reductions,
                    .update = of.norm + statistics + of.optimizer};
   estimate.time.idle = std::max(0.0, estimate.seconds - estimate.time.total());
   estimate.bubble = estimate.seconds > 0 ? estimate.time.idle / estimate.seconds : 0;

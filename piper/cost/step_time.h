@@ -3,8 +3,8 @@
 //
 // Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
 // for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient reductions
-// that outlast the backward, norm, statistics and update. Within 2 % of the simulation on a
-// balanced load.
+// that slow the last backward and outlast it (last_backward.h), norm, statistics and update. Within 2 % of the simulation on a
+// balanced load, 2 % on an uneven one too (of which the slowest rank of a group decides: layer_cost.h).
 //
 // Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores) rounds, and
 // the step takes not less than
@@ -15,6 +15,7 @@
 // 25 % where the cores do not divide the ranks evenly; small worlds should be simulated.
 #pragma once
 
+#include <piper/cost/last_backward.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/memory.h>
 #include <piper/cost/pipeline_time.h>
@@ -30,7 +31,7 @@ struct StepBreakdown {
   double backward = 0;    // compute
   double recompute = 0;   // compute
   double exchange = 0;    // waiting for dispatch and combine
-  double reductions = 0;  // gradient reductions that outlast the backward
+  double reductions = 0;  // gradient reductions: what outlasts the backward or slows it
   double update = 0;      // norm, statistics, optimizer
   double idle = 0;        // pipeline bubble, messages between stages, cores taken by other ranks
   double total() const {
@@ -57,9 +58,11 @@ struct PassSeconds {
 // they have in common. Not thread-safe. The model and the cluster outlive it.
 class Estimator {
  public:
-  // Throws InvalidInput when the cluster has no figures for the precision.
+  // Throws InvalidInput when the cluster has no figures for the precision, or the load does not fit
+  // the model. `load` (nullptr: balanced) is one distribution for all micro-batches; it outlives
+  // this.
   Estimator(const model::Model& model, const cluster::Cluster& cluster,
-            strategy::Precision precision, int64_t sequence);
+            strategy::Precision precision, int64_t sequence, const ExpertLoad* load = nullptr);
 
   // Requires contradictions(strategy, model) to be empty, the Estimator's sequence and precision,
   // and world <= cluster.num_devices().
@@ -72,8 +75,9 @@ class Estimator {
   struct Stage {
     double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
     double exchange_forward = 0, exchange_backward = 0;
-    double recompute_ahead = 0;  // before the gradient has come, exchanges included
-    double reductions = 0;       // exposed
+    double recompute_ahead = 0;             // before the gradient has come, exchanges included
+    double reductions = 0;                  // exposed
+    double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
     double norm = 0, optimizer = 0;
   };
   struct TypeParameters {
@@ -81,12 +85,21 @@ class Estimator {
   };
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   void add_layer(const strategy::Strategy& strategy, int32_t index, Stage& stage);
+  // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                           int64_t ep_index);
   void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                     Stage& stage);
+  std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
+                                           int64_t first_layer);
   int64_t parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& stages);
+
+  static void delay_last_backwards(const std::vector<Stage>& stages,
+                                   const std::vector<StageSeconds>& seconds,
+                                   std::vector<double>& finish);
 
   const model::Model& model_;
   const cluster::Cluster& cluster_;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/load_distribution.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
@@ -68,6 +69,72 @@ TEST_CASE("exclusive devices: the step time is within 2 % of the simulation") {
       CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.02));
     });
   }
+}
+
+TEST_CASE(
+    "reductions that share links with exchanges and each other: within 3 % of the simulation") {
+  struct Case {
+    const char* model;
+    const char* cluster;
+    strategy::Mesh mesh;
+    int64_t count, sequence;
+  };
+  for (const Case& c : {Case{"mixtral-8x7b", "dgx-h100", {1, 8, 64}, 1, 4096},
+                        {"mixtral-8x7b", "dgx-h100", {2, 4, 32}, 2, 4096},
+                        {"deepseek-v3", "dgx-h100", {8, 32, 64}, 8, 4096},
+                        {"m10b-e16", "frontier", {4, 16, 16}, 4, 2048},
+                        {"piper-100m", "rtx4090x8", {1, 1, 8}, 1, 1024},
+                        {"piper-100m", "rtx4090x8", {2, 2, 4}, 4, 1024}})
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      const model::Model model = model::load_model(c.model);
+      const cluster::Cluster cluster = cluster::load_cluster(c.cluster);
+      Strategy s = example::strategy(model, c.mesh.pp, c.mesh.ep, c.mesh.dp, c.count);
+      s.recompute = recompute;
+      s.sequence = c.sequence;
+      s.micro_batch_sequences = 1;
+      s.global_batch_sequences = c.mesh.dp * c.count;
+      if (cluster.compute.contains("bf16")) s.precision = strategy::Precision::kBf16;
+      CAPTURE(c.model);
+      CAPTURE(c.mesh.pp);
+      CAPTURE(c.mesh.dp);
+      const double simulated =
+          simulate(model, s, cluster, strategy::pipeline_group(s.mesh, Rank(0))).seconds();
+      CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.03));
+    }
+}
+
+TEST_CASE("uneven load: time within 2 % and memory within three messages of the simulation") {
+  model::Model sharing = example::mixture(4);
+  for (model::Layer& layer : sharing.layers) {
+    layer.feed_forward.shared_ffn = 48;
+    layer.feed_forward.num_experts = 8;
+  }
+  sharing.layers.front().feed_forward = {.ffn = 64};
+  double worst = 0;
+  for (const model::Model& model : {example::mixture(4), sharing, model::load_model("piper-10m")})
+    for (const char* text : {"uniform", "zipf:0.5", "zipf:1.5", "hot-expert:2", "drift:1"})
+      for (const strategy::Mesh& mesh : kMeshes)
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+          Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, 4);
+          s.recompute = recompute;
+          s.sequence = 64;
+          const cluster::Cluster cluster = example::nodes();
+          const cost::ExpertLoad load =
+              cost::sample_load(cost::parse_load(text), model, mesh.ep, 3, 1, 2);
+          INFO(fmt::format("{} {} pp {} ep {} dp {} {}", model.name, text, mesh.pp, mesh.ep,
+                           mesh.dp, strategy::name(recompute)));
+          const schedule::StepGraph step = schedule::write_step(model, s);
+          const graph::Timeline played =
+              sim::play(step, cost::price(step, model, s, cluster, load));
+          cost::Estimator estimator(model, cluster, s.precision, s.sequence, &load);
+          const cost::StepEstimate closed = estimator.estimate(s);
+          CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
+          worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
+          const int64_t peak = *std::ranges::max_element(played.peak_bytes);
+          CHECK(std::abs(closed.peak_bytes - peak) <=
+                3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
+        }
+  MESSAGE("worst error: " << worst);
 }
 
 TEST_CASE("memory: within three messages between stages of the simulation's peak") {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/plan/explain.h>
+#include <piper/plan/load_ranking.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/search.h>
 #include <piper/plan/setting.h>
@@ -15,12 +16,24 @@ namespace {
 constexpr int64_t kMostSimulatedWorld = 64;
 constexpr size_t kMostKept = 64;  // strategies of the answer
 
+Json to_json(const cost::Spread& spread) {
+  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
+}
+
 Planned planned(const Setting& s, const Candidate& candidate, cost::Estimator& estimator) {
   const cost::StepEstimate estimate = estimator.estimate(candidate.strategy);
   Planned result{candidate.strategy,
                  make_prediction(s.model(), s.cluster(), candidate.strategy, estimate,
                                  candidate.simulated ? candidate.seconds : -1)};
+  result.under_load = candidate.under_load;
   result.strategy.predicted = to_json(result.prediction);
+  if (candidate.under_load)
+    result.strategy.predicted["under_load"] = {
+        {"load", s.request->load->text},
+        {"num_samples", s.request->num_load_samples},
+        {"seed", s.request->load_seed},
+        {"step_seconds", to_json(candidate.under_load->seconds)},
+        {"peak_bytes", to_json(candidate.under_load->peak_bytes)}};
   return result;
 }
 
@@ -46,6 +59,25 @@ void add_nearest(const Setting& s, const SearchResult& found, cost::Estimator& e
           fmt::format(", or {} devices (pp {} x ep {} x dp {})", enough->num_devices,
                       enough->family.pp, enough->family.ep, enough->family.dp);
   plan.rejected.insert(plan.rejected.begin(), all);
+}
+
+// found.ranked becomes what fits under the load; what that leaves out is said.
+void rank_by_load(const Setting& s, SearchResult& found, cost::Estimator& estimator, Plan& plan) {
+  LoadRanking ranking = rank_under_load(s, found);
+  found.ranked = std::move(ranking.ranked);
+  plan.num_repriced = ranking.num_repriced;
+  if (!ranking.smallest) return;
+  const cost::Statistic statistic = s.request->load_statistic;
+  const double needs = cost::value(ranking.smallest->under_load->peak_bytes, statistic);
+  const auto usable = static_cast<double>(s.memory_limit_bytes);
+  plan.rejected.push_back(
+      {.family = fmt::format("under load {}", s.request->load->text),
+       .constraint = fmt::format("{} of memory: the nearest needs {} a device, {} are usable",
+                                 cost::name(statistic), format_bytes(needs), format_bytes(usable)),
+       .equation = "eq. 11",
+       .smallest_change = format_bytes(needs - usable) + " more per device",
+       .num_strategies = ranking.num_too_large});
+  if (found.ranked.empty()) plan.nearest = planned(s, *ranking.smallest, estimator);
 }
 
 // The smallest batch from the one asked for that some depth divides; the same when there is none.
@@ -93,13 +125,14 @@ Plan make_plan(const Request& request) {
             .precision = s.precision};
   if (s.num_devices <= kMostSimulatedWorld && request.num_simulated > 0)
     plan.num_simulated = rerank_by_simulation(s, found.ranked, request.num_simulated);
+  if (request.load && !found.ranked.empty()) rank_by_load(s, found, estimator, plan);
   for (const Candidate& candidate : found.ranked) {
     if (plan.strategies.size() == kMostKept) break;
     plan.strategies.push_back(planned(s, candidate, estimator));
   }
   for (Rejected& rejected : explain_memory(s, found, estimator))
     plan.rejected.push_back(std::move(rejected));
-  if (plan.strategies.empty()) add_nearest(s, found, estimator, plan);
+  if (plan.strategies.empty() && !plan.nearest) add_nearest(s, found, estimator, plan);
   if (plan.strategies.empty() && !plan.nearest) add_nearest_batch(request, s, plan);
   return plan;
 }

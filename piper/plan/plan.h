@@ -3,6 +3,7 @@
 //
 //   space.h     which strategies there are (Piper eq. 7-10)
 //   search.h    which of them fit in memory (eq. 11) and how fast they are; small worlds by simulation
+//   load_ranking.h  the best again under a load that is not balanced, where one is given
 //   explain.h   what killed each family that is missing, and the smallest change that would admit it
 //
 // An answer is never empty: when nothing fits, `nearest` is the strategy that lacks least, and `rejected` says
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/load_distribution.h>
 #include <piper/cost/step_time.h>
 #include <piper/model/model.h>
 #include <piper/plan/prediction.h>
@@ -45,6 +47,11 @@ struct Request {
   double usable_memory = 0.9;
   // How many of the best are re-ranked by simulation in worlds of at most 64 ranks; 0 = none.
   int64_t num_simulated = 24;
+  // Rank by what happens under a load that is not balanced (load_ranking.h).
+  std::optional<cost::LoadDistribution> load;
+  cost::Statistic load_statistic = cost::Statistic::kP95;
+  int64_t num_load_samples = 16;
+  uint64_t load_seed = 0;
 };
 
 // A value that the user left open.
@@ -63,9 +70,15 @@ struct Rejected {
   int64_t num_strategies = 0;   // priced and found not to fit; 0 where the family holds none
 };
 
+// Over the samples of Request::load.
+struct UnderLoad {
+  cost::Spread seconds, peak_bytes;
+};
+
 struct Planned {
   strategy::Strategy strategy;  // with `predicted` filled in
-  Prediction prediction;
+  Prediction prediction;        // balanced
+  std::optional<UnderLoad> under_load;
 };
 
 struct Plan {
@@ -75,6 +88,7 @@ struct Plan {
   std::vector<Default> defaults;
   int64_t num_considered = 0;  // strategies priced
   int64_t num_simulated = 0;
+  int64_t num_repriced = 0;        // under Request::load
   int64_t memory_limit_bytes = 0;  // per device
   // What the request came to, defaults filled in.
   int64_t num_devices = 0, sequence = 0, global_batch_sequences = 0;

@@ -1,6 +1,7 @@
 #include <piper/cost/prices.h>
 #include <piper/plan/search.h>
 #include <piper/sim/play.h>
+#include <piper/sim/symmetry.h>
 #include <piper/strategy/mesh.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ int64_t num_tasks(const model::Model& model, const strategy::Strategy& s, int64_
 }
 
 int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  return cluster.cores_per_node > 0 ? s.mesh.world() : s.mesh.pp;
+  return sim::why_not_symmetric(s, cluster).empty() ? s.mesh.pp : s.mesh.world();
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ SearchResult search(const Setting& setting, const Space& space, cost::Estimator&
 
 std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
                                   const strategy::Strategy& strategy) {
-  if (cluster.cores_per_node > 0) return {};
+  if (!sim::why_not_symmetric(strategy, cluster).empty()) return {};
   return strategy::pipeline_group(strategy.mesh, Rank(0));
 }
 

@@ -99,10 +99,25 @@ double Gantt::busy_share(const GanttRank& rank, double seconds) {
   return seconds > 0 ? busy / seconds : 0;
 }
 
+namespace {
+
+std::vector<int32_t> chosen(const graph::Graph& graph, size_t max_ranks) {
+  std::vector<int32_t> here;
+  for (int32_t rank = 0; rank < graph.num_ranks(); ++rank)
+    if (graph.takes_part(Rank(rank))) here.push_back(rank);
+  if (max_ranks < 2 || here.size() <= max_ranks) return here;
+  std::vector<int32_t> some;
+  for (size_t i = 0; i < max_ranks; ++i)
+    some.push_back(here[i * (here.size() - 1) / (max_ranks - 1)]);
+  return some;
+}
+
+}  // namespace
+
 Gantt make_gantt(const schedule::StepGraph& step, const graph::Timeline& timeline,
-                 const std::vector<int64_t>& stage_of_rank) {
+                 const std::vector<int64_t>& stage_of_rank, size_t max_ranks) {
   Gantt gantt;
-  for (int32_t r = 0; r < step.graph.num_ranks(); ++r) {
+  for (const int32_t r : chosen(step.graph, max_ranks)) {
     GanttRank rank{.rank = r, .label = rank_label(r, stage_of_rank)};
     for (const Stream stream : kStreams) {
       Lanes lanes;

@@ -64,9 +64,9 @@ struct Gantt {
 };
 
 // `stage_of_rank` is empty when unknown; else it has one entry a rank. Tasks that were not played
-// are left out.
+// are left out. `max_ranks` > 0: of more ranks that take part, so many, evenly chosen.
 Gantt make_gantt(const schedule::StepGraph& step, const graph::Timeline& timeline,
-                 const std::vector<int64_t>& stage_of_rank = {});
+                 const std::vector<int64_t>& stage_of_rank = {}, size_t max_ranks = 0);
 
 // "rank 3 · stage 1", or "rank 3" when the stages are unknown.
 std::string rank_label(int64_t rank, const std::vector<int64_t>& stage_of_rank);

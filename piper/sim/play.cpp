@@ -1,9 +1,11 @@
-// An event-driven simulation. The only events are ends of tasks; all that end at one instant are taken together:
-// first they give back memory and cores, then the ranks concerned start what they now can (in the order of ranks),
-// then free cores go to those who have waited longest. Every task is looked at when its stream reaches it and each
+// An event-driven simulation. Events are ends of tasks and operations, and bytes that start to move; all of one
+// instant are taken together: first what ends gives back memory, cores and links, then operations whose share of a link
+// has changed are foretold a new end, then the ranks concerned start what they now can (in the order of ranks), then
+// free cores go to those who have waited longest. Every task is looked at when its stream reaches it and each
 // time something of its rank ends while it is at the head: a handful of times, so the cost is linear in the tasks.
 #include <piper/base/error.h>
 #include <piper/graph/operations.h>
+#include <piper/sim/network.h>
 #include <piper/sim/play.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 
 namespace piper::sim {
 
+using graph::OperationId;
 using graph::Stream;
 using graph::Task;
 using graph::TaskId;
@@ -20,12 +23,20 @@ using graph::TaskKind;
 
 namespace {
 
-struct End {
+enum class What : uint32_t {
+  kTaskEnds,       // id: task
+  kTransferMoves,  // id: operation, whose latency is over
+  kOperationEnds,  // id: operation; counts if the operation's end is still foretold for this instant
+};
+
+struct Event {
   double seconds;
-  TaskId task;
-  // For a queue with the earliest on top; ties by id.
-  bool operator<(const End& other) const {
-    return seconds != other.seconds ? seconds > other.seconds : task > other.task;
+  What what;
+  int32_t id;
+  // For a queue with the earliest on top; ties by what and id.
+  bool operator<(const Event& other) const {
+    if (seconds != other.seconds) return seconds > other.seconds;
+    return what != other.what ? what > other.what : id > other.id;
   }
 };
 
@@ -37,9 +48,10 @@ class Memory {
     peak_ = live_ = 0;
     change(0, static_bytes);
   }
-  void change(double now, int64_t bytes) {
+  void change(double now, int64_t bytes, bool keep = true) {
     live_ += bytes;
     peak_ = std::max(peak_, live_);
+    if (!keep) return;
     if (!samples_.empty() && samples_.back().seconds == now)
       samples_.back().bytes = live_;
     else
@@ -59,13 +71,18 @@ struct Node {
   std::deque<Rank> waiting;
 };
 
+constexpr double kEnded = -1;
+
 class Simulation {
  public:
-  Simulation(const schedule::StepGraph& step, const cost::Prices& prices)
+  Simulation(const schedule::StepGraph& step, const cost::Prices& prices, bool keep_memory)
       : graph_(step.graph),
         prices_(prices),
+        keep_memory_(keep_memory),
         operations_(step.graph),
+        network_(prices.links),
         num_posted_(step.graph.num_operations()),
+        ends_at_(prices.links.empty() ? 0 : step.graph.num_operations()),
         next_(step.graph.num_ranks() * graph::kNumStreams),
         computing_(step.graph.num_ranks()),
         holds_core_(step.graph.num_ranks()),
@@ -85,10 +102,14 @@ class Simulation {
         touch(Rank(rank));
       }
     advance();
-    while (!ends_.empty()) {
-      now_ = ends_.top().seconds;
-      for (; !ends_.empty() && ends_.top().seconds == now_; ends_.pop())
-        end(graph_.task(ends_.top().task));
+    while (!events_.empty()) {
+      now_ = events_.top().seconds;
+      while (!events_.empty() && events_.top().seconds == now_) {
+        const Event event = events_.top();
+        events_.pop();
+        happen(event);
+      }
+      network_.settle(now_, [&](OperationId id, double seconds) { end_at(id, seconds); });
       advance();
     }
     PIPER_CHECK(num_ended_ == graph_.tasks().size(), graph::find_deadlock(graph_));
@@ -110,6 +131,9 @@ class Simulation {
                 "transient bytes of every task");
     PIPER_CHECK(prices_.slot_bytes.size() == graph_.slots().size(), "bytes of every slot");
     PIPER_CHECK(prices_.static_bytes.size() == num_ranks, "static bytes of every rank");
+    PIPER_CHECK(prices_.links.empty() ||
+                    prices_.links.pattern.size() == static_cast<size_t>(graph_.num_operations()),
+                "links of every operation");
     PIPER_CHECK(!shares_cores() || prices_.node_of_rank.size() == num_ranks,
                 "a node for every rank");
   }
@@ -117,6 +141,28 @@ class Simulation {
   bool shares_cores() const { return prices_.cores_per_node > 0; }
   Node& node_of(Rank rank) { return nodes_[prices_.node_of_rank[rank.index()]]; }
   Memory& memory_of(const Task& task) { return memory_[task.rank.index()]; }
+
+  void happen(const Event& event) {
+    switch (event.what) {
+      case What::kTaskEnds:
+        end(graph_.task(TaskId(event.id)));
+        return;
+      case What::kTransferMoves:
+        network_.begin(OperationId(event.id), now_);
+        return;
+      case What::kOperationEnds:
+        if (ends_at_[static_cast<size_t>(event.id)] != now_) return;  // it has changed its speed
+        ends_at_[static_cast<size_t>(event.id)] = kEnded;
+        network_.end(OperationId(event.id));
+        for (const TaskId id : operations_.tasks(OperationId(event.id))) end(graph_.task(id));
+        return;
+    }
+  }
+
+  void end_at(OperationId id, double seconds) {
+    ends_at_[id.index()] = seconds;
+    events_.push({seconds, What::kOperationEnds, id.value});
+  }
 
   void touch(Rank rank) {
     if (is_touched_[rank.index()]) return;
@@ -134,7 +180,7 @@ class Simulation {
       computing_[task.rank.index()] = 0;
       holds_core_[task.rank.index()] = shares_cores();
     }
-    if (bytes != 0) memory_of(task).change(now_, -bytes);
+    if (bytes != 0) memory_of(task).change(now_, -bytes, keep_memory_);
     touch(task.rank);
   }
 
@@ -196,7 +242,7 @@ class Simulation {
   void start_compute(const Task& task) {
     ++next(task.rank, Stream::kCompute);
     start(task, prices_.transient_bytes[task.id.index()]);
-    ends_.push({now_ + prices_.seconds[task.id.index()], task.id});
+    events_.push({now_ + prices_.seconds[task.id.index()], What::kTaskEnds, task.id.value});
   }
 
   void advance_stream(Rank rank, Stream stream) {
@@ -205,25 +251,42 @@ class Simulation {
       start(*task, 0);
       const std::span<const TaskId> members = operations_.tasks(task->operation);
       if (static_cast<size_t>(++num_posted_[task->operation.index()]) == members.size())
-        for (const TaskId id : members) ends_.push({now_ + prices_.seconds[id.index()], id});
+        run(task->operation, members);
     }
+  }
+
+  // All members have posted.
+  void run(OperationId operation, std::span<const TaskId> members) {
+    const cost::Links& links = prices_.links;
+    if (links.empty() || links.pattern[operation.index()] < 0) {
+      for (const TaskId id : members)
+        events_.push({now_ + prices_.seconds[id.index()], What::kTaskEnds, id.value});
+      return;
+    }
+    const double alone = prices_.seconds[members.front().index()];
+    events_.push({now_ + (alone - links.transfer_seconds[operation.index()]), What::kTransferMoves,
+                  operation.value});
+    end_at(operation, now_ + alone);
   }
 
   void start(const Task& task, int64_t transient_bytes) {
     timeline_.tasks[task.id.index()].start_seconds = now_;
     int64_t bytes = transient_bytes;
     for (const graph::SlotId slot : graph_.writes(task)) bytes += prices_.slot_bytes[slot.index()];
-    if (bytes != 0) memory_of(task).change(now_, bytes);
+    if (bytes != 0) memory_of(task).change(now_, bytes, keep_memory_);
   }
 
   const graph::Graph& graph_;
   const cost::Prices& prices_;
+  const bool keep_memory_;
   graph::Operations operations_;
+  Network network_;
   graph::Timeline timeline_;
   double now_ = 0;
   size_t num_ended_ = 0;
-  std::priority_queue<End> ends_;
+  std::priority_queue<Event> events_;
   std::vector<int32_t> num_posted_;  // by operation
+  std::vector<double> ends_at_;      // by operation, as far as is known
   std::vector<size_t> next_;         // by rank and stream: index of the next task to start
   std::vector<char> computing_;      // by rank
   std::vector<char> holds_core_;     // by rank: between two tasks of its own
@@ -235,8 +298,9 @@ class Simulation {
 
 }  // namespace
 
-graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices) {
-  return Simulation(step, prices).play();
+graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices,
+                     bool keep_memory) {
+  return Simulation(step, prices, keep_memory).play();
 }
 
 }  // namespace piper::sim

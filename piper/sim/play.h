@@ -7,10 +7,15 @@
 //              finished and the dependencies have
 //   send, receive        run from the moment both are posted
 //   exchange, reduction  run on each member from the moment all members have posted
+//   links      while the bytes of an operation move (after its latency: prices.links), it shares
+//              the ports of devices, nodes and switch groups with every other operation of any axis
+//              that moves through them: network.h. Alone it takes its price; members then end
+//              together
+//              (a faster link may therefore, rarely and by little, make a step slower: what is ready
+//              sooner may meet what it used to miss)
 //   memory     a slot lives from the start of the task that writes it (communication: from its
 //              posting) to the end of the task that frees it; transient bytes while a compute task
 //              runs; the static bytes always. What ends at an instant ends before what starts then.
-// Communication does not compete for links here: that is in the prices.
 #pragma once
 
 #include <piper/cost/prices.h>
@@ -23,6 +28,8 @@ namespace piper::sim {
 // (validate and find_deadlock come first) or the prices are not this step's. Ranks that have no
 // tasks in the graph take no part. When operations lack members (a subset of ranks was written),
 // the members present are enough. An interval starts when the task starts or is posted.
-graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices);
+// Without `keep_memory` the peaks are found but not the samples of memory over time.
+graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices,
+                     bool keep_memory = true);
 
 }  // namespace piper::sim

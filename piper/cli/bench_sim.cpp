@@ -1,0 +1,122 @@
+// piper bench sim: how fast the simulator plays: a whole step of DeepSeek-V3 on 2,048 ranks by default, every rank of it,
+// and the one pipeline that stands for all where that is provable.
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/bench.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/cost/prices.h>
+#include <piper/report/table.h>
+#include <piper/sim/play.h>
+#include <piper/sim/symmetry.h>
+#include <piper/strategy/mesh.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  StrategyFlags strategy;
+  bool json = false;
+};
+
+struct Timing {
+  double write_seconds = 0, price_seconds = 0, play_seconds = 0, step_seconds = 0;
+  size_t num_tasks = 0;
+  double total() const { return write_seconds + price_seconds + play_seconds; }
+  double tasks_per_second() const { return static_cast<double>(num_tasks) / play_seconds; }
+};
+
+Timing time(const Priced& priced, const std::vector<Rank>& ranks) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  Timing timing;
+  auto start = Clock::now();
+  const schedule::StepGraph step = schedule::write_step(priced.model, priced.strategy, ranks);
+  timing.write_seconds = seconds(start);
+  start = Clock::now();
+  const cost::Prices prices = cost::price(step, priced.model, priced.strategy, priced.cluster);
+  timing.price_seconds = seconds(start);
+  start = Clock::now();
+  timing.step_seconds = sim::play(step, prices, false).seconds();
+  timing.play_seconds = seconds(start);
+  timing.num_tasks = step.graph.tasks().size();
+  return timing;
+}
+
+Json to_json(const Timing& t) {
+  return {{"num_tasks", t.num_tasks},         {"write_seconds", t.write_seconds},
+          {"price_seconds", t.price_seconds}, {"play_seconds", t.play_seconds},
+          {"total_seconds", t.total()},       {"tasks_per_second", t.tasks_per_second()},
+          {"step_seconds", t.step_seconds}};
+}
+
+int run(const Flags& flags) {
+  const Priced priced = priced_from_flags(flags.strategy);
+  const Timing all = time(priced, {});
+  const std::string why_not = sim::why_not_symmetric(priced.strategy, priced.cluster);
+  std::optional<Timing> one;
+  if (why_not.empty()) one = time(priced, strategy::pipeline_group(priced.strategy.mesh, Rank(0)));
+  if (flags.json) {
+    Json json{{"model", priced.model.name},
+              {"cluster", priced.cluster.name},
+              {"num_ranks", priced.strategy.mesh.world()},
+              {"tasks_per_second", all.tasks_per_second()},
+              {"all_ranks", to_json(all)}};
+    if (one)
+      json["one_pipeline"] = to_json(*one);
+    else
+      json["not_symmetric"] = why_not;
+    std::cout << json.dump(2) << "\n";
+    return 0;
+  }
+  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
+  report::Table table;
+  using report::Align;
+  table.columns = {{"played"},
+                   {"tasks", Align::kRight},
+                   {"write", Align::kRight},
+                   {"price", Align::kRight},
+                   {"play", Align::kRight},
+                   {"tasks/s", Align::kRight},
+                   {"step", Align::kRight}};
+  const auto add = [&](const char* what, const Timing& t) {
+    table.rows.push_back({what, format_count(static_cast<double>(t.num_tasks)),
+                          format_seconds(t.write_seconds), format_seconds(t.price_seconds),
+                          format_seconds(t.play_seconds), format_count(t.tasks_per_second()),
+                          format_seconds(t.step_seconds)});
+  };
+  add("every rank", all);
+  if (one) add("one pipeline", *one);
+  fmt::print("{}", report::to_text(table));
+  if (!one) fmt::print("one pipeline does not stand for all: {}\n", why_not);
+  return 0;
+}
+
+}  // namespace
+
+Run add_bench_sim(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  StrategyFlags& s = flags->strategy;
+  s.model = "deepseek-v3";
+  s.cluster = "dgx-h100";
+  add_strategy_flags(command, s);
+  command.get_option("--model")->required(false);
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] {
+    StrategyFlags& given = flags->strategy;
+    if (given.strategy.empty() && !given.pp && !given.ep && !given.dp) {
+      given.pp = 16;
+      given.ep = 64;
+      given.dp = 128;
+    }
+    return run(*flags);
+  };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/load_flags.h>
+#include <piper/cli/validators.h>
+#include <piper/report/table.h>
+
+namespace piper::cli {
+namespace {
+
+Json spread_json(const std::vector<double>& values) {
+  const cost::Spread spread = cost::spread_of(values);
+  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
+}
+
+}  // namespace
+
+void add_load_flags(CLI::App& command, LoadFlags& flags) {
+  command
+      .add_option("--load", flags.load,
+                  "load of the experts: uniform, zipf:S, hot-expert:F, hot-rank:F, drift:S or "
+                  "trace:FILE (balanced)")
+      ->type_name("LOAD");
+  command.add_option("--samples", flags.num_samples, "steps drawn of what is random")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+      ->capture_default_str();
+  command.add_option("--seed", flags.seed, "of what is random")
+      ->check(not_negative())
+      ->capture_default_str();
+}
+
+std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
+  if (flags.load.empty()) return std::nullopt;
+  return cost::parse_load(flags.load);
+}
+
+Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
+  return {{"load", flags.load.empty() ? "uniform" : flags.load},
+          {"num_samples", sampled.seconds.size()},
+          {"seed", flags.seed},
+          {"step_seconds", spread_json(sampled.seconds)},
+          {"peak_bytes", spread_json(sampled.peak_bytes)}};
+}
+
+std::string to_text(const std::string& what, const SampledSteps& sampled) {
+  using report::Align;
+  const cost::Spread seconds = cost::spread_of(sampled.seconds);
+  const cost::Spread bytes = cost::spread_of(sampled.peak_bytes);
+  report::Table table;
+  table.columns = {
+      {what}, {"mean", Align::kRight}, {"p95", Align::kRight}, {"worst", Align::kRight}};
+  table.rows.push_back({"step", format_seconds(seconds.mean), format_seconds(seconds.p95),
+                        format_seconds(seconds.worst)});
+  table.rows.push_back({"peak memory of a device", format_bytes(bytes.mean),
+                        format_bytes(bytes.p95), format_bytes(bytes.worst)});
+  return report::to_text(table);
+}
+
+}  // namespace piper::cli

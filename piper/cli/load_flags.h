@@ -1,0 +1,35 @@
+// --load, --samples, --seed: an expert load as a distribution, on the command line of estimate, sim and plan.
+#pragma once
+
+#include <piper/cli/command.h>
+#include <piper/cost/load_distribution.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+struct LoadFlags {
+  std::string load;  // "" = not given
+  int64_t num_samples = 16;
+  uint64_t seed = 0;
+};
+
+// `flags` outlives `command`.
+void add_load_flags(CLI::App& command, LoadFlags& flags);
+
+// nullopt when --load was not given. Throws InvalidInput, IoError.
+std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags);
+
+// Step time and peak memory of a device over the samples.
+struct SampledSteps {
+  std::vector<double> seconds, peak_bytes;
+};
+
+Json to_json(const LoadFlags& flags, const SampledSteps& sampled);
+// "step ... / memory ..." as mean, p95, worst, with a line that says of what.
+std::string to_text(const std::string& what, const SampledSteps& sampled);
+
+}  // namespace piper::cli

@@ -1,0 +1,47 @@
+// What `piper sim` plays: one step, or one for each sample of what is random, and where its time goes.
+#pragma once
+
+#include <piper/cli/load_flags.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/graph/timeline.h>
+#include <piper/schedule/step.h>
+#include <piper/sim/disturbance.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+// Where a rank's step goes.
+struct RankShare {
+  Rank rank;
+  double compute_seconds = 0;
+  double exposed_seconds = 0;  // an exchange or a reduction runs and nothing is computed
+  double idle_seconds = 0;     // the rest
+  int64_t peak_bytes = 0;
+};
+
+struct PlayedSteps {
+  schedule::StepGraph step;
+  graph::Timeline timeline;      // of the slowest sample
+  std::vector<RankShare> ranks;  // of that; those that were written
+  SampledSteps sampled;
+  bool one_pipeline = false;
+  std::string why_all;  // of more than 64 ranks all were played: why; "" otherwise
+};
+
+struct PlayRequest {
+  std::optional<cost::LoadDistribution> load;
+  sim::Disturbance disturbance;  // a sample's seed is its own: seed + sample
+  uint64_t seed = 0;
+  int64_t num_samples = 1;
+  bool keep_memory = false;  // over time
+  bool is_balanced() const { return !load && disturbance.none(); }
+};
+
+// Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all (sim/symmetry.h). Throws
+// InvalidInput when that is more than can be played.
+PlayedSteps play_steps(const Priced& priced, const PlayRequest& request);
+
+}  // namespace piper::cli

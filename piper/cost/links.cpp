@@ -1,0 +1,158 @@
+#include <piper/base/error.h>
+#include <piper/cost/links.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::cost {
+
+int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
+  if (level == 0) return 1;
+  const int64_t devices = cluster.devices_of_level(level - 1);
+  const int64_t nics = cluster.levels[level].num_nics;
+  if (nics == 0) return devices;
+  if (nics >= devices) return 1;
+  return devices % nics == 0 ? devices / nics : devices;
+}
+
+Ports::Ports(const cluster::Cluster& cluster, std::vector<char> is_here)
+    : cluster_(cluster), is_here_(std::move(is_here)) {
+  const auto world = static_cast<int64_t>(is_here_.size());
+  const int64_t here = std::max<int64_t>(1, std::count(is_here_.begin(), is_here_.end(), 1));
+  const double stands_for = static_cast<double>(world) / static_cast<double>(here);
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    const int64_t devices = devices_of_port(cluster, level);
+    devices_of_port_.push_back(devices);
+    first_port_.push_back(std::ssize(capacity_));
+    const double shares =
+        static_cast<double>(devices) / std::min(static_cast<double>(devices), stands_for);
+    const int64_t num_ports = 2 * ((world + devices - 1) / devices);
+    capacity_.resize(capacity_.size() + static_cast<size_t>(num_ports),
+                     std::llround(shares * static_cast<double>(kWholeShare)));
+  }
+}
+
+int32_t Ports::port(size_t level, int64_t device, Direction direction) const {
+  return static_cast<int32_t>(first_port_[level] + 2 * (device / devices_of_port_[level]) +
+                              direction);
+}
+
+void Ports::add(const Traffic& traffic, int64_t device, Direction direction, Uses& uses) const {
+  for (size_t level = 0; level < cluster_.levels.size(); ++level) {
+    const double seconds = busy_seconds(cluster_, traffic, level);
+    if (seconds <= 0) continue;
+    uses.longest = std::max(uses.longest, seconds);
+    if (is_here_[static_cast<size_t>(device)])
+      uses.seconds.emplace_back(port(level, device, direction), seconds);
+  }
+}
+
+Transfer Ports::finish(Uses uses) {
+  Transfer transfer{.seconds = uses.longest, .needs = {}};
+  std::ranges::sort(uses.seconds);
+  for (size_t i = 0; i < uses.seconds.size();) {
+    const int32_t port = uses.seconds[i].first;
+    double seconds = 0;
+    for (; i < uses.seconds.size() && uses.seconds[i].first == port; ++i)
+      seconds += uses.seconds[i].second;
+    // Rounded down: alone, an operation never needs more than there is.
+    const double part = seconds / uses.longest;
+    if (part >= kLeastTransfer)
+      transfer.needs.push_back(
+          {port, static_cast<PortUnits>(part * static_cast<double>(kWholeShare))});
+  }
+  return transfer;
+}
+
+// Such bytes that the own port is busy as long as the measured exchange takes.
+void Ports::as_measured(Traffic& sent, Traffic& received) const {
+  const double as_link =
+      device_bandwidth(cluster_, 0) / cluster_.numbers.at("all_to_all_bytes_per_second");
+  sent.bytes[0] *= as_link;
+  received.bytes[0] *= as_link;
+}
+
+Transfer Ports::measured(const Group& group, double seconds) const {
+  Traffic traffic;
+  traffic.add(0, seconds * device_bandwidth(cluster_, 0));
+  Uses uses;
+  for (int64_t member = 0; member < group.size; ++member)
+    for (const Direction direction : {kOut, kIn})
+      add(traffic, group.device(member), direction, uses);
+  return finish(std::move(uses));
+}
+
+Transfer Ports::all_to_all(const Group& group, double pair_bytes) const {
+  if (group.size <= 1 || pair_bytes <= 0) return {};
+  if (is_measured_all_to_all(cluster_, group))
+    return measured(group, pair_bytes * static_cast<double>(group.size - 1) /
+                               cluster_.numbers.at("all_to_all_bytes_per_second"));
+  Uses uses;
+  for (int64_t member = 0; member < group.size; ++member) {
+    const int64_t device = group.device(member);
+    const bool is_end = member == 0 || member + 1 == group.size;  // the ends are the slowest
+    if (!is_end && !is_here_[static_cast<size_t>(device)]) continue;
+    const Traffic traffic = even_traffic(cluster_, group, member, pair_bytes);
+    for (const Direction direction : {kOut, kIn}) add(traffic, device, direction, uses);
+  }
+  return finish(std::move(uses));
+}
+
+Transfer Ports::all_to_all(std::span<const Rank> members, std::span<const double> bytes) const {
+  const size_t n = members.size();
+  PIPER_CHECK(bytes.size() == n * n, "one entry for every pair");
+  if (n <= 1) return {};
+  const int64_t node = cluster_.devices_per_node();
+  const bool measured = cluster_.numbers.contains("all_to_all_bytes_per_second") &&
+                        members.front().value / node == members.back().value / node;
+  Uses uses;
+  for (size_t self = 0; self < n; ++self) {
+    Traffic sent, received;
+    for (size_t peer = 0; peer < n; ++peer) {
+      if (peer == self) continue;
+      const size_t level = cluster_.common_level(members[self].value, members[peer].value);
+      sent.add(level, bytes[self * n + peer]);
+      received.add(level, bytes[peer * n + self]);
+    }
+    if (measured) as_measured(sent, received);
+    add(sent, members[self].value, kOut, uses);
+    add(received, members[self].value, kIn, uses);
+  }
+  return finish(std::move(uses));
+}
+
+Transfer Ports::all_to_all(const Group& group, std::span<const double> to_bytes) const {
+  if (group.size <= 1) return {};
+  const bool measured = is_measured_all_to_all(cluster_, group);
+  const UnevenTraffic traffic(cluster_, group, to_bytes);
+  Uses uses;
+  for (int64_t member = 0; member < group.size; ++member) {
+    auto [sent, received] = traffic.of(member);
+    if (measured) as_measured(sent, received);
+    add(sent, group.device(member), kOut, uses);
+    add(received, group.device(member), kIn, uses);
+  }
+  return finish(std::move(uses));
+}
+
+Transfer Ports::all_reduce(const Group& group, double bytes) const {
+  if (group.size <= 1 || bytes <= 0) return {};
+  const double share = bytes / static_cast<double>(group.size);
+  if (is_measured_all_reduce(cluster_, group))
+    return measured(group, (bytes - share) / cluster_.numbers.at("all_reduce_bytes_per_second"));
+  Transfer transfer = all_to_all(group, share);
+  transfer.seconds *= 2;  // scattered and gathered
+  return transfer;
+}
+
+Transfer Ports::message(Rank from, Rank to, double bytes) const {
+  if (from == to || bytes <= 0) return {};
+  Traffic traffic;
+  traffic.add(cluster_.common_level(from.value, to.value), bytes);
+  Uses uses;
+  add(traffic, from.value, kOut, uses);
+  add(traffic, to.value, kIn, uses);
+  return finish(std::move(uses));
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,70 @@
+// How uneven the experts' load may be: not one number but a distribution, from which steps are
+// drawn.
+//
+//   uniform            every expert receives the same
+//   zipf:S             the k-th most popular of a layer's experts receives in proportion to k^-S
+//   hot-expert:F       one expert of each layer receives F times its even share
+//   hot-rank:F         all experts of one ep index receive F times their even share, in every layer
+//   drift:S            popularity wanders: logarithms of the shares have a standard deviation of S and
+//                      follow themselves from sample to sample with a correlation of kDriftMemory
+//   trace:FILE         what routers of a real run chose (see below); samples lie evenly over its
+//                      steps
+//
+// Which experts are popular differs by layer and sample (zipf, hot-expert), by sample (hot-rank), by
+// layer (drift). Samples are functions of (distribution, model, ep, seed, index): the same on every
+// machine.
+//
+// A trace is text, one of
+//   CSV    a header "iter,layer,e0,e1,..." and a line of counts for each step and layer (lines in
+//          any order)
+//   JSON   {"steps": [[[count, ...], ...], ...]}: counts by step, layer, expert
+// Counts are rows routed to the expert in one step, of all ranks or of one. The j-th mixture layer of
+// the model reads layer j of the trace, or j modulo its layers where it has fewer. The experts must
+// be as many as the model's.
+#pragma once
+
+#include <piper/cost/prices.h>
+#include <piper/model/model.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace piper::cost {
+
+inline constexpr double kDriftMemory = 0.9;
+
+enum class LoadKind : uint8_t { kUniform, kZipf, kHotExpert, kHotRank, kDrift, kTrace };
+
+struct LoadDistribution {
+  LoadKind kind = LoadKind::kUniform;
+  double parameter = 0;
+  std::string text = "uniform";  // as given
+  // kTrace: shares by step, layer and expert; each sums to 1.
+  std::vector<std::vector<std::vector<double>>> trace;
+};
+
+// Reads the words above; trace:FILE reads the file. Throws InvalidInput (naming the word and what is
+// allowed; a trace's line or path), IoError.
+LoadDistribution parse_load(const std::string& text);
+
+// What parse_load reads after "trace:", from text. `source` names it in errors.
+std::vector<std::vector<std::vector<double>>> parse_load_trace(const std::string& text,
+                                                               const std::string& source);
+
+// The index-th of num_samples steps. Throws InvalidInput where the distribution does not fit the
+// model or ep (hot-expert beyond all rows, a trace of another number of experts).
+ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model& model, int64_t ep,
+                       uint64_t seed, int64_t index, int64_t num_samples);
+
+// Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.
+struct Spread {
+  double mean = 0, p95 = 0, worst = 0;
+};
+Spread spread_of(std::vector<double> values);
+
+enum class Statistic : uint8_t { kMean, kP95, kWorst };
+const char* name(Statistic statistic);  // "mean", "p95", "worst"
+double value(const Spread& spread, Statistic statistic);
+
+}  // namespace piper::cost

@@ -1,0 +1,33 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/random.h>
+#include <piper/sim/disturbance.h>
+
+#include <cmath>
+
+namespace piper::sim {
+
+void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices& prices) {
+  const graph::Graph& graph = step.graph;
+  std::vector<double> factor(static_cast<size_t>(graph.num_ranks()), 1);
+  for (const Straggler& straggler : d.stragglers) {
+    if (!straggler.rank.valid() || straggler.rank.value >= graph.num_ranks())
+      throw InvalidInput(fmt::format("straggler {} is no rank; allowed: 0 to {}",
+                                     straggler.rank.value, graph.num_ranks() - 1));
+    factor[straggler.rank.index()] *= straggler.factor;
+  }
+  for (int64_t rank = 0; rank < graph.num_ranks(); ++rank) {
+    const double slower = factor[static_cast<size_t>(rank)];
+    if (d.jitter_sigma == 0 && slower == 1) continue;
+    const std::vector<graph::TaskId>& tasks = graph.stream(Rank(rank), graph::Stream::kCompute);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      double& seconds = prices.seconds[tasks[i].index()];
+      seconds *= slower;
+      if (d.jitter_sigma == 0) continue;
+      const double z = cost::Random({d.seed, static_cast<uint64_t>(rank), i}).normal();
+      seconds *= std::exp(d.jitter_sigma * (z - d.jitter_sigma / 2));
+    }
+  }
+}
+
+}  // namespace piper::sim

@@ -1,0 +1,108 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/near.h>
+#include <piper/sim/disturbance.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/mesh.h>
+
+#include <cmath>
+
+namespace piper::sim {
+namespace {
+
+namespace example = cost::example;
+
+struct Case {
+  model::Model model = example::mixture(4);
+  strategy::Strategy strategy = example::strategy(model, 2, 2, 4, 6);
+  schedule::StepGraph step = schedule::write_step(model, strategy);
+  cost::Prices prices = cost::price(step, model, strategy, example::nodes());
+
+  cost::Prices with(const Disturbance& disturbance) const {
+    cost::Prices changed = prices;
+    disturb(step, disturbance, changed);
+    return changed;
+  }
+  double seconds(const Disturbance& disturbance) const {
+    return play(step, with(disturbance)).seconds();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a straggler's compute takes its factor longer, and nothing else changes its price") {
+  const Case c;
+  const cost::Prices slow = c.with({.stragglers = {{Rank(5), 3}}});
+  for (const graph::Task& task : c.step.graph.tasks()) {
+    const bool slower = task.rank == Rank(5) && task.kind == graph::TaskKind::kCompute;
+    CHECK(slow.seconds[task.id.index()] == c.prices.seconds[task.id.index()] * (slower ? 3 : 1));
+  }
+  CHECK(slow.slot_bytes == c.prices.slot_bytes);
+}
+
+TEST_CASE("one straggler slows the whole step, less than by its factor and more than not at all") {
+  const Case c;
+  const double plain = c.seconds({}), slow = c.seconds({.stragglers = {{Rank(5), 3}}});
+  CHECK(slow > 1.05 * plain);
+  CHECK(slow < 3 * plain);
+  // All ranks slower by the same: compute scales, communication does not.
+  Disturbance all;
+  for (int64_t rank = 0; rank < 8; ++rank) all.stragglers.push_back({Rank(rank), 3});
+  CHECK(c.seconds(all) > slow);
+  CHECK(c.seconds(all) < 3 * plain);
+}
+
+TEST_CASE("jitter is the same for a seed, another for another, and keeps the mean") {
+  const Case c;
+  const Disturbance jitter{.jitter_sigma = 0.2, .seed = 4};
+  CHECK(c.with(jitter).seconds == c.with(jitter).seconds);
+  CHECK(c.seconds(jitter) == c.seconds(jitter));
+  CHECK(c.seconds(jitter) != c.seconds({.jitter_sigma = 0.2, .seed = 5}));
+  CHECK(c.with({.jitter_sigma = 0, .seed = 9}).seconds == c.prices.seconds);
+  double ratio = 0, logs = 0, squares = 0;
+  int64_t num = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const cost::Prices p = c.with({.jitter_sigma = 0.2, .seed = seed});
+    for (const graph::Task& task : c.step.graph.tasks()) {
+      const size_t i = task.id.index();
+      if (task.kind != graph::TaskKind::kCompute) {
+        REQUIRE(p.seconds[i] == c.prices.seconds[i]);
+        continue;
+      }
+      if (c.prices.seconds[i] == 0) continue;
+      const double factor = p.seconds[i] / c.prices.seconds[i];
+      ratio += factor;
+      logs += std::log(factor);
+      squares += std::log(factor) * std::log(factor);
+      ++num;
+    }
+  }
+  const auto n = static_cast<double>(num);
+  CHECK(ratio / n == doctest::Approx(1).epsilon(0.01));
+  CHECK(std::sqrt(squares / n - logs * logs / n / n) == doctest::Approx(0.2).epsilon(0.02));
+}
+
+TEST_CASE("a rank's jitter does not depend on which other ranks are written") {
+  const Case c;
+  const std::vector<Rank> pipeline = strategy::pipeline_group(c.strategy.mesh, Rank(1));
+  const schedule::StepGraph part = schedule::write_step(c.model, c.strategy, pipeline);
+  cost::Prices prices = cost::price(part, c.model, c.strategy, example::nodes());
+  const Disturbance jitter{.jitter_sigma = 0.2, .seed = 4};
+  disturb(part, jitter, prices);
+  const cost::Prices all = c.with(jitter);
+  for (const Rank rank : pipeline) {
+    const auto& a = c.step.graph.stream(rank, graph::Stream::kCompute);
+    const auto& b = part.graph.stream(rank, graph::Stream::kCompute);
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      CHECK(all.seconds[a[i].index()] == cost::near(prices.seconds[b[i].index()]));
+  }
+}
+
+TEST_CASE("a straggler outside the world is the user's mistake") {
+  const Case c;
+  CHECK_THROWS_AS(c.with({.stragglers = {{Rank(8), 2}}}), InvalidInput);
+}
+
+}  // namespace piper::sim

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""`sim`, `estimate` and `plan` under a load that is not balanced, with stragglers and jitter; the page; the bench.
+
+Measured routing traces are used when PIPER_ROUTING_TRACES names a folder with *layer_expert.csv.gz (32 experts); nothing
+else here needs them.
+"""
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+SMALL = ["--model", "piper-100m", "--cluster", "dgx-h100", "--pp", 2, "--ep", 4, "--dp", 8]
+
+
+def piper(*arguments, code=0):
+    run = subprocess.run([PIPER, *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode == code, (arguments, run.returncode, run.stderr)
+    return run.stdout if code == 0 else run.stderr
+
+
+def ask(*arguments):
+    return json.loads(piper(*arguments, "--json"))
+
+
+def check_loads():
+    plain = ask("sim", *SMALL)
+    assert "sampled" not in plain
+    for load in ("zipf:0.9", "hot-expert:3", "hot-rank:2", "drift:0.8"):
+        drawn = ["--load", load, "--samples", 6, "--seed", 4]
+        played, closed = ask("sim", *SMALL, *drawn)["sampled"], ask("estimate", *SMALL, *drawn)["under_load"]
+        assert played == ask("sim", *SMALL, *drawn)["sampled"], "not the same twice"
+        assert played["num_samples"] == closed["num_samples"] == 6
+        assert plain["step_seconds"] < played["step_seconds"]["mean"] <= played["step_seconds"]["p95"] <= played["step_seconds"]["worst"] * (1 + 1e-12)
+        for figure in ("mean", "p95", "worst"):
+            for of, tolerance in (("step_seconds", 0.03), ("peak_bytes", 0.03)):
+                error = closed[of][figure] / played[of][figure] - 1
+                assert abs(error) < tolerance, (load, of, figure, error)
+    uniform = ask("sim", *SMALL, "--load", "uniform", "--samples", 2)["sampled"]["step_seconds"]
+    assert abs(uniform["worst"] / plain["step_seconds"] - 1) < 1e-9
+
+
+def check_disturbances(folder):
+    plain = ask("sim", *SMALL)["step_seconds"]
+    slow = ask("sim", *SMALL, "--straggler", "3:2")["step_seconds"]
+    two = ask("sim", *SMALL, "--straggler", "3:2", "--straggler", "9:2")["step_seconds"]
+    assert plain < slow <= two < 2 * plain
+    jitter = [ask("sim", *SMALL, "--jitter", 0.1, "--samples", 3, "--seed", seed)["sampled"] for seed in (1, 1, 2)]
+    assert jitter[0] == jitter[1] != jitter[2] and jitter[0]["step_seconds"]["mean"] > plain
+    assert "allowed: RANK:FACTOR" in piper("sim", *SMALL, "--straggler", "16:2", code=2)
+    for wrong in ("3", "3:", ":2", "3:0", "3:-1", "3:nan", "x:2", "3:2x"):
+        assert "allowed: RANK:FACTOR" in piper("sim", *SMALL, "--straggler", wrong, code=2), wrong
+    assert "--jitter" in piper("sim", *SMALL, "--jitter", "nan", code=2)
+    assert "did you mean 'zipf'" in piper("sim", *SMALL, "--load", "zpf:1", code=2)
+    assert "hot-expert:9" in piper("sim", *SMALL, "--load", "hot-expert:9", code=2)
+    assert "no such file" in piper("estimate", *SMALL, "--load", f"trace:{folder}/none.csv", code=2)
+    page = folder / "step.html"
+    piper("sim", *SMALL, "--html", page)
+    assert "<svg" in page.read_text() and "Live memory over the step" in page.read_text()
+
+
+def check_traces(folder):
+    # Eight experts, two steps: balanced, then everything to the first.
+    made = folder / "made.csv"
+    made.write_text("iter,layer," + ",".join(f"e{i}" for i in range(8)) + "\n1,0,5,5,5,5,5,5,5,5\n2,0,40,0,0,0,0,0,0,0\n")
+    two = ask("sim", *SMALL, "--load", f"trace:{made}", "--samples", 2)["sampled"]["step_seconds"]
+    plain = ask("sim", *SMALL)["step_seconds"]
+    assert two["worst"] > plain and abs(2 * two["mean"] - two["worst"] - plain) < 1e-6 * plain
+    assert "allowed: the 32 of" in piper("sim", "--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", code=2)
+    measured = sorted(pathlib.Path(os.environ.get("PIPER_ROUTING_TRACES", "/nonexistent")).glob("*layer_expert.csv.gz"))
+    if not measured:
+        print("sim_load: PIPER_ROUTING_TRACES names no folder with *layer_expert.csv.gz: measured traces are skipped")
+        return
+    trace = folder / "measured.csv"
+    trace.write_bytes(gzip.decompress(measured[0].read_bytes()))
+    model = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--pp", 2, "--ep", 8, "--dp", 8, "--load", f"trace:{trace}", "--samples", 8]
+    played, closed = ask("sim", *model)["sampled"], ask("estimate", *model)["under_load"]
+    for figure in ("mean", "p95", "worst"):
+        assert abs(closed["step_seconds"][figure] / played["step_seconds"][figure] - 1) < 0.03
+    print("sim_load: measured trace:", {k: round(v, 4) for k, v in played["step_seconds"].items()},
+          "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
+
+
+def check_plan():
+    model = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 64]
+    for statistic in ("mean", "p95", "worst"):
+        strategies = ask(*model, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
+        under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
+        assert len(under) > 4 and under == sorted(under)
+    assert "give --load too" in piper(*model, "--for", "p95", code=2)
+    assert "allowed: mean, p95, worst" in piper(*model, "--load", "zipf:1", "--for", "p96", code=2)
+    assert "--load ranks one plan" in piper(*model[:-2], "--load", "zipf:1", "--min-devices", code=2)
+
+
+def check_bench():
+    small = ask("bench", "sim", "--pp", 4, "--ep", 8, "--dp", 16)
+    assert small["tasks_per_second"] > 0 and small["num_ranks"] == 64
+    assert abs(small["all_ranks"]["step_seconds"] / small["one_pipeline"]["step_seconds"] - 1) < 1e-9
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        check_loads()
+        check_disturbances(folder)
+        check_traces(folder)
+        check_plan()
+        check_bench()
+    print("sim_load: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
