@@ -19,5 +19,8 @@ Run add_bench_alltoall(CLI::App& command);
 inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
 Run add_bench_sim(CLI::App& command);
+inline constexpr const char* kPlanSummary =
+    "strategies a second of the search over every axis, on one core";
+Run add_bench_plan(CLI::App& command);
 
 }  // namespace piper::cli

@@ -12,7 +12,8 @@ const std::vector<Command>& benches() {
       {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe},
       {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
        add_bench_pipeline},
-      {"sim", kSimSummary, add_bench_sim}};
+      {"sim", kSimSummary, add_bench_sim},
+      {"plan", kPlanSummary, add_bench_plan}};
   return list;
 }
 

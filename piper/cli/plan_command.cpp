@@ -1,5 +1,6 @@
 // piper plan: the strategies with the highest predicted MFU that fit, why the best is best, and why not the others.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
@@ -7,6 +8,7 @@
 #include <piper/cli/plan_questions.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
+#include <piper/cli/whole_plan.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
@@ -31,6 +33,11 @@ struct Flags {
   LoadFlags load;
   std::string statistic;
   bool paper = false, min_devices = false, json = false;
+  // Over every axis:
+  bool runnable = false, explain = false;
+  plan::WholeFixed whole;
+  std::string stack = "piper", offload, placement;
+  double imbalance = 1;
 };
 
 std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
@@ -230,8 +237,49 @@ void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t to
   print_rejected(plan.rejected);
 }
 
+// Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
+bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
+  const bool runnable = flags.runnable || flags.paper || flags.min_devices ||
+                        !flags.what_if.empty() || !flags.load.load.empty() ||
+                        flags.fixed.num_micro_batches.has_value();
+  return !runnable && cluster.kind == "gpu";
+}
+
+template <class Enum, size_t n>
+std::optional<Enum> choose(const char* flag, const std::string& text,
+                           const std::array<Enum, n>& values) {
+  if (text.empty()) return std::nullopt;
+  std::vector<std::string> names;
+  for (const Enum value : values) {
+    names.emplace_back(strategy::name(value));
+    if (text == names.back()) return value;
+  }
+  throw InvalidInput(fmt::format("{} is '{}'; allowed: {}", flag, text, fmt::join(names, ", ")));
+}
+
+int answer_every_axis(const Flags& flags, const plan::Request& request) {
+  WholeQuestion q{.request = request,
+                  .fixed = flags.whole,
+                  .stack = flags.stack,
+                  .imbalance = flags.imbalance,
+                  .top = flags.top,
+                  .explain = flags.explain,
+                  .json = flags.json,
+                  .out = flags.out};
+  q.fixed.pp = flags.fixed.pp;
+  q.fixed.ep = flags.fixed.ep;
+  q.fixed.dp = flags.fixed.dp;
+  q.fixed.micro_batch_sequences = flags.fixed.micro_batch_sequences;
+  q.fixed.schedule = request.fixed.schedule;
+  q.fixed.recompute = request.fixed.recompute;
+  q.fixed.offload = choose("--offload", flags.offload, strategy::kOffloads);
+  q.fixed.placement = choose("--placement", flags.placement, strategy::kPlacements);
+  return answer_whole(q);
+}
+
 int run(const Flags& flags) {
   const plan::Request request = request_of(flags);
+  if (asks_every_axis(flags, request.cluster)) return answer_every_axis(flags, request);
   if (flags.min_devices && !flags.what_if.empty())
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
@@ -282,10 +330,36 @@ Run add_plan(CLI::App& command) {
   command.add_option("--micro-batch", flags->fixed.micro_batch_sequences,
                      "fix the sequences of a rank at a time");
   command.add_option("--num-micro-batches", flags->fixed.num_micro_batches, "fix their number");
-  command.add_option("--schedule", flags->schedule, "fix: 1f1b or gpipe");
+  command.add_option("--schedule", flags->schedule,
+                     "fix: gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipev");
+  command.add_option("--vpp", flags->whole.vpp, "fix the chunks of layers a rank holds");
+  command.add_option("--tp", flags->whole.tp, "fix the ranks that share a layer's matrices");
+  command.add_option("--cp", flags->whole.cp, "fix the ranks that share a sequence");
+  command.add_option("--etp", flags->whole.etp, "fix the ranks that share an expert's matrices");
+  command.add_option("--zero", flags->whole.zero, "fix the ZeRO stage, 0 to 3")
+      ->check(CLI::Range(0, 3));
+  command.add_option("--offload", flags->offload,
+                     "fix: none, optimizer, activations or optimizer+activations");
+  command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
+  command
+      .add_option("--stack", flags->stack,
+                  "the software that would run it: a name of configs/stacks or a file")
+      ->capture_default_str();
+  command
+      .add_option("--imbalance", flags->imbalance,
+                  "rows of the busiest expert rank over the mean, on every axis' search")
+      ->check(number_in(1.0, 1000.0))
+      ->capture_default_str();
+  command.add_flag("--runnable", flags->runnable,
+                   "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
+                   "runtime's exact costs (always so on CPU clusters, and for --paper, --what-if, "
+                   "--min-devices, --load)");
+  command.add_flag("--explain", flags->explain,
+                   "the best of each family, why it lost, what would revive it; the front of speed "
+                   "and memory");
   command.add_option("--recompute", flags->recompute,
                      "fix: none, attention, experts, attention+experts or full");
-  command.add_option("--precision", flags->precision, "fp32, bf16 or fp64");
+  command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
   command.add_flag(
       "--paper", flags->paper,
       "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");

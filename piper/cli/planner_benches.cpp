@@ -5,7 +5,8 @@ namespace piper::cli {
 
 const std::vector<Command>& benches() {
   static const std::vector<Command> list{{"alltoall", kAllToAllSummary, add_bench_alltoall},
-                                         {"sim", kSimSummary, add_bench_sim}};
+                                         {"sim", kSimSummary, add_bench_sim},
+                                         {"plan", kPlanSummary, add_bench_plan}};
   return list;
 }
 

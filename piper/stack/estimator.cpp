@@ -178,18 +178,25 @@ double in_flight(const Strategy& s, int64_t stage) {
 StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
   const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
   const auto edp = static_cast<double>(s.mesh.edp());
-  const StateBytes& bytes = s.zero == 3 && s.mesh.pp > 1
-                                ? stack_.state_zero3_pipelined
-                                : stack_.state[static_cast<size_t>(s.zero)];
+  const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
+  const StateBytes& bytes =
+      keeps_weights ? stack_.state_zero3_pipelined : stack_.state[static_cast<size_t>(s.zero)];
   StageBytes b;
+  const bool away = strategy::offloads_optimizer(s.offload);
+  constexpr double kOptimizer = 12;  // master copy and two moments: what may live with the host
   const auto held = [&](double parameters, double replicas) {
     if (replicas <= 1) {
       b.weights_and_gradients += parameters * std::min(stack_.state_alone, 6.0);
-      b.optimizer += parameters * std::max(stack_.state_alone - 6.0, 0.0);
+      if (!away) b.optimizer += parameters * std::max(stack_.state_alone - 6.0, 0.0);
       return;
     }
-    b.weights_and_gradients += parameters * bytes.replicated;
-    b.optimizer += parameters * bytes.sharded / replicas;
+    const double whole =
+        away ? std::max(bytes.replicated - kOptimizer, std::min(bytes.replicated, 6.0))
+             : bytes.replicated;
+    const double divided =
+        away && bytes.sharded >= kOptimizer ? bytes.sharded - kOptimizer : bytes.sharded;
+    b.weights_and_gradients += parameters * whole;
+    b.optimizer += parameters * divided / replicas;
   };
   held(sums.dense_parameters, dp);
   held(sums.expert_parameters, edp);
@@ -197,9 +204,8 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
     b.working += stack_.gathered_buffers * 2 *
                  static_cast<double>(s.micro_batch_sequences * s.sequence * model_.hidden) /
                  static_cast<double>(s.mesh.cp);
-  if (s.zero == 3 && s.mesh.pp == 1 && sums.layers > 0)  // two layers' weights are whole at a time
+  if (s.zero == 3 && !keeps_weights && sums.layers > 0)  // two layers' weights are whole at a time
     b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
-  if (strategy::offloads_optimizer(s.offload)) b.optimizer = 0;
   const double flights = in_flight(s, stage);
   b.activations = sums.kept_bytes * flights;
   if (strategy::offloads_activations(s.offload))
@@ -244,9 +250,10 @@ void Estimator::price_update(const Strategy& s, const StageSums& fullest, double
     if (size <= 1 || parameters <= 0) return 0.0;
     if (s.zero == 0) return r.all_reduce_seconds(size, step, parameters * bytes);
     // Scatter of gradients, gather of weights; with ZeRO 3 weights are gathered for forward and backward of every
-    // micro-batch, with ZeRO 2 and more gradients are scattered after each; under a pipeline both stay whole until its
-    // end.
-    const auto m = s.mesh.pp > 1 ? 1.0 : static_cast<double>(s.num_micro_batches);
+    // micro-batch, with ZeRO 2 and more gradients are scattered after each, unless the stack keeps both whole in a
+    // pipeline.
+    const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
+    const double m = keeps ? 1.0 : static_cast<double>(s.num_micro_batches);
     const double scatters = s.zero >= 2 ? m : 1, gathers = s.zero == 3 ? 2 * m : 1;
     return scatters * r.reduce_scatter_seconds(size, step, parameters * bytes) +
            gathers * r.all_gather_seconds(size, step, parameters * kWeight);

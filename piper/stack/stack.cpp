@@ -52,7 +52,8 @@ void read_memory(ObjectReader& reader, Stack& s) {
       s.state[static_cast<size_t>(zero)] = read_state(bytes, fmt::format("zero{}", zero));
     s.state_alone = bytes.number("alone", 1, 64);
     s.state_zero3_pipelined = s.state[3];
-    if (bytes.has("zero3_pipelined"))
+    s.keeps_weights_in_pipelines = bytes.has("zero3_pipelined");
+    if (s.keeps_weights_in_pipelines)
       s.state_zero3_pipelined = read_state(bytes, "zero3_pipelined");
     bytes.ignore("zero3_pipelined");
     bytes.refuse_unknown();

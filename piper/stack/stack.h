@@ -71,8 +71,9 @@ struct Stack {
   bool gathers_twice = true;       // sequence parallel: the backward gathers its inputs again
   double reduction_bytes = 4;      // of a gradient while it is reduced
   // --- memory ---
-  std::array<StateBytes, 4> state;  // by ZeRO stage
-  double state_alone = 18;          // one replica
+  std::array<StateBytes, 4> state;          // by ZeRO stage
+  double state_alone = 18;                  // one replica
+  bool keeps_weights_in_pipelines = false;  // ZeRO 2 and 3 there gather and scatter once a step
   StateBytes
       state_zero3_pipelined;  // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
   double gathered_buffers = 0;  // whole hidden states of a micro-batch under tp, at the peak

@@ -279,6 +279,10 @@ class Interpreter {
     s.model = r_.model;
     s.cluster = c_.cluster.name;
     s.zero = zero();
+    if (s.zero == 2 && s.mesh.pp > 1) {
+      s.zero = 1;
+      c_.assumed.emplace_back("zero 1 (2 under a pipeline: gradients are summed up first)");
+    }
     const std::string precision = lower(r_.precision);
     s.precision = holds(precision, "nvfp4")                                 ? Precision::kNvfp4
                   : holds(precision, "mxfp8") || holds(precision, "fp8-mx") ? Precision::kMxfp8

@@ -1,0 +1,86 @@
+// piper bench plan: how many strategies a second the search over every axis prices on one core.
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/bench.h>
+#include <piper/cli/whole_plan.h>
+#include <piper/model/import.h>
+#include <piper/report/table.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+struct Case {
+  const char* model;
+  const char* cluster;
+  int64_t devices;
+};
+constexpr Case kCases[] = {{"mixtral-8x7b", "dgx-h100", 64},
+                           {"deepseek-v3", "dgx-h100", 2048},
+                           {"kimi-k2", "dgx-h100", 4096}};
+
+int run(bool json) {
+  Json cases = Json::array();
+  report::Table table;
+  table.columns = {{"model"},
+                   {"devices", report::Align::kRight},
+                   {"strategies priced", report::Align::kRight},
+                   {"shapes passed over", report::Align::kRight},
+                   {"seconds", report::Align::kRight},
+                   {"a second", report::Align::kRight},
+                   {"best MFU", report::Align::kRight}};
+  double priced = 0, seconds = 0;
+  for (const Case& c : kCases) {
+    WholeQuestion q;
+    q.request.model = model::load_model(c.model);
+    q.request.cluster = cluster::load_cluster(c.cluster);
+    q.request.num_devices = c.devices;
+    const stack::Stack stack = stack::load_stack(q.stack);
+    std::vector<plan::Default> defaults;
+    const plan::WholeRequest request = whole_request(q, stack, defaults);
+    const auto start = std::chrono::steady_clock::now();
+    const plan::WholePlan plan = plan::search_whole(request);
+    const double took =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const auto n = static_cast<double>(plan.num_priced);
+    priced += n;
+    seconds += took;
+    const double mfu = plan.ranked.empty()
+                           ? 0
+                           : stack::mfu(*request.model, plan.ranked.front().strategy,
+                                        *request.cluster, plan.ranked.front().estimate.seconds);
+    cases.push_back({{"model", c.model},
+                     {"cluster", c.cluster},
+                     {"num_devices", c.devices},
+                     {"candidates", plan.num_priced},
+                     {"shapes", plan.num_shapes},
+                     {"shapes_passed_over", plan.num_passed_over},
+                     {"seconds", took},
+                     {"candidates_per_second", n / took},
+                     {"best_mfu", mfu}});
+    table.rows.push_back({c.model, std::to_string(c.devices), std::to_string(plan.num_priced),
+                          fmt::format("{} of {}", plan.num_passed_over, plan.num_shapes),
+                          fmt::format("{:.2f}", took), fmt::format("{:.0f}", n / took),
+                          format_percent(mfu)});
+  }
+  if (json)
+    std::cout << Json{{"candidates_per_second", priced / seconds}, {"cases", cases}}.dump(2)
+              << "\n";
+  else
+    fmt::print("{}{:.0f} strategies a second on one core, memory and time each\n",
+               report::to_text(table), priced / seconds);
+  return 0;
+}
+
+}  // namespace
+
+Run add_bench_plan(CLI::App& command) {
+  auto json = std::make_shared<bool>(false);
+  command.add_flag("--json", *json, "print the result as JSON");
+  return [json] { return run(*json); };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,256 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cli/whole_plan.h>
+#include <piper/cost/mfu.h>
+#include <piper/model/count.h>
+#include <piper/plan/setting.h>
+#include <piper/report/progress.h>
+#include <piper/report/table.h>
+#include <piper/strategy/runnable.h>
+
+#include <chrono>
+#include <iostream>
+
+namespace piper::cli {
+namespace {
+
+using plan::WholeCandidate;
+using report::Align;
+
+double mfu_of(const plan::WholeRequest& r, const WholeCandidate& c) {
+  return stack::mfu(*r.model, c.strategy, *r.cluster, c.estimate.seconds);
+}
+
+Json time_json(const stack::StepSeconds& t) {
+  return {{"compute_seconds", t.compute}, {"recompute_seconds", t.recompute},
+          {"tensor_seconds", t.tensor},   {"exchange_seconds", t.exchange},
+          {"context_seconds", t.context}, {"messages_seconds", t.messages},
+          {"idle_seconds", t.bubble},     {"reductions_seconds", t.reductions},
+          {"update_seconds", t.update},   {"offload_seconds", t.offload}};
+}
+
+void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>& list,
+                 int64_t top) {
+  report::Table table;
+  table.columns = {{"", Align::kRight},
+                   {"strategy"},
+                   {"MFU", Align::kRight},
+                   {"step", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"bubble", Align::kRight},
+                   {"runs here"}};
+  for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
+    const WholeCandidate& c = list[i];
+    table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
+                          format_percent(mfu_of(r, c)), format_seconds(c.estimate.seconds),
+                          format_bytes(c.estimate.peak_bytes),
+                          format_percent(c.estimate.time.bubble / c.estimate.seconds),
+                          strategy::not_runnable(c.strategy).empty() ? "yes" : "no"});
+  }
+  table.max_width = report::console_width();
+  fmt::print("\n{}", report::to_text(table));
+}
+
+void print_families(const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  report::Table table;
+  table.columns = {
+      {"family"}, {"its best"}, {"why it lost"}, {"smallest change that would revive it"}};
+  for (const plan::FamilyVerdict& v : explain_whole(r, plan))
+    table.rows.push_back({v.family, v.best, v.lost, v.revive});
+  table.max_width = report::console_width();
+  fmt::print("\n{}", report::to_text(table));
+}
+
+// At most `most` points of the front, ends included.
+std::vector<WholeCandidate> thinned(const std::vector<WholeCandidate>& front, size_t most) {
+  if (front.size() <= most) return front;
+  std::vector<WholeCandidate> out;
+  for (size_t i = 0; i < most; ++i) out.push_back(front[i * (front.size() - 1) / (most - 1)]);
+  return out;
+}
+
+void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  report::Table table;
+  table.columns = {{"MFU", Align::kRight},
+                   {"step", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"free", Align::kRight},
+                   {"strategy"}};
+  for (const WholeCandidate& c : thinned(plan.pareto, 10))
+    table.rows.push_back({format_percent(mfu_of(r, c)), format_seconds(c.estimate.seconds),
+                          format_bytes(c.estimate.peak_bytes),
+                          format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
+                          plan::describe_whole(c.strategy)});
+  table.max_width = report::console_width();
+  fmt::print("\nfaster or smaller, not both ({} on the front of what was priced):\n{}",
+             plan.pareto.size(), report::to_text(table));
+}
+
+Json plan_json(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan,
+               const std::vector<plan::Default>& defaults, double seconds) {
+  Json json{{"model", r.model->name},
+            {"cluster", r.cluster->name},
+            {"stack", r.stack->name},
+            {"num_devices", r.num_devices},
+            {"sequence", r.sequence},
+            {"global_batch_sequences", r.global_batch_sequences},
+            {"precision", strategy::name(r.precision)},
+            {"memory_limit_bytes", r.memory_limit_bytes},
+            {"num_considered", plan.num_priced},
+            {"num_shapes", plan.num_shapes},
+            {"num_shapes_passed_over", plan.num_passed_over},
+            {"plan_seconds", seconds}};
+  json["defaults"] = Json::object();
+  for (const plan::Default& d : defaults)
+    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
+  json["strategies"] = Json::array();
+  for (const WholeCandidate& c : plan.ranked)
+    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(whole_json(r, c));
+  json["families"] = Json::array();
+  const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    const plan::FamilyVerdict& v = verdicts[i];
+    Json one{{"family", v.family},
+             {"why_it_lost", v.lost},
+             {"smallest_change", v.revive},
+             {"num_priced", plan.families[i].num_priced}};
+    if (plan.families[i].best) one["best"] = whole_json(r, *plan.families[i].best);
+    if (plan.families[i].smallest) one["nearest"] = whole_json(r, *plan.families[i].smallest);
+    json["families"].push_back(one);
+  }
+  json["pareto"] = Json::array();
+  for (const WholeCandidate& c : thinned(plan.pareto, 64))
+    json["pareto"].push_back({{"mfu", mfu_of(r, c)},
+                              {"step_seconds", c.estimate.seconds},
+                              {"peak_bytes", c.estimate.peak_bytes},
+                              {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
+                              {"global_batch_sequences", c.strategy.global_batch_sequences},
+                              {"strategy", plan::describe_whole(c.strategy)}});
+  return json;
+}
+
+void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
+                  const std::vector<plan::Default>& defaults, double seconds) {
+  fmt::print("{} ({} parameters) on {} devices of {} ({}), as the stack '{}' would run it\n",
+             r.model->name,
+             format_count(static_cast<double>(model::count_parameters(*r.model).total())),
+             r.num_devices, r.cluster->name, r.cluster->device, r.stack->name);
+  fmt::print(
+      "{} sequences of {} tokens a step, {}; {} usable a device; {} strategies priced in {}, "
+      "{} of {} shapes passed over because their lower bound is above what is kept\n",
+      r.global_batch_sequences, r.sequence, strategy::name(r.precision),
+      format_bytes(r.memory_limit_bytes), plan.num_priced, format_seconds(seconds),
+      plan.num_passed_over, plan.num_shapes);
+  for (const plan::Default& d : defaults)
+    fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+  if (const auto& calibration = r.stack->calibration_of(r.cluster->device);
+      calibration.rows.empty())
+    fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
+               format_percent(calibration.compute_efficiency), calibration.source);
+}
+
+void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  if (plan.ranked.empty()) {
+    fmt::print("\nnothing fits; what lacks least, by family:\n");
+    return print_families(r, plan);
+  }
+  print_table(r, plan.ranked, q.top);
+  const WholeCandidate& best = plan.ranked.front();
+  fmt::print("\nthe best: {}\n", plan::describe_whole(best.strategy));
+  fmt::print("what limits it: {}\n", plan::limits(best.estimate));
+  fmt::print(
+      "its memory: states {}, activations {}, working {}, beside them {}\n",
+      format_bytes(best.estimate.fullest.weights_and_gradients + best.estimate.fullest.optimizer),
+      format_bytes(best.estimate.fullest.activations), format_bytes(best.estimate.fullest.working),
+      format_bytes(best.estimate.fullest.fixed));
+  fmt::print("MFU = {}\n", cost::kMfuFormula);
+  if (const auto lacking = strategy::not_runnable(best.strategy); !lacking.empty())
+    fmt::print(
+        "this Piper's runtime does not execute the best: {}; --runnable searches what it "
+        "does\n",
+        fmt::join(lacking, "; "));
+  if (q.explain) {
+    print_families(r, plan);
+    print_front(r, plan);
+  } else {
+    fmt::print(
+        "--explain: the best of each family, why it lost, what would revive it, and the "
+        "front of speed and memory\n");
+  }
+}
+
+}  // namespace
+
+Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
+  Json json = strategy::to_json(c.strategy);
+  const stack::Estimate& e = c.estimate;
+  json["predicted"] = {
+      {"mfu", mfu_of(r, c)},
+      {"step_seconds", e.seconds},
+      {"peak_bytes", e.peak_bytes},
+      {"mfu_formula", cost::kMfuFormula},
+      {"tokens_per_second",
+       static_cast<double>(c.strategy.sequence * c.strategy.global_batch_sequences) / e.seconds},
+      {"method", "closed form, every axis"},
+      {"stack", r.stack->name},
+      {"time", time_json(e.time)},
+      {"memory",
+       {{"fullest_stage", e.fullest_stage},
+        {"weights_and_gradients_bytes", e.fullest.weights_and_gradients},
+        {"optimizer_bytes", e.fullest.optimizer},
+        {"activations_bytes", e.fullest.activations},
+        {"working_bytes", e.fullest.working},
+        {"fixed_bytes", e.fullest.fixed}}},
+      {"not_runnable", strategy::not_runnable(c.strategy)}};
+  return json;
+}
+
+plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& stack,
+                                 std::vector<plan::Default>& defaults) {
+  plan::Request open = q.request;
+  open.fixed = {};
+  const bool narrow = open.precision && *open.precision >= strategy::Precision::kFp8;
+  if (narrow) open.precision = strategy::Precision::kBf16;
+  const plan::Setting setting = plan::make_setting(open);
+  defaults = setting.defaults;
+  return {.model = &q.request.model,
+          .cluster = &q.request.cluster,
+          .stack = &stack,
+          .num_devices = setting.num_devices,
+          .sequence = setting.sequence,
+          .global_batch_sequences = setting.global_batch_sequences,
+          .precision = narrow ? *q.request.precision : setting.precision,
+          .fixed = q.fixed,
+          .memory_limit_bytes = static_cast<double>(setting.memory_limit_bytes),
+          .imbalance = q.imbalance,
+          .num_kept = std::max<int64_t>(q.top, 16)};
+}
+
+int answer_whole(const WholeQuestion& q) {
+  const stack::Stack stack = stack::load_stack(q.stack);
+  std::vector<plan::Default> defaults;
+  plan::WholeRequest request = whole_request(q, stack, defaults);
+  report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
+  request.progress = [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); };
+  const auto start = std::chrono::steady_clock::now();
+  const plan::WholePlan plan = plan::search_whole(request);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  bar.finish();
+  if (q.json) {
+    std::cout << plan_json(q, request, plan, defaults, seconds).dump(2) << "\n";
+  } else {
+    print_header(request, plan, defaults, seconds);
+    print_plan(q, request, plan);
+  }
+  if (plan.ranked.empty()) return 1;
+  if (!q.out.empty()) {
+    write_json_file(q.out, whole_json(request, plan.ranked.front()));
+    if (!q.json) fmt::print("\nwritten: {}\n", q.out);
+  }
+  return 0;
+}
+
+}  // namespace piper::cli

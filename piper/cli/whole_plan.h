@@ -1,0 +1,35 @@
+// `piper plan` over every axis (plan/whole.h): the default on GPU clusters.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/plan/plan.h>
+#include <piper/plan/whole.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+struct WholeQuestion {
+  plan::Request request;  // model, cluster, devices, sequence, batch, precision
+  plan::WholeFixed fixed;
+  std::string stack = "piper";  // name or file
+  double imbalance = 1;
+  int64_t top = 10;
+  bool explain = false, json = false;
+  std::string out;
+};
+
+// Prints the answer; 1 when nothing fits, else 0. Throws InvalidInput.
+int answer_whole(const WholeQuestion& question);
+
+// A strategy with what was predicted of it, as `--out` writes it.
+Json whole_json(const plan::WholeRequest& request, const plan::WholeCandidate& candidate);
+
+// Fills in what the request leaves open; `defaults` says so. The pointers of the result point into `question` and
+// `stack`.
+plan::WholeRequest whole_request(const WholeQuestion& question, const stack::Stack& stack,
+                                 std::vector<plan::Default>& defaults);
+
+}  // namespace piper::cli
