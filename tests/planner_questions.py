@@ -8,7 +8,8 @@ import sys
 import tempfile
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-MODEL = ["--model", "qwen3-30b-a3b", "--cluster", "dgx-h100"]
+MODEL = ["--model", "qwen3-30b-a3b", "--cluster", "dgx-h100"]  # estimate reads these too
+PLAN = ["plan", *MODEL, "--runnable"]
 
 
 def piper(*arguments, code=0):
@@ -21,8 +22,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))
-        best = json.loads(piper("plan", *MODEL, "--devices", 64, "--json"))["strategies"][0]
-        asked = json.loads(piper("plan", *MODEL, "--devices", 64, "--what-if", "memory=x2", "--what-if", "device=dgx-a100", "--json"))
+        best = json.loads(piper(*PLAN, "--devices", 64, "--json"))["strategies"][0]
+        asked = json.loads(piper(*PLAN, "--devices", 64, "--what-if", "memory=x2", "--what-if", "device=dgx-a100", "--json"))
         here, roomy, older = asked["what_if"]
         assert here["best"]["predicted"]["step_seconds"] == best["predicted"]["step_seconds"] and here["speedup"] == 1
         assert roomy["memory_limit_bytes"] == 2 * here["memory_limit_bytes"] and roomy["speedup"] >= 1
@@ -30,18 +31,18 @@ def main():
         # The machine written out by hand gives the same plan.
         changed = {**cluster, "name": "larger", "memory_bytes": 2 * cluster["memory_bytes"]}
         (folder / "larger.json").write_text(json.dumps(changed))
-        by_hand = json.loads(piper("plan", "--model", "qwen3-30b-a3b", "--cluster", folder / "larger.json", "--devices", 64, "--json"))
+        by_hand = json.loads(piper("plan", "--runnable", "--model", "qwen3-30b-a3b", "--cluster", folder / "larger.json", "--devices", 64, "--json"))
         assert by_hand["strategies"][0]["predicted"]["step_seconds"] == roomy["best"]["predicted"]["step_seconds"]
 
-        fewest = json.loads(piper("plan", *MODEL, "--min-devices", "--json"))
+        fewest = json.loads(piper(*PLAN, "--min-devices", "--json"))
         least = fewest["min_devices"]
-        assert json.loads(piper("plan", *MODEL, "--devices", least, "--json"))["strategies"]
+        assert json.loads(piper(*PLAN, "--devices", least, "--json"))["strategies"]
         for count in fewest["counts"]:
             assert count["fits"] == (count["num_devices"] >= least), count["num_devices"]
-        assert "leave out --devices" in piper("plan", *MODEL, "--min-devices", "--devices", 8, code=2)
+        assert "leave out --devices" in piper(*PLAN, "--min-devices", "--devices", 8, code=2)
 
-        piper("plan", *MODEL, "--devices", 64, "--out", folder / "a.json")
-        piper("plan", *MODEL, "--devices", 64, "--pp", 1, "--out", folder / "b.json")
+        piper(*PLAN, "--devices", 64, "--out", folder / "a.json")
+        piper(*PLAN, "--devices", 64, "--pp", 1, "--out", folder / "b.json")
         compared = json.loads(piper("compare", folder / "a.json", folder / "b.json", "--json"))
         seconds = {}
         for side in "ab":

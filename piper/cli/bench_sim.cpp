@@ -58,6 +58,7 @@ Json to_json(const Timing& t) {
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
+  require_runnable(priced.strategy, priced.model, "bench sim");
   const Timing all = time(priced, {});
   const std::string why_not = sim::why_not_symmetric(priced.strategy, priced.cluster);
   std::optional<Timing> one;

@@ -5,8 +5,10 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/whole_estimate.h>
 #include <piper/plan/prediction.h>
 #include <piper/report/table.h>
+#include <piper/strategy/runnable.h>
 
 #include <cmath>
 #include <filesystem>
@@ -46,6 +48,7 @@ Side side_of(const Flags& flags, const std::string& file) {
   strategy.cluster = flags.cluster;
   Side side{priced_from_flags(strategy), {}};
   const Priced& p = side.priced;
+  if (!strategy::not_runnable(p.strategy).empty()) return side;  // priced by a stack
   cost::Estimator estimator(p.model, p.cluster, p.strategy.precision, p.strategy.sequence);
   side.prediction =
       plan::make_prediction(p.model, p.cluster, p.strategy, estimator.estimate(p.strategy));
@@ -191,6 +194,9 @@ Json to_json(const Side& side) {
 
 int run(const Flags& flags) {
   const Side a = side_of(flags, flags.a), b = side_of(flags, flags.b);
+  if (!strategy::not_runnable(a.priced.strategy).empty() ||
+      !strategy::not_runnable(b.priced.strategy).empty())
+    return compare_whole(a.priced, b.priced, "piper", flags.json);
   if (flags.json)
     std::cout << Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}}.dump(2)
               << "\n";

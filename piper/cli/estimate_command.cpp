@@ -5,10 +5,12 @@
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/whole_estimate.h>
 #include <piper/cost/paper.h>
 #include <piper/plan/prediction.h>
 #include <piper/plan/search.h>
 #include <piper/report/table.h>
+#include <piper/strategy/runnable.h>
 
 #include <iostream>
 #include <memory>
@@ -25,6 +27,7 @@ constexpr int64_t kMostTasks = 400'000;  // of a simulation
 struct Flags {
   StrategyFlags strategy;
   LoadFlags load;
+  std::string stack;  // "" = the runtime's own costs
   bool flash_attention = true, json = false;
   int64_t ffn_values = 3;
 };
@@ -177,6 +180,8 @@ SampledSteps under_load(const Flags& flags, const Priced& priced,
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
+  if (!flags.stack.empty() || !strategy::not_runnable(priced.strategy).empty())
+    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.json);
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   cost::Estimator estimator(priced.model, priced.cluster, priced.strategy.precision,
                             priced.strategy.sequence);
@@ -215,6 +220,10 @@ Run add_estimate(CLI::App& command) {
                   "paper form: values kept a token and expert, 3 or 4 d_ffn")
       ->check(CLI::Range(int64_t{3}, int64_t{4}))
       ->capture_default_str();
+  command.add_option(
+      "--stack", flags->stack,
+      "price it as this software would run it (a name of configs/stacks or a file); always so "
+      "for what this Piper does not execute");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -180,6 +180,7 @@ void write_html(const std::string& path, const Priced& priced, const PlayedSteps
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
+  require_runnable(priced.strategy, priced.model, "sim");
   const PlayedSteps played = play_steps(priced, request_of(flags, priced.strategy));
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;

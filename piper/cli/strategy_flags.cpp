@@ -4,6 +4,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
 #include <piper/model/import.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -61,6 +62,14 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--precision", !f.precision.empty());
   note("--capacity-factor", f.capacity_factor.has_value());
   note("--drop", !f.drop.empty());
+  note("--tp", f.tp.has_value());
+  note("--cp", f.cp.has_value());
+  note("--etp", f.etp.has_value());
+  note("--vpp", f.vpp.has_value());
+  note("--zero", f.zero.has_value());
+  note("--sequence-parallel", f.sequence_parallel);
+  note("--offload", !f.offload.empty());
+  note("--placement", !f.placement.empty());
   return given;
 }
 
@@ -117,6 +126,12 @@ std::string in_flags(std::string line) {
       {"'mesh.pp'", "--pp"},
       {"'mesh.ep'", "--ep"},
       {"'mesh.dp'", "--dp"},
+      {"'mesh.tp'", "--tp"},
+      {"'mesh.cp'", "--cp"},
+      {"'mesh.etp'", "--etp"},
+      {"'mesh.vpp'", "--vpp"},
+      {"'zero'", "--zero"},
+      {"'sequence_parallel'", "--sequence-parallel"},
       {"'layers_per_stage'", "--layers-per-stage"},
       {"'micro_batch_sequences'", "--micro-batch"},
       {"'num_micro_batches'", "--num-micro-batches"},
@@ -134,7 +149,20 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   Strategy s{.model = model.name, .cluster = f.cluster};
   s.mesh.pp = f.pp.value_or(1);
   s.mesh.ep = f.ep.value_or(1);
-  s.mesh.dp = f.dp.value_or(s.mesh.ep);
+  s.mesh.tp = f.tp.value_or(1);
+  s.mesh.cp = f.cp.value_or(1);
+  s.mesh.etp = f.etp.value_or(1);
+  const int64_t others = s.mesh.tp * s.mesh.cp;
+  s.mesh.dp = f.dp.value_or(std::max<int64_t>(1, s.mesh.ep * s.mesh.etp / others));
+  s.mesh.vpp = f.vpp.value_or(1);
+  s.zero = f.zero.value_or(0);
+  s.sequence_parallel = f.sequence_parallel;
+  if (!f.offload.empty())
+    s.offload = parse("--offload", f.offload,
+                      std::vector(strategy::kOffloads.begin(), strategy::kOffloads.end()));
+  if (!f.placement.empty())
+    s.placement = parse("--placement", f.placement,
+                        std::vector(strategy::kPlacements.begin(), strategy::kPlacements.end()));
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
@@ -150,11 +178,12 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.sequence = f.sequence.value_or(fallback);
   s.micro_batch_sequences = f.micro_batch_sequences.value_or(1);
   s.mtp_depth = f.mtp_depth.value_or(0);
-  if (s.mesh.pp > model.num_layers())
-    throw InvalidInput(fmt::format("--pp is {}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
+  if (s.mesh.pp * s.mesh.vpp > model.num_layers())
+    throw InvalidInput(fmt::format("--pp is {}{}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
+                                   s.mesh.vpp > 1 ? fmt::format(" with --vpp {}", s.mesh.vpp) : "",
                                    model.num_layers(), model.name));
   s.layers_per_stage = f.layers_per_stage.empty()
-                           ? strategy::even_split(model.num_layers(), s.mesh.pp)
+                           ? strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp)
                            : f.layers_per_stage;
   settle_batch(f, s);
   std::vector<std::string> problems;
@@ -190,10 +219,29 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       ->delimiter(',')
       ->check(count);
-  command.add_option("--schedule", f.schedule, "1f1b or gpipe (1f1b)");
+  command.add_option("--schedule", f.schedule,
+                     "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
+  command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1); priced, not trained")
+      ->check(count);
+  command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
+      ->check(count);
+  command.add_option("--etp", f.etp, "ranks that share an expert (1); priced, not trained")
+      ->check(count);
+  command.add_option("--vpp", f.vpp, "chunks of layers a rank holds (1); priced, not trained")
+      ->check(count);
+  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
+      ->check(CLI::Range(0, 3));
+  command.add_flag("--sequence-parallel", f.sequence_parallel,
+                   "norms and residuals divided over tp; priced, not trained");
+  command.add_option("--offload", f.offload,
+                     "none, optimizer, activations or optimizer+activations (none); priced, not "
+                     "trained");
+  command.add_option("--placement", f.placement,
+                     "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp (the first); priced, not trained");
   command.add_option("--recompute", f.recompute,
                      "none, attention, experts, attention+experts or full (none)");
-  command.add_option("--precision", f.precision, "fp32, bf16 or fp64");
+  command.add_option("--precision", f.precision,
+                     "fp32, bf16 or fp64; fp8, mxfp8 and nvfp4 are priced, not trained");
   command
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "
@@ -236,6 +284,15 @@ Priced priced_from_flags(StrategyFlags flags) {
   priced.model = model::with_mtp(std::move(priced.model), priced.strategy.mtp_depth);
   priced.cluster = cluster_of(flags, priced.strategy);
   return priced;
+}
+
+void require_runnable(const Strategy& s, const model::Model& model, const std::string& command) {
+  std::vector<std::string> lines = strategy::not_runnable(s);
+  if (lines.empty()) return;
+  const Strategy near = strategy::nearest_runnable(s, model);
+  for (std::string& line : lines) line = fmt::format("piper {}: {}", command, line);
+  lines.push_back(fmt::format("the nearest that it executes: {}", describe(near)));
+  throw InvalidInput(lines);
 }
 
 PipelineSchedule parse_schedule(const std::string& text) {

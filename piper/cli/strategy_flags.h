@@ -22,7 +22,9 @@ namespace piper::cli {
 struct StrategyFlags {
   std::string model, cluster, strategy;  // names or paths; "" = not given
   std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches, sequence,
-      global_batch_sequences, mtp_depth;
+      global_batch_sequences, mtp_depth, tp, cp, etp, vpp, zero;
+  bool sequence_parallel = false;
+  std::string offload, placement;  // "" = not given
   std::vector<int64_t> layers_per_stage;
   std::string schedule, recompute, precision;  // "" = not given
   std::optional<double> capacity_factor;
@@ -52,6 +54,10 @@ struct Priced {
   strategy::Strategy strategy;
 };
 Priced priced_from_flags(StrategyFlags flags);
+
+// Throws InvalidInput with what the runtime lacks, and the nearest strategy that it executes.
+void require_runnable(const strategy::Strategy& strategy, const model::Model& model,
+                      const std::string& command);
 
 strategy::PipelineSchedule parse_schedule(const std::string& text);
 strategy::Recompute parse_recompute(const std::string& text);

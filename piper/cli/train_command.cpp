@@ -153,6 +153,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
                                    flags.z_loss, request.model.name));
   if (flags.z_loss >= 0) request.model.router_z_coefficient = flags.z_loss;
   request.strategy = strategy_from_flags(flags.strategy, request.model);
+  require_runnable(request.strategy, request.model, "train");
   request.model = model::with_mtp(std::move(request.model), request.strategy.mtp_depth);
   if (const auto problems = nn::untrainable(request.model); !problems.empty())
     throw InvalidInput(problems);

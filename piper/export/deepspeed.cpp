@@ -14,12 +14,33 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
   if (s.schedule == strategy::PipelineSchedule::kGPipe && s.mesh.pp > 1)
     exported.cannot.emplace_back(
         "gpipe: DeepSpeed's pipeline runs 1f1b; the nearest: --schedule 1f1b");
+  if (s.schedule != strategy::PipelineSchedule::kGPipe &&
+      s.schedule != strategy::PipelineSchedule::k1F1B)
+    exported.cannot.push_back(
+        fmt::format("{}: DeepSpeed's pipeline runs 1f1b; the nearest: --schedule 1f1b",
+                    strategy::name(s.schedule)));
+  if (s.precision >= strategy::Precision::kFp8)
+    exported.cannot.push_back(
+        fmt::format("{}: DeepSpeed trains in fp32, fp16 and bf16", strategy::name(s.precision)));
+  if (s.mesh.etp > 1)
+    exported.cannot.emplace_back("dividing one expert (etp): DeepSpeed-MoE has no such axis");
+  if (s.mesh.pp > 1 && s.zero >= 2)
+    exported.cannot.push_back(fmt::format(
+        "zero {} under a pipeline: DeepSpeed's PipelineModule takes stages 0 and 1", s.zero));
+  if (s.mesh.cp > 1)
+    exported.differs.push_back(fmt::format(
+        "context parallelism as Ulysses, which divides heads instead of keys and values: "
+        "initialise sequence_parallel_size {}",
+        s.mesh.cp));
   Json json;
   json["train_batch_size"] = s.global_batch_sequences;
   json["train_micro_batch_size_per_gpu"] = s.micro_batch_sequences;
   json["gradient_accumulation_steps"] = s.num_micro_batches;
   json["bf16"] = {{"enabled", s.precision == strategy::Precision::kBf16}};
-  json["zero_optimization"] = {{"stage", 0}};
+  json["zero_optimization"] = {{"stage", s.zero}};
+  if (strategy::offloads_optimizer(s.offload))
+    json["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
+  if (s.mesh.tp > 1) json["tensor_parallel"] = {{"autotp_size", s.mesh.tp}};
   json["gradient_clipping"] = 1.0;
   if (s.recompute == strategy::Recompute::kFull)
     json["activation_checkpointing"] = {{"partition_activations", false},

@@ -30,22 +30,39 @@ const Layer* first_layer(const model::Model& model, bool moe) {
 }
 
 void add_parallel(const model::Model& model, const Strategy& s, Flags& flags) {
-  flags.add("--tensor-model-parallel-size", 1);
+  flags.add("--tensor-model-parallel-size", s.mesh.tp);
+  if (s.sequence_parallel) flags.add("--sequence-parallel");
   flags.add("--pipeline-model-parallel-size", s.mesh.pp);
+  if (const int64_t layers = layers_per_chunk(model, s); layers > 0)
+    flags.add("--num-layers-per-virtual-pipeline-stage", layers);
   if (const std::string layout = pipeline_layout(model, s); !layout.empty())
     flags.add("--pipeline-model-parallel-layout", "'" + layout + "'");
-  flags.add("--context-parallel-size", 1);
+  flags.add("--context-parallel-size", s.mesh.cp);
   if (model.num_moe_layers() > 0) {
     flags.add("--expert-model-parallel-size", s.mesh.ep);
-    flags.add("--expert-tensor-parallel-size", 1);
+    flags.add("--expert-tensor-parallel-size", s.mesh.etp);
   }
+  if (s.zero == 1) flags.add("--use-distributed-optimizer");
+  if (strategy::offloads_optimizer(s.offload)) {
+    flags.add("--optimizer-cpu-offload");
+    flags.add("--optimizer-offload-fraction", 1);
+  }
+  if (s.placement == strategy::Placement::kPipelineInside) flags.add("--use-tp-pp-dp-mapping");
   flags.add("--micro-batch-size", s.micro_batch_sequences);
   flags.add("--global-batch-size", s.global_batch_sequences);
   flags.add("--seq-length", s.sequence);
   flags.add("--max-position-embeddings", std::max(s.sequence, model.max_positions));
-  if (s.precision == strategy::Precision::kBf16) {
+  if (s.precision != strategy::Precision::kFp32) {
     flags.add("--bf16");
     flags.add("--accumulate-allreduce-grads-in-fp32");
+  }
+  if (s.precision >= strategy::Precision::kFp8) {
+    flags.add(s.precision == strategy::Precision::kNvfp4 ? "--fp4-format" : "--fp8-format",
+              s.precision == strategy::Precision::kNvfp4 ? "e2m1" : "hybrid");
+    flags.add(s.precision == strategy::Precision::kNvfp4 ? "--fp4-recipe" : "--fp8-recipe",
+              s.precision == strategy::Precision::kNvfp4   ? "nvfp4"
+              : s.precision == strategy::Precision::kMxfp8 ? "mxfp8"
+                                                           : "tensorwise");
   }
   if (s.recompute == strategy::Recompute::kFull) {
     flags.add("--recompute-granularity", "full");

@@ -7,9 +7,16 @@ namespace piper::exporting {
 
 using strategy::Strategy;
 
+int64_t layers_per_chunk(const model::Model& model, const Strategy& s) {
+  return s.mesh.vpp > 1 && pipeline_layout(model, s).empty()
+             ? model.num_layers() / (s.mesh.pp * s.mesh.vpp)
+             : 0;
+}
+
 std::string pipeline_layout(const model::Model& model, const Strategy& s) {
-  const bool even = model.num_layers() % s.mesh.pp == 0 &&
-                    s.layers_per_stage == strategy::even_split(model.num_layers(), s.mesh.pp);
+  const int64_t stages = s.mesh.pp * s.mesh.vpp;
+  const bool even = model.num_layers() % stages == 0 &&
+                    s.layers_per_stage == strategy::even_split(model.num_layers(), stages);
   if (even) return "";
   std::string layout = "E";
   for (size_t i = 0; i < s.layers_per_stage.size(); ++i)
@@ -61,6 +68,19 @@ void add_core_limits(const model::Model& model, const Strategy& s, Exported& exp
         fmt::format("{} has {}, for which there is no flag", model.name, shape));
   if (s.schedule == strategy::PipelineSchedule::kGPipe && s.mesh.pp > 1)
     exported.cannot.emplace_back("gpipe: Megatron Core runs 1f1b; the nearest: --schedule 1f1b");
+  if (strategy::splits_backward(s.schedule))
+    exported.cannot.push_back(fmt::format(
+        "{}: Megatron Core runs 1f1b and interleaved; the nearest: --schedule interleaved",
+        strategy::name(s.schedule)));
+  if (s.zero >= 2)
+    exported.cannot.push_back(fmt::format(
+        "zero {}: Megatron Core shards optimizer states (zero 1) by flag; the nearest: --zero 1",
+        s.zero));
+  if (strategy::offloads_activations(s.offload))
+    exported.cannot.emplace_back(
+        "offload activations: there is no flag; the nearest: --offload optimizer");
+  if (!s.recompute_per_stage.empty())
+    exported.cannot.emplace_back("recomputation by stage: there is one choice for all stages");
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: Megatron Core trains in fp32, fp16, bf16 and fp8");
   if (!pipeline_layout(model, s).empty())

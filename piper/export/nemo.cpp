@@ -11,16 +11,23 @@ Exported to_nemo(const model::Model& model, const Strategy& s) {
   add_core_limits(model, s, exported);
   const bool moe = model.num_moe_layers() > 0;
   std::string& text = exported.text;
-  text += "# nemo.lightning.MegatronStrategy(...)\nstrategy:\n  tensor_model_parallel_size: 1\n";
+  text += fmt::format(
+      "# nemo.lightning.MegatronStrategy(...)\nstrategy:\n  tensor_model_parallel_size: {}\n",
+      s.mesh.tp);
   text += fmt::format("  pipeline_model_parallel_size: {}\n", s.mesh.pp);
-  text += "  context_parallel_size: 1\n  sequence_parallel: false\n";
+  if (s.mesh.vpp > 1)
+    text += fmt::format("  virtual_pipeline_model_parallel_size: {}\n", s.mesh.vpp);
+  text += fmt::format("  context_parallel_size: {}\n  sequence_parallel: {}\n", s.mesh.cp,
+                      s.sequence_parallel);
+  if (s.placement == strategy::Placement::kPipelineInside) text += "  use_tp_pp_dp_mapping: true\n";
+  if (s.zero == 1) text += "  ddp: {use_distributed_optimizer: true}\n";
   if (moe)
-    text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: 1\n",
-                        s.mesh.ep);
+    text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: {}\n",
+                        s.mesh.ep, s.mesh.etp);
   text +=
       fmt::format("# nemo.lightning.Trainer(...)\ntrainer:\n  world_size: {}\n", s.mesh.world());
   text += fmt::format("  precision: {}\n",
-                      s.precision == strategy::Precision::kBf16 ? "bf16-mixed" : "32");
+                      s.precision == strategy::Precision::kFp32 ? "32" : "bf16-mixed");
   text += fmt::format(
       "# the data module\ndata:\n  micro_batch_size: {}\n  global_batch_size: {}\n  seq_length: "
       "{}\n",

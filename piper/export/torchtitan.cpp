@@ -25,6 +25,28 @@ std::optional<Ends> ends_of(const Strategy& s) {
 
 }  // namespace
 
+namespace {
+
+const char* schedule_name(strategy::PipelineSchedule schedule) {
+  switch (schedule) {
+    case strategy::PipelineSchedule::kGPipe:
+      return "GPipe";
+    case strategy::PipelineSchedule::k1F1B:
+      return "1F1B";
+    case strategy::PipelineSchedule::kInterleaved:
+      return "Interleaved1F1B";
+    case strategy::PipelineSchedule::kZbH1:
+      return "-";  // there is none
+    case strategy::PipelineSchedule::kZbV:
+      return "ZBVZeroBubble";
+    case strategy::PipelineSchedule::kDualPipeV:
+      return "DualPipeV";
+  }
+  return "?";
+}
+
+}  // namespace
+
 Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   Exported exported;
   const auto add = [&](const char* flag, const auto& value) {
@@ -33,16 +55,30 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   const bool pipelines = s.mesh.pp > 1;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
-  // Experts are spread over ranks that also shard the rest of the weights.
-  add("parallelism.data_parallel_replicate_degree", s.mesh.edp());
-  add("parallelism.data_parallel_shard_degree", s.mesh.ep);
+  if (s.schedule == strategy::PipelineSchedule::kZbH1)
+    exported.cannot.emplace_back(
+        "zb-h1: torchtitan has ZBVZeroBubble and InterleavedZeroBubble; the nearest: zb-v");
+  if (s.precision >= strategy::Precision::kFp8)
+    exported.differs.push_back(
+        fmt::format("{}: name the quantisation converter of torchao in the config",
+                    strategy::name(s.precision)));
+  if (s.offload != strategy::Offload::kNone)
+    exported.differs.emplace_back(
+        "offload: training.enable_cpu_offload moves weights, gradients and optimizer together");
+  if (s.mesh.etp > 1 && s.mesh.etp != s.mesh.tp)
+    exported.cannot.push_back(fmt::format(
+        "etp {} beside tp {}: torchtitan divides an expert by 1 or by tp", s.mesh.etp, s.mesh.tp));
+  // Experts are spread over ranks that also shard the rest of the weights; with ZeRO 3 all replicas do.
+  const int64_t shard = s.zero == 3 ? s.mesh.dp : std::min(s.mesh.ep, s.mesh.dp);
+  add("parallelism.data_parallel_replicate_degree", s.mesh.dp / shard);
+  add("parallelism.data_parallel_shard_degree", shard);
   add("parallelism.expert_parallel_degree", s.mesh.ep);
-  add("parallelism.tensor_parallel_degree", 1);
-  add("parallelism.context_parallel_degree", 1);
+  if (s.mesh.etp > 1) add("parallelism.expert_tensor_parallel_degree", s.mesh.etp);
+  add("parallelism.tensor_parallel_degree", s.mesh.tp);
+  add("parallelism.context_parallel_degree", s.mesh.cp);
   add("parallelism.pipeline_parallel_degree", s.mesh.pp);
   if (pipelines) {
-    add("parallelism.pipeline_parallel_schedule",
-        s.schedule == strategy::PipelineSchedule::kGPipe ? "GPipe" : "1F1B");
+    add("parallelism.pipeline_parallel_schedule", schedule_name(s.schedule));
     add("parallelism.pipeline_parallel_microbatch_size", s.micro_batch_sequences);
     const std::optional<Ends> ends = ends_of(s);
     add("parallelism.pipeline_parallel_first_stage_less_layers", ends ? ends->first_less : 0);
@@ -58,7 +94,7 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   add("training.global_batch_size", s.global_batch_sequences);
   add("training.seq_len", s.sequence);
   add("training.mixed_precision_param",
-      s.precision == strategy::Precision::kBf16 ? "bfloat16" : "float32");
+      s.precision == strategy::Precision::kFp32 ? "float32" : "bfloat16");
   exported.differs.push_back(fmt::format(
       "--module and --config name the model: the one of {} shapes, or your own registry",
       model.name));

@@ -1,0 +1,133 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/whole_estimate.h>
+#include <piper/cli/whole_plan.h>
+#include <piper/report/table.h>
+#include <piper/strategy/runnable.h>
+
+#include <iostream>
+
+namespace piper::cli {
+namespace {
+
+using report::Align;
+
+struct Side {
+  plan::WholeRequest request;
+  plan::WholeCandidate candidate;
+};
+
+Side side_of(const Priced& p, const stack::Stack& stack) {
+  stack::Estimator estimator(p.model, p.cluster, stack, p.strategy.precision, p.strategy.sequence);
+  return {{.model = &p.model, .cluster = &p.cluster, .stack = &stack},
+          {p.strategy, estimator.estimate(p.strategy)}};
+}
+
+struct Row {
+  const char* name;
+  double seconds;
+};
+std::vector<Row> times(const stack::Estimate& e) {
+  const stack::StepSeconds& t = e.time;
+  return {{"step", e.seconds},
+          {"  compute", t.compute},
+          {"  recomputation", t.recompute},
+          {"  tensor collectives", t.tensor},
+          {"  exchange of tokens", t.exchange},
+          {"  context collectives", t.context},
+          {"  messages between stages", t.messages},
+          {"  pipeline bubble", t.bubble},
+          {"  gradient reductions", t.reductions},
+          {"  update", t.update},
+          {"  copies to the host", t.offload}};
+}
+std::vector<Row> memory(const stack::Estimate& e) {
+  return {{"memory of the fullest stage", e.peak_bytes},
+          {"  weights and gradients", e.fullest.weights_and_gradients},
+          {"  optimizer", e.fullest.optimizer},
+          {"  activations", e.fullest.activations},
+          {"  working", e.fullest.working},
+          {"  fixed", e.fullest.fixed}};
+}
+
+double mfu_of(const Side& s) {
+  return stack::mfu(*s.request.model, s.candidate.strategy, *s.request.cluster,
+                    s.candidate.estimate.seconds);
+}
+
+}  // namespace
+
+int estimate_whole(const Priced& priced, const std::string& stack_name, bool json) {
+  const stack::Stack stack = stack::load_stack(stack_name);
+  const Side side = side_of(priced, stack);
+  const stack::Estimate& e = side.candidate.estimate;
+  if (json) {
+    strategy::Strategy plain = priced.strategy;
+    plain.predicted = Json();
+    std::cout << Json{{"model", priced.model.name},
+                      {"cluster", priced.cluster.name},
+                      {"strategy", strategy::to_json(plain)},
+                      {"predicted", whole_json(side.request, side.candidate)["predicted"]}}
+                     .dump(2)
+              << "\n";
+    return 0;
+  }
+  fmt::print("{} on {}: {}\npriced as the stack '{}' would run it\n", priced.model.name,
+             priced.cluster.name, plan::describe_whole(priced.strategy), stack.name);
+  for (const std::string& line : strategy::not_runnable(priced.strategy))
+    fmt::print("not for this Piper's runtime: {}\n", line);
+  report::Table table;
+  table.columns = {{"time"}, {"", Align::kRight}, {"of the step", Align::kRight}};
+  for (const Row& r : times(e))
+    if (r.seconds > 0)
+      table.rows.push_back(
+          {r.name, format_seconds(r.seconds), format_percent(r.seconds / e.seconds)});
+  fmt::print("\n{}", report::to_text(table));
+  report::Table bytes;
+  bytes.columns = {{"memory"}, {"", Align::kRight}};
+  for (const Row& r : memory(e)) bytes.rows.push_back({r.name, format_bytes(r.seconds)});
+  fmt::print("\n{}\nMFU {}; stage {} is the fullest, stage {} the busiest\n",
+             report::to_text(bytes), format_percent(mfu_of(side)), e.fullest_stage,
+             e.busiest_stage);
+  return 0;
+}
+
+int compare_whole(const Priced& a, const Priced& b, const std::string& stack_name, bool json) {
+  const stack::Stack stack = stack::load_stack(stack_name);
+  const Side left = side_of(a, stack), right = side_of(b, stack);
+  const auto per_token = [](const Side& s) {
+    return s.candidate.estimate.seconds /
+           static_cast<double>(s.candidate.strategy.sequence *
+                               s.candidate.strategy.global_batch_sequences);
+  };
+  const double speedup = per_token(left) / per_token(right);
+  if (json) {
+    std::cout << Json{{"stack", stack.name},
+                      {"a", whole_json(left.request, left.candidate)},
+                      {"b", whole_json(right.request, right.candidate)},
+                      {"speedup", speedup}}
+                     .dump(2)
+              << "\n";
+    return 0;
+  }
+  fmt::print("a  {}\nb  {}\nboth as the stack '{}' would run them\n",
+             plan::describe_whole(a.strategy), plan::describe_whole(b.strategy), stack.name);
+  report::Table table;
+  table.columns = {{""}, {"a", Align::kRight}, {"b", Align::kRight}, {"b - a", Align::kRight}};
+  const auto add = [&](const std::vector<Row>& x, const std::vector<Row>& y, auto format) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i].seconds == 0 && y[i].seconds == 0) continue;
+      const double more = y[i].seconds - x[i].seconds;
+      table.rows.push_back({x[i].name, format(x[i].seconds), format(y[i].seconds),
+                            (more < 0 ? "-" : "+") + format(std::abs(more))});
+    }
+  };
+  add(times(left.candidate.estimate), times(right.candidate.estimate), format_seconds);
+  add(memory(left.candidate.estimate), memory(right.candidate.estimate),
+      [](double bytes) { return format_bytes(bytes); });
+  table.rows.push_back({"MFU", format_percent(mfu_of(left)), format_percent(mfu_of(right)), ""});
+  fmt::print("\n{}b is {:.2f} times as fast a token as a\n", report::to_text(table), speedup);
+  return 0;
+}
+
+}  // namespace piper::cli
