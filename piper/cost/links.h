@@ -63,11 +63,12 @@ struct Transfer {
 
 // The ports of a cluster. `is_here`, by rank: ranks that take part in the graph (rank i sits on
 // device i). Where one pipeline stands for all (num_here x n = world), each of its ranks stands for
-// n devices, and ports that serve several devices are as much smaller. Thread-safe after
-// construction.
+// n devices, and ports that serve several devices are as much smaller. The cluster
+// outlives it. Thread-safe after construction.
 class Ports {
  public:
   Ports(const cluster::Cluster& cluster, std::vector<char> is_here);
+  Ports(cluster::Cluster&& cluster, std::vector<char> is_here) = delete;
 
   const std::vector<PortUnits>& capacity() const { return capacity_; }
 

@@ -24,7 +24,8 @@ std::vector<char> all(size_t world) { return std::vector<char>(world, 1); }
 // Nodes of 4 devices with 2 cards, 2 nodes a group, 2 groups: 16 devices. Ports: 32 of devices, then
 // (each card serves 2 devices) 16 of nodes, then 4 of groups.
 TEST_CASE("ports: a device's own, one a network card, one an uplink of a switch group") {
-  const Ports ports(example::nodes(), all(16));
+  const cluster::Cluster cluster = example::nodes();
+  const Ports ports(cluster, all(16));
   REQUIRE(ports.capacity().size() == 32 + 16 + 4);
   CHECK(ports.capacity()[0] == kWholeShare);
   CHECK(ports.capacity()[32] == 2 * kWholeShare);
@@ -65,7 +66,8 @@ TEST_CASE("alone no operation needs more than a port has, and it moves no longer
 }
 
 TEST_CASE("uneven rows load the sender's way out and the receiver's way in") {
-  const Ports ports(example::nodes(), all(16));
+  const cluster::Cluster cluster = example::nodes();
+  const Ports ports(cluster, all(16));
   const std::vector<Rank> members{Rank(0), Rank(1)};
   const Transfer transfer = ports.all_to_all(members, std::vector<double>{9, 4e9, 1e9, 9});
   const std::map<int32_t, double> parts = needs(transfer);
@@ -79,7 +81,8 @@ TEST_CASE("uneven rows load the sender's way out and the receiver's way in") {
 TEST_CASE("a rank that stands for others has their part of a shared port") {
   std::vector<char> one_of_two(16, 0);
   for (size_t rank = 0; rank < 16; rank += 2) one_of_two[rank] = 1;
-  const Ports ports(example::nodes(), one_of_two);
+  const cluster::Cluster cluster = example::nodes();
+  const Ports ports(cluster, one_of_two);
   CHECK(ports.capacity()[0] == kWholeShare);
   CHECK(ports.capacity()[32] == kWholeShare);
   CHECK(ports.capacity()[48] == 4 * kWholeShare);
