@@ -1,0 +1,67 @@
+#include <fmt/format.h>
+#include <piper/cluster/cluster.h>
+
+#include <algorithm>
+
+namespace piper::cluster {
+
+void Watch::note(const std::string& curve, const std::string& axis, double asked, double low,
+                 double high) {
+  if (asked >= low && asked <= high) return;
+  const auto same = [&](const Outside& o) { return o.curve == curve && o.axis == axis; };
+  const auto known = std::ranges::find_if(outside_, same);
+  if (known == outside_.end()) {
+    outside_.push_back({curve, axis, asked, asked, low, high});
+    return;
+  }
+  known->asked_low = std::min(known->asked_low, asked);
+  known->asked_high = std::max(known->asked_high, asked);
+}
+
+void Watch::note_link(const std::string& link, double bytes) {
+  const auto range = std::ranges::find(links_, link, &Range::link);
+  if (range != links_.end()) note(link, "bytes", bytes, range->low, range->high);
+}
+
+void Watch::set_range(const std::string& link, double low, double high) {
+  links_.push_back({link, low, high});
+}
+
+std::string to_text(const std::vector<Outside>& outside) {
+  std::string text;
+  for (const Outside& o : outside) {
+    const std::string asked = o.asked_low == o.asked_high
+                                  ? fmt::format("{:.6g}", o.asked_high)
+                                  : fmt::format("{:.6g} to {:.6g}", o.asked_low, o.asked_high);
+    text += fmt::format("{}{}: {} {} (measured {:.6g} to {:.6g})", text.empty() ? "" : "; ",
+                        o.curve, o.axis, asked, o.measured_low, o.measured_high);
+  }
+  return text;
+}
+
+Cluster watched(const Cluster& cluster, std::shared_ptr<Watch> watch) {
+  Cluster copy = cluster;
+  const auto keep = [&](Grid& grid, const std::string& name) {
+    grid.watch = watch;
+    grid.watched_as = name;
+  };
+  for (auto& [precision, compute] : copy.compute) {
+    keep(compute.gemm, fmt::format("compute.{}.gemm", precision));
+    keep(compute.attention, fmt::format("compute.{}.attention", precision));
+    keep(compute.attention_backward, fmt::format("compute.{}.attention_backward", precision));
+  }
+  keep(copy.element_wise, "element_wise");
+  keep(copy.copy, "copy");
+  for (const Curve& curve : copy.curves) {
+    if (!curve.fit || curve.points.empty()) continue;
+    const auto by_amount = [](const CurvePoint& a, const CurvePoint& b) {
+      return a.amount < b.amount;
+    };
+    const auto [low, high] = std::ranges::minmax_element(curve.points, by_amount);
+    watch->set_range(curve.name, low->amount, high->amount);
+  }
+  copy.watch = std::move(watch);
+  return copy;
+}
+
+}  // namespace piper::cluster

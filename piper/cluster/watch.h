@@ -1,0 +1,42 @@
+// What measured curves were asked outside of their points, where only the nearest edge answers.
+//
+// A grid that ends in a plateau is the exception: curves over bytes of a working set ("element_wise", "copy") end in the
+// bandwidth of memory, and once their last two rates agree within 10 % more bytes are known to go as fast.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace piper::cluster {
+
+struct Outside {
+  std::string curve;                           // "compute.bf16.gemm", "all-to-all"
+  std::string axis;                            // "m"
+  double asked_low = 0, asked_high = 0;        // the smallest and the largest coordinate asked
+  double measured_low = 0, measured_high = 0;  // the ends of the measured range
+};
+
+// One curve and axis once, in the order in which they first left their range. Not thread-safe.
+class Watch {
+ public:
+  // Notes `asked` when it lies outside of [low, high].
+  void note(const std::string& curve, const std::string& axis, double asked, double low,
+            double high);
+  // Notes nothing when no range is known for the link.
+  void note_link(const std::string& link, double bytes);
+  void set_range(const std::string& link, double low, double high);
+  const std::vector<Outside>& outside() const { return outside_; }
+
+ private:
+  struct Range {
+    std::string link;
+    double low = 0, high = 0;
+  };
+  std::vector<Outside> outside_;
+  std::vector<Range> links_;
+};
+
+// "compute.fp32.gemm: m 4096 (measured 8 to 2048)"; several are joined by "; ".
+std::string to_text(const std::vector<Outside>& outside);
+
+}  // namespace piper::cluster
