@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cost/outside.h>
 #include <piper/cost/paper.h>
 #include <piper/plan/prediction.h>
 #include <piper/plan/search.h>
@@ -60,13 +61,17 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
   return form;
 }
 
-Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form) {
+using OutsideList = std::vector<cluster::Outside>;
+
+Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form,
+             const OutsideList& outside) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = Json();
   return {{"model", priced.model.name},
           {"cluster", priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
           {"predicted", plan::to_json(prediction)},
+          {"outside_measured", cluster::to_json(outside)},
           {"paper",
            {{"memory_bytes", form.memory_bytes},
             {"memory_equation",
@@ -131,7 +136,8 @@ void print_time(const plan::Prediction& p) {
   fmt::print("\n{}", report::to_text(table));
 }
 
-void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm& form) {
+void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm& form,
+                const OutsideList& outside) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
   print_memory(p);
   print_activations(p);
@@ -154,6 +160,9 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
     fmt::print(", exchange of a layer's forward at least {} (eq. 6)",
                format_seconds(form.all_to_all_seconds));
   fmt::print("\n");
+  if (!outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
 }
 
 int run(const Flags& flags) {
@@ -166,10 +175,12 @@ int run(const Flags& flags) {
       plan::make_prediction(priced.model, priced.cluster, priced.strategy,
                             estimator.estimate(priced.strategy), simulated.value_or(-1));
   const PaperForm form = paper_form(flags, priced);
+  const OutsideList outside =
+      cost::outside_measured(priced.model, priced.cluster, {&priced.strategy, 1});
   if (flags.json)
-    std::cout << to_json(priced, prediction, form).dump(2) << "\n";
+    std::cout << to_json(priced, prediction, form, outside).dump(2) << "\n";
   else
-    print_text(priced, prediction, form);
+    print_text(priced, prediction, form, outside);
   return 0;
 }
 

@@ -39,10 +39,18 @@ bool ends_in_plateau(const Grid& grid) {
   return std::abs(last - before) <= kPlateau * before;
 }
 
+// Fewer bytes than the first point, where even that point takes no time worth asking about.
+bool begins_below_notice(const Grid& grid) {
+  constexpr double kNegligibleSeconds = 1e-6;
+  return grid.axes == std::vector<std::string>{"bytes"} &&
+         grid.points[0].front() / grid.rate.front() < kNegligibleSeconds;
+}
+
 void note(const Grid& grid, const std::vector<double>& coordinates) {
   for (size_t axis = 0; axis < grid.points.size(); ++axis) {
     const std::vector<double>& points = grid.points[axis];
     if (coordinates[axis] > points.back() && ends_in_plateau(grid)) continue;
+    if (coordinates[axis] < points.front() && begins_below_notice(grid)) continue;
     grid.watch->note(grid.watched_as, grid.axes[axis], coordinates[axis], points.front(),
                      points.back());
   }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/units.h>
 #include <piper/cluster/cluster.h>
 
 #include <algorithm>
@@ -27,14 +28,30 @@ void Watch::set_range(const std::string& link, double low, double high) {
   links_.push_back({link, low, high});
 }
 
+Json to_json(const std::vector<Outside>& outside) {
+  Json out = Json::array();
+  for (const Outside& o : outside)
+    out.push_back({{"curve", o.curve},
+                   {"axis", o.axis},
+                   {"asked_low", o.asked_low},
+                   {"asked_high", o.asked_high},
+                   {"measured_low", o.measured_low},
+                   {"measured_high", o.measured_high}});
+  return out;
+}
+
 std::string to_text(const std::vector<Outside>& outside) {
   std::string text;
   for (const Outside& o : outside) {
-    const std::string asked = o.asked_low == o.asked_high
-                                  ? fmt::format("{:.6g}", o.asked_high)
-                                  : fmt::format("{:.6g} to {:.6g}", o.asked_low, o.asked_high);
-    text += fmt::format("{}{}: {} {} (measured {:.6g} to {:.6g})", text.empty() ? "" : "; ",
-                        o.curve, o.axis, asked, o.measured_low, o.measured_high);
+    const auto written = [&](double value) {
+      return o.axis == "bytes" ? format_bytes(value) : fmt::format("{:.6g}", value);
+    };
+    const std::string asked =
+        o.asked_low == o.asked_high
+            ? written(o.asked_high)
+            : fmt::format("{} to {}", written(o.asked_low), written(o.asked_high));
+    text += fmt::format("{}{}: {} {} (measured {} to {})", text.empty() ? "" : "; ", o.curve,
+                        o.axis, asked, written(o.measured_low), written(o.measured_high));
   }
   return text;
 }

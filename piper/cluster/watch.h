@@ -4,7 +4,10 @@
 // bandwidth of memory, and once their last two rates agree within 10 % more bytes are known to go as fast.
 #pragma once
 
+#include <piper/base/json.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace piper::cluster {
@@ -25,6 +28,8 @@ class Watch {
   // Notes nothing when no range is known for the link.
   void note_link(const std::string& link, double bytes);
   void set_range(const std::string& link, double low, double high);
+  // Forgets what was noted since outside() was `noted`.
+  void restart_from(std::vector<Outside> noted) { outside_ = std::move(noted); }
   const std::vector<Outside>& outside() const { return outside_; }
 
  private:
@@ -36,6 +41,8 @@ class Watch {
   std::vector<Range> links_;
 };
 
+// One object an entry: curve, axis, asked_low, asked_high, measured_low, measured_high.
+Json to_json(const std::vector<Outside>& outside);
 // "compute.fp32.gemm: m 4096 (measured 8 to 2048)"; several are joined by "; ".
 std::string to_text(const std::vector<Outside>& outside);
 

@@ -51,7 +51,7 @@ TEST_CASE(
   const Cluster c = watched(machine(), watch);
   c.copy.at({1e9});
   CHECK(watch->outside().empty());
-  c.copy.at({10});  // below the first point nothing is known
+  c.copy.at({10});  // below the first point, which takes long enough to matter, nothing is known
   c.element_wise.at({1e9});
   REQUIRE(watch->outside().size() == 2);
   CHECK(watch->outside()[0].curve == "copy");

@@ -1,0 +1,32 @@
+#include <piper/cost/outside.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/shard.h>
+#include <piper/cost/step_time.h>
+
+#include <memory>
+
+namespace piper::cost {
+
+std::vector<cluster::Outside> outside_measured(const model::Model& model,
+                                               const cluster::Cluster& cluster,
+                                               std::span<const strategy::Strategy> strategies) {
+  const auto watch = std::make_shared<cluster::Watch>();
+  const cluster::Cluster watched = cluster::watched(cluster, watch);
+  for (const strategy::Strategy& strategy : strategies) {
+    // The Estimator prices the update per parameter, from the far end of the curves: asked before the watch begins, and
+    // below with the parameters that there are.
+    const std::vector<cluster::Outside> before = watch->outside();
+    Estimator estimator(model, watched, strategy.precision, strategy.sequence);
+    watch->restart_from(before);
+    estimator.estimate(strategy);
+    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
+      const auto held = static_cast<double>(shard_of(model, strategy, stage).total());
+      for (const auto kind :
+           {schedule::SegmentKind::kGradientNorm, schedule::SegmentKind::kOptimizer})
+        update_seconds(kind, held, watched, strategy.precision);
+    }
+  }
+  return watch->outside();
+}
+
+}  // namespace piper::cost
