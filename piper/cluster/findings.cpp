@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <piper/cluster/findings.h>
 
 #include <algorithm>
@@ -36,6 +37,12 @@ Shapes by_shape(const Curve& attention) {
   return shapes;
 }
 
+const Curve* with_prefix(const std::vector<Curve>& curves, const std::string& prefix) {
+  const auto found = std::ranges::find_if(
+      curves, [&](const Curve& curve) { return curve.name.starts_with(prefix); });
+  return found == curves.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::vector<HeadSize> rank_head_sizes(const Curve& attention) {
@@ -54,6 +61,13 @@ std::vector<HeadSize> rank_head_sizes(const Curve& attention) {
     ranked.push_back({head_dim, std::exp(sum.first / static_cast<double>(sum.second)), sum.second});
   std::ranges::stable_sort(ranked, std::greater(), &HeadSize::relative_rate);
   return ranked;
+}
+
+std::string Join::well_text() const {
+  std::string text;
+  for (const JoinedPoint& point : points)
+    if (point.both_well) text += fmt::format("{}{:.0f}", text.empty() ? "" : ", ", point.sequences);
+  return text;
 }
 
 Join join_micro_batches(const Curve& attention, const Curve& experts, double well) {
@@ -75,6 +89,19 @@ Join join_micro_batches(const Curve& attention, const Curve& experts, double wel
   for (const JoinedPoint& point : join.points)
     if (point.both_well && !join.smallest) join.smallest = point.sequences;
   return join;
+}
+
+std::vector<HeadSize> head_sizes_of(const std::vector<Curve>& profiled) {
+  const Curve* shapes = with_prefix(profiled, "attention_shapes.");
+  if (shapes == nullptr) shapes = with_prefix(profiled, "attention.");
+  return shapes == nullptr ? std::vector<HeadSize>() : rank_head_sizes(*shapes);
+}
+
+std::optional<Join> join_of(const std::vector<Curve>& profiled) {
+  const Curve* attention = with_prefix(profiled, "join_attention.");
+  const Curve* experts = with_prefix(profiled, "join_experts.");
+  if (attention == nullptr || experts == nullptr) return std::nullopt;
+  return join_micro_batches(*attention, *experts);
 }
 
 }  // namespace piper::cluster

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace piper::cluster {
@@ -32,12 +33,19 @@ struct JoinedPoint {
 
 struct Join {
   std::vector<JoinedPoint> points;
-  // The smallest micro-batch at which both run well: further ones only cost memory and bubbles. Empty: there is none.
+  // The smallest micro-batch at which both run well: larger ones cost memory and bubbles. Empty: there is none.
   std::optional<double> smallest;
+  // "1, 2, 4": those at which both run well; "" = none.
+  std::string well_text() const;
 };
 
 // Joins two curves with the axis "sequences" at the micro-batches that both have: "well" = at least `well` of the
 // best rate of its own curve.
 Join join_micro_batches(const Curve& attention, const Curve& experts, double well = 0.9);
+
+// What a profile's curves say: head sizes by "attention_shapes.*" where they were measured (else by "attention.*"), the
+// join of "join_attention.*" and "join_experts.*". Empty where the curves are not there; of several precisions the first.
+std::vector<HeadSize> head_sizes_of(const std::vector<Curve>& profiled);
+std::optional<Join> join_of(const std::vector<Curve>& profiled);
 
 }  // namespace piper::cluster

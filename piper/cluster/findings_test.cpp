@@ -50,6 +50,7 @@ TEST_CASE("attention and experts join at the micro-batches where both reach 90 %
   REQUIRE(join.smallest.has_value());
   CHECK(*join.smallest == 4);
   CHECK(*join_micro_batches(attention, experts, 0.8).smallest == 2);
+  CHECK(join.well_text() == "4, 8");
 }
 
 TEST_CASE("where attention and experts want different micro-batches the join is empty, not wrong") {

@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace piper::cluster {
+namespace {
+
+constexpr double kLatencyShare = 0.02;  // of a message's time
+
+}  // namespace
 
 void Watch::note(const std::string& curve, const std::string& axis, double asked, double low,
                  double high) {
@@ -75,7 +80,11 @@ Cluster watched(const Cluster& cluster, std::shared_ptr<Watch> watch) {
       return a.amount < b.amount;
     };
     const auto [low, high] = std::ranges::minmax_element(curve.points, by_amount);
-    watch->set_range(curve.name, low->amount, high->amount);
+    // Where the smallest message is all latency, a smaller one is too.
+    const AlphaBeta& line = curve.fit->line;
+    const bool only_latency =
+        low->amount < kLatencyShare * line.latency_seconds * line.bytes_per_second;
+    watch->set_range(curve.name, only_latency ? 0 : low->amount, high->amount);
   }
   copy.watch = std::move(watch);
   return copy;

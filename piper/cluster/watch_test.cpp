@@ -67,6 +67,14 @@ TEST_CASE("links are watched where the points of their fit are known") {
   c.watch->note_link("all-to-all", 1e7);
   REQUIRE(watch->outside().size() == 1);
   CHECK(watch->outside()[0].measured_high == 4096);
+  c.watch->note_link("all-to-all", 8);  // the fit has no latency: 8 bytes are not known
+  CHECK(watch->outside()[0].asked_low == 8);
+  Cluster slow = machine();
+  slow.curves[0].fit->line = {.latency_seconds = 1e-5,
+                              .bytes_per_second = 1e10};  // 256 bytes: 0.3 % of it
+  const auto other = std::make_shared<Watch>();
+  watched(slow, other).watch->note_link("all-to-all", 8);
+  CHECK(other->outside().empty());
 }
 
 TEST_CASE("the original of a watched cluster notes nothing and prices the same") {
