@@ -70,8 +70,8 @@ cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, do
   player.source.assign(bytes, std::byte{1});
   player.target.assign(bytes, std::byte{2});
   double used = time_batch(player, work, bytes, 1);  // warms up
-  int64_t repeats = std::clamp(
-      static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)), int64_t{1}, kMaxRepeats);
+  int64_t repeats = std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)),
+                               int64_t{1}, kMaxRepeats);
   cluster::Sampler sampler({.tight = options.tight,
                             .budget_seconds = budget_seconds,
                             .min_samples = kMinBatches,
@@ -82,8 +82,8 @@ cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, do
     used += batch;
     // The warm-up was luckier than what follows: shorter batches, or three of them take all day on a busy machine.
     if (batch > kLongBatch * options.batch_seconds)
-      repeats = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(repeats) *
-                                                          options.batch_seconds / batch));
+      repeats = std::max<int64_t>(
+          1, static_cast<int64_t>(static_cast<double>(repeats) * options.batch_seconds / batch));
     progress(std::clamp(used / budget_seconds, 0.0, 1.0));
   }
   return cluster::summarise(sampler.samples());
