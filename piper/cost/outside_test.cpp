@@ -39,6 +39,18 @@ TEST_CASE("a strategy whose products were all measured is outside of nothing") {
   CHECK(cost::outside_measured(model, measured(1e6), {{s}}).empty());
 }
 
+TEST_CASE("the update is asked for the parameters that there are, not for the many of its price") {
+  const model::Model model = cost::example::mixture(2);
+  cluster::Cluster c = measured(1e6);
+  c.element_wise = {{"bytes"}, {{1, 1e8}}, {9e12, 1e9}};  // still falling at its end
+  const strategy::Strategy s = one_rank(model, 2);
+  CHECK(cost::outside_measured(model, c, {{s}}).empty());
+  c.element_wise.points = {{1, 1e3}};
+  const auto outside = cost::outside_measured(model, c, {{s}});
+  REQUIRE(outside.size() == 1);
+  CHECK(outside[0].asked_high < 1e8);
+}
+
 TEST_CASE(
     "rows beyond the measured ones are said with axis, value and range, over all strategies") {
   const model::Model model = cost::example::mixture(2);

@@ -62,7 +62,6 @@ void ProfileJournal::read(const std::string& text, const Json& measured_with) {
   if (const std::string why = difference(head["measured_with"], measured_with); !why.empty())
     throw foreign("was measured with other options or on another machine: " + why);
   while (std::getline(lines, line)) {
-    if (lines.eof()) return;  // no line end: cut off
     try {
       read_point(parse_json(line, path_.string()));
     } catch (const InvalidInput&) {
