@@ -17,6 +17,7 @@ Run add_export(CLI::App& command);
 Run add_report(CLI::App& command);
 Run add_bench(CLI::App& command);
 Run add_signature(CLI::App& command);
+Run add_validate(CLI::App& command);
 
 inline std::vector<Command> planner_commands() {
   return {
@@ -25,6 +26,7 @@ inline std::vector<Command> planner_commands() {
       {"plan", "find the strategy with the highest predicted MFU that fits, and say why", add_plan},
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
       {"compare", "two strategies on one machine, axis by axis", add_compare},
+      {"validate", "price published runs and say how far off each is", add_validate},
       {"sim", "play one step in virtual time and write its trace", add_sim},
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},

@@ -26,9 +26,10 @@ std::vector<std::string> names(const std::vector<Enum>& values) {
   return list;
 }
 
-const std::vector<PipelineSchedule> kSchedules = {PipelineSchedule::k1F1B,
-                                                  PipelineSchedule::kGPipe};
-const std::vector<Precision> kPrecisions = {Precision::kFp32, Precision::kBf16, Precision::kFp64};
+const std::vector<PipelineSchedule> kSchedules(strategy::kPipelineSchedules.begin(),
+                                               strategy::kPipelineSchedules.end());
+const std::vector<Precision> kPrecisions(strategy::kPrecisions.begin(),
+                                         strategy::kPrecisions.end());
 const std::vector<Drop> kDrops = {Drop::kProbability, Drop::kPosition};
 
 template <class Enum>

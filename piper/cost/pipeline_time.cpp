@@ -1,3 +1,4 @@
+#include <piper/cost/bubble.h>
 #include <piper/cost/pipeline_time.h>
 
 #include <algorithm>
@@ -91,13 +92,12 @@ class Recurrence {
 
 int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t stage,
                                 int64_t num_micro_batches) {
-  switch (schedule) {
-    case strategy::PipelineSchedule::kGPipe:
-      return num_micro_batches;
-    case strategy::PipelineSchedule::k1F1B:
-      return std::min(num_micro_batches, pp - stage);
-  }
-  return num_micro_batches;
+  // Of a rank that holds several chunks, one begun counts as a whole.
+  const bool is_v = strategy::is_v(schedule);
+  if (schedule == strategy::PipelineSchedule::kInterleaved) return num_micro_batches;
+  return (chunk_forwards_in_flight(schedule, pp, is_v ? 2 : 1, stage, num_micro_batches) +
+          (is_v ? 1 : 0)) /
+         (is_v ? 2 : 1);
 }
 
 std::vector<double> pipeline_finish(strategy::PipelineSchedule schedule,

@@ -32,8 +32,8 @@ std::vector<double> pipeline_finish(strategy::PipelineSchedule schedule,
                                     std::span<const StageSeconds> stages,
                                     int64_t num_micro_batches);
 
-// Forwards whose activations are alive at once on a stage (FIELD.md: GPipe m, 1F1B min(m, p -
-// stage)).
+// Micro-batches whose activations are alive at once on a stage (bubble.h), rounded up to whole ones where a rank holds two
+// chunks; under interleaved, whose chunks are not known here, at most all.
 int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t stage,
                                 int64_t num_micro_batches);
 

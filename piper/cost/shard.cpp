@@ -19,6 +19,9 @@ StateBytes state_bytes(strategy::Precision precision) {
     case strategy::Precision::kFp32:
       return {4, 4, 8};
     case strategy::Precision::kBf16:
+    case strategy::Precision::kFp8:
+    case strategy::Precision::kMxfp8:
+    case strategy::Precision::kNvfp4:
       return {2, 4, 12};
     case strategy::Precision::kFp64:
       return {8, 8, 16};

@@ -31,6 +31,10 @@ at::ScalarType scalar_type(strategy::Precision precision) {
       return at::kBFloat16;
     case strategy::Precision::kFp64:
       return at::kDouble;
+    case strategy::Precision::kFp8:
+    case strategy::Precision::kMxfp8:
+    case strategy::Precision::kNvfp4:
+      break;
   }
   PIPER_CHECK(false, "precision");
   return at::kFloat;

@@ -2,7 +2,7 @@
 // micro-batch's activations are held at once.
 #pragma once
 
-#include <piper/schedule/step.h>
+#include <piper/schedule/action.h>
 
 #include <vector>
 

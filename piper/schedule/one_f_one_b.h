@@ -3,7 +3,7 @@
 // (pp-1)(F+B) like GPipe, but stage i holds the activations of at most pp-i micro-batches.
 #pragma once
 
-#include <piper/schedule/step.h>
+#include <piper/schedule/action.h>
 
 #include <vector>
 

@@ -2,6 +2,7 @@
 #include <piper/schedule/stage.h>
 #include <piper/schedule/step.h>
 #include <piper/schedule/writer.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
 
@@ -11,6 +12,8 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
                      const std::vector<Rank>& ranks) {
   const std::vector<std::string> problems = strategy::contradictions(strategy, model);
   PIPER_CHECK(problems.empty(), problems.front());
+  const std::vector<std::string> lacking = strategy::not_runnable(strategy);
+  PIPER_CHECK(lacking.empty(), lacking.front());
   std::vector<Rank> written = ranks;
   if (written.empty())
     for (int64_t rank = 0; rank < strategy.mesh.world(); ++rank) written.push_back(Rank(rank));

@@ -1,7 +1,7 @@
 // One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `runtime`
 // in real time.
 //
-// A pipeline schedule (gpipe.h, one_f_one_b.h) is a list of compute-only actions per stage.
+// A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank (action.h).
 // write_step() lowers it: every action becomes the segments of the stage's layers, with the
 // exchanges between them; passes then insert the sends and receives between stages, the gradient
 // reductions and the update.
@@ -21,6 +21,7 @@
 
 #include <piper/graph/graph.h>
 #include <piper/model/model.h>
+#include <piper/schedule/action.h>
 #include <piper/strategy/strategy.h>
 
 #include <string>
@@ -147,7 +148,7 @@ struct StepGraph {
   }
 };
 
-// Requires contradictions(strategy, model) to be empty (PIPER_CHECK). `ranks`: write only these
+// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK). `ranks`: write only these
 // ranks' tasks (all when empty); operations then keep the members written, so a subset is for
 // pricing and simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
@@ -159,16 +160,5 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 // embedding dense gradients".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
-
-// Compute-only actions: what a stage does, in order.
-struct Action {
-  enum class Kind : uint8_t { kForward, kBackward } kind;
-  int32_t micro_batch;
-  bool operator==(const Action&) const = default;
-};
-// Dispatches on strategy.schedule to gpipe.h / one_f_one_b.h. stage in [0, pp), num_micro_batches
-// >= 1.
-std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int64_t stage,
-                            int64_t num_micro_batches);
 
 }  // namespace piper::schedule

@@ -2,7 +2,7 @@
 // actions.
 #pragma once
 
-#include <piper/schedule/step.h>
+#include <piper/schedule/action.h>
 
 #include <vector>
 

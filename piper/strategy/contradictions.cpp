@@ -37,6 +37,17 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   check("mesh.pp", s.mesh.pp);
   check("mesh.ep", s.mesh.ep);
   check("mesh.dp", s.mesh.dp);
+  const auto check_degree = [&](const char* key, int64_t value) {
+    if (value < 1 || value > kMaxDegree)
+      lines.push_back(
+          fmt::format("'{}' is {}; allowed: an integer from 1 to {}", key, value, kMaxDegree));
+  };
+  check_degree("mesh.vpp", s.mesh.vpp);
+  check_degree("mesh.etp", s.mesh.etp);
+  check_degree("mesh.tp", s.mesh.tp);
+  check_degree("mesh.cp", s.mesh.cp);
+  if (s.zero < 0 || s.zero > 3)
+    lines.push_back(fmt::format("'zero' is {}; allowed: an integer from 0 to 3", s.zero));
   check("micro_batch_sequences", s.micro_batch_sequences);
   check("num_micro_batches", s.num_micro_batches);
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
@@ -56,14 +67,73 @@ std::vector<std::string> bad_counts(const Strategy& s) {
 }
 
 void check_stages(const Strategy& s, std::vector<std::string>& lines) {
-  if (static_cast<int64_t>(s.layers_per_stage.size()) != s.mesh.pp)
+  const int64_t stages = s.mesh.pp * s.mesh.vpp;
+  if (static_cast<int64_t>(s.layers_per_stage.size()) != stages)
     lines.push_back(fmt::format(
-        "'layers_per_stage' has {} entries; allowed: one for each of the {} stages of 'mesh.pp'",
-        s.layers_per_stage.size(), s.mesh.pp));
+        "'layers_per_stage' has {} entries; allowed: one for each of the {} stages of {}",
+        s.layers_per_stage.size(), stages,
+        s.mesh.vpp > 1 ? "'mesh.pp' x 'mesh.vpp'" : "'mesh.pp'"));
+  if (!s.recompute_per_stage.empty() &&
+      static_cast<int64_t>(s.recompute_per_stage.size()) != s.mesh.pp)
+    lines.push_back(fmt::format(
+        "'recompute_per_stage' has {} entries; allowed: one for each of the {} stages of 'mesh.pp'",
+        s.recompute_per_stage.size(), s.mesh.pp));
+  // The last stage of a pipeline may hold the head alone.
+  const auto least = [&](size_t i) { return i > 0 && i + 1 == s.layers_per_stage.size() ? 0 : 1; };
   for (size_t i = 0; i < s.layers_per_stage.size(); ++i)
-    if (s.layers_per_stage[i] < 1 || s.layers_per_stage[i] > kMaxCount)
+    if (s.layers_per_stage[i] < least(i) || s.layers_per_stage[i] > kMaxCount)
       lines.push_back(fmt::format("'layers_per_stage[{}]' is {}; allowed: an integer from 1 to {}",
                                   i, s.layers_per_stage[i], kMaxCount));
+}
+
+// Chunks a rank holds, by what the schedule does with them.
+void check_schedule(const Strategy& s, std::vector<std::string>& lines) {
+  const int64_t vpp = s.mesh.vpp;
+  const auto wrong = [&](const std::string& allowed) {
+    lines.push_back(fmt::format("'mesh.vpp' is {} with schedule {}; allowed: {}", vpp,
+                                name(s.schedule), allowed));
+  };
+  if (is_v(s.schedule)) {
+    if (vpp != 2) wrong("2, the two arms of the V");
+  } else if (s.schedule == PipelineSchedule::kInterleaved) {
+    if (vpp < 2) wrong("at least 2");
+    if (s.mesh.pp < 2)
+      lines.push_back("'mesh.pp' is 1 with schedule interleaved; allowed: at least 2");
+    if (s.num_micro_batches % s.mesh.pp != 0)
+      lines.push_back(
+          fmt::format("'num_micro_batches' is {} with schedule interleaved; allowed: a multiple of "
+                      "'mesh.pp' {}",
+                      s.num_micro_batches, s.mesh.pp));
+  } else if (vpp != 1) {
+    wrong("1; interleaved takes more");
+  }
+}
+
+// Axes within a stage against each other.
+void check_axes(const Strategy& s, std::vector<std::string>& lines) {
+  const Mesh& m = s.mesh;
+  if (m.tp * m.cp * m.etp == 1) {
+    if (m.dp % m.ep != 0)
+      lines.push_back(fmt::format("'mesh.ep' is {}; allowed: a divisor of 'mesh.dp' {} ({})", m.ep,
+                                  m.dp, list_divisors(m.dp)));
+  } else if (m.ranks_per_stage() % (m.ep * m.etp) != 0) {
+    lines.push_back(
+        fmt::format("'mesh.ep' x 'mesh.etp' is {} x {}; allowed: a divisor of the {} ranks of a "
+                    "stage, tp x cp x dp",
+                    m.ep, m.etp, m.ranks_per_stage()));
+  }
+  if (s.sequence_parallel && m.tp == 1)
+    lines.push_back("'sequence_parallel' is true with 'mesh.tp' 1; allowed: with tp of at least 2");
+  if (s.sequence_parallel && s.sequence % (m.tp * m.cp) != 0)
+    lines.push_back(
+        fmt::format("'sequence' is {}; allowed: a multiple of tp x cp = {} with "
+                    "'sequence_parallel'",
+                    s.sequence, m.tp * m.cp));
+  if (m.cp > 1 && s.sequence % (2 * m.cp) != 0)
+    lines.push_back(
+        fmt::format("'mesh.cp' is {}; allowed: with a 'sequence' that is a multiple of "
+                    "2 x cp = {} (two parts a rank, so that causal work is even)",
+                    m.cp, 2 * m.cp));
 }
 
 void check_layers(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
@@ -74,11 +144,37 @@ void check_layers(const Strategy& s, const model::Model& model, std::vector<std:
                     s.mesh.pp, model.name, layers, layers));
     return;
   }
+  if (s.mesh.pp * s.mesh.vpp > layers) {
+    lines.push_back(fmt::format(
+        "'mesh.pp' x 'mesh.vpp' is {} x {}, but {} has {} layers; allowed: a product of at most {}",
+        s.mesh.pp, s.mesh.vpp, model.name, layers, layers));
+    return;
+  }
   int64_t sum = 0;
   for (const int64_t n : s.layers_per_stage) sum += std::min(std::max<int64_t>(n, 0), kMaxCount);
   if (sum != layers)
     lines.push_back(fmt::format("'layers_per_stage' sums to {}; allowed: the {} layers of {}", sum,
                                 layers, model.name));
+}
+
+// Heads are dealt to tp; with fewer key and value heads than ranks each is held by several.
+void check_tensor_parallel(const Strategy& s, const model::Model& model,
+                           std::vector<std::string>& lines) {
+  const int64_t tp = s.mesh.tp, etp = s.mesh.etp;
+  std::set<std::string> found;
+  for (const model::Layer& layer : model.layers) {
+    const int64_t heads = layer.attention.num_heads, ffn = layer.feed_forward.ffn;
+    if (tp > 1 && heads > 0 && heads % tp != 0)
+      found.insert(fmt::format("'mesh.tp' is {}; allowed: a divisor of the {} heads of {} ({})", tp,
+                               heads, model.name, list_divisors(heads)));
+    if (etp > 1 && layer.feed_forward.is_moe() && ffn % etp != 0)
+      found.insert(
+          fmt::format("'mesh.etp' is {}; allowed: a divisor of an expert's width {}", etp, ffn));
+  }
+  if (etp > 1 && model.num_moe_layers() == 0)
+    found.insert(fmt::format("'mesh.etp' is {}, but {} is dense (no experts to divide); allowed: 1",
+                             etp, model.name));
+  lines.insert(lines.end(), found.begin(), found.end());
 }
 
 void check_experts(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
@@ -110,12 +206,13 @@ void check_experts(const Strategy& s, const model::Model& model, std::vector<std
 std::vector<std::string> contradictions(const Strategy& s) {
   std::vector<std::string> lines = bad_counts(s);
   if (!lines.empty()) return lines;
-  if (s.mesh.dp % s.mesh.ep != 0)
-    lines.push_back(fmt::format("'mesh.ep' is {}; allowed: a divisor of 'mesh.dp' {} ({})",
-                                s.mesh.ep, s.mesh.dp, list_divisors(s.mesh.dp)));
+  check_axes(s, lines);
+  check_schedule(s, lines);
   if (s.mesh.world() > kMaxWorld)
-    lines.push_back(fmt::format("'mesh.pp' x 'mesh.dp' is {} ranks; allowed: at most {}",
-                                s.mesh.world(), kMaxWorld));
+    lines.push_back(fmt::format(
+        "{} is {} ranks; allowed: at most {}",
+        s.mesh.tp * s.mesh.cp == 1 ? "'mesh.pp' x 'mesh.dp'" : "pp x tp x cp x dp of 'mesh'",
+        s.mesh.world(), kMaxWorld));
   check_stages(s, lines);
   const int64_t product = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
   if (s.global_batch_sequences != product)
@@ -129,8 +226,10 @@ std::vector<std::string> contradictions(const Strategy& s) {
 
 std::vector<std::string> contradictions(const Strategy& s, const model::Model& model) {
   std::vector<std::string> lines = contradictions(s);
-  if (s.mesh.pp >= 1 && s.mesh.pp <= kMaxCount) check_layers(s, model, lines);
+  if (s.mesh.pp >= 1 && s.mesh.pp <= kMaxCount && s.mesh.vpp >= 1 && s.mesh.vpp <= kMaxDegree)
+    check_layers(s, model, lines);
   if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount) check_experts(s, model, lines);
+  if (s.mesh.tp >= 1 && s.mesh.etp >= 1) check_tensor_parallel(s, model, lines);
   if (s.capacity.is_limited() && model.num_moe_layers() == 0)
     lines.push_back(
         fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",

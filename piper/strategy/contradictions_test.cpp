@@ -42,8 +42,8 @@ TEST_CASE("more stages than layers is named with what is allowed") {
 TEST_CASE("layers per stage must sum to the model's layers") {
   CHECK(contradictions(of({.pp = 2, .ep = 1, .dp = 1}, {2, 3}), mixture(4, 8)) ==
         Lines{"'layers_per_stage' sums to 5; allowed: the 4 layers of tiny"});
-  CHECK(contradictions(of({.pp = 2, .ep = 1, .dp = 1}, {4, 0}), mixture(4, 8)) ==
-        Lines{"'layers_per_stage[1]' is 0; allowed: an integer from 1 to 1000000"});
+  CHECK(contradictions(of({.pp = 2, .ep = 1, .dp = 1}, {0, 4}), mixture(4, 8)) ==
+        Lines{"'layers_per_stage[0]' is 0; allowed: an integer from 1 to 1000000"});
 }
 
 TEST_CASE("expert-parallel degrees that do not fit the experts say which do") {

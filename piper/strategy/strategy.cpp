@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/strategy/strategy.h>
 
@@ -22,6 +23,13 @@ std::vector<std::string> recompute_names() {
   return names;
 }
 
+std::string derived_edp(const Mesh& m) {
+  if (m.tp * m.cp * m.etp == 1)
+    return fmt::format("'mesh.dp' / 'mesh.ep' = {} / {} = {}", m.dp, m.ep, m.edp());
+  return fmt::format("tp x cp x dp / (ep x etp) = {} x {} x {} / ({} x {}) = {}", m.tp, m.cp, m.dp,
+                     m.ep, m.etp, m.edp());
+}
+
 void read_mesh(ObjectReader& reader, Mesh& mesh) {
   const Json& json = reader.raw("mesh");
   if (json.is_null()) {
@@ -32,17 +40,20 @@ void read_mesh(ObjectReader& reader, Mesh& mesh) {
   mesh.pp = axes.integer("pp", 1, kMaxCount);
   mesh.ep = axes.integer("ep", 1, kMaxCount);
   mesh.dp = axes.integer("dp", 1, kMaxCount);
+  mesh.vpp = axes.integer("vpp", 1, kMaxDegree, 1);
+  mesh.etp = axes.integer("etp", 1, kMaxDegree, 1);
+  mesh.tp = axes.integer("tp", 1, kMaxDegree, 1);
+  mesh.cp = axes.integer("cp", 1, kMaxDegree, 1);
   const int64_t edp = axes.integer("edp", 1, kMaxCount, 0);
-  if (edp != 0 && mesh.dp % mesh.ep == 0 && edp != mesh.edp())
-    axes.problem("edp", fmt::format("is {}; allowed: 'mesh.dp' / 'mesh.ep' = {} / {} = {}", edp,
-                                    mesh.dp, mesh.ep, mesh.edp()));
+  if (edp != 0 && mesh.ranks_per_stage() % (mesh.ep * mesh.etp) == 0 && edp != mesh.edp())
+    axes.problem("edp", fmt::format("is {}; allowed: {}", edp, derived_edp(mesh)));
   axes.refuse_unknown();
 }
 
 void read_numbers(ObjectReader& reader, Strategy& s) {
   read_mesh(reader, s.mesh);
   if (reader.has("layers_per_stage"))
-    s.layers_per_stage = reader.integers("layers_per_stage", 1, kMaxCount);
+    s.layers_per_stage = reader.integers("layers_per_stage", 0, kMaxCount);
   else
     reader.problem("layers_per_stage", "is missing");
   reader.ignore("layers_per_stage");
@@ -51,6 +62,7 @@ void read_numbers(ObjectReader& reader, Strategy& s) {
   s.micro_batch_sequences = reader.integer("micro_batch_sequences", 1, kMaxCount);
   s.num_micro_batches = reader.integer("num_micro_batches", 1, kMaxCount);
   s.mtp_depth = reader.integer("mtp_depth", 0, model::kMaxMtpDepth, 0);
+  s.zero = reader.integer("zero", 0, 3, 0);
 }
 
 // Both keys or neither.
@@ -66,6 +78,42 @@ void read_capacity(ObjectReader& reader, Capacity& capacity) {
   }
 }
 
+template <class Enum>
+Enum choose_or_first(ObjectReader& reader, const std::string& key,
+                     const std::vector<Enum>& values) {
+  reader.ignore(key);
+  return reader.has(key) ? choose(reader, key, values) : values.front();
+}
+
+template <class Enum, size_t n>
+std::vector<Enum> list(const std::array<Enum, n>& values) {
+  return {values.begin(), values.end()};
+}
+
+void read_recompute_per_stage(ObjectReader& reader, std::vector<Recompute>& per_stage) {
+  const Json* array = reader.array("recompute_per_stage");
+  if (array == nullptr) return;
+  for (size_t i = 0; i < array->size(); ++i) {
+    const Json& entry = (*array)[i];
+    const auto chosen = entry.is_string() ? recompute_from(entry.get<std::string>()) : std::nullopt;
+    if (!chosen)
+      reader.problem(
+          fmt::format("recompute_per_stage[{}]", i),
+          fmt::format("is {}; allowed: {}", quote(entry), fmt::join(recompute_names(), ", ")));
+    per_stage.push_back(chosen.value_or(Recompute::kNone));
+  }
+}
+
+// What is not done when it is left out, and what has a first choice.
+void read_options(ObjectReader& reader, Strategy& s) {
+  s.sequence_parallel = reader.boolean("sequence_parallel", false);
+  s.offload = choose_or_first(reader, "offload", list(kOffloads));
+  s.placement = choose_or_first(reader, "placement", list(kPlacements));
+  s.all_to_all = choose_or_first(reader, "all_to_all", std::vector{AllToAll::kFlat});
+  s.moe_schedule = choose_or_first(reader, "moe_schedule", std::vector{MoeSchedule::kPlain});
+  read_recompute_per_stage(reader, s.recompute_per_stage);
+}
+
 // Whether the numbers were all there: what stands in for a missing one must not be checked against
 // the others.
 bool numbers_are_sound(const Json& json) {
@@ -78,52 +126,6 @@ bool numbers_are_sound(const Json& json) {
 
 }  // namespace
 
-const char* name(PipelineSchedule schedule) {
-  switch (schedule) {
-    case PipelineSchedule::kGPipe:
-      return "gpipe";
-    case PipelineSchedule::k1F1B:
-      return "1f1b";
-  }
-  return "?";
-}
-
-const char* name(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kAttention:
-      return "attention";
-    case Recompute::kExperts:
-      return "experts";
-    case Recompute::kAttentionAndExperts:
-      return "attention+experts";
-    case Recompute::kFull:
-      return "full";
-  }
-  return "?";
-}
-
-std::optional<Recompute> recompute_from(std::string_view text) {
-  if (text == "norm") return Recompute::kNone;
-  if (text == "all") return Recompute::kFull;
-  for (const Recompute recompute : kRecomputes)
-    if (text == name(recompute)) return recompute;
-  return std::nullopt;
-}
-
-const char* name(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return "fp32";
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp64:
-      return "fp64";
-  }
-  return "?";
-}
-
 std::vector<int64_t> even_split(int64_t layers, int64_t pp) {
   PIPER_CHECK(pp >= 1 && pp <= layers, "even_split needs 1 <= pp <= layers");
   std::vector<int64_t> split(pp, layers / pp);
@@ -133,11 +135,39 @@ std::vector<int64_t> even_split(int64_t layers, int64_t pp) {
   return split;
 }
 
+namespace {
+
+// Degrees of one that a file may leave out are left out.
+Json mesh_json(const Mesh& m) {
+  Json json{{"pp", m.pp}, {"ep", m.ep}, {"dp", m.dp}};
+  for (const auto& [key, degree] :
+       {std::pair{"vpp", m.vpp}, {"etp", m.etp}, {"tp", m.tp}, {"cp", m.cp}})
+    if (degree != 1) json[key] = degree;
+  json["edp"] = m.edp();
+  return json;
+}
+
+void write_options(const Strategy& s, Json& json) {
+  if (!s.recompute_per_stage.empty()) {
+    json["recompute_per_stage"] = Json::array();
+    for (const Recompute recompute : s.recompute_per_stage)
+      json["recompute_per_stage"].push_back(name(recompute));
+  }
+  if (s.zero > 0) json["zero"] = s.zero;
+  if (s.sequence_parallel) json["sequence_parallel"] = true;
+  if (s.offload != Offload::kNone) json["offload"] = name(s.offload);
+  if (s.placement != Placement::kDataInside) json["placement"] = name(s.placement);
+  if (s.all_to_all != AllToAll::kFlat) json["all_to_all"] = name(s.all_to_all);
+  if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
+}
+
+}  // namespace
+
 Json to_json(const Strategy& s) {
   Json json;
   json["model"] = s.model;
   json["cluster"] = s.cluster;
-  json["mesh"] = {{"pp", s.mesh.pp}, {"ep", s.mesh.ep}, {"dp", s.mesh.dp}, {"edp", s.mesh.edp()}};
+  json["mesh"] = mesh_json(s.mesh);
   json["layers_per_stage"] = s.layers_per_stage;
   json["schedule"] = name(s.schedule);
   json["recompute"] = name(s.recompute);
@@ -151,6 +181,7 @@ Json to_json(const Strategy& s) {
     json["drop"] = name(s.capacity.drop);
   }
   if (s.mtp_depth > 0) json["mtp_depth"] = s.mtp_depth;
+  write_options(s, json);
   if (!s.predicted.is_null()) json["predicted"] = s.predicted;
   return json;
 }
@@ -162,12 +193,11 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   s.model = reader.text("model", "");
   s.cluster = reader.text("cluster", "");
   read_numbers(reader, s);
-  s.schedule =
-      choose(reader, "schedule", std::vector{PipelineSchedule::kGPipe, PipelineSchedule::k1F1B});
+  s.schedule = choose(reader, "schedule", list(kPipelineSchedules));
   s.recompute = recompute_from(reader.choice("recompute", recompute_names())).value_or(s.recompute);
-  s.precision = choose(reader, "precision",
-                       std::vector{Precision::kFp32, Precision::kBf16, Precision::kFp64});
+  s.precision = choose(reader, "precision", list(kPrecisions));
   read_capacity(reader, s.capacity);
+  read_options(reader, s);
   if (const Json* predicted = reader.object("predicted")) s.predicted = *predicted;
   reader.refuse_unknown();
   if (json.is_object() && numbers_are_sound(json))

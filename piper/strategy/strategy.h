@@ -15,7 +15,22 @@
 
 namespace piper::strategy {
 
-enum class PipelineSchedule { kGPipe, k1F1B };
+// Order of the micro-batches on a stage, and where a backward is split into its two parts (gradient of the input, of the
+// weights):
+//   kGPipe        all forwards, then all backwards
+//   k1F1B         Narayanan et al. 2019 (PipeDream-flush)
+//   kInterleaved  Narayanan et al. 2021: vpp chunks a rank, dealt round robin
+//   kZbH1, kZbV   Qi et al. 2024, zero bubble; V: two chunks a rank, the second on the way back
+//   kDualPipeV    DeepSeek 2025: the V with forward and backward of two micro-batches overlapped
+enum class PipelineSchedule : uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
+inline constexpr std::array kPipelineSchedules{
+    PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+    PipelineSchedule::kZbH1,  PipelineSchedule::kZbV,  PipelineSchedule::kDualPipeV};
+// Two chunks a rank in the shape of a V: the first rank holds both ends of the model.
+constexpr bool is_v(PipelineSchedule s) {
+  return s == PipelineSchedule::kZbV || s == PipelineSchedule::kDualPipeV;
+}
+constexpr bool splits_backward(PipelineSchedule s) { return s >= PipelineSchedule::kZbH1; }
 // What a layer does not keep of its forward for its backward, and computes again (Korthikanti et al. 2022, selective and
 // full recomputation). Norms are always computed again: nothing normalised is ever kept.
 //   kAttention  what attention keeps besides x and x1: queries, keys, values, output, row sums
@@ -32,19 +47,50 @@ constexpr bool drops_attention(Recompute r) {
 }
 constexpr bool drops_experts(Recompute r) { return r >= Recompute::kExperts; }
 
-enum class Precision { kFp32, kBf16, kFp64 };
+// Of GEMMs. With the last three, weights and activations between operations are bf16, and operands are converted before
+// each product: kFp8 with one scale a tensor, kMxfp8 with one for 32 values, kNvfp4 with one for 16.
+enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4 };
+inline constexpr std::array kPrecisions{Precision::kFp32, Precision::kBf16,  Precision::kFp64,
+                                        Precision::kFp8,  Precision::kMxfp8, Precision::kNvfp4};
+
+// What lives in host memory between its uses.
+enum class Offload : uint8_t { kNone, kOptimizer, kActivations, kOptimizerAndActivations };
+inline constexpr std::array kOffloads{Offload::kNone, Offload::kOptimizer, Offload::kActivations,
+                                      Offload::kOptimizerAndActivations};
+constexpr bool offloads_optimizer(Offload o) {
+  return o == Offload::kOptimizer || o == Offload::kOptimizerAndActivations;
+}
+constexpr bool offloads_activations(Offload o) { return o >= Offload::kActivations; }
+
+// Which axis neighbouring devices differ in, innermost first; tensor, context and expert groups come first in both.
+//   kDataInside      tp-cp-ep-dp-pp: a stage's ranks stay together, messages between stages travel far
+//   kPipelineInside  tp-cp-ep-pp-dp: a pipeline's ranks stay together, gradients travel far
+enum class Placement : uint8_t { kDataInside, kPipelineInside };
+inline constexpr std::array kPlacements{Placement::kDataInside, Placement::kPipelineInside};
+
+// How rows travel to their experts, and how a mixture layer's parts follow each other. One of each so far.
+enum class AllToAll : uint8_t { kFlat };
+enum class MoeSchedule : uint8_t { kPlain };
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
 // 64 bits.
 inline constexpr int64_t kMaxCount = 1'000'000;
+// The same of vpp, etp, tp and cp.
+inline constexpr int64_t kMaxDegree = 1024;
 
-// Degrees of the axes. world = pp * dp; the expert mesh folds dp into ep x edp (edp = dp / ep).
+// Degrees of the axes. The attention mesh tp x cp x dp and the expert mesh etp x ep x edp are two ways to cut the same
+// ranks of a stage: edp = tp x cp x dp / (etp x ep).
 struct Mesh {
   int64_t pp = 1;
   int64_t ep = 1;
-  int64_t dp = 1;  // data-parallel degree of attention: all ranks of a stage; a multiple of ep
-  int64_t edp() const { return dp / ep; }
-  int64_t world() const { return pp * dp; }
+  int64_t dp = 1;   // data-parallel degree of attention
+  int64_t vpp = 1;  // chunks of layers a rank holds (virtual stages: pp x vpp)
+  int64_t etp = 1;  // ranks that share one expert's matrices
+  int64_t tp = 1;
+  int64_t cp = 1;  // ranks that share one sequence in attention
+  int64_t ranks_per_stage() const { return tp * cp * dp; }
+  int64_t edp() const { return ranks_per_stage() / (ep * etp); }
+  int64_t world() const { return pp * ranks_per_stage(); }
   bool operator==(const Mesh&) const = default;
 };
 
@@ -52,16 +98,29 @@ struct Strategy {
   std::string model;    // name, for messages
   std::string cluster;  // name, for messages
   Mesh mesh;
-  std::vector<int64_t> layers_per_stage;  // sums to the model's layers; size pp
+  // Sums to the model's layers; 0 only in the last entry (the head alone); size pp x vpp: virtual stages in the order of the model. Virtual stage v lies on rank
+  // v % pp of the pipeline, in a V on rank min(v, 2 pp - 1 - v).
+  std::vector<int64_t> layers_per_stage;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   Recompute recompute = Recompute::kNone;
+  std::vector<Recompute> recompute_per_stage;  // empty: `recompute` everywhere; else size pp
   Precision precision = Precision::kFp32;
   int64_t sequence = 0;                // tokens
   int64_t global_batch_sequences = 0;  // = dp * micro_batch_sequences * num_micro_batches
   int64_t micro_batch_sequences = 0;   // per rank
   int64_t num_micro_batches = 0;       // per rank and step
   Capacity capacity;                   // of every expert; dropless when left out
-  int64_t mtp_depth = 0;               // modules of multi-token prediction: model::Model::mtp_depth
+  int64_t zero = 0;  // ZeRO stage 0 to 3 (Rajbhandari et al. 2020) over dp x cp, experts over edp
+  bool sequence_parallel = false;  // norms and residuals divided over tp (Korthikanti et al. 2022)
+  Offload offload = Offload::kNone;
+  Placement placement = Placement::kDataInside;
+  AllToAll all_to_all = AllToAll::kFlat;
+  MoeSchedule moe_schedule = MoeSchedule::kPlain;
+  int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
+  Recompute recompute_of(int64_t stage) const {
+    return recompute_per_stage.empty() ? recompute
+                                       : recompute_per_stage[static_cast<size_t>(stage)];
+  }
   Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 
@@ -72,8 +131,9 @@ struct Strategy {
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
-// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp` and the pair `capacity_factor`
-// and `drop` (without them: dropless) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
+// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not done when left out
+// (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth: none) and `placement`, `all_to_all`,
+// `moe_schedule` (the first of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
 // products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:
@@ -83,11 +143,16 @@ std::vector<std::string> contradictions(const Strategy& strategy, const model::M
 // Those that show without a model.
 std::vector<std::string> contradictions(const Strategy& strategy);
 
-const char* name(PipelineSchedule schedule);  // "gpipe", "1f1b"
+// "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"
+const char* name(PipelineSchedule schedule);
 // "none", "attention", "experts", "attention+experts", "full"
 const char* name(Recompute recompute);
 // By name; "norm" is kNone, since norms are always computed again, and "all" is kFull.
 std::optional<Recompute> recompute_from(std::string_view name);
-const char* name(Precision precision);  // "fp32", "bf16", "fp64"
+const char* name(Precision precision);  // "fp32", "bf16", "fp64", "fp8", "mxfp8", "nvfp4"
+const char* name(Offload offload);  // "none", "optimizer", "activations", "optimizer+activations"
+const char* name(Placement placement);   // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
+const char* name(AllToAll algorithm);    // "flat"
+const char* name(MoeSchedule schedule);  // "plain"
 
 }  // namespace piper::strategy

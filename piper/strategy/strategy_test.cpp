@@ -73,9 +73,10 @@ TEST_CASE("all problems of a strategy are named at once") {
         std::vector<std::string>{
             "s.json: 'mesh.pp' is -1; allowed: an integer from 1 to 1000000",
             "s.json: 'mesh.epx' is not a known key; did you mean 'ep'?",
-            "s.json: 'layers_per_stage[1]' is \"x\"; allowed: an integer from 1 to 1000000",
+            "s.json: 'layers_per_stage[1]' is \"x\"; allowed: an integer from 0 to 1000000",
             "s.json: 'sequence' is 3.7; allowed: an integer from 1 to 4294967296",
-            "s.json: 'schedule' is '1f1'; allowed: gpipe, 1f1b; did you mean '1f1b'?",
+            "s.json: 'schedule' is '1f1'; allowed: gpipe, 1f1b, interleaved, zb-h1, zb-v, "
+            "dualpipev; did you mean '1f1b'?",
             "s.json: 'colour' is not a known key",
         });
 }

@@ -1,0 +1,88 @@
+// Plays the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number of chunks a rank, split
+// backwards, uneven stages. The plain truth that the closed forms of pipeline_time.h are held to, and fast enough for the
+// best candidates of a search: it plays nothing but the lists, no segments, streams or devices (that is sim's work).
+//
+//   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has sent k
+//   backward (or the input's part) when its rank is free, its forward has run and stage v+1 has sent k's gradient
+//   the weights' part when its rank is free
+//
+// each rank in the order of its list. Messages travel while ranks compute; as in the lowered step (schedule/transfers.h)
+// a rank takes the message for an action once the action two before it has ended. Between two virtual stages of one
+// rank nothing travels.
+#pragma once
+
+#include <piper/schedule/action.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace piper::cost {
+
+// Of one virtual stage and one micro-batch.
+struct ChunkSeconds {
+  double forward = 0;           // exchanges included
+  double backward_input = 0;    // of a split backward, with recomputation
+  double backward_weights = 0;  // likewise
+  double backward = 0;          // of a whole one, with recomputation
+  double ahead =
+      0;  // the beginning of the (input's) backward that needs no gradient: recomputation
+  double send_forward = 0;   // to the next virtual stage; unused on the last
+  double send_backward = 0;  // to the one before; unused on the first
+};
+
+struct RankSeconds {
+  double start = 0;   // of its first action
+  double finish = 0;  // of its last
+  double busy = 0;
+  // What the literature counts: idle between a rank's first action and its last.
+  double bubble() const { return finish - start - busy; }
+};
+
+// Allocates when it is made, never when it plays. Not thread-safe.
+class PipelinePlayer {
+ public:
+  // Requires what schedule::actions() requires.
+  PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                 int64_t num_micro_batches);
+
+  // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pair_saves`: when given, the two actions of a pair
+  // (DualPipeV) start together, once both could, and end together, so many seconds earlier than one after the other;
+  // when not, they are two actions like others. By rank; valid until the next call.
+  std::span<const RankSeconds> play(std::span<const ChunkSeconds> chunks,
+                                    std::optional<double> pair_saves = std::nullopt) &;
+
+  // The most chunk-forwards whose activations a rank holds at once: from the forward to the end of the whole backward or
+  // of the weights' part. By rank; of the lists alone.
+  std::span<const int64_t> peak_chunk_forwards() const& { return peaks_; }
+  std::span<const int64_t> peak_chunk_forwards() && = delete;
+  int64_t num_actions() const { return static_cast<int64_t>(steps_.size()); }
+
+ private:
+  struct Step {  // one action, in an order in which nothing is needed before it is made
+    int32_t rank, stage;
+    int32_t needs;  // index into ends_ of what comes from the neighbouring virtual stage
+    int32_t makes;  // index into ends_
+    schedule::Action::Kind kind;
+    bool is_sent;  // what it needs comes from another rank
+    bool is_pair;  // the first of a pair: the next step is its second
+  };
+  struct Rank {
+    double free_at = 0;
+    double before = 0;  // when the action before the last one ended
+  };
+  double seconds_of(const Step& step, const ChunkSeconds& chunk) const;
+  double start_of(const Step& step, std::span<const ChunkSeconds> chunks) const;
+  void end(const Step& step, double start, double at, double busy);
+
+  std::vector<Step> steps_;
+  // Of forwards by stage and micro-batch, then of backwards; then two more: what is there from the start, and what nobody
+  // needs.
+  std::vector<double> ends_;
+  std::vector<Rank> ranks_;
+  std::vector<RankSeconds> times_;
+  std::vector<int64_t> peaks_;
+};
+
+}  // namespace piper::cost

@@ -1,0 +1,223 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/cost/near.h>
+#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_time.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace piper::cost {
+namespace {
+
+using strategy::PipelineSchedule;
+
+constexpr int64_t kRanks[] = {1, 2, 4, 7, 8};
+
+struct Times {
+  double forward, input, weights;  // of a chunk
+  double whole() const { return forward + input + weights; }
+};
+
+std::vector<ChunkSeconds> uniform(int64_t stages, const Times& t, double message = 0) {
+  return std::vector<ChunkSeconds>(static_cast<size_t>(stages), {.forward = t.forward,
+                                                                 .backward_input = t.input,
+                                                                 .backward_weights = t.weights,
+                                                                 .backward = t.input + t.weights,
+                                                                 .send_forward = message,
+                                                                 .send_backward = message});
+}
+
+struct Bubbles {
+  double longest = 0;  // of a rank, between its first action and its last
+  double step = 0;     // what the step is longer than a rank's work
+};
+
+Bubbles bubbles(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, const Times& t,
+                std::optional<double> pair_saves = std::nullopt) {
+  PipelinePlayer player(schedule, pp, vpp, m);
+  Bubbles b;
+  for (const RankSeconds& rank : player.play(uniform(pp * vpp, t), pair_saves)) {
+    b.longest = std::max(b.longest, rank.bubble());
+    b.step = std::max(b.step, rank.finish - static_cast<double>(m * vpp) * t.whole());
+  }
+  return b;
+}
+
+std::vector<int64_t> peaks(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m) {
+  const PipelinePlayer player(schedule, pp, vpp, m);
+  const std::span<const int64_t> held = player.peak_chunk_forwards();
+  return {held.begin(), held.end()};
+}
+
+int64_t peak(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m) {
+  return std::ranges::max(peaks(schedule, pp, vpp, m));
+}
+
+// Sums of halves and quarters: exact.
+constexpr Times kTimes[] = {{1, 1, 1}, {1, 1.5, 0.5}, {1, 1, 0.75}, {1, 2, 1}, {2, 2.5, 0.25}};
+
+}  // namespace
+
+TEST_CASE("GPipe (Huang et al. 2019): bubble (p-1)(F+B), all m micro-batches held") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {1, 2, 3, 8, 33})
+      for (const Times& t : kTimes) {
+        const Bubbles b = bubbles(PipelineSchedule::kGPipe, p, 1, m, t);
+        CHECK(b.longest == static_cast<double>(p - 1) * t.whole());
+        CHECK(b.step == b.longest);
+        CHECK(peak(PipelineSchedule::kGPipe, p, 1, m) == m);
+      }
+}
+
+TEST_CASE("1F1B (Narayanan et al. 2021): bubble (p-1)(F+B), p-i micro-batches held on stage i") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {1, 2, 3, 8, 33})
+      for (const Times& t : kTimes) {
+        const Bubbles b = bubbles(PipelineSchedule::k1F1B, p, 1, m, t);
+        CHECK(b.longest == static_cast<double>(p - 1) * t.whole());
+        CHECK(b.step == b.longest);
+        const std::vector<int64_t> held = peaks(PipelineSchedule::k1F1B, p, 1, m);
+        for (int64_t i = 0; i < p; ++i) CHECK(held[static_cast<size_t>(i)] == std::min(m, p - i));
+      }
+}
+
+// Table's condition: m a multiple of p. F and B of all of a rank's layers, v chunks of F/v and B/v.
+TEST_CASE("interleaved (Narayanan et al. 2021): bubble (p-1)(F+B)/v, (warm-up+1)/v held") {
+  for (const int64_t p : kRanks)
+    for (const int64_t v : {1, 2, 3, 4})
+      for (const int64_t m : {p, 2 * p, 5 * p})
+        for (const Times& t : kTimes) {
+          const Bubbles b = bubbles(PipelineSchedule::kInterleaved, p, v, m, t);
+          CHECK(b.longest == static_cast<double>(p - 1) * t.whole());
+          CHECK(b.step == b.longest);
+          CHECK(peak(PipelineSchedule::kInterleaved, p, v, m) ==
+                std::min((p - 1) * 2 + (v - 1) * p + 1, m * v));
+        }
+}
+
+// Conditions: m >= p, I >= W and F >= W. Qi et al. print (p-1)(F+B-2W) with B the whole backward, I + W here. It is the
+// first rank's: the drain, one input's part a rank, filled with weights' parts. With W > I it promises what cannot be, for
+// the last rank starts (p-1) F late whatever the others do; with W > F the weights' parts that ranks run in the drain are
+// longer than what they fill. Together: (p-1) max(F, I, F+I-W).
+TEST_CASE("ZB-H1 (Qi et al. 2024): bubble (p-1)(F+B-2W), p micro-batches held on every stage") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {p, p + 1, 2 * p, 33 * p})
+      for (const Times& t : kTimes) {
+        const Bubbles b = bubbles(PipelineSchedule::kZbH1, p, 1, m, t);
+        CHECK(b.longest ==
+              static_cast<double>(p - 1) * (t.forward + t.input + t.weights - 2 * t.weights));
+        CHECK(b.step == b.longest);
+        CHECK(peaks(PipelineSchedule::kZbH1, p, 1, m) ==
+              std::vector<int64_t>(static_cast<size_t>(p), p));
+      }
+  for (const Times& t : {Times{1, 0.5, 1}, Times{1, 1, 1.5}, Times{1, 2, 1.5}, Times{1, 2, 2}})
+    for (const int64_t p : kRanks)
+      CHECK(bubbles(PipelineSchedule::kZbH1, p, 1, 2 * p, t).step ==
+            static_cast<double>(p - 1) *
+                std::max({t.forward, t.input, t.forward + t.input - t.weights}));
+}
+
+// Conditions: F = I = W and m >= 2p-1. What Qi et al. call the bubble is what a rank idles between its first action and its
+// last (their optimizer step waits for no other rank): zero. A step that ends for all ranks at once is (p-1) chunk-forwards
+// longer, because rank r can start no sooner than the first micro-batch reaches it. Peak: p micro-batches of a whole
+// rank, on every rank, like 1F1B's first.
+TEST_CASE("ZB-V (Qi et al. 2024): no bubble when F = I = W, p micro-batches held on every rank") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {2 * p - 1, 2 * p, 3 * p + 1, 20 * p})
+      for (const double seconds : {1.0, 0.25}) {
+        const Bubbles b = bubbles(PipelineSchedule::kZbV, p, 2, m, {seconds, seconds, seconds});
+        CHECK(b.longest == 0);
+        CHECK(b.step == static_cast<double>(p - 1) * seconds);
+        CHECK(peaks(PipelineSchedule::kZbV, p, 2, m) ==
+              std::vector<int64_t>(static_cast<size_t>(p), 2 * p));
+      }
+  // Not when the parts differ.
+  CHECK(bubbles(PipelineSchedule::kZbV, 4, 2, 8, {1, 1.5, 0.5}).longest > 1);
+}
+
+// DeepSeek print (PP/2-1)(F&B+B-3W) and PP+1, where PP counts stages, two a rank: with p ranks PP = 2p, so the factor is
+// p-1, and PP+1 chunks are p + 1/2 micro-batches of a whole rank. F, B, W are of a chunk. The formula is what a rank idles
+// when a pair runs as one (both wait for the later input, both hand on at the end), F&B what the two take one after the
+// other, for m >= 2p, F = I and W <= I. Run as two actions, the first hands on before the second begins: (p-1)(F+B-2W),
+// ZB-H1's for a chunk, with few backwards split.
+TEST_CASE("DualPipeV (DeepSeek 2025): bubble (PP/2-1)(F&B+B-3W), PP+1 chunks held, PP = 2p") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {2 * p, 2 * p + 1, 3 * p, 16 * p})
+      for (const Times& t : {Times{1, 1, 1}, Times{1, 1, 0.5}, Times{1, 1, 0.75}}) {
+        CAPTURE(p);
+        CAPTURE(m);
+        const double whole = t.input + t.weights, pair = t.forward + whole;
+        const Bubbles b = bubbles(PipelineSchedule::kDualPipeV, p, 2, m, t, 0.0);
+        CHECK(b.longest == static_cast<double>(p - 1) * (pair + whole - 3 * t.weights));
+        CHECK(bubbles(PipelineSchedule::kDualPipeV, p, 2, m, t).longest ==
+              static_cast<double>(p - 1) * (t.forward + whole - 2 * t.weights));
+        CHECK(peaks(PipelineSchedule::kDualPipeV, p, 2, m) ==
+              std::vector<int64_t>(static_cast<size_t>(p), 2 * p + 1));
+      }
+}
+
+TEST_CASE("uneven stages, messages and recomputation: GPipe and 1F1B as the recurrence has them") {
+  for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
+    for (const int64_t p : {2, 3, 7})
+      for (const int64_t m : {1, 3, 8, 27}) {
+        // Long ones, too: an action that is shorter than its successor's message does not cover it.
+        const double longer = m % 2 == 0 ? 8 : 1;
+        std::vector<StageSeconds> stages;
+        std::vector<ChunkSeconds> chunks;
+        for (int64_t s = 0; s < p; ++s) {
+          stages.push_back({.forward = 1 + 0.1 * static_cast<double>(s * s % 5),
+                            .backward = 2 + 0.2 * static_cast<double>(s * 3 % 4),
+                            .ahead = s + 1 < p ? 0.2 * static_cast<double>(s % 3) : 0,
+                            .send_forward = 0.3 * longer,
+                            .send_backward = 0.4 * longer});
+          const StageSeconds& at = stages.back();
+          chunks.push_back({.forward = at.forward,
+                            .backward = at.backward,
+                            .ahead = at.ahead,
+                            .send_forward = at.send_forward,
+                            .send_backward = at.send_backward});
+        }
+        const std::vector<double> finish = pipeline_finish(schedule, stages, m);
+        PipelinePlayer player(schedule, p, 1, m);
+        const std::span<const RankSeconds> played = player.play(chunks);
+        for (size_t r = 0; r < finish.size(); ++r) CHECK(played[r].finish == near(finish[r]));
+      }
+}
+
+TEST_CASE("between two chunks of one rank nothing travels") {
+  // One rank: the turn of the V. Two ranks: 0 -> 1, turn, 1 -> 0, and the same for the gradient.
+  const Times t{1, 1, 1};
+  PipelinePlayer one(PipelineSchedule::kZbV, 1, 2, 1), two(PipelineSchedule::kZbV, 2, 2, 1);
+  CHECK(one.play(uniform(2, t, 10))[0].finish == 6);
+  // F on 0, 1, 1, 0, i on 0, i w I on 1, I W on 0, with four messages.
+  CHECK(two.play(uniform(4, t, 10))[0].finish == near(4 + 1 + 3 + 2 + 4 * 10));
+}
+
+TEST_CASE("a player plays again, with other times, as if it were new") {
+  PipelinePlayer player(PipelineSchedule::kZbV, 4, 2, 9);
+  const double first = player.play(uniform(8, {1, 1, 1}))[0].finish;
+  player.play(uniform(8, {3, 2, 1}, 0.1));
+  CHECK(player.play(uniform(8, {1, 1, 1}))[0].finish == first);
+}
+
+TEST_CASE("eight ranks and 32 micro-batches are played in microseconds") {
+  for (const auto schedule : {PipelineSchedule::kZbV, PipelineSchedule::kDualPipeV}) {
+    const std::vector<ChunkSeconds> chunks = uniform(16, {1, 1, 1}, 0.1);
+    double made = 1, played = 1;  // the fastest of several: others use the machine, too
+    for (int i = 0; i < 50; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      PipelinePlayer player(schedule, 8, 2, 32);
+      const auto middle = std::chrono::steady_clock::now();
+      player.play(chunks);
+      const auto end = std::chrono::steady_clock::now();
+      made = std::min(made, std::chrono::duration<double>(middle - begin).count());
+      played = std::min(played, std::chrono::duration<double>(end - middle).count());
+    }
+    MESSAGE(fmt::format("{}: made in {:.1f} us, played in {:.1f} us", strategy::name(schedule),
+                        made * 1e6, played * 1e6));
+    CHECK(made + played < 1e-3);  // about 30 us optimised; sanitizers multiply it
+  }
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,126 @@
+// Time and memory of a whole step of any strategy under a stack, in closed form: what the search over every axis prices
+// its candidates with, and what `piper validate` holds to published steps.
+//
+//   seconds = m x busiest stage + bubble + exposed messages + exposed reductions + update
+//
+// A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
+// the device, plus the communication that does not hide. Bubbles by schedule:
+//
+//   GPipe, 1F1B   sum of the other stages' F + B                (p-1)(F+B) for equal ones
+//   interleaved   that / v
+//   ZB-H1         (p-1)(F + I - W)                              I, W: gradients of input, of weights
+//   ZB-V          what F, I and W differ: (p-1) max(0, F + I - 2W, I + W - 2F) / 2
+//   DualPipeV     (p/2 - 1)(F&B + B - 3W), F&B = F + B less the communication that they hide from each other
+//
+// Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
+// activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/model/model.h>
+#include <piper/stack/layer_price.h>
+#include <piper/stack/rates.h>
+#include <piper/stack/stack.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace piper::stack {
+
+struct StageBytes {
+  double weights_and_gradients = 0;  // replicated states
+  double optimizer = 0;              // sharded states
+  double activations = 0;            // kept of all micro-batches in flight
+  double working = 0;                // of the moment
+  double fixed = 0;
+  double total() const { return weights_and_gradients + optimizer + activations + working + fixed; }
+};
+
+// Seconds of the busiest stage by what they are spent on; they add up to the step.
+struct StepSeconds {
+  double compute = 0;    // forward and backward
+  double recompute = 0;  // with its communication
+  double tensor = 0;     // collectives of tp, etp
+  double exchange = 0;   // to the experts and back
+  double context = 0;    // of cp
+  double messages = 0;   // between stages
+  double bubble = 0;
+  double reductions = 0;  // gradients, gathered weights; exposed
+  double update = 0;
+  double offload = 0;  // copies to and from the host that nothing hides
+  double total() const {
+    return compute + recompute + tensor + exchange + context + messages + bubble + reductions +
+           update + offload;
+  }
+};
+
+struct Estimate {
+  double seconds = 0;
+  StepSeconds time;
+  double peak_bytes = 0;  // of the fullest stage
+  int64_t fullest_stage = 0, busiest_stage = 0;
+  StageBytes fullest;
+  double states_bytes = 0;  // largest over stages, without activations
+};
+
+// Prices strategies of one model on one cluster under one stack; keeps what they have in common. Not thread-safe.
+// Model, cluster and stack outlive it.
+class Estimator {
+ public:
+  // Throws InvalidInput when the cluster has no figures for the precision.
+  Estimator(const model::Model& model, const cluster::Cluster& cluster, const Stack& stack,
+            strategy::Precision precision, int64_t sequence);
+  ~Estimator();
+
+  // Requires contradictions(strategy, model) to be empty and this Estimator's sequence and precision. `imbalance`: rows
+  // of the busiest expert rank over the mean.
+  Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1);
+  // Compute efficiency that estimates take (default: the stack's calibration for the device).
+  void set_compute_efficiency(double efficiency);
+
+  const Rates& rates() const { return rates_; }
+  // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split should balance.
+  struct Pass {
+    std::vector<double> layers;
+    double embedding = 0, head = 0;
+  };
+  Pass pass_seconds(const strategy::Strategy& strategy, double imbalance = 1);
+
+ private:
+  struct Prices;  // of one shape: layers by type, ends
+  struct StageSums;
+  const Prices& prices(const strategy::Strategy& strategy, double imbalance);
+  void sum_stage(const strategy::Strategy& s, const Prices& prices, int64_t stage, StageSums& sums);
+  StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage) const;
+  void price_update(const strategy::Strategy& s, const StageSums& fullest, double hides,
+                    Estimate& estimate) const;
+
+  const model::Model& model_;
+  const cluster::Cluster& cluster_;
+  const Stack& stack_;
+  strategy::Precision precision_;
+  int64_t sequence_;
+  Rates rates_;
+  double efficiency_;
+  std::vector<size_t> type_;             // of each layer
+  std::vector<int64_t> representative_;  // of each type
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double>;
+  std::map<Key, std::unique_ptr<Prices>> known_;
+  const Prices* last_ = nullptr;
+  Key last_key_{};
+};
+
+// Model FLOPs of a step over seconds and the dense peak of all devices, as cost/mfu.h defines it.
+double mfu(const model::Model& model, const strategy::Strategy& strategy,
+           const cluster::Cluster& cluster, double seconds);
+
+// Layers of micro-batches whose activations a stage holds at once, in units of one of the rank's layers' micro-batches
+// (FIELD: 1F1B min(m, p - i), interleaved (warm-up + 1) / v, ZB-H1, ZB-V and DualPipeV p, p and p + 1, never beyond m).
+double in_flight(const strategy::Strategy& strategy, int64_t stage);
+
+}  // namespace piper::stack

@@ -1,0 +1,410 @@
+#include <piper/model/count.h>
+#include <piper/stack/layer_price.h>
+
+#include <algorithm>
+
+namespace piper::stack {
+namespace {
+
+using model::AttentionKind;
+using strategy::Precision;
+using strategy::Recompute;
+
+constexpr double kElement = 2;  // bytes of an activation: bf16 under every stack here
+
+// Collects a pass forward and its backward.
+class Pass {
+ public:
+  Pass(const Rates& rates, Precision precision)
+      : rates_(rates), converts_(precision >= Precision::kFp8) {}
+
+  // y = x w, `count` of them: one product forward, two backward.
+  void linear(double m, double n, double k, double count = 1, double efficiency = 1) {
+    const double forward = count * rates_.product_seconds(m, n, k) / efficiency;
+    const double input = count * rates_.product_seconds(m, k, n) / efficiency;
+    const double weights = count * rates_.product_seconds(n, k, m) / efficiency;
+    forward_ += forward;
+    backward_ += input + weights;
+    weights_ += weights;
+    if (!converts_) return;
+    // Operands go to fewer bits, in both layouts: read 2 bytes, write 1 twice.
+    const double in = 4 * m * k * count, out = 4 * m * n * count;
+    forward_ += rates_.pass_seconds(in);
+    backward_ += rates_.pass_seconds(out);
+  }
+  void attention(double flops, double sequence, double head_dim) {
+    forward_ += rates_.attention_seconds(flops, sequence, head_dim, false);
+    backward_ += rates_.attention_seconds(2 * flops, sequence, head_dim, true);
+  }
+  // Elements that a kernel of the forward (backward) reads or writes, in all.
+  void elements(double forward, double backward, double kernels = 1) {
+    forward_ += rates_.pass_seconds(forward * kElement) + (kernels - 1) * launch(forward);
+    backward_ += rates_.pass_seconds(backward * kElement) + (kernels - 1) * launch(backward);
+  }
+  double forward() const { return forward_; }
+  double backward() const { return backward_; }
+  double weights() const { return weights_; }
+
+ private:
+  double launch(double elements) const { return elements > 0 ? rates_.launch_seconds() : 0; }
+  const Rates& rates_;
+  bool converts_;
+  double forward_ = 0, backward_ = 0, weights_ = 0;
+};
+
+class LayerPricer {
+ public:
+  LayerPricer(const model::Model& model, const model::Layer& layer, const LayerShape& shape,
+              const Stack& stack, const Rates& rates, Precision precision)
+      : model_(model),
+        layer_(layer),
+        s_(shape),
+        stack_(stack),
+        rates_(rates),
+        precision_(precision),
+        hidden_(static_cast<double>(model.hidden)),
+        tp_(static_cast<double>(shape.tp)),
+        local_tokens_(shape.sequence_parallel ? shape.tokens / tp_ : shape.tokens) {}
+
+  LayerPrice price() {
+    p_.input_bytes = kElement * local_tokens_ * hidden_;
+    attention();
+    if (layer_.feed_forward.is_moe())
+      mixture();
+    else
+      dense();
+    residuals();
+    parameters();
+    host();
+    tensor_collectives();
+    return p_;
+  }
+
+ private:
+  void add(const Pass& pass) {
+    p_.forward.compute += pass.forward();
+    p_.backward.compute += pass.backward();
+    p_.backward_weights += pass.weights();
+  }
+
+  double head_dim() const {
+    const model::Attention& a = layer_.attention;
+    if (a.kind == AttentionKind::kLatent)
+      return static_cast<double>(a.latent.nope_head_dim + a.latent.rope_head_dim);
+    if (a.kind == AttentionKind::kGatedDelta) return static_cast<double>(a.delta.key_head_dim);
+    return static_cast<double>(a.head_dim);
+  }
+
+  // Queries, keys with values, and attention's output, elements of one token on this rank.
+  struct Heads {
+    double queries = 0, keys_and_values = 0, output = 0;
+  };
+  Heads heads() const {
+    const model::Attention& a = layer_.attention;
+    const auto n = static_cast<double>(a.num_heads) / tp_;
+    if (a.kind == AttentionKind::kLatent) {
+      const model::LatentAttention& l = a.latent;
+      const auto value = static_cast<double>(l.value_head_dim);
+      return {n * head_dim(), n * (head_dim() + value), n * value};
+    }
+    if (a.kind == AttentionKind::kGatedDelta) {
+      const model::GatedDeltaAttention& d = a.delta;
+      const double key = static_cast<double>(d.key_heads * d.key_head_dim) / tp_;
+      const double value = static_cast<double>(d.value_heads * d.value_head_dim) / tp_;
+      return {key, key + value, value};
+    }
+    // Fewer key heads than ranks: each rank still holds one.
+    const double kv = std::max(static_cast<double>(a.num_kv_heads) / tp_, 1.0);
+    const auto d = static_cast<double>(a.head_dim);
+    return {n * d, 2 * kv * d, n * d};
+  }
+
+  void projections(Pass& pass, const Heads& h) {
+    const double t = s_.tokens;
+    const model::Attention& a = layer_.attention;
+    if (a.kind == AttentionKind::kLatent) {
+      const model::LatentAttention& l = a.latent;
+      const auto rank = static_cast<double>(l.key_value_rank);
+      const auto rope = static_cast<double>(l.rope_head_dim);
+      const auto query = static_cast<double>(l.query_rank);
+      if (query > 0) pass.linear(t, query, hidden_);
+      pass.linear(t, h.queries, query > 0 ? query : hidden_);
+      pass.linear(t, rank + rope, hidden_);
+      const auto n = static_cast<double>(a.num_heads) / tp_;
+      pass.linear(t, n * static_cast<double>(l.nope_head_dim + l.value_head_dim), rank);
+      // Rotary and plain parts put side by side, and taken apart again.
+      pass.elements(2 * t * (h.queries + h.keys_and_values),
+                    3 * t * (h.queries + h.keys_and_values), 8);
+    } else {
+      const double gate = a.output_gate ? h.queries : 0;
+      pass.linear(t, h.queries + gate + h.keys_and_values, hidden_);
+      if (a.rotary)
+        pass.elements(2 * t * (h.queries + h.keys_and_values / 2),
+                      2 * t * (h.queries + h.keys_and_values / 2), 2);
+      if (a.qk_norm != model::QkNorm::kNone)
+        pass.elements(2 * t * (h.queries + h.keys_and_values / 2),
+                      4 * t * (h.queries + h.keys_and_values / 2), 2);
+    }
+    pass.linear(t, hidden_, h.output);
+  }
+
+  // Scores that are written out: both products as plain ones over all pairs, and the passes of softmax and dropout.
+  void unfused_scores(Pass& pass) {
+    const auto n = static_cast<double>(layer_.attention.num_heads) / tp_;
+    const int64_t window = layer_.attention.window;
+    const double span =
+        window > 0 ? std::min(s_.sequence, static_cast<double>(window)) : s_.sequence;
+    const double pairs = s_.tokens * span * n;
+    const double flops = 4 * pairs * head_dim();
+    constexpr double kBatchedEfficiency = 0.45;  // of the peak: batched products of one head each
+    const double seconds = flops / (kBatchedEfficiency * rates_.peak_flops_per_second());
+    p_.forward.compute += seconds;
+    p_.backward.compute += 2 * seconds;
+    p_.scores_forward += seconds;
+    pass.elements(stack_.softmax_passes * pairs, stack_.softmax_passes * pairs, 3);
+
+    p_.attention_bytes += pairs * (2 * kElement + (stack_.dropout ? 1 : 0));
+  }
+
+  bool fused() const {
+    return stack_.fused_attention && (stack_.fuses_sinks || !layer_.attention.sinks);
+  }
+
+  void attention() {
+    Pass pass(rates_, precision_);
+    const Heads h = heads();
+    projections(pass, h);
+    const double flops = model::layer_token_flops(model_, layer_, static_cast<int64_t>(s_.sequence))
+                             .attention_scores /
+                         tp_ * s_.tokens;
+    if (fused() || layer_.attention.kind != AttentionKind::kGrouped) {
+      const double before = pass.forward();
+      pass.attention(flops, s_.sequence, head_dim());
+      p_.scores_forward += pass.forward() - before;
+      context(pass.forward() - before, h);
+    } else {
+      unfused_scores(pass);
+    }
+    p_.attention_forward = pass.forward() + (fused() ? 0 : p_.scores_forward);
+    add(pass);
+    const double rotary = stack_.keeps_rotary_inputs ? h.queries + h.keys_and_values / 2 : 0;
+    double kept = h.queries + h.keys_and_values + h.output + rotary;
+    if (layer_.attention.kind == AttentionKind::kLatent) {
+      const model::LatentAttention& l = layer_.attention.latent;
+      kept += static_cast<double>(2 * l.query_rank + 2 * l.key_value_rank);
+    }
+    const double bytes = kElement * s_.tokens * kept;
+    if (stack_.recomputes_scores_only)
+      p_.other_bytes += bytes;
+    else
+      p_.attention_bytes += bytes;
+    p_.attention_bytes += kElement * local_tokens_ * hidden_;  // normalised input
+  }
+
+  // Keys and values of the other ranks arrive while attention works on those that are there.
+  void context(double attention_seconds, const Heads& h) {
+    if (s_.cp == 1) return;
+    const auto cp = static_cast<double>(s_.cp);
+    const double bytes = kElement * s_.tokens * h.keys_and_values * cp;
+    const double seconds = rates_.all_gather_seconds(s_.cp, s_.tp, bytes);
+    p_.forward.context += std::max(seconds - attention_seconds, 0.1 * seconds);
+    p_.backward.context += std::max(2 * seconds - 2.5 * attention_seconds, 0.2 * seconds);
+  }
+
+  void activation(Pass& pass, double rows, double ffn, int64_t matrices) {
+    const double up = matrices == 3 ? 2 : 1;
+    pass.elements((up + 1) * rows * ffn, (2 * up + 1) * rows * ffn);
+  }
+
+  void mlp(Pass& pass, double rows, double ffn, int64_t matrices, double count, double efficiency) {
+    const double up = matrices == 3 ? 2 : 1;
+    pass.linear(rows, up * ffn, hidden_, count, efficiency);
+    pass.linear(rows, hidden_, ffn, count, efficiency);
+    activation(pass, rows * count, ffn, matrices);
+  }
+
+  // Bytes of a feed-forward's own intermediates: the first product's output and the second's input.
+  double ffn_bytes(double rows, double ffn, int64_t matrices) const {
+    const double up = matrices == 3 ? 2 : 1;
+    return kElement * rows * ffn * (up + 1 + (stack_.keeps_gate_output && matrices == 3 ? 1 : 0));
+  }
+
+  void dense() {
+    const model::FeedForward& f = layer_.feed_forward;
+    Pass pass(rates_, precision_);
+    const double ffn = static_cast<double>(f.ffn) / tp_;
+    mlp(pass, s_.tokens, ffn, f.num_matrices, 1, 1);
+    p_.experts_forward = pass.forward();
+    add(pass);
+    p_.experts_bytes += ffn_bytes(s_.tokens, ffn, f.num_matrices);
+    p_.other_bytes += kElement * local_tokens_ * hidden_;    // residual after attention
+    p_.experts_bytes += kElement * local_tokens_ * hidden_;  // normalised
+    p_.backward_bytes = std::max(
+        p_.backward_bytes, kElement * s_.tokens * (ffn * (f.num_matrices == 3 ? 3 : 2) + hidden_));
+  }
+
+  // Rows of one rank: its tokens' copies, and what comes in for the experts it holds.
+  void mixture() {
+    const model::FeedForward& f = layer_.feed_forward;
+    const auto experts = static_cast<double>(f.num_experts);
+    const auto k = static_cast<double>(f.top_k);
+    const auto ep = static_cast<double>(s_.ep), etp = static_cast<double>(s_.etp);
+    const double dealt = s_.tokens / tp_;  // under tp each rank routes its share of the tokens
+    double rows = dealt * k;
+    if (s_.capacity_factor > 0) rows *= std::min(1.0, s_.capacity_factor);
+    const double received = rows * etp * s_.imbalance;
+    const double local = experts / ep;
+    const auto ffn = static_cast<double>(f.ffn);
+    Pass routing(rates_, precision_);
+    const double passes = stack_.mixture_passes;
+    routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
+    routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
+                     6 * passes);  // sorted, and back
+    add(routing);
+    Pass pass(rates_, precision_);
+    mlp(pass, received / local, ffn / etp, f.num_matrices, local, stack_.grouped_efficiency);
+    const double shared = static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / tp_;
+    if (shared > 0) mlp(pass, s_.tokens, shared, f.num_dense_matrices, 1, 1);
+    p_.experts_forward = pass.forward();
+    add(pass);
+    exchange(rows, received, k);
+    p_.experts_bytes += ffn_bytes(received, ffn / etp, f.num_matrices);
+    if (shared > 0) p_.experts_bytes += ffn_bytes(s_.tokens, shared, f.num_dense_matrices);
+    p_.other_bytes += kElement * received * hidden_;           // rows as they came in
+    p_.other_bytes += 2 * kElement * local_tokens_ * hidden_;  // residual, normalised
+    p_.other_bytes += 4 * dealt * experts;                     // probabilities
+    p_.backward_bytes =
+        std::max(p_.backward_bytes, kElement * received * (3 * ffn / etp + hidden_));
+  }
+
+  void exchange(double rows, double received, double k) {
+    const double bytes = kElement * rows * hidden_ * s_.imbalance;
+    const double copies = stack_.deduplicates_rows ? k : 1;
+    const double once = rates_.all_to_all_seconds(s_.ep, s_.etp, bytes, copies);
+    const double exposed = 2 * once * (1 - stack_.hidden_exchange);
+    p_.forward.exchange += exposed;
+    p_.backward.exchange += exposed;
+    if (s_.etp == 1) return;
+    const double shared = rates_.all_gather_seconds(s_.etp, 1, kElement * received * hidden_);
+    p_.forward.tensor += 2 * shared;
+    p_.backward.tensor += 2 * shared;
+  }
+
+  // Two norms, two residual additions; with old stacks dropout in each.
+  void residuals() {
+    Pass pass(rates_, precision_);
+    const double drop = stack_.dropout ? 2 : 0;
+    pass.elements(local_tokens_ * hidden_ * (10 + drop), local_tokens_ * hidden_ * (12 + drop), 6);
+    add(pass);
+  }
+
+  // Blocks whose products are divided: attention always, the feed-forward unless its experts are not.
+  void tensor_collectives() {
+    if (s_.tp == 1) return;
+    const double bytes = kElement * s_.tokens * hidden_;
+    const bool moe = layer_.feed_forward.is_moe();
+    const bool shared = layer_.feed_forward.shared_ffn > 0;
+    const double blocks = moe ? (shared ? 1.5 : 1) : 2;
+    const double part = 1 - stack_.hidden_tensor;
+    if (s_.sequence_parallel) {
+      const double one = rates_.all_gather_seconds(s_.tp, 1, bytes);
+      p_.forward.tensor += part * 2 * blocks * one;
+      p_.backward.tensor += part * (stack_.gathers_twice ? 3 : 2) * blocks * one;
+    } else {
+      const double one = rates_.all_reduce_seconds(s_.tp, 1, bytes);
+      p_.forward.tensor += part * blocks * one;
+      p_.backward.tensor += part * blocks * one;
+    }
+  }
+
+  void host() {
+    p_.host_seconds = layer_.feed_forward.is_moe() && stack_.host_seconds_per_mixture_layer > 0
+                          ? stack_.host_seconds_per_mixture_layer
+                          : stack_.host_seconds_per_layer;
+  }
+
+  void parameters() {
+    const model::LayerParameters n = model::count_layer(model_, layer_);
+    const double divided = static_cast<double>(n.attention + n.shared_experts + n.dense_mlp) / tp_;
+    p_.dense_parameters = divided + static_cast<double>(n.norms + n.router);
+    p_.expert_parameters =
+        static_cast<double>(n.routed_experts) / static_cast<double>(s_.ep * s_.etp);
+    if (!stack_.keeps_weight_placeholders) return;
+    p_.placeholder_bytes = kElement * divided;
+    if (layer_.feed_forward.is_moe())
+      p_.placeholder_bytes += kElement * static_cast<double>(n.routed_experts) /
+                              static_cast<double>(layer_.feed_forward.num_experts * s_.etp);
+  }
+
+  const model::Model& model_;
+  const model::Layer& layer_;
+  const LayerShape& s_;
+  const Stack& stack_;
+  const Rates& rates_;
+  Precision precision_;
+  double hidden_, tp_, local_tokens_;
+  LayerPrice p_;
+};
+
+}  // namespace
+
+double LayerPrice::kept_bytes(Recompute recompute, const Stack& stack) const {
+  if (recompute == Recompute::kFull) return input_bytes;
+  if (recompute == Recompute::kAttention && stack.selective_kept_part > 0)
+    return input_bytes + other_bytes +
+           stack.selective_kept_part * (attention_bytes + experts_bytes);
+  double bytes = input_bytes + other_bytes;
+  if (!drops_attention(recompute)) bytes += attention_bytes;
+  if (!drops_experts(recompute)) bytes += experts_bytes;
+  return bytes;
+}
+
+PassPrice LayerPrice::again(Recompute recompute, const Stack& stack) const {
+  if (recompute == Recompute::kFull) return forward;
+  PassPrice pass;
+  if (recompute == Recompute::kAttention && stack.selective_kept_part > 0) {
+    pass.compute = (1 - stack.selective_kept_part) * forward.compute;
+    return pass;
+  }
+  if (drops_attention(recompute))
+    pass.compute += stack.recomputes_scores_only ? scores_forward : attention_forward;
+  if (drops_experts(recompute)) pass.compute += experts_forward;
+  return pass;
+}
+
+LayerPrice price_layer(const model::Model& model, const model::Layer& layer,
+                       const LayerShape& shape, const Stack& stack, const Rates& rates,
+                       Precision precision) {
+  return LayerPricer(model, layer, shape, stack, rates, precision).price();
+}
+
+EndPrice price_ends(const model::Model& model, const LayerShape& shape, const Stack& stack,
+                    const Rates& rates) {
+  const auto hidden = static_cast<double>(model.hidden);
+  const auto tp = static_cast<double>(shape.tp);
+  const double vocabulary = static_cast<double>(model.vocabulary) / tp;
+  const double t = shape.tokens;
+  const double local = shape.sequence_parallel ? t / tp : t;
+  EndPrice e;
+  e.embedding_forward = rates.pass_seconds(2 * kElement * t * hidden);
+  e.embedding_backward = rates.pass_seconds(3 * kElement * t * hidden);
+  e.head_forward = rates.product_seconds(t, vocabulary, hidden);
+  e.head_backward =
+      rates.product_seconds(t, hidden, vocabulary) + rates.product_seconds(vocabulary, hidden, t);
+  const double passes = rates.pass_seconds(stack.logit_bytes * t * vocabulary);
+  e.head_forward += 0.4 * passes;
+  e.head_backward += 0.6 * passes;
+  if (shape.tp > 1 && shape.sequence_parallel) {
+    const double gather = rates.all_gather_seconds(shape.tp, 1, kElement * t * hidden);
+    e.head_forward += gather;
+    e.head_backward += gather;
+  }
+  e.embedding_parameters = vocabulary * hidden;
+  e.head_parameters = model.tied_embeddings ? 0 : vocabulary * hidden;
+  e.head_bytes = stack.logit_bytes_kept * t * vocabulary;
+  e.placeholder_bytes = stack.keeps_weight_placeholders ? kElement * vocabulary * hidden : 0;
+  e.message_bytes = kElement * local * hidden;
+  return e;
+}
+
+}  // namespace piper::stack

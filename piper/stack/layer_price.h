@@ -1,0 +1,82 @@
+// What one layer costs one rank for one micro-batch under a stack: seconds by what they are spent on, bytes kept for the
+// backward, parameters held. Everything is divided as the axes divide it:
+//
+//   tp    columns of the first product of a block, rows of the second; heads; with sequence parallelism norms and
+//         residuals too. One gather and one scatter a block and direction (Korthikanti et al. 2022), all-reduces
+//         without it (Shoeybi et al. 2019)
+//   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al. 2023)
+//   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to its ranks first
+//   etp   each expert's matrices; rows are gathered and scattered among its ranks
+//
+// Bytes follow what flash-attention stacks keep: input, normalised input, queries, keys, values, attention's output; the
+// same for the feed-forward; routed rows before each product (Korthikanti et al. 2022, table 2, without dropout masks).
+#pragma once
+
+#include <piper/model/model.h>
+#include <piper/stack/rates.h>
+#include <piper/stack/stack.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+
+namespace piper::stack {
+
+// What a layer's price depends on.
+struct LayerShape {
+  double tokens = 0;    // of a micro-batch on one rank: sequences x sequence / cp
+  double sequence = 0;  // whole
+  int64_t tp = 1, cp = 1, ep = 1, etp = 1;
+  bool sequence_parallel = false;
+  double capacity_factor = 0;
+  double imbalance = 1;  // rows of the busiest rank / mean
+};
+
+// Compute and exposed communication apart, because the first is calibrated and the second is not.
+struct PassPrice {
+  double compute = 0;
+  double tensor = 0;    // collectives of tp and etp
+  double exchange = 0;  // to the experts and back
+  double context = 0;   // keys and values that attention does not hide
+  double total() const { return compute + tensor + exchange + context; }
+};
+
+struct LayerPrice {
+  PassPrice forward;
+  PassPrice backward;           // both parts
+  double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
+  double host_seconds = 0;      // forward and backward take no less
+  // What is run again: core attention, all of attention, the feed-forward's products.
+  double scores_forward = 0, attention_forward = 0, experts_forward = 0;
+  // Bytes kept of one micro-batch, by what recomputation can drop.
+  double input_bytes = 0;        // the layer's input: all that full recomputation keeps
+  double attention_bytes = 0;    // what recomputed attention drops
+  double experts_bytes = 0;      // what recomputed feed-forwards drop
+  double other_bytes = 0;        // what neither drops
+  double backward_bytes = 0;     // of the moment, while its backward runs
+  double placeholder_bytes = 0;  // one buffer of each distinct shape of weight
+  // Parameters of one rank.
+  double dense_parameters = 0, expert_parameters = 0;
+
+  double kept_bytes(strategy::Recompute recompute, const Stack& stack) const;
+  // Forward work that the backward repeats; kFull: everything, communication included.
+  PassPrice again(strategy::Recompute recompute, const Stack& stack) const;
+};
+
+LayerPrice price_layer(const model::Model& model, const model::Layer& layer,
+                       const LayerShape& shape, const Stack& stack, const Rates& rates,
+                       strategy::Precision precision);
+
+// The ends of the model: embedding (first), head with its loss (last).
+struct EndPrice {
+  double embedding_forward = 0, embedding_backward = 0;
+  double head_forward = 0, head_backward = 0;
+  double embedding_parameters = 0,
+         head_parameters = 0;    // of one rank; a tied head has none of its own
+  double head_bytes = 0;         // of the moment, at the head
+  double placeholder_bytes = 0;  // of the head's weight
+  double message_bytes = 0;      // between stages, one micro-batch
+};
+EndPrice price_ends(const model::Model& model, const LayerShape& shape, const Stack& stack,
+                    const Rates& rates);
+
+}  // namespace piper::stack

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/exchange_time.h>
+#include <piper/stack/rates.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::stack {
+namespace {
+
+using strategy::Precision;
+
+constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing was measured
+constexpr double kAttentionEfficiency = 0.55;   // likewise, of the peak, flash kernels
+constexpr double kAttentionBackward = 0.75;     // of the forward's rate
+constexpr double kStreamEfficiency = 0.8;       // of the memory's bandwidth, element-wise kernels
+constexpr double kNodeStepSeconds = 2.5e-6;     // one step of a ring inside a node
+constexpr double kOuterStepSeconds = 6e-6;      // and through the network
+constexpr double kHostBytesPerSecond = 2.5e10;  // PCIe 4 x16, as copied
+
+double number(const cluster::Cluster& cluster, const char* name, double fallback) {
+  const auto found = cluster.numbers.find(name);
+  return found == cluster.numbers.end() ? fallback : found->second;
+}
+
+const cluster::Compute* find(const cluster::Cluster& cluster, const char* key) {
+  const auto found = cluster.compute.find(key);
+  return found == cluster.compute.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+const char* compute_key(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp64:
+      return "fp64";
+    case Precision::kFp8:
+    case Precision::kMxfp8:
+      return "fp8";
+    case Precision::kNvfp4:
+      return "fp4";
+  }
+  return "";
+}
+
+Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cluster) {
+  compute_ = find(cluster, compute_key(precision));
+  if (compute_ == nullptr)
+    throw InvalidInput(fmt::format("cluster {} has no figures for {} ('compute.{}')", cluster.name,
+                                   strategy::name(precision), compute_key(precision)));
+  const bool narrow = precision >= Precision::kFp8;
+  attention_ = narrow && find(cluster, "bf16") != nullptr ? find(cluster, "bf16") : compute_;
+  peak_ = compute_->peak_flops_per_second;
+  rate_ = peak_ * (compute_->gemm_efficiency > 0 ? compute_->gemm_efficiency : kAssumedEfficiency);
+  launch_ = cluster.fixed_task_seconds;
+  bytes_per_second_ = kStreamEfficiency * cluster.memory_bytes_per_second;
+  element_bytes_ = precision == Precision::kFp32 ? 4 : precision == Precision::kFp64 ? 8 : 2;
+  const double link = cluster.levels.front().link.bytes_per_second;
+  ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
+  host_bytes_per_second_ = number(cluster, "host_copy_bytes_per_second", kHostBytesPerSecond);
+}
+
+double Rates::product_seconds(double m, double n, double k) const {
+  if (m <= 0 || n <= 0 || k <= 0) return 0;
+  const double flops = 2 * m * n * k;
+  if (!compute_->gemm.empty()) return flops / compute_->gemm.at({m, n, k});
+  const double bytes = (m * n + m * k + n * k) * element_bytes_;
+  return std::max(flops / rate_, bytes / bytes_per_second_) + launch_;
+}
+
+double Rates::attention_seconds(double flops, double sequence, double head_dim,
+                                bool backward) const {
+  if (flops <= 0) return 0;
+  const cluster::Grid& grid = backward ? attention_->attention_backward : attention_->attention;
+  if (!grid.empty()) return flops / grid.at({sequence, head_dim});
+  const double rate = kAttentionEfficiency * attention_->peak_flops_per_second;
+  return backward ? flops / (kAttentionBackward * rate) : flops / rate;
+}
+
+double Rates::pass_seconds(double bytes) const {
+  return bytes > 0 ? bytes / bytes_per_second_ + launch_ : 0;
+}
+
+size_t Rates::level_of(int64_t size, int64_t stride) const {
+  const int64_t last = (size - 1) * stride;
+  size_t level = 0;
+  while (level + 1 < cluster_.levels.size() && last >= cluster_.devices_of_level(level)) ++level;
+  return level;
+}
+
+const char* Rates::link_of(int64_t size, int64_t stride) const {
+  return cluster_.levels[level_of(size, stride)].name.c_str();
+}
+
+double Rates::step_seconds(size_t level) const {
+  return level == 0 ? number(cluster_, "node_ring_step_seconds", kNodeStepSeconds)
+                    : number(cluster_, "ring_step_seconds", kOuterStepSeconds);
+}
+
+double Rates::all_gather_seconds(int64_t size, int64_t stride, double bytes) const {
+  if (size <= 1 || bytes <= 0) return 0;
+  const size_t level = level_of(size, stride);
+  double bandwidth = ring_bytes_per_second_;
+  for (size_t l = 1; l <= level; ++l) {
+    // Members that one unit below this level holds speak through its cards together.
+    const int64_t unit = cluster_.devices_of_level(l - 1);
+    const auto members = static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
+    bandwidth = std::min(bandwidth, cost::device_bandwidth(cluster_, l) * members);
+  }
+  const auto n = static_cast<double>(size);
+  return cluster_.levels[level].link.latency_seconds + (n - 1) * step_seconds(level) +
+         bytes * (n - 1) / n / bandwidth;
+}
+
+double Rates::all_to_all_seconds(int64_t size, int64_t stride, double bytes, double copies) const {
+  if (size <= 1 || bytes <= 0) return 0;
+  const size_t level = level_of(size, stride);
+  const auto n = static_cast<double>(size);
+  double seconds = 0;
+  for (size_t l = 0; l <= level; ++l) {
+    const int64_t unit = l == 0 ? 1 : cluster_.devices_of_level(l - 1);
+    const auto inside =
+        l == 0 ? 1.0 : static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
+    double crossing = bytes * (n - inside) / n;
+    if (l > 0 && copies > 1) {
+      // Expected distinct units of this kind among the k choices of a row, one's own left out.
+      const double units = n / inside;
+      const double distinct = units * (1 - std::pow(1 - 1 / units, copies));
+      crossing = std::min(crossing, bytes / copies * distinct * (units - 1) / units);
+    }
+    seconds = std::max(seconds, crossing / cost::device_bandwidth(cluster_, l));
+  }
+  return seconds + cluster_.levels[level].link.latency_seconds;
+}
+
+double Rates::message_seconds(int64_t distance, double bytes) const {
+  if (distance == 0 || bytes <= 0) return 0;
+  const size_t level = level_of(2, distance);
+  return cluster_.levels[level].link.latency_seconds +
+         bytes / cost::device_bandwidth(cluster_, level);
+}
+
+}  // namespace piper::stack

@@ -1,0 +1,61 @@
+// Seconds of one operation on one device, and of one collective between equally spaced devices: what the layer prices
+// of layer_price.h are made of.
+//
+// Products and attention come from the cluster's measured curves where it has them, else from its stated efficiency.
+// Collectives are rings: T = latency + (n - 1) step + wire / bandwidth, with the bandwidth of the tightest level that
+// the ring crosses: a level's share of a device times the members that its units hold, because every group of an axis
+// communicates at the same time.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+
+namespace piper::stack {
+
+class Rates {
+ public:
+  // Throws InvalidInput when the cluster has no figures for the precision. The cluster outlives it.
+  Rates(const cluster::Cluster& cluster, strategy::Precision precision);
+
+  // m x k times k x n, `repetitions` of them in one launch (a grouped product counts as such).
+  double product_seconds(double m, double n, double k) const;
+  // `flops` of causal attention (both products) at this length and head size.
+  double attention_seconds(double flops, double sequence, double head_dim, bool backward) const;
+  // One kernel that reads and writes `bytes`.
+  double pass_seconds(double bytes) const;
+  double launch_seconds() const { return launch_; }
+  double peak_flops_per_second() const { return peak_; }
+
+  // `size` members, `stride` devices apart, the first on device 0. `bytes`: the whole buffer.
+  double all_gather_seconds(int64_t size, int64_t stride, double bytes) const;
+  double reduce_scatter_seconds(int64_t size, int64_t stride, double bytes) const {
+    return all_gather_seconds(size, stride, bytes);
+  }
+  double all_reduce_seconds(int64_t size, int64_t stride, double bytes) const {
+    return 2 * all_gather_seconds(size, stride, bytes);
+  }
+  // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
+  // members, and crosses to a node once (deduplication).
+  double all_to_all_seconds(int64_t size, int64_t stride, double bytes, double copies) const;
+  double message_seconds(int64_t distance, double bytes) const;
+  // Host memory, over the device's link.
+  double host_copy_seconds(double bytes) const { return bytes / host_bytes_per_second_; }
+  // Level of the link that ties the group together, for people: "node", "pod".
+  const char* link_of(int64_t size, int64_t stride) const;
+
+ private:
+  size_t level_of(int64_t size, int64_t stride) const;
+  double step_seconds(size_t level) const;
+  const cluster::Cluster& cluster_;
+  const cluster::Compute* compute_;    // of the precision
+  const cluster::Compute* attention_;  // bf16 where products run in fewer bits
+  double peak_ = 0, rate_ = 0, launch_ = 0, bytes_per_second_ = 0, element_bytes_ = 2;
+  double ring_bytes_per_second_ = 0, host_bytes_per_second_ = 0;
+};
+
+// The entry of Cluster::compute that prices products: "bf16", "fp8", "fp4", ...; kMxfp8 uses fp8's.
+const char* compute_key(strategy::Precision precision);
+
+}  // namespace piper::stack

@@ -1,0 +1,101 @@
+// A training stack: the software that would run a strategy (Megatron-LM, nanotron, torchtitan, this Piper), as far as it
+// decides time and memory: what it keeps, what it overlaps, how far its steps are from the micro-benchmarks.
+//
+// Data, read from configs/stacks (one file each, embedded). The one constant that is fitted to measured steps is
+// `compute_efficiency`, at most one a device; the rows that it was fitted to are named beside it.
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace piper::stack {
+
+// Bytes of state that one parameter brings: to every rank that computes with it, and once for all replicas together.
+struct StateBytes {
+  double replicated = 0;
+  double sharded = 0;
+  double total(double replicas) const { return replicated + sharded / replicas; }
+};
+
+// A measured step that a constant was fitted to; it stays out of error statistics. Fields of a row of
+// measured runs ("source" may be a part of the row's).
+struct CalibrationRow {
+  std::string source, model;
+  int64_t gpus = 0, tp = 0, pp = 0, micro_batch = 0;
+  double measured_value = 0;
+};
+
+struct Calibration {
+  double compute_efficiency = 1;  // rate of a step's compute / rate of the micro-benchmarks
+  std::string source;
+  std::vector<CalibrationRow> rows;
+};
+
+struct Stack {
+  std::string name;
+  std::string description;
+  // --- compute ---
+  Calibration calibration;                          // where the device has none of its own
+  std::map<std::string, Calibration> calibrations;  // by Cluster::device
+  double host_seconds_per_layer =
+      0;  // a layer's forward and backward take no less: kernels are started one by one
+  double serial_seconds_per_layer =
+      0;  // beside the kernels, never hidden: synchronisation, allocator
+  double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
+  bool fuses_sinks =
+      true;  // attention with a learned logit a head (gpt-oss) runs in the fused kernel
+  bool fused_attention = true;  // false: scores are written and read (softmax_passes times)
+  double softmax_passes = 7;
+  bool dropout = false;
+  double logit_bytes = 20;  // read and written per logit, forward and backward, beside the products
+  double grouped_efficiency = 0.8;  // of grouped products against one product of the same rows
+  double mixture_passes =
+      1;  // routing, sorting and bringing back of rows, in passes of separate kernels; fused: less
+  bool recomputes_finely =
+      false;                 // what a table does not say about recomputation costs next to no time
+  bool interleaves = false;  // chunks of layers where a table does not say how many
+  bool splits_by_parameters =
+      false;  // a stage ends where its share of all parameters is reached (nanotron)
+  bool counts_all_pairs = false;  // FLOPs that it reports count attention without the causal mask
+  // --- communication: the part that hides behind compute ---
+  double hidden_gradients = 0;     // reductions of gradients and gathers of weights
+  double hidden_tensor = 0;        // of tensor parallelism
+  double hidden_messages = 0;      // between stages
+  double hidden_exchange = 0;      // to the experts and back
+  bool deduplicates_rows = false;  // a row for several experts of a node crosses once
+  bool gathers_twice = true;       // sequence parallel: the backward gathers its inputs again
+  double reduction_bytes = 4;      // of a gradient while it is reduced
+  // --- memory ---
+  std::array<StateBytes, 4> state;  // by ZeRO stage
+  double state_alone = 18;          // one replica
+  StateBytes
+      state_zero3_pipelined;  // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
+  double gathered_buffers = 0;  // whole hidden states of a micro-batch under tp, at the peak
+  // "attention" recomputes every other product: this part of what both blocks keep stays; 0 = as strategy.h has it.
+  double selective_kept_part = 0;
+  bool keeps_rotary_inputs = false;        // queries and keys before and after
+  bool keeps_gate_output = false;          // silu(gate) beside gate and up
+  double logit_bytes_kept = 8;             // per logit, at the peak of the head
+  bool keeps_weight_placeholders = false;  // a buffer of each shape of weight, in bf16
+  bool recomputes_scores_only = false;     // "attention": the scores alone, not the projections
+  double fixed_bytes = 0;                  // context, workspace
+  // Peak of the states alone is what its logs call peak; activations are not in it.
+  bool reports_states_only = false;
+  double reported_bytes = 0;  // beside the states, in that case
+  double unusable_part = 0;   // of a device's memory, beside fixed_bytes: fragmentation
+
+  const Calibration& calibration_of(const std::string& device) const;
+};
+
+// All problems at once as InvalidInput.
+Stack parse_stack(const Json& json, const std::string& source);
+// A built-in name or a path. Throws InvalidInput (with a suggestion), IoError.
+Stack load_stack(const std::string& name_or_path);
+std::vector<std::string> builtin_stacks();
+
+}  // namespace piper::stack

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+#include <piper/strategy/runnable.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace piper::strategy {
+namespace {
+
+bool runs(PipelineSchedule s) {
+  return s == PipelineSchedule::kGPipe || s == PipelineSchedule::k1F1B;
+}
+bool runs(Precision p) {
+  return p == Precision::kFp32 || p == Precision::kBf16 || p == Precision::kFp64;
+}
+
+// The largest divisor of n that is at most `most`.
+int64_t divisor_up_to(int64_t n, int64_t most) {
+  for (int64_t d = std::min(n, most); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
+// Experts of the mixture layers, 0 without any; a layer with fewer is a divisor of all in practice.
+int64_t common_experts(const model::Model& model) {
+  int64_t common = 0;
+  for (const model::Layer& layer : model.layers)
+    common = std::gcd(common, layer.feed_forward.num_experts);
+  return common;
+}
+
+}  // namespace
+
+std::vector<std::string> not_runnable(const Strategy& s) {
+  std::vector<std::string> lines;
+  const auto degree = [&](const char* key, int64_t value, const char* what) {
+    if (value != 1)
+      lines.push_back(fmt::format("'mesh.{}' is {}: {} is priced, not executed", key, value, what));
+  };
+  degree("tp", s.mesh.tp, "tensor parallelism");
+  degree("cp", s.mesh.cp, "context parallelism");
+  degree("etp", s.mesh.etp, "dividing one expert");
+  degree("vpp", s.mesh.vpp, "several chunks of layers a rank");
+  const auto word = [&](const char* key, const char* value) {
+    lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
+  };
+  if (!s.layers_per_stage.empty() && s.layers_per_stage.back() == 0)
+    lines.emplace_back(
+        "'layers_per_stage' ends with 0: a stage without layers is priced, not executed");
+  if (!runs(s.schedule)) word("schedule", name(s.schedule));
+  if (!runs(s.precision)) word("precision", name(s.precision));
+  if (s.zero > 0)
+    lines.push_back(fmt::format("'zero' is {}: sharded states are priced, not executed", s.zero));
+  if (s.sequence_parallel) word("sequence_parallel", "true");
+  if (s.offload != Offload::kNone) word("offload", name(s.offload));
+  if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
+  if (!std::ranges::all_of(s.recompute_per_stage, [&](Recompute r) { return r == s.recompute; }))
+    lines.emplace_back("'recompute_per_stage' differs by stage: it is priced, not executed");
+  return lines;
+}
+
+Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
+  if (not_runnable(s).empty()) return s;
+  Strategy r = s;
+  const int64_t world = s.mesh.world();
+  r.predicted = {};
+  r.zero = 0;
+  r.sequence_parallel = false;
+  r.offload = Offload::kNone;
+  r.placement = Placement::kDataInside;
+  if (!runs(r.schedule)) r.schedule = PipelineSchedule::k1F1B;
+  if (!runs(r.precision)) r.precision = Precision::kBf16;
+  if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
+  r.recompute_per_stage.clear();
+  // dp may be at most what the batch feeds; what is left over deepens the pipeline.
+  int64_t pp = s.mesh.pp;
+  while (pp < model.num_layers() &&
+         (world % pp != 0 || s.global_batch_sequences % (world / pp) != 0))
+    ++pp;
+  if (world % pp != 0 || s.global_batch_sequences % (world / pp) != 0) pp = s.mesh.pp;
+  const int64_t dp = world / pp;
+  const int64_t experts = common_experts(model);
+  r.mesh = {.pp = pp,
+            .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp, experts), s.mesh.ep * s.mesh.etp),
+            .dp = dp};
+  if (pp != s.mesh.pp || s.mesh.vpp != 1 || s.layers_per_stage.back() == 0)
+    r.layers_per_stage = even_split(model.num_layers(), pp);
+  r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
+  r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
+  r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
+  return r;
+}
+
+}  // namespace piper::strategy

@@ -1,0 +1,77 @@
+#include <doctest/doctest.h>
+#include <piper/model/import.h>
+#include <piper/strategy/runnable.h>
+
+using namespace piper;
+using namespace piper::strategy;
+
+namespace {
+
+Strategy wide(const model::Model& model) {
+  return {.mesh = {.pp = 4, .ep = 8, .dp = 4, .vpp = 2, .tp = 4, .cp = 2},
+          .layers_per_stage = even_split(model.num_layers(), 8),
+          .schedule = PipelineSchedule::kInterleaved,
+          .precision = Precision::kFp8,
+          .sequence = 4096,
+          .global_batch_sequences = 256,
+          .micro_batch_sequences = 1,
+          .num_micro_batches = 64,
+          .zero = 1,
+          .sequence_parallel = true};
+}
+
+}  // namespace
+
+TEST_CASE("what the runtime lacks is named, each thing once") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const Strategy strategy = wide(model);
+  CHECK(contradictions(strategy, model).empty());
+  const std::vector<std::string> reasons = not_runnable(strategy);
+  CHECK(reasons.size() == 7);
+  CHECK(reasons.front() == "'mesh.tp' is 4: tensor parallelism is priced, not executed");
+}
+
+TEST_CASE(
+    "the nearest runnable strategy runs, on as many ranks, with the same batch where it divides") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const Strategy strategy = wide(model);
+  const Strategy near = nearest_runnable(strategy, model);
+  CHECK(not_runnable(near).empty());
+  CHECK(contradictions(near, model).empty());
+  CHECK(near.mesh.world() == strategy.mesh.world());
+  CHECK(near.global_batch_sequences == strategy.global_batch_sequences);
+  CHECK(near.mesh.pp == 4);
+  CHECK(near.mesh.ep == 8);
+  CHECK(to_json(nearest_runnable(near, model)) == to_json(near));
+}
+
+TEST_CASE("a strategy with every axis is written and read back as it was") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy strategy = wide(model);
+  strategy.offload = Offload::kOptimizer;
+  strategy.placement = Placement::kPipelineInside;
+  strategy.recompute_per_stage = {Recompute::kFull, Recompute::kNone, Recompute::kNone,
+                                  Recompute::kExperts};
+  const Json json = to_json(strategy);
+  CHECK(json["mesh"]["edp"] == 4);
+  CHECK(to_json(parse_strategy(json, "s.json")) == json);
+}
+
+TEST_CASE("contradictions of the further axes name what is allowed") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const auto only = [&](auto change) {
+    Strategy s = wide(model);
+    change(s);
+    const std::vector<std::string> lines = contradictions(s, model);
+    REQUIRE(lines.size() == 1);
+    return lines.front();
+  };
+  CHECK(only([](Strategy& s) { s.mesh.etp = 7; }).starts_with("'mesh.ep' x 'mesh.etp' is 8 x 7"));
+  CHECK(only([](Strategy& s) { s.zero = 4; }) == "'zero' is 4; allowed: an integer from 0 to 3");
+  CHECK(only([](Strategy& s) { s.schedule = PipelineSchedule::k1F1B; }) ==
+        "'mesh.vpp' is 2 with schedule 1f1b; allowed: 1; interleaved takes more");
+  CHECK(only([](Strategy& s) { s.sequence = 4100; }).find("'sequence'") != std::string::npos);
+  CHECK(only([](Strategy& s) {
+          s.recompute_per_stage = {Recompute::kFull};
+        }).starts_with("'recompute_per_stage' has 1 entries"));
+}

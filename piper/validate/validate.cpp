@@ -1,0 +1,250 @@
+#include <fmt/format.h>
+#include <piper/cost/mfu.h>
+#include <piper/model/count.h>
+#include <piper/stack/estimator.h>
+#include <piper/validate/validate.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::validate {
+namespace {
+
+// FLOPs of a step as the row's source counts them.
+double counted_flops(const Case& c, bool with_recompute) {
+  model::TokenFlops token = model::token_flops(c.model, c.strategy.sequence);
+  if (c.counts_all_pairs) token.attention_scores *= 2;
+  double forward = token.forward();
+  if (c.strategy.capacity.is_limited())
+    forward -= token.routed_experts * (1 - cost::kept_part(c.model, c.strategy));
+  double passes = 3;
+  if (with_recompute && c.strategy.recompute == strategy::Recompute::kFull)
+    passes = 4 - token.head / forward;  // the head is not run again
+  return passes * forward * static_cast<double>(c.strategy.sequence) *
+         static_cast<double>(c.strategy.global_batch_sequences);
+}
+
+double predicted_value(const Case& c, const stack::Estimate& e) {
+  const auto world = static_cast<double>(c.strategy.mesh.world());
+  switch (c.quantity) {
+    case Quantity::kStepSeconds:
+      return e.seconds / c.unit_scale;
+    case Quantity::kTokensPerSecond:
+      return static_cast<double>(c.strategy.sequence * c.strategy.global_batch_sequences) /
+             (e.seconds * world) / c.unit_scale;
+    case Quantity::kModelFlops:
+      return counted_flops(c, false) / (e.seconds * world) / c.unit_scale;
+    case Quantity::kHardwareFlops:
+      return counted_flops(c, true) / (e.seconds * world) / c.unit_scale;
+    case Quantity::kMfu: {
+      const double peak =
+          c.cluster.compute.at(stack::compute_key(c.strategy.precision)).peak_flops_per_second;
+      return counted_flops(c, false) / (e.seconds * world * peak) / c.unit_scale;
+    }
+    case Quantity::kPeakBytes: {
+      if (!c.stack.reports_states_only) return e.peak_bytes / c.unit_scale;
+      // States and two buffers of a micro-batch's hidden states.
+      const double hidden = 4.0 * static_cast<double>(c.strategy.micro_batch_sequences *
+                                                      c.strategy.sequence * c.model.hidden);
+      return (e.states_bytes + hidden + c.stack.reported_bytes) / c.unit_scale;
+    }
+  }
+  return 0;
+}
+
+bool is_calibration(const MeasuredRow& row, const stack::Calibration& calibration) {
+  return std::ranges::any_of(calibration.rows, [&](const stack::CalibrationRow& r) {
+    return row.source.find(r.source) != std::string::npos && row.model == r.model &&
+           row.gpus == r.gpus && row.tp.value_or(0) == r.tp && row.pp.value_or(0) == r.pp &&
+           row.micro_batch.value_or(0) == r.micro_batch && row.measured_value == r.measured_value;
+  });
+}
+
+void set_errors(PricedRow& p, Quantity quantity, double measured) {
+  const double ratio = p.predicted_value / measured;
+  p.relative_error = ratio - 1;
+  const bool falls = is_memory(quantity) || quantity == Quantity::kStepSeconds;
+  p.step_error = falls ? ratio - 1 : 1 / ratio - 1;
+}
+
+PricedRow price_row(const MeasuredRow& row) {
+  PricedRow p{.row = row};
+  const Case c = interpret(row);
+  p.assumed_fields = c.assumed;
+  p.not_priced_because = c.not_priced;
+  if (!p.is_priced()) return p;
+  p.is_memory = is_memory(c.quantity);
+  p.is_moe = c.is_moe;
+  p.stack = c.stack.name;
+  p.device = c.cluster.device;
+  p.precision = strategy::name(c.strategy.precision);
+  p.calibration_row = is_calibration(row, c.stack.calibration_of(c.cluster.device));
+  stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
+                             c.strategy.sequence);
+  const stack::Estimate e = estimator.estimate(c.strategy);
+  p.predicted_value = predicted_value(c, e);
+  p.predicted_seconds = e.seconds;
+  p.predicted_bytes = e.peak_bytes;
+  if (row.is_fit_row()) {
+    const double limit = static_cast<double>(c.cluster.memory_bytes) * (1 - c.stack.unusable_part);
+    p.predicted_outcome = e.peak_bytes <= limit ? "ran" : "oom";
+  }
+  const std::optional<double> measured = row.is_fit_row() ? row.allocated_gb : row.measured_value;
+  if (measured && *measured > 0) set_errors(p, c.quantity, *measured);
+  return p;
+}
+
+bool is_grade_a(const MeasuredRow& row) { return row.grade == "A" || row.grade == "A-"; }
+
+// What is on trial: a figure, priced, not fitted to.
+bool counts(const PricedRow& p) {
+  return p.is_priced() && !p.calibration_row && !p.row.is_fit_row() && p.row.measured_value;
+}
+
+std::string family_of(const PricedRow& p) {
+  return p.row.model.substr(0, p.row.model.find_first_of("-_ [("));
+}
+
+}  // namespace
+
+std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
+                                  const std::function<void(int64_t)>& progress) {
+  std::vector<PricedRow> priced;
+  for (const MeasuredRow& row : rows) {
+    priced.push_back(price_row(row));
+    if (progress) progress(std::ssize(priced));
+  }
+  return priced;
+}
+
+std::optional<double> exact_efficiency(const PricedRow& row) {
+  if (!row.is_priced() || row.is_memory || !row.row.measured_value) return std::nullopt;
+  const Case c = interpret(row.row);
+  stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
+                             c.strategy.sequence);
+  const bool falls = c.quantity == Quantity::kStepSeconds;  // with efficiency
+  double low = 0.05, high = 5;
+  const auto above = [&](double efficiency) {
+    estimator.set_compute_efficiency(efficiency);
+    return predicted_value(c, estimator.estimate(c.strategy)) > *row.row.measured_value;
+  };
+  if (above(low) != falls || above(high) == falls) return std::nullopt;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    (above(middle) == falls ? low : high) = middle;
+  }
+  return low;
+}
+
+Errors errors_of(const std::vector<const PricedRow*>& rows) {
+  std::vector<double> errors;
+  for (const PricedRow* p : rows) errors.push_back(std::abs(p->step_error));
+  Errors e{.count = std::ssize(errors)};
+  if (errors.empty()) return e;
+  std::ranges::sort(errors);
+  const size_t n = errors.size();
+  e.median = n % 2 == 1 ? errors[n / 2] : (errors[n / 2 - 1] + errors[n / 2]) / 2;
+  for (const double error : errors) e.mean += error / static_cast<double>(n);
+  e.worst = errors.back();
+  return e;
+}
+
+bool states_every_field(const MeasuredRow& r) {
+  return r.layers && r.hidden && r.heads && r.kv_heads && r.vocabulary && r.sequence &&
+         r.global_batch && r.micro_batch && r.gpus && r.tp && r.pp && r.vpp && r.cp && r.dp &&
+         !r.recompute.empty() && !r.precision.empty() && !r.zero.empty();
+}
+
+Summary summarise(const std::vector<PricedRow>& rows) {
+  Summary s{.num_rows = std::ssize(rows)};
+  std::vector<const PricedRow*> stated, assumed, moe, dense, memory, time;
+  for (const PricedRow& p : rows) {
+    s.num_priced += p.is_priced() ? 1 : 0;
+    s.num_calibration += p.calibration_row ? 1 : 0;
+    if (is_grade_a(p.row)) {
+      ++s.num_grade_a;
+      s.num_grade_a_priced += p.is_priced() ? 1 : 0;
+    }
+    if (p.row.is_fit_row() && p.is_priced()) {
+      const bool ran = p.row.outcome == "ran";
+      (ran ? s.fit.ran : s.fit.oom) += 1;
+      if (ran && p.predicted_outcome == "ran") ++s.fit.ran_called_feasible;
+      if (!ran && p.predicted_outcome == "oom") ++s.fit.oom_called_infeasible;
+    }
+    if (!counts(p) || !is_grade_a(p.row)) continue;
+    if (p.is_memory) {
+      memory.push_back(&p);
+      continue;
+    }
+    time.push_back(&p);
+    (states_every_field(p.row) ? stated : assumed).push_back(&p);
+    (p.is_moe ? moe : dense).push_back(&p);
+  }
+  s.time_stated = errors_of(stated);
+  s.time_assumed = errors_of(assumed);
+  s.time_moe = errors_of(moe);
+  s.time_dense = errors_of(dense);
+  s.memory = errors_of(memory);
+  s.memory_beyond_tenth = std::ranges::count_if(
+      memory, [](const PricedRow* p) { return std::abs(p->step_error) > 0.1; });
+  const auto group = [&](const char* name, auto key) {
+    std::map<std::string, std::vector<const PricedRow*>> by;
+    for (const PricedRow* p : time) by[key(*p)].push_back(p);
+    for (const auto& [value, of] : by) s.groups[name].emplace_back(value, errors_of(of));
+  };
+  group("source", [](const PricedRow& p) { return p.row.source; });
+  group("hardware", [](const PricedRow& p) { return p.device; });
+  group("family", family_of);
+  group("precision", [](const PricedRow& p) { return p.precision; });
+  group("stack", [](const PricedRow& p) { return p.stack + ", " + p.device; });
+  s.leave_one_out = leave_one_source_out(time);
+  return s;
+}
+
+// Without a constant of its own a source has the median of what the other sources' rows of the same stack ask for, or,
+// where it is alone, of the same device, or of all.
+std::vector<std::pair<std::string, Errors>> leave_one_source_out(
+    const std::vector<const PricedRow*>& rows) {
+  std::map<std::string, std::vector<const PricedRow*>> by;
+  for (const PricedRow* p : rows) by[p->row.source].push_back(p);
+  std::vector<std::pair<std::string, Errors>> out;
+  for (const auto& [source, of] : by) {
+    std::vector<PricedRow> again;
+    for (const PricedRow* p : of) again.push_back(reprice_without(*p, source));
+    std::vector<const PricedRow*> pointers;
+    for (const PricedRow& p : again) pointers.push_back(&p);
+    out.emplace_back(source, errors_of(pointers));
+  }
+  return out;
+}
+
+PricedRow reprice_without(const PricedRow& p, const std::string& source) {
+  const Case c = interpret(p.row);
+  std::vector<double> others, of_device, of_all;
+  for (const std::string& name : stack::builtin_stacks()) {
+    const stack::Stack s = stack::load_stack(name);
+    for (const auto& [device, calibration] : s.calibrations) {
+      const bool own = std::ranges::any_of(calibration.rows, [&](const stack::CalibrationRow& r) {
+        return source.find(r.source) != std::string::npos;
+      });
+      if (own) continue;
+      of_all.push_back(calibration.compute_efficiency);
+      if (device == c.cluster.device) of_device.push_back(calibration.compute_efficiency);
+      if (name == c.stack.name) others.push_back(calibration.compute_efficiency);
+    }
+  }
+  for (std::vector<double>* list : {&others, &of_device, &of_all}) {
+    if (list->empty()) continue;
+    std::ranges::sort(*list);
+    stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
+                               c.strategy.sequence);
+    estimator.set_compute_efficiency((*list)[list->size() / 2]);
+    PricedRow again = p;
+    again.predicted_value = predicted_value(c, estimator.estimate(c.strategy));
+    set_errors(again, c.quantity, *p.row.measured_value);
+    return again;
+  }
+  return p;
+}
+
+}  // namespace piper::validate
