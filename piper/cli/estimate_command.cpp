@@ -6,6 +6,7 @@
 #include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
+#include <piper/cost/outside.h>
 #include <piper/cost/paper.h>
 #include <piper/plan/prediction.h>
 #include <piper/plan/search.h>
@@ -66,13 +67,17 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
   return form;
 }
 
-Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form) {
+using OutsideList = std::vector<cluster::Outside>;
+
+Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form,
+             const OutsideList& outside) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = Json();
   return {{"model", priced.model.name},
           {"cluster", priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
           {"predicted", plan::to_json(prediction)},
+          {"outside_measured", cluster::to_json(outside)},
           {"paper",
            {{"memory_bytes", form.memory_bytes},
             {"memory_equation",
@@ -137,7 +142,8 @@ void print_time(const plan::Prediction& p) {
   fmt::print("\n{}", report::to_text(table));
 }
 
-void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm& form) {
+void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm& form,
+                const OutsideList& outside) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
   print_memory(p);
   print_activations(p);
@@ -160,6 +166,9 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
     fmt::print(", exchange of a layer's forward at least {} (eq. 6)",
                format_seconds(form.all_to_all_seconds));
   fmt::print("\n");
+  if (!outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
 }
 
 // The closed form under every sample of the load.
@@ -191,15 +200,17 @@ int run(const Flags& flags) {
       plan::make_prediction(priced.model, priced.cluster, priced.strategy,
                             estimator.estimate(priced.strategy), simulated.value_or(-1));
   const PaperForm form = paper_form(flags, priced);
+  const OutsideList outside =
+      cost::outside_measured(priced.model, priced.cluster, {&priced.strategy, 1});
   std::optional<SampledSteps> sampled;
   if (load) sampled = under_load(flags, priced, *load);
   if (flags.json) {
-    Json json = to_json(priced, prediction, form);
+    Json json = to_json(priced, prediction, form, outside);
     if (sampled) json["under_load"] = to_json(flags.load, *sampled);
     std::cout << json.dump(2) << "\n";
     return 0;
   }
-  print_text(priced, prediction, form);
+  print_text(priced, prediction, form, outside);
   if (sampled)
     fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
                                            flags.load.load, flags.load.num_samples),

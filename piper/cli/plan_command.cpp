@@ -9,6 +9,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
 #include <piper/cli/whole_plan.h>
+#include <piper/cost/outside.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
@@ -110,6 +111,16 @@ std::vector<std::string> notes_of(const plan::Plan& plan) {
   return notes;
 }
 
+// Of the strategies that are shown, all together.
+std::vector<cluster::Outside> outside_of(const plan::Request& request, const plan::Plan& plan,
+                                         int64_t top) {
+  std::vector<strategy::Strategy> shown;
+  for (const plan::Planned& planned : plan.strategies)
+    if (std::ssize(shown) < top) shown.push_back(planned.strategy);
+  if (shown.empty() && plan.nearest) shown.push_back(plan.nearest->strategy);
+  return cost::outside_measured(request.model, request.cluster, shown);
+}
+
 Json planned_json(const plan::Planned& planned) { return strategy::to_json(planned.strategy); }
 
 Json plan_json(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {
@@ -128,6 +139,7 @@ Json plan_json(const plan::Request& request, const plan::Plan& plan, int64_t top
   for (const plan::Default& d : plan.defaults)
     json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
   json["notes"] = notes_of(plan);
+  json["outside_measured"] = cluster::to_json(outside_of(request, plan, top));
   json["strategies"] = Json::array();
   for (const plan::Planned& planned : plan.strategies)
     if (std::ssize(json["strategies"]) < top) json["strategies"].push_back(planned_json(planned));
@@ -234,6 +246,10 @@ void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t to
     fmt::print("\n");
     for (const std::string& note : notes_of(plan)) fmt::print("{}\n", note);
   }
+  const std::vector<cluster::Outside> outside = outside_of(request, plan, top);
+  if (!outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
   print_rejected(plan.rejected);
 }
 

@@ -3,76 +3,95 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/profile_text.h>
 #include <piper/cli/validators.h>
+#include <piper/cluster/findings.h>
+#include <piper/model/import.h>
 #include <piper/report/progress.h>
-#include <piper/report/table.h>
 #include <piper/runtime/profile.h>
 
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace piper::cli {
 namespace {
 
+constexpr double kBudgetSeconds = 15, kFullBudgetSeconds = 120;
+
 struct Flags {
-  std::string out;
-  int64_t ranks = 4;
-  int64_t cores = 0;
-  double budget_seconds = 15;
-  bool json = false;
+  std::string out, resume, model, device = "cpu";
+  std::optional<int64_t> ranks;
+  int64_t cores = 0, sequence = 256;
+  std::optional<double> budget_seconds;
+  double tight = 0.02;
+  bool full = false, fresh = false, points = false, json = false;
 };
 
-Json link_json(const runtime::LinkProfile& link) {
+// The partial file: named, or beside --out, or none.
+std::filesystem::path partial_of(const Flags& flags) {
+  if (!flags.resume.empty()) return flags.resume;
+  return flags.out.empty() ? "" : flags.out + ".partial";
+}
+
+runtime::ProfileOptions options_of(const Flags& flags) {
+  runtime::ProfileOptions options;
+  options.device = runtime::parse_bench_device(flags.device);
+  options.num_ranks = flags.ranks.value_or(options.device.is_cpu() ? 4 : 1);
+  options.num_cores = flags.cores;
+  options.full = flags.full;
+  options.budget_seconds =
+      flags.budget_seconds.value_or(flags.full ? kFullBudgetSeconds : kBudgetSeconds);
+  options.tight = flags.tight;
+  options.sequence = flags.sequence;
+  if (!flags.full && !flags.model.empty())
+    throw InvalidInput("--model is given without --full, which alone measures a model's shapes");
+  if (flags.full)
+    options.model = model::load_model(flags.model.empty() ? "piper-10m" : flags.model);
+  options.partial = partial_of(flags);
+  if (flags.fresh && !options.partial.empty()) std::filesystem::remove(options.partial);
+  return options;
+}
+
+Json link_json(const cluster::Cluster& machine, const char* name) {
+  const cluster::Curve* curve = cluster::find_curve(machine.curves, name);
+  if (curve == nullptr || !curve->fit) return Json();
   Json samples = Json::array();
-  for (const cluster::Sample& sample : link.samples)
-    samples.push_back({{"bytes", sample.bytes}, {"seconds", sample.seconds}});
-  return {{"latency_seconds", link.fit.line.latency_seconds},
-          {"bandwidth_bytes_per_second", link.fit.line.bytes_per_second},
-          {"r_squared", link.fit.r_squared},
-          {"median_residual", link.fit.median_residual},
+  for (const cluster::CurvePoint& point : curve->points)
+    samples.push_back({{"bytes", point.amount}, {"seconds", point.timing.seconds}});
+  return {{"latency_seconds", curve->fit->line.latency_seconds},
+          {"bandwidth_bytes_per_second", curve->fit->line.bytes_per_second},
+          {"r_squared", curve->fit->r_squared},
+          {"median_residual", curve->fit->median_residual},
           {"samples", samples}};
 }
 
-void print_profile(const runtime::Profile& profile) {
-  using report::Align;
-  const cluster::Cluster& host = profile.cluster;
-  fmt::print("{}\n{}, {} a rank, profiled in {}\n\n", host.description, host.device,
-             format_bytes(static_cast<double>(host.memory_bytes)), format_seconds(profile.seconds));
-  for (const auto& [precision, compute] : host.compute) {
-    report::Table table;
-    table.columns = {{"rows"},
-                     {"256 x 256", Align::kRight},
-                     {"512 x 512", Align::kRight},
-                     {"1024 x 2048", Align::kRight}};
-    for (const double rows : {8.0, 32.0, 128.0, 512.0, 2048.0})
-      table.rows.push_back({fmt::format("{:.0f}", rows),
-                            format_flops_per_second(compute.gemm.at({rows, 256, 256})),
-                            format_flops_per_second(compute.gemm.at({rows, 512, 512})),
-                            format_flops_per_second(compute.gemm.at({rows, 1024, 2048}))});
-    fmt::print("GEMM in {}, one rank while all are busy (best seen: {})\n{}\n", precision,
-               format_flops_per_second(compute.peak_flops_per_second), report::to_text(table));
-  }
-  report::Table links;
-  links.columns = {{"communication"},
-                   {"alpha", Align::kRight},
-                   {"1/beta", Align::kRight},
-                   {"R^2", Align::kRight},
-                   {"median residual", Align::kRight}};
-  for (const auto& [name, link] : {std::pair{"point-to-point", &profile.point_to_point},
-                                   {"all-to-all", &profile.all_to_all},
-                                   {"all-reduce", &profile.all_reduce}})
-    links.rows.push_back({name, format_seconds(link->fit.line.latency_seconds),
-                          format_bytes_per_second(link->fit.line.bytes_per_second),
-                          fmt::format("{:.3f}", link->fit.r_squared),
-                          format_percent(link->fit.median_residual)});
-  fmt::print("{}", report::to_text(links));
+Json findings_json(const runtime::ProfileOptions& options, const runtime::Profile& profile) {
+  Json head_sizes = Json::array();
+  for (const cluster::HeadSize& h : cluster::head_sizes_of(profile.cluster.curves))
+    head_sizes.push_back({{"head_dim", h.head_dim},
+                          {"relative_rate", h.relative_rate},
+                          {"num_shapes", h.num_shapes}});
+  Json json{{"head_sizes", head_sizes}};
+  const auto join = cluster::join_of(profile.cluster.curves);
+  if (!join || !options.model) return json;
+  Json points = Json::array();
+  for (const cluster::JoinedPoint& p : join->points)
+    points.push_back({{"sequences", p.sequences},
+                      {"attention_flops_per_second", p.attention_rate},
+                      {"experts_flops_per_second", p.experts_rate},
+                      {"both_well", p.both_well}});
+  json["micro_batch"] = {{"model", options.model->name},
+                         {"sequence", options.sequence},
+                         {"ep", profile.ep},
+                         {"points", points}};
+  if (join->smallest) json["micro_batch"]["smallest"] = *join->smallest;
+  return json;
 }
 
 int run(const Flags& flags) {
-  runtime::ProfileOptions options;
-  options.num_ranks = flags.ranks;
-  options.num_cores = flags.cores;
-  options.budget_seconds = flags.budget_seconds;
+  runtime::ProfileOptions options = options_of(flags);
   report::Progress bar({.label = "profile", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);
@@ -81,16 +100,33 @@ int run(const Flags& flags) {
   bar.set(100, "");
   bar.finish();
   if (!flags.out.empty()) write_json_file(flags.out, cluster::to_json(profile.cluster));
+  if (!options.partial.empty()) std::filesystem::remove(options.partial);
   if (flags.json) {
-    Json json{{"cluster", cluster::to_json(profile.cluster)},
-              {"point_to_point", link_json(profile.point_to_point)},
-              {"all_to_all", link_json(profile.all_to_all)},
-              {"all_reduce", link_json(profile.all_reduce)},
-              {"profile_seconds", profile.seconds}};
+    const Json json{{"cluster", cluster::to_json(profile.cluster)},
+                    {"point_to_point", link_json(profile.cluster, "point-to-point")},
+                    {"all_to_all", link_json(profile.cluster, "all-to-all")},
+                    {"all_reduce", link_json(profile.cluster, "all-reduce")},
+                    {"findings", findings_json(options, profile)},
+                    {"num_points", profile.num_points},
+                    {"num_restored", profile.num_restored},
+                    {"profile_seconds", profile.seconds}};
     std::cout << json.dump(2) << "\n";
     return 0;
   }
-  print_profile(profile);
+  fmt::print(
+      "{}\n{}, {} a rank, {} points profiled in {}{}\n\n", profile.cluster.description,
+      profile.cluster.device, format_bytes(static_cast<double>(profile.cluster.memory_bytes)),
+      profile.num_points, format_seconds(profile.seconds),
+      profile.num_restored > 0
+          ? fmt::format(" ({} of them taken over from the partial file)", profile.num_restored)
+          : "");
+  print_rates(profile.cluster);
+  if (flags.full) print_curves(profile.cluster, flags.tight);
+  print_links(profile.cluster);
+  print_head_sizes(profile.cluster);
+  if (options.model) print_join(profile.cluster, options.model->name, options.sequence, profile.ep);
+  if (flags.points) print_points(profile.cluster);
+  print_noise(profile.cluster, flags.tight, profile.num_points);
   if (!flags.out.empty()) fmt::print("\nwritten: {}\n", flags.out);
   return 0;
 }
@@ -100,16 +136,42 @@ int run(const Flags& flags) {
 Run add_profile(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("--out", flags->out, "cluster file to write")->check(writable_file());
-  command.add_option("--ranks", flags->ranks, "ranks (threads) that share this machine")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  command
+      .add_option("--ranks", flags->ranks,
+                  "ranks (threads) that share this machine [4; 1 on a GPU]")
+      ->check(CLI::Range(1, 256));
   command
       .add_option("--cores", flags->cores,
                   "cores that they share (default: all that this process may use)")
       ->check(CLI::Range(1, 4096));
-  command.add_option("--budget-seconds", flags->budget_seconds, "time to spend")
-      ->check(number_in(1.0, 3600.0))
+  command
+      .add_option("--budget-seconds", flags->budget_seconds,
+                  "time to spend [15; 120 with --full]; points whose median is sure end earlier")
+      ->check(number_in(1.0, 36000.0));
+  command
+      .add_option("--tight", flags->tight,
+                  "a point ends when the 95 % interval of its median is within this part of it")
+      ->check(number_in(0.0, 1.0))
       ->capture_default_str();
+  command.add_flag(
+      "--full", flags->full,
+      "besides what prices need: dense and expert products, head sizes, norms, routing, "
+      "permutation, links among fewer ranks and up to 64 MB, and the micro-batches at "
+      "which attention and experts both run well");
+  command.add_option("--model", flags->model,
+                     "with --full: the model whose shapes are measured [piper-10m]");
+  command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
+      ->capture_default_str();
+  command
+      .add_option("--resume", flags->resume,
+                  "partial file to go on from, and to keep while measuring [OUT.partial]")
+      ->check(writable_file());
+  command.add_flag("--fresh", flags->fresh,
+                   "measure everything anew: delete the partial file first");
+  command.add_flag("--points", flags->points, "print every point with its interval and outliers");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -1,4 +1,4 @@
-// piper report: the HTML page of a run's folder.
+// piper report: the HTML page of a run's folder, or of a machine.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
@@ -26,7 +26,23 @@ void add_plans(report::Report& report, const std::vector<std::string>& paths) {
   }
 }
 
+// A cluster file instead of a run: the machine's page beside it.
+int report_machine(const Flags& flags) {
+  if (!flags.plans.empty() || !flags.profile.empty())
+    throw InvalidInput("--plan and --profile belong to a run's folder; this is a cluster file");
+  const std::string html = report::render_machine(cluster::load_cluster(flags.folder));
+  std::filesystem::path path = flags.out;
+  if (flags.out.empty()) path = std::filesystem::path(flags.folder).replace_extension(".html");
+  write_text_file(path, html);
+  if (flags.json)
+    std::cout << Json{{"report", path.string()}, {"size_bytes", html.size()}}.dump(2) << "\n";
+  else
+    fmt::print("{}\n", path.string());
+  return 0;
+}
+
 int run(const Flags& flags) {
+  if (std::filesystem::is_regular_file(flags.folder)) return report_machine(flags);
   report::Report report = report::read_run(flags.folder);
   add_plans(report, flags.plans);
   if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
@@ -54,11 +70,17 @@ int run(const Flags& flags) {
 
 Run add_report(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("run", flags->folder, "folder that `piper train --run` wrote")
-      ->check(CLI::ExistingDirectory)
+  command
+      .add_option(
+          "run", flags->folder,
+          "folder that `piper train --run` wrote, or cluster file that `piper profile` wrote")
+      ->check(CLI::ExistingPath)
       ->required()
-      ->type_name("DIR");
-  command.add_option("--out", flags->out, "page to write [report.html in the run's folder]")
+      ->type_name("PATH");
+  command
+      .add_option(
+          "--out", flags->out,
+          "page to write [report.html in the run's folder; FILE.html beside a cluster file]")
       ->check(writable_file());
   command
       .add_option("--plan", flags->plans,

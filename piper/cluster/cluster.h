@@ -3,22 +3,19 @@
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/cluster/alpha_beta.h>
+#include <piper/cluster/curve.h>
+#include <piper/cluster/watch.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace piper::cluster {
-
-// T(n) = alpha + beta * n
-struct AlphaBeta {
-  double latency_seconds = 0;   // alpha
-  double bytes_per_second = 0;  // 1 / beta
-  double seconds(double bytes) const { return latency_seconds + bytes / bytes_per_second; }
-};
 
 // One level of the machine, innermost first. Members of level 0 are devices; a member of level i is one whole
 // unit of level i-1. E.g. Frontier: node (8 GCDs), switch group (4 nodes), cabinet (32 groups), system.
@@ -35,11 +32,14 @@ struct Level {
 };
 
 // A measured rate over a regular grid, interpolated multilinearly in the logarithms of coordinates and
-// rate (a power law is exact); outside the grid the nearest edge's rate holds (and `outside` says so).
+// rate (a power law is exact); outside the grid the nearest edge's rate holds: `outside` says so, and
+// `watch` (of a copy made by watched()) notes it.
 struct Grid {
   std::vector<std::string> axes;            // {"m", "n", "k"} or {"bytes"}
   std::vector<std::vector<double>> points;  // ascending, per axis
   std::vector<double> rate;                 // row-major over the points; unit depends on the curve
+  std::shared_ptr<Watch> watch = {};        // null: nobody asks
+  std::string watched_as = {};              // the curve's name in the watch
   double at(const std::vector<double>& coordinates, bool* outside = nullptr) const;
   bool empty() const { return rate.empty(); }
 };
@@ -79,7 +79,9 @@ struct Cluster {
   std::vector<Level> levels;  // innermost first; at least one
   std::map<std::string, double>
       numbers;  // further measured constants, named with their unit ("optimizer_bytes_per_second")
+  std::vector<Curve> curves;  // as `piper profile` measured them, point by point; may be empty
   std::vector<Source> sources;
+  std::shared_ptr<Watch> watch = {};  // of links; null: nobody asks
 
   int64_t num_devices() const;       // product of the levels' members
   int64_t devices_per_node() const;  // members of level 0
@@ -88,6 +90,11 @@ struct Cluster {
   // Index of the innermost level that holds both devices (numbered 0.. in level order).
   size_t common_level(int64_t device_a, int64_t device_b) const;
 };
+
+// A copy whose measured curves and fitted links note in `watch` what they are asked outside of their points. Links are
+// watched where the cluster holds the points of their fit (curves "point-to-point", "all-to-all" and "all-reduce" of all
+// devices of the node). Not to be shared by threads.
+Cluster watched(const Cluster& cluster, std::shared_ptr<Watch> watch);
 
 // Reads and checks a description: all problems at once as InvalidInput. Unknown keys are refused.
 // The keys are documented by configs/clusters/dgx-h100.json, which states nearly all of them.

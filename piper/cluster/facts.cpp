@@ -52,6 +52,7 @@ std::vector<std::string> stated_facts(const Cluster& cluster) {
   facts.add("copy_bytes_per_second", !cluster.copy.empty());
   for (const Level& level : cluster.levels) add_level(level, &facts);
   for (const auto& [name, value] : cluster.numbers) facts.add("numbers." + name, true);
+  for (const Curve& curve : cluster.curves) facts.add("curves." + curve.name, true);
   return facts.take();
 }
 

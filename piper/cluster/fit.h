@@ -8,7 +8,7 @@
 // outliers cannot pull: the median of pairwise slopes, Theil-Sen). Pure functions, thread-safe.
 #pragma once
 
-#include <piper/cluster/cluster.h>
+#include <piper/cluster/alpha_beta.h>
 
 #include <vector>
 

@@ -12,6 +12,7 @@ namespace piper::cluster {
 namespace {
 
 constexpr size_t kMaxAxes = 4;
+constexpr double kPlateau = 0.1;  // see watch.h
 
 struct Position {
   size_t index = 0;  // of the interval's lower point
@@ -32,6 +33,29 @@ Position locate(const std::vector<double>& points, double coordinate, bool* outs
   return {index, std::log(coordinate / points[index]) / std::log(*above / points[index])};
 }
 
+bool ends_in_plateau(const Grid& grid) {
+  if (grid.axes != std::vector<std::string>{"bytes"} || grid.rate.size() < 2) return false;
+  const double last = grid.rate.back(), before = grid.rate[grid.rate.size() - 2];
+  return std::abs(last - before) <= kPlateau * before;
+}
+
+// Fewer bytes than the first point, where even that point takes no time worth asking about.
+bool begins_below_notice(const Grid& grid) {
+  constexpr double kNegligibleSeconds = 1e-6;
+  return grid.axes == std::vector<std::string>{"bytes"} &&
+         grid.points[0].front() / grid.rate.front() < kNegligibleSeconds;
+}
+
+void note(const Grid& grid, const std::vector<double>& coordinates) {
+  for (size_t axis = 0; axis < grid.points.size(); ++axis) {
+    const std::vector<double>& points = grid.points[axis];
+    if (coordinates[axis] > points.back() && ends_in_plateau(grid)) continue;
+    if (coordinates[axis] < points.front() && begins_below_notice(grid)) continue;
+    grid.watch->note(grid.watched_as, grid.axes[axis], coordinates[axis], points.front(),
+                     points.back());
+  }
+}
+
 }  // namespace
 
 double Grid::at(const std::vector<double>& coordinates, bool* outside) const {
@@ -42,6 +66,7 @@ double Grid::at(const std::vector<double>& coordinates, bool* outside) const {
   for (size_t axis = 0; axis < points.size(); ++axis)
     positions[axis] = locate(points[axis], coordinates[axis], &clamped);
   if (outside != nullptr) *outside = clamped;
+  if (clamped && watch) note(*this, coordinates);
 
   double log_rate = 0;
   for (size_t corner = 0; corner < size_t{1} << points.size(); ++corner) {

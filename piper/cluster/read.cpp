@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cluster/read_curves.h>
 
 #include <algorithm>
 #include <array>
@@ -11,51 +12,12 @@ namespace piper::cluster {
 namespace {
 
 // Far beyond any machine, and small enough that products and quotients stay finite.
-constexpr double kMaxRate = 1e24;        // FLOP/s or bytes/s
-constexpr double kMaxSeconds = 3600;     // of one latency
-constexpr double kMaxCoordinate = 1e15;  // of a curve
+constexpr double kMaxSeconds = 3600;  // of one latency
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
 constexpr int64_t kMaxDevices = (int64_t{1} << 31) - 1;  // ids of devices and ranks have 32 bits
 constexpr size_t kMaxLevels = 16;
-constexpr size_t kMaxPoints = 256;  // of one axis
 
 const std::vector<std::string> kPrecisions = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
-
-std::vector<double> parse_axis(ObjectReader& reader, const std::string& axis) {
-  if (!reader.has(axis)) reader.problem(axis, "is missing");
-  const std::vector<double> points = reader.numbers(axis, 1, kMaxCoordinate);
-  if (points.empty() || points.size() > kMaxPoints)
-    reader.problem(axis, fmt::format("has {} points; allowed: 1 to {}", points.size(), kMaxPoints));
-  for (size_t i = 1; i < points.size(); ++i)
-    if (!(points[i] > points[i - 1])) {
-      reader.problem(axis, fmt::format("does not ascend: {} follows {}", points[i], points[i - 1]));
-      break;
-    }
-  return points;
-}
-
-// {"m": [...], "n": [...], "k": [...], "values": [... row-major, the last axis fastest]}
-Grid parse_grid(ObjectReader& parent, const std::string& key,
-                const std::vector<std::string>& axes) {
-  Grid grid;
-  const Json* json = parent.object(key);
-  if (json == nullptr) return grid;
-  ObjectReader reader(*json, parent.path(key), parent.problems());
-  grid.axes = axes;
-  size_t cells = 1;
-  for (const std::string& axis : axes) {
-    grid.points.push_back(parse_axis(reader, axis));
-    cells *= grid.points.back().size();
-  }
-  if (!reader.has("values")) reader.problem("values", "is missing");
-  grid.rate = reader.numbers("values", 1, kMaxRate);
-  if (cells > 0 && grid.rate.size() != cells)
-    reader.problem("values", fmt::format("has {} values; allowed: {}, one for every point of the "
-                                         "grid",
-                                         grid.rate.size(), cells));
-  reader.refuse_unknown();
-  return grid;
-}
 
 Compute parse_one_compute(const Json& json, const std::string& path, Problems* problems) {
   ObjectReader reader(json, path, problems);
@@ -187,6 +149,7 @@ Cluster parse_cluster(const Json& json, const std::string& source) {
   cluster.copy = parse_grid(reader, "copy_bytes_per_second", {"bytes"});
   cluster.levels = parse_levels(reader);
   cluster.numbers = parse_numbers(reader);
+  cluster.curves = parse_curves(reader);
   cluster.sources = parse_sources(reader);
   reader.refuse_unknown();
   problems.finish();

@@ -33,6 +33,40 @@ Json level_json(const Level& level) {
   return out;
 }
 
+template <class Value>
+Json column(const Curve& curve, const Value& value) {
+  Json out = Json::array();
+  for (const CurvePoint& point : curve.points) out.push_back(value(point));
+  return out;
+}
+
+Json points_json(const Curve& curve) {
+  Json out;
+  for (size_t axis = 0; axis < curve.axes.size(); ++axis)
+    out[curve.axes[axis]] = column(curve, [&](const CurvePoint& p) { return p.at[axis]; });
+  out["amount"] = column(curve, [](const CurvePoint& p) { return p.amount; });
+  out["seconds"] = column(curve, [](const CurvePoint& p) { return p.timing.seconds; });
+  out["seconds_low"] = column(curve, [](const CurvePoint& p) { return p.timing.low_seconds; });
+  out["seconds_high"] = column(curve, [](const CurvePoint& p) { return p.timing.high_seconds; });
+  out["seconds_worst"] = column(curve, [](const CurvePoint& p) { return p.timing.worst_seconds; });
+  out["num_samples"] = column(curve, [](const CurvePoint& p) { return p.timing.num_samples; });
+  out["num_outliers"] = column(curve, [](const CurvePoint& p) { return p.timing.num_outliers; });
+  return out;
+}
+
+Json curve_json(const Curve& curve) {
+  Json out{{"name", curve.name}, {"unit", curve.unit}, {"axes", curve.axes}};
+  out["points"] = points_json(curve);
+  if (!curve.fit) return out;
+  out["fit"] = {{"latency_seconds", curve.fit->line.latency_seconds},
+                {"bandwidth_bytes_per_second", curve.fit->line.bytes_per_second},
+                {"r_squared", curve.fit->r_squared},
+                {"median_residual", curve.fit->median_residual},
+                {"worst_residual", curve.fit->worst_residual},
+                {"residuals", curve.fit->residuals}};
+  return out;
+}
+
 }  // namespace
 
 Json to_json(const Cluster& cluster) {
@@ -53,6 +87,7 @@ Json to_json(const Cluster& cluster) {
   put_grid("element_wise_bytes_per_second", cluster.element_wise, &out);
   put_grid("copy_bytes_per_second", cluster.copy, &out);
   for (const auto& [name, value] : cluster.numbers) out["numbers"][name] = value;
+  for (const Curve& curve : cluster.curves) out["curves"].push_back(curve_json(curve));
   for (const Source& source : cluster.sources) out["sources"][source.fact] = source.source;
   return out;
 }

@@ -61,29 +61,32 @@ double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repea
   return static_cast<double>(last - first) * 1e-9 / static_cast<double>(repeats);
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
-
 // All ranks decide alike, because they decide by times that they share.
-double measure_size(Player& player, const Work& work, int64_t bytes, double budget_seconds,
-                    const BenchOptions& options, const std::function<void(double)>& progress) {
+cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, double budget_seconds,
+                             const BenchOptions& options,
+                             const std::function<void(double)>& progress) {
   constexpr int64_t kMinBatches = 3, kMaxRepeats = 1000;
+  constexpr double kLongBatch = 4;
   player.source.assign(bytes, std::byte{1});
   player.target.assign(bytes, std::byte{2});
   double used = time_batch(player, work, bytes, 1);  // warms up
-  const int64_t repeats = std::clamp(
-      static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)), int64_t{1}, kMaxRepeats);
-  std::vector<double> seconds;
-  while (static_cast<int64_t>(seconds.size()) < kMinBatches ||
-         (used < budget_seconds && static_cast<int64_t>(seconds.size()) < options.max_batches)) {
-    seconds.push_back(time_batch(player, work, bytes, repeats));
-    used += seconds.back() * static_cast<double>(repeats);
+  int64_t repeats = std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)),
+                               int64_t{1}, kMaxRepeats);
+  cluster::Sampler sampler({.tight = options.tight,
+                            .budget_seconds = budget_seconds,
+                            .min_samples = kMinBatches,
+                            .max_samples = std::max(options.max_batches, kMinBatches)});
+  while (!sampler.done(used)) {
+    sampler.add(time_batch(player, work, bytes, repeats));
+    const double batch = sampler.samples().back() * static_cast<double>(repeats);
+    used += batch;
+    // The warm-up was luckier than what follows: shorter batches, or three of them take all day on a busy machine.
+    if (batch > kLongBatch * options.batch_seconds)
+      repeats = std::max<int64_t>(
+          1, static_cast<int64_t>(static_cast<double>(repeats) * options.batch_seconds / batch));
     progress(std::clamp(used / budget_seconds, 0.0, 1.0));
   }
-  return median(seconds);
+  return cluster::summarise(sampler.samples());
 }
 
 std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
@@ -98,10 +101,10 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
         if (reports && options.progress)
           options.progress((static_cast<double>(i) + part) / num_sizes);
       };
-      const double seconds = measure_size(player, work, sizes[i],
-                                          options.budget_seconds / num_sizes, options, progress);
+      const cluster::Timing timing = measure_size(
+          player, work, sizes[i], options.budget_seconds / num_sizes, options, progress);
       progress(1);
-      if (reports) samples.push_back({sizes[i], seconds});
+      if (reports) samples.push_back({sizes[i], timing.seconds, timing});
     }
   });
   return samples;

@@ -3,6 +3,7 @@
 // that copies). Fitted by `piper profile`, printed by `piper bench`.
 #pragma once
 
+#include <piper/cluster/timing.h>
 #include <piper/comm/world.h>
 
 #include <cstdint>
@@ -16,6 +17,7 @@ namespace piper::comm {
 struct Sample {
   int64_t bytes = 0;
   double seconds = 0;
+  cluster::Timing timing = {};  // of the batches: interval, outliers, worst
 };
 
 struct BenchOptions {
@@ -23,6 +25,8 @@ struct BenchOptions {
       2;  // of one call, shared evenly by the sizes; at least three batches are run a size
   double batch_seconds = 2e-3;  // operations are repeated until a batch lasts about as long
   int64_t max_batches = 25;
+  double tight =
+      0;  // a size ends early once its median is known as well as this (cluster/timing.h); 0 = never
   double timeout_seconds = 60;  // of one wait
   std::function<void(double)>
       progress;  // called with the part done, 0 .. 1, in rank 0's thread; may be empty

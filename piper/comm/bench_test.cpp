@@ -26,6 +26,22 @@ TEST_CASE("every measurement gives one positive time a size, in order, on odd gr
   }
 }
 
+TEST_CASE("a size carries the interval of its median and what stood out") {
+  LocalWorld world(2);
+  const BenchOptions options{.budget_seconds = 0.2, .batch_seconds = 1e-4, .max_batches = 30};
+  const Sample sample = measure_all_to_all(world, {4096}, options).front();
+  CHECK(sample.timing.seconds == sample.seconds);
+  CHECK(sample.timing.num_samples >= 3);
+  CHECK(sample.timing.num_samples <= 30);
+  CHECK(sample.timing.low_seconds <= sample.seconds);
+  CHECK(sample.timing.worst_seconds >= sample.timing.high_seconds);
+  // Any interval is tight enough: the first one ends it.
+  BenchOptions loose = options;
+  loose.tight = 1e9;
+  loose.budget_seconds = 60;
+  CHECK(measure_all_to_all(world, {4096}, loose).front().timing.num_samples == 6);
+}
+
 TEST_CASE(
     "an exchange is measured in whole parts: sizes are rounded down to a multiple of the ranks") {
   LocalWorld world(3);

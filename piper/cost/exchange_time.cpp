@@ -17,6 +17,7 @@ double message_gap(const cluster::Cluster& cluster) {
 
 // Inside one node, where the exchange itself was measured (`bytes`: of one member to all others).
 double measured_all_to_all(const cluster::Cluster& cluster, double bytes) {
+  if (cluster.watch) cluster.watch->note_link("all-to-all", bytes);
   return number(cluster, "all_to_all_latency_seconds", 0) +
          bytes / number(cluster, "all_to_all_bytes_per_second", 1);
 }
@@ -187,9 +188,11 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double share = bytes / static_cast<double>(group.size);
-  if (is_measured_all_reduce(cluster, group))
+  if (is_measured_all_reduce(cluster, group)) {
+    if (cluster.watch) cluster.watch->note_link("all-reduce", bytes - share);
     return number(cluster, "all_reduce_latency_seconds", 0) +
            (bytes - share) / number(cluster, "all_reduce_bytes_per_second", 1);
+  }
   const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write
   const double rate = cluster.element_wise.empty() ? cluster.memory_bytes_per_second
                                                    : cluster.element_wise.at({3 * share});
@@ -205,7 +208,9 @@ double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int
                               double bytes) {
   if (from == to) return 0;
   Traffic traffic;
-  traffic.add(cluster.common_level(from, to), bytes);
+  const size_t level = cluster.common_level(from, to);
+  if (cluster.watch && level == 0) cluster.watch->note_link("point-to-point", bytes);
+  traffic.add(level, bytes);
   return seconds_of(cluster, traffic);
 }
 

@@ -27,6 +27,20 @@ std::vector<double> ticks(double low, double high, int target) {
   return result;
 }
 
+std::vector<double> log_ticks(double low, double high) {
+  PIPER_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high, "ticks");
+  constexpr double kMostForSteps = 3;  // decades
+  constexpr double kTolerance = 1e-9;
+  std::vector<double> result;
+  for (double power = std::floor(low); power <= high; ++power)
+    for (const double lead : {1.0, 2.0, 5.0}) {
+      if (lead > 1 && high - low > kMostForSteps) continue;
+      const double at = power + std::log10(lead);
+      if (at >= low - kTolerance && at <= high + kTolerance) result.push_back(at);
+    }
+  return result;
+}
+
 std::vector<size_t> evenly_chosen(size_t count, size_t max_chosen) {
   PIPER_CHECK(max_chosen >= 2, "evenly_chosen");
   std::vector<size_t> indices;

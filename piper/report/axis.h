@@ -20,6 +20,10 @@ struct Scale {
 // ascending. Requires finite bounds, target >= 1. Equal bounds give that one value.
 std::vector<double> ticks(double low, double high, int target);
 
+// The logarithms (base 10) of round numbers between 10^low and 10^high: powers of ten, and twice and five times them
+// when there are few; ascending. Requires finite bounds.
+std::vector<double> log_ticks(double low, double high);
+
 // The distance between two neighbours of ticks().
 double tick_step(double low, double high, int target);
 

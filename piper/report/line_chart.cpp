@@ -61,8 +61,10 @@ std::vector<Point> thinned(const std::vector<Point>& pixels) {
 void draw(Svg& svg, const Series& series, const Scale& x, const Scale& y) {
   std::vector<Point> run;
   const auto flush = [&] {
-    if (run.size() == 1) svg.circle(run[0].first, run[0].second, 3, series.css_class + " dot");
-    if (run.size() > 1) svg.polyline(thinned(run), "curve " + series.css_class);
+    if (run.size() == 1 || series.dots)
+      for (const auto& [at_x, at_y] : run) svg.circle(at_x, at_y, 3, series.css_class + " dot");
+    else if (run.size() > 1)
+      svg.polyline(thinned(run), "curve " + series.css_class);
     run.clear();
   };
   for (const Point& point : series.points) {
@@ -75,18 +77,36 @@ void draw(Svg& svg, const Series& series, const Scale& x, const Scale& y) {
   flush();
 }
 
+// The value behind a place on an axis.
+double original(double value, bool logarithmic) {
+  return logarithmic ? std::pow(10.0, value) : value;
+}
+
+// The same series in the coordinates of the axes.
+std::vector<Series> placed(const LineChart& chart) {
+  std::vector<Series> all = chart.series;
+  for (Series& series : all)
+    for (Point& point : series.points) {
+      if (chart.log_x) point.first = std::log10(point.first);
+      if (chart.log_y) point.second = std::log10(point.second);
+    }
+  return all;
+}
+
 std::string shortest(double value) { return fmt::format("{:.6g}", value); }
 
 void draw_axes(Svg& svg, const LineChart& chart, const Scale& x, const Scale& y) {
   const auto format_x = chart.format_x ? chart.format_x : shortest;
   const auto format_y = chart.format_y ? chart.format_y : shortest;
-  for (const double value : ticks(y.low, y.high, 6)) {
+  for (const double value : chart.log_y ? log_ticks(y.low, y.high) : ticks(y.low, y.high, 6)) {
     svg.line(x.from, y(value), x.to, y(value), "grid");
-    svg.text(x.from - 8, y(value) + 4, format_y(value), Anchor::kEnd, "tick");
+    svg.text(x.from - 8, y(value) + 4, format_y(original(value, chart.log_y)), Anchor::kEnd,
+             "tick");
   }
-  for (const double value : ticks(x.low, x.high, 10)) {
+  for (const double value : chart.log_x ? log_ticks(x.low, x.high) : ticks(x.low, x.high, 10)) {
     svg.line(x(value), y.from, x(value), y.from + 4, "axis");
-    svg.text(x(value), y.from + 17, format_x(value), Anchor::kMiddle, "tick");
+    svg.text(x(value), y.from + 17, format_x(original(value, chart.log_x)), Anchor::kMiddle,
+             "tick");
   }
   svg.line(x.from, y.from, x.to, y.from, "axis");
   svg.text((x.from + x.to) / 2, y.from + 34, chart.x_label, Anchor::kMiddle, "label");
@@ -95,8 +115,9 @@ void draw_axes(Svg& svg, const LineChart& chart, const Scale& x, const Scale& y)
 }  // namespace
 
 std::string line_chart(const LineChart& chart) {
+  const std::vector<Series> all = placed(chart);
   Bounds x_bounds, y_bounds;
-  for (const Series& series : chart.series) {
+  for (const Series& series : all) {
     for (const Point& point : series.points) {
       if (!finite(point)) continue;
       x_bounds.add(point.first);
@@ -112,7 +133,7 @@ std::string line_chart(const LineChart& chart) {
 
   Svg svg(kWidth, chart.height, chart.description);
   draw_axes(svg, chart, x, y);
-  for (const Series& series : chart.series) draw(svg, series, x, y);
+  for (const Series& series : all) draw(svg, series, x, y);
   std::vector<LegendEntry> entries;
   for (const Series& series : chart.series) entries.push_back({series.css_class, series.name});
   const std::string title = chart.y_label.empty() ? "" : "<h3>" + escape(chart.y_label) + "</h3>\n";

@@ -66,3 +66,27 @@ TEST_CASE("a long series is thinned and keeps its outliers") {
   CHECK(html.size() < 100'000);
   CHECK(html.find(",20.77 ") != std::string::npos);  // 100 of 104.95 within 12 .. 198
 }
+
+TEST_CASE("logarithmic ticks are powers of ten, with twos and fives when there are few") {
+  CHECK(log_ticks(0, 4) == std::vector<double>{0, 1, 2, 3, 4});
+  const auto few = log_ticks(0, 1);
+  REQUIRE(few.size() == 4);
+  CHECK(few[1] == doctest::Approx(std::log10(2)));
+  CHECK(few[2] == doctest::Approx(std::log10(5)));
+  CHECK(log_ticks(0.1, 0.2).empty());
+}
+
+TEST_CASE(
+    "on a logarithmic axis equal factors are equal distances, and what has no logarithm is left "
+    "out") {
+  LineChart chart{.series = {{.name = "x",
+                              .css_class = "series-a",
+                              .points = {{1, 1}, {10, 1}, {100, 1}},
+                              .dots = true}}};
+  chart.log_x = true;
+  const std::string svg = line_chart(chart);
+  // 74 to 1066 pixels: the middle is 570.
+  CHECK(svg.find("cx=\"570\"") != std::string::npos);
+  chart.series[0].points.insert(chart.series[0].points.begin(), {0, 1});
+  CHECK(count(line_chart(chart), "<circle") == 3);
+}

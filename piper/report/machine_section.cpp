@@ -97,7 +97,7 @@ std::string machine_section(const cluster::Cluster* machine) {
   if (!machine->device.empty()) about += " · " + machine->device;
   if (!machine->description.empty()) about += " · " + machine->description;
   return paragraph(about) + compute_tables(*machine) + link_table(*machine) +
-         constants_table(*machine);
+         constants_table(*machine) + curve_charts(*machine);
 }
 
 }  // namespace piper::report

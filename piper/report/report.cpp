@@ -38,4 +38,9 @@ std::string render(const Report& report) {
   return page(model.empty() ? "Piper" : "Piper · " + model, body);
 }
 
+std::string render_machine(const cluster::Cluster& machine) {
+  return page("Piper · " + machine.name,
+              section("machine", "The machine", machine_section(&machine)));
+}
+
 }  // namespace piper::report

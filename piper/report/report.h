@@ -40,4 +40,7 @@ struct Report {
 // The whole page as UTF-8 text. Thread-safe.
 std::string render(const Report& report);
 
+// A page about a machine alone: what it was measured to be, with its curves.
+std::string render_machine(const cluster::Cluster& machine);
+
 }  // namespace piper::report

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/comm/bench.h>
-#include <piper/comm/local.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>
 #include <piper/runtime/measure_compute.h>
+#include <piper/runtime/measure_links.h>
 #include <piper/runtime/player.h>
 #include <piper/runtime/profile.h>
+#include <piper/runtime/shape_curves.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,37 +16,29 @@
 namespace piper::runtime {
 namespace {
 
-constexpr double kShareOfCommunication = 0.15;  // of the budget
-constexpr double kNumComputePoints = 115;       // about; only scales the time a point gets
-const std::vector<int64_t> kMessageBytes = {256, 4096, 65536, 524288, 4194304, 16777216};
+// Of the budget. The rest is for calibration and for what points take to begin.
+constexpr double kForPrices = 0.62, kForLinks = 0.15;
+constexpr double kForPricesOfFull = 0.12, kForJoinOfFull = 0.12, kForLinksOfFull = 0.2,
+                 kForShapesOfFull = 0.5;
+constexpr double kOperandShare = 0.25;  // of a rank's memory that one point may take
 
-LinkProfile fitted(const std::vector<comm::Sample>& measured, double share_that_leaves) {
-  LinkProfile link;
-  for (const comm::Sample& sample : measured)
-    link.samples.push_back({static_cast<double>(sample.bytes) * share_that_leaves, sample.seconds});
-  link.fit = cluster::fit_alpha_beta(link.samples);
-  return link;
-}
-
-void measure_links(Profile& profile, const ProfileOptions& options) {
-  comm::LocalWorld world(options.num_ranks);
-  comm::BenchOptions bench;
-  bench.budget_seconds = options.budget_seconds * kShareOfCommunication / 3;
-  const double n = static_cast<double>(options.num_ranks);
-  if (options.progress) options.progress("point-to-point", 0.85);
-  profile.point_to_point = fitted(comm::measure_point_to_point(world, kMessageBytes, bench), 1);
-  if (options.progress) options.progress("all-to-all", 0.9);
-  profile.all_to_all =
-      fitted(comm::measure_all_to_all(world, kMessageBytes, bench), n == 1 ? 1 : (n - 1) / n);
-  if (options.progress) options.progress("all-reduce", 0.95);
-  profile.all_reduce =
-      fitted(comm::measure_all_reduce(world, kMessageBytes, bench), n == 1 ? 1 : (n - 1) / n);
-}
+// Several curves that share a part of the budget.
+struct Part {
+  double budget_share = 0;
+  std::vector<BenchCurve> curves;
+};
 
 cluster::Cluster describe(const ProfileOptions& options, int64_t num_cores) {
   cluster::Cluster host;
   const std::string processor = host_processor();
   host.name = "here";
+  if (!options.device.is_cpu()) {
+    host.description = fmt::format("{} of this machine", options.device.device.str());
+    host.device = options.device.device.str();
+    host.kind = "gpu";
+    host.memory_bytes = std::max<int64_t>(options.device.memory_bytes(), 1);
+    return host;
+  }
   host.description =
       fmt::format("this machine: {} ranks as threads on {} cores", options.num_ranks, num_cores);
   host.device = processor.empty() ? "CPU rank" : fmt::format("thread on {}", processor);
@@ -54,6 +46,143 @@ cluster::Cluster describe(const ProfileOptions& options, int64_t num_cores) {
   host.memory_bytes = host_memory_bytes() / options.num_ranks;
   host.cores_per_node = std::min(num_cores, options.num_ranks);
   return host;
+}
+
+// What must be equal for points of a partial file to be taken over.
+Json measured_with(const ProfileOptions& options, const cluster::Cluster& host) {
+  Json precisions = Json::array();
+  for (const strategy::Precision precision : options.precisions)
+    precisions.push_back(strategy::name(precision));
+  return {{"device", host.device},
+          {"ranks", options.num_ranks},
+          {"cores", host.cores_per_node},
+          {"memory_bytes", host.memory_bytes},
+          {"precisions", precisions},
+          {"full", options.full},
+          {"tight", options.tight},
+          {"model", options.full ? options.model->name : ""},
+          {"hidden", options.full ? options.model->hidden : 0},
+          {"sequence", options.full ? options.sequence : 0}};
+}
+
+class Profiler {
+ public:
+  Profiler(const ProfileOptions& options, Profile& profile)
+      : options_(options), profile_(profile), host_(profile.cluster) {
+    if (!options.partial.empty())
+      journal_ = ProfileJournal(options.partial, measured_with(options, host_));
+    profile_.num_restored = journal_.num_restored();
+    links_ = {.num_ranks = options.num_ranks,
+              .full = options.full,
+              .tight = options.tight,
+              .operand_bytes = static_cast<double>(host_.memory_bytes) * kOperandShare};
+    parts_ = parts();
+    for (const Part& part : parts_)
+      for (const BenchCurve& curve : part.curves) profile_.num_points += std::ssize(curve.points);
+    if (on_cpu()) profile_.num_points += num_link_points(links_);
+  }
+
+  void run() {
+    for (const Part& part : parts_) measure_part(part);
+    bool first = true;
+    for (const strategy::Precision precision : options_.precisions) {
+      fill_prices(host_.curves, precision, first, host_);
+      first = false;
+    }
+    if (!on_cpu()) {
+      host_.levels = {{.name = "device",
+                       .num_members = 1,
+                       .link = {.latency_seconds = 0, .bytes_per_second = host_.copy.rate.back()}}};
+      return;
+    }
+    // The factors of the last precision stay: ranks of one machine train in one.
+    for (const strategy::Precision precision : options_.precisions)
+      calibrate_segments(host_, precision,
+                         {.num_ranks = options_.num_ranks, .num_cores = host_.cores_per_node});
+    fill_links();
+  }
+
+ private:
+  bool on_cpu() const { return options_.device.is_cpu(); }
+
+  std::vector<Part> parts() {
+    Part prices{options_.full ? kForPricesOfFull : kForPrices, {}};
+    Part join{kForJoinOfFull, {}}, shapes{kForShapesOfFull, {}};
+    const auto append = [](Part& part, std::vector<BenchCurve> curves) {
+      for (BenchCurve& curve : curves) part.curves.push_back(std::move(curve));
+    };
+    for (const strategy::Precision precision : options_.precisions) {
+      append(prices, price_curves(precision, options_.device));
+      if (!options_.full) continue;
+      const ModelShapes of{.model = *options_.model,
+                           .sequence = options_.sequence,
+                           .ep = profile_.ep,
+                           .operand_bytes = links_.operand_bytes};
+      append(join, join_curves(precision, options_.device, of));
+      append(shapes, shape_curves(precision, options_.device, of));
+    }
+    std::vector<Part> all = {std::move(prices)};
+    if (options_.full) {
+      all.push_back(std::move(join));
+      all.push_back(std::move(shapes));
+    }
+    return all;
+  }
+
+  void measure_part(const Part& part) {
+    int64_t num_points = 0;
+    for (const BenchCurve& curve : part.curves) num_points += std::ssize(curve.points);
+    TimeShares shares(options_.budget_seconds * part.budget_share, num_points, now_seconds);
+    const Measuring how{.num_ranks = options_.num_ranks,
+                        .num_cores = host_.cores_per_node,
+                        .device = options_.device,
+                        .tight = options_.tight,
+                        .shares = &shares,
+                        .journal = &journal_,
+                        .after_point = [this](const std::string& curve) { count(curve); }};
+    for (const BenchCurve& curve : part.curves) host_.curves.push_back(measure(curve, how));
+  }
+
+  void fill_links() {
+    TimeShares shares(options_.budget_seconds * (options_.full ? kForLinksOfFull : kForLinks),
+                      num_link_points(links_), now_seconds);
+    for (cluster::Curve& curve :
+         measure_links(links_, shares, journal_, [this](const std::string& what) { count(what); }))
+      host_.curves.push_back(std::move(curve));
+    const auto line = [&](const char* name) {
+      return cluster::find_curve(host_.curves, name)->fit->line;
+    };
+    host_.levels = {
+        {.name = "node", .num_members = options_.num_ranks, .link = line("point-to-point")}};
+    host_.numbers["all_to_all_latency_seconds"] = line("all-to-all").latency_seconds;
+    host_.numbers["all_to_all_bytes_per_second"] = line("all-to-all").bytes_per_second;
+    host_.numbers["all_reduce_latency_seconds"] = line("all-reduce").latency_seconds;
+    host_.numbers["all_reduce_bytes_per_second"] = line("all-reduce").bytes_per_second;
+  }
+
+  void count(const std::string& curve) {
+    ++done_;
+    if (options_.progress)
+      options_.progress(curve,
+                        static_cast<double>(done_) / static_cast<double>(profile_.num_points));
+  }
+
+  const ProfileOptions& options_;
+  Profile& profile_;
+  cluster::Cluster& host_;
+  ProfileJournal journal_;
+  LinkOptions links_;
+  std::vector<Part> parts_;
+  int64_t done_ = 0;
+};
+
+void check(const ProfileOptions& options) {
+  if (options.num_ranks < 1)
+    throw InvalidInput(fmt::format("--ranks is {}; allowed: at least 1", options.num_ranks));
+  if (!options.device.is_cpu() && options.num_ranks != 1)
+    throw InvalidInput(fmt::format("--ranks is {} on {}; allowed: 1", options.num_ranks,
+                                   options.device.device.str()));
+  PIPER_CHECK(!options.full || options.model.has_value(), "a full profile needs a model");
 }
 
 }  // namespace
@@ -72,58 +201,18 @@ std::string host_processor() {
 }
 
 Profile profile_host(const ProfileOptions& options) {
-  if (options.num_ranks < 1)
-    throw InvalidInput(fmt::format("--ranks is {}; allowed: at least 1", options.num_ranks));
+  check(options);
   nn::install_counting_allocator();  // training runs on its blocks, so the measurements do
   const double start = now_seconds();
-  const int64_t num_cores = options.num_cores > 0 ? options.num_cores : num_host_cores();
   Profile profile;
-  cluster::Cluster& host = profile.cluster = describe(options, num_cores);
-
-  MeasureOptions measure{.num_ranks = options.num_ranks, .num_cores = host.cores_per_node};
-  const double turns =
-      static_cast<double>(options.num_ranks) / static_cast<double>(host.cores_per_node);
-  measure.seconds_per_point = options.budget_seconds * (1 - kShareOfCommunication) /
-                              kNumComputePoints / turns /
-                              static_cast<double>(options.precisions.size()) / 2;
-  double done_before = 0;
-  measure.progress = [&](const std::string& what, int64_t done, int64_t total) {
-    const double part = static_cast<double>(done) / static_cast<double>(total);
-    if (options.progress)
-      options.progress(
-          what, (done_before + part) / static_cast<double>(options.precisions.size()) * 0.85);
-  };
-  for (const strategy::Precision precision : options.precisions) {
-    const ComputeRates rates = measure_compute(precision, measure);
-    host.compute[strategy::name(precision)] = rates.compute;
-    if (done_before == 0) {
-      host.element_wise = rates.element_wise;
-      host.copy = rates.copy;
-      host.fixed_task_seconds = rates.fixed_task_seconds;
-      host.memory_bytes_per_second = rates.element_wise.rate.back();
-      host.numbers["exponential_elements_per_second"] = rates.exponential_elements_per_second;
-      host.numbers["optimizer_bytes_per_second"] = rates.optimizer_bytes_per_second;
-    }
-    done_before += 1;
-  }
-  // The factors of the last precision stay: ranks of one machine train in one.
-  for (const strategy::Precision precision : options.precisions)
-    calibrate_segments(host, precision,
-                       {.num_ranks = options.num_ranks, .num_cores = host.cores_per_node});
-  measure_links(profile, options);
-  cluster::Level node;
-  node.name = "node";
-  node.num_members = options.num_ranks;
-  node.link = profile.point_to_point.fit.line;
-  host.levels = {node};
-  host.numbers["all_to_all_latency_seconds"] = profile.all_to_all.fit.line.latency_seconds;
-  host.numbers["all_to_all_bytes_per_second"] = profile.all_to_all.fit.line.bytes_per_second;
-  host.numbers["all_reduce_latency_seconds"] = profile.all_reduce.fit.line.latency_seconds;
-  host.numbers["all_reduce_bytes_per_second"] = profile.all_reduce.fit.line.bytes_per_second;
+  profile.cluster = describe(options, options.num_cores > 0 ? options.num_cores : num_host_cores());
+  if (options.full) profile.ep = experts_among(*options.model, options.num_ranks);
+  Profiler(options, profile).run();
+  cluster::Cluster& host = profile.cluster;
   for (const char* fact : {"device", "memory_bytes", "cores_per_node"})
     host.sources.push_back({fact, "read from the operating system"});
   for (const char* fact : {"compute", "element_wise", "copy", "fixed_task_seconds",
-                           "memory_bytes_per_second", "levels", "numbers"})
+                           "memory_bytes_per_second", "levels", "numbers", "curves"})
     host.sources.push_back({fact, "measured by piper profile with all ranks busy at once"});
   profile.seconds = now_seconds() - start;
   return profile;

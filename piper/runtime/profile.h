@@ -1,42 +1,50 @@
 // Measures this machine with all its ranks busy at once and writes it down as a cluster: one node whose devices are the
-// ranks (threads of one process) that share the host's cores.
+// ranks (threads of one process) that share the host's cores; or one accelerator.
 #pragma once
 
 #include <piper/cluster/cluster.h>
-#include <piper/cluster/fit.h>
+#include <piper/model/model.h>
+#include <piper/runtime/bench_device.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace piper::runtime {
 
 struct ProfileOptions {
-  int64_t num_ranks = 4;
+  int64_t num_ranks = 4;       // on an accelerator: 1
   int64_t num_cores = 0;       // 0 = all that this process may run on
   double budget_seconds = 15;  // what the measurements aim to take
+  double tight = 0.02;         // a point ends when the 95 % interval of its median is as narrow
   std::vector<strategy::Precision> precisions = {strategy::Precision::kFp32};
-  // done of total points; called from one thread at a time.
+  BenchDevice device;
+  // Besides what prices need: the curves of shape_curves.h, links among fewer ranks and up to 64 MB, and the join for
+  // `model`. Requires a model.
+  bool full = false;
+  std::optional<model::Model> model;
+  int64_t sequence = 256;  // of the model, in the join
+  // The partial file (profile_journal.h): read when it is there. It stays, for the caller to remove once the result is
+  // kept. Empty: none.
+  std::filesystem::path partial;
+  // The part that is done; called from one thread at a time.
   std::function<void(const std::string& what, double part_done)> progress;
 };
 
-// What a fit says about one kind of communication.
-struct LinkProfile {
-  std::vector<cluster::Sample> samples;
-  cluster::Fit fit;
-};
-
 struct Profile {
-  cluster::Cluster cluster;
-  LinkProfile point_to_point;  // bytes of one message, every rank sending and receiving at once
-  LinkProfile all_reduce;      // likewise: what a rank sends in one of the two halves
-  LinkProfile all_to_all;      // bytes of one rank to all others together
-  double seconds = 0;          // what profiling took
+  cluster::Cluster cluster;  // with all curves
+  double seconds = 0;        // what profiling took
+  int64_t num_points = 0;    // planned; the curves hold those that were measured
+  int64_t num_restored = 0;  // of them, from the partial file
+  int64_t ep = 1;            // what the join's experts stand for
 };
 
-// Throws CommError when a rank fails; InvalidInput for a number of ranks below 1.
+// Throws InvalidInput for a number of ranks below 1, several ranks on an accelerator, a partial file of something
+// else; CommError when a rank fails.
 Profile profile_host(const ProfileOptions& options);
 
 // Physical memory of the host in bytes, and the processor's name ("AMD EPYC"); "" when unknown.

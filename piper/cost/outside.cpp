@@ -1,0 +1,38 @@
+#include <piper/cost/outside.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/shard.h>
+#include <piper/cost/step_time.h>
+
+#include <memory>
+#include <optional>
+
+namespace piper::cost {
+
+std::vector<cluster::Outside> outside_measured(const model::Model& model,
+                                               const cluster::Cluster& cluster,
+                                               std::span<const strategy::Strategy> strategies) {
+  const auto watch = std::make_shared<cluster::Watch>();
+  const cluster::Cluster watched = cluster::watched(cluster, watch);
+  std::optional<Estimator> estimator;  // the strategies of a plan share one
+  const strategy::Strategy* of = nullptr;
+  for (const strategy::Strategy& strategy : strategies) {
+    if (of == nullptr || of->precision != strategy.precision || of->sequence != strategy.sequence) {
+      // It prices the update per parameter, from the far end of the curves: asked before the watch begins, and below with
+      // the parameters that there are.
+      const std::vector<cluster::Outside> before = watch->outside();
+      estimator.emplace(model, watched, strategy.precision, strategy.sequence);
+      watch->restart_from(before);
+      of = &strategy;
+    }
+    estimator->estimate(strategy);
+    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
+      const auto held = static_cast<double>(shard_of(model, strategy, stage).total());
+      for (const auto kind :
+           {schedule::SegmentKind::kGradientNorm, schedule::SegmentKind::kOptimizer})
+        update_seconds(kind, held, watched, strategy.precision);
+    }
+  }
+  return watch->outside();
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,28 @@
+// Where a compute benchmark runs: the host's processor, or an accelerator through libtorch. Needs no CUDA headers, so one
+// binary measures whatever its libtorch can drive.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+
+namespace piper::runtime {
+
+struct BenchDevice {
+  at::Device device = at::Device(at::kCPU);
+
+  bool is_cpu() const { return device.is_cpu(); }
+  at::TensorOptions with(at::ScalarType dtype) const {
+    return at::TensorOptions(device).dtype(dtype);
+  }
+  // Returns when all that was started on the device has ended. Nothing is ever pending on the CPU.
+  void wait() const;
+  // Total memory; 0 where libtorch does not say.
+  int64_t memory_bytes() const;
+};
+
+// "cpu", "cuda", "cuda:1". Throws InvalidInput for anything else and for a device that libtorch does not have here.
+BenchDevice parse_bench_device(const std::string& text);
+
+}  // namespace piper::runtime

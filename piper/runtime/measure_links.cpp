@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+#include <piper/comm/bench.h>
+#include <piper/comm/local.h>
+#include <piper/runtime/measure_links.h>
+
+#include <algorithm>
+
+namespace piper::runtime {
+namespace {
+
+using Measure = std::vector<comm::Sample>(comm::World&, const std::vector<int64_t>&,
+                                          const comm::BenchOptions&);
+
+struct Kind {
+  const char* name;
+  Measure* measure;
+  bool to_everyone;  // a part of 1 / n stays
+};
+
+constexpr Kind kKinds[] = {{"point-to-point", &comm::measure_point_to_point, false},
+                           {"all-to-all", &comm::measure_all_to_all, true},
+                           {"all-reduce", &comm::measure_all_reduce, true}};
+
+std::vector<int64_t> sizes_of(const LinkOptions& options) {
+  std::vector<int64_t> sizes;
+  if (options.full)
+    for (int64_t bytes = 64; bytes <= 64 << 20; bytes *= 4) sizes.push_back(bytes);
+  else
+    sizes = {64, 256, 4096, 65536, 524288, 4194304, 16777216};
+  // Two buffers a rank, and scratch. A fit needs two sizes, whatever the memory.
+  while (sizes.size() > 2 && 3 * static_cast<double>(sizes.back()) > options.operand_bytes)
+    sizes.pop_back();
+  return sizes;
+}
+
+std::vector<int64_t> groups_of(const LinkOptions& options) {
+  std::vector<int64_t> groups;
+  for (int64_t n = 2; options.full && n < options.num_ranks; n *= 2) groups.push_back(n);
+  groups.push_back(options.num_ranks);
+  return groups;
+}
+
+}  // namespace
+
+int64_t num_link_points(const LinkOptions& options) {
+  return std::ssize(kKinds) * std::ssize(groups_of(options)) * std::ssize(sizes_of(options));
+}
+
+std::vector<cluster::Curve> measure_links(
+    const LinkOptions& options, TimeShares& shares, ProfileJournal& journal,
+    const std::function<void(const std::string& curve)>& after_point) {
+  std::vector<cluster::Curve> curves;
+  for (const int64_t n : groups_of(options)) {
+    comm::LocalWorld world(n);
+    for (const Kind& kind : kKinds) {
+      const bool all = n == options.num_ranks;
+      cluster::Curve curve{.name = all ? kind.name : fmt::format("{}, {} ranks", kind.name, n),
+                           .unit = "bytes",
+                           .axes = {"bytes"}};
+      const double leaves =
+          kind.to_everyone && n > 1 ? static_cast<double>(n - 1) / static_cast<double>(n) : 1;
+      for (const int64_t bytes : sizes_of(options)) {
+        const double at = static_cast<double>(bytes - (kind.to_everyone ? bytes % n : 0));
+        if (const auto known = journal.find(curve.name, {at})) {
+          shares.skip();
+          curve.points.push_back({{at}, at * leaves, *known});
+        } else {
+          const comm::BenchOptions bench{
+              .budget_seconds = shares.next(), .max_batches = 1000, .tight = options.tight};
+          const comm::Sample sample = kind.measure(world, {bytes}, bench).front();
+          const auto measured = static_cast<double>(sample.bytes);
+          curve.points.push_back({{measured}, measured * leaves, sample.timing});
+          journal.add(curve.name, {measured}, sample.timing);
+        }
+        if (after_point) after_point(curve.name);
+      }
+      curve.fit = cluster::fit_alpha_beta(cluster::samples_of(curve));
+      curves.push_back(std::move(curve));
+    }
+  }
+  return curves;
+}
+
+}  // namespace piper::runtime

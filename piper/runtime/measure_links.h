@@ -1,0 +1,34 @@
+// Curves of communication between the ranks of this process, with their alpha-beta fits: messages to the next rank,
+// all-to-all and all-reduce, among all ranks and among fewer.
+#pragma once
+
+#include <piper/cluster/curve.h>
+#include <piper/runtime/profile_journal.h>
+#include <piper/runtime/time_shares.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace piper::runtime {
+
+struct LinkOptions {
+  int64_t num_ranks = 4;
+  bool full = false;  // groups of 2, 4, 8 .. ranks besides all, and messages up to 64 MB
+  double tight = 0.02;
+  double operand_bytes =
+      1e9;  // that the buffers of one rank may take; larger messages are left out
+};
+
+// How many points measure_links() has: what a TimeShares counts.
+int64_t num_link_points(const LinkOptions& options);
+
+// "point-to-point", "all-to-all", "all-reduce" of all ranks, and "..., 2 ranks" of fewer. Axis: bytes (of a message; of what
+// one rank holds for all; of what is summed). Amount: what leaves a rank, in an all-reduce in one of its two
+// halves. Throws CommError when a rank fails.
+std::vector<cluster::Curve> measure_links(
+    const LinkOptions& options, TimeShares& shares, ProfileJournal& journal,
+    const std::function<void(const std::string& curve)>& after_point);
+
+}  // namespace piper::runtime

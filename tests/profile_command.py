@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""`piper profile`: killed and continued, its curves in the cluster file, what prices leave of them, and the page."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+SHORT = ["--ranks", "2", "--budget-seconds"]
+
+
+def piper(*arguments, code=0):
+    run = subprocess.run([PIPER, *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode == code, (arguments, run.returncode, run.stderr)
+    return run.stdout if code == 0 else run.stderr
+
+
+def killed(out, points):
+    """A profile that is killed once so many points are in its partial file."""
+    partial = pathlib.Path(f"{out}.partial")
+    run = subprocess.Popen([PIPER, "profile", *SHORT, "30", "--out", str(out)], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+    while run.poll() is None and (not partial.exists() or partial.read_text().count("\n") <= points):
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, "the profile ended before it could be killed"
+    return partial
+
+
+def points_of(cluster):
+    return {(curve["name"], *at): (seconds, samples)
+            for curve in cluster["curves"]
+            for *at, seconds, samples in zip(*(curve["points"][axis] for axis in curve["axes"]), curve["points"]["seconds"],
+                                             curve["points"]["num_samples"])}
+
+
+def continued(folder):
+    out = folder / "here.json"
+    partial = killed(out, 30)
+    lines = [json.loads(line) for line in partial.read_text().splitlines()[1:31]]
+    assert "'ranks' was 2 then and is 3 now" in piper("profile", "--ranks", 3, "--out", out, code=2)
+    answer = json.loads(piper("profile", *SHORT, 2, "--out", out, "--json"))
+    assert answer["num_restored"] >= 30, answer["num_restored"]
+    assert not partial.exists(), "the partial file outlived its profile"
+    points = points_of(answer["cluster"])
+    for line in lines:
+        assert points[line["curve"], *line["at"]] == (line["seconds"], line["num_samples"]), line
+    assert json.loads(out.read_text()) == answer["cluster"]
+    # Nothing to take over any more.
+    assert json.loads(piper("profile", *SHORT, 1, "--json"))["num_restored"] == 0
+    partial.write_text("something else\n")
+    assert "is no partial file of piper profile" in piper("profile", *SHORT, 2, "--out", out, code=2)
+    piper("profile", *SHORT, 1, "--out", folder / "other.json", "--resume", partial, "--fresh")
+    return out
+
+
+def checked(cluster):
+    for curve in cluster["curves"]:
+        points = curve["points"]
+        for low, seconds, high, worst in zip(points["seconds_low"], points["seconds"], points["seconds_high"], points["seconds_worst"]):
+            assert 0 < low <= seconds <= high <= worst, curve["name"]
+        assert all(n >= 3 for n in points["num_samples"]), curve["name"]
+    links = {curve["name"]: curve["fit"] for curve in cluster["curves"] if "fit" in curve}
+    assert sorted(links) == ["all-reduce", "all-to-all", "point-to-point"], links
+    assert cluster["numbers"]["all_to_all_bytes_per_second"] == links["all-to-all"]["bandwidth_bytes_per_second"]
+    gemm = next(curve for curve in cluster["curves"] if curve["name"] == "gemm.fp32")
+    assert cluster["compute"]["fp32"]["peak_flops_per_second"] == max(
+        amount / seconds for amount, seconds in zip(gemm["points"]["amount"], gemm["points"]["seconds"]))
+
+
+def outside(out):
+    """A prediction says where it leaves the measured points, and only there."""
+    axes = ["--model", "piper-10m", "--cluster", out, "--micro-batch", 32, "--sequence", 256]
+    found = json.loads(piper("estimate", *axes, "--json"))["outside_measured"]
+    rows = [entry for entry in found if entry["curve"] == "compute.fp32.gemm" and entry["axis"] == "m"]
+    assert rows and rows[0]["asked_high"] >= 32 * 256 and rows[0]["measured_high"] == 2048, found
+    assert "outside of what was measured (the nearest edge holds): compute.fp32.gemm" in piper("estimate", *axes)
+    planned = json.loads(piper("plan", "--model", "piper-10m", "--cluster", out, "--devices", 2, "--sequence", 256, "--global-batch", 8,
+                               "--json"))
+    assert isinstance(planned["outside_measured"], list)
+    inside = json.loads(piper("estimate", "--model", "piper-10m", "--cluster", "frontier", "--json"))["outside_measured"]
+    assert inside == [], inside
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        out = continued(folder)
+        cluster = json.loads(out.read_text())
+        checked(cluster)
+        outside(out)
+        page = pathlib.Path(piper("report", out).strip())
+        html = page.read_text()
+        assert html.count("<svg") == 4 and "<script" not in html, html.count("<svg")
+        cluster["curves"][0]["points"]["seconds"][3] = None
+        (folder / "holes.json").write_text(json.dumps(cluster))
+        refused = piper("estimate", "--model", "piper-10m", "--cluster", folder / "holes.json", code=2)
+        assert refused.count("\n") == 1 and "has 1 hole (null), the first at entry 3" in refused, refused
+    print("profile_command: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
