@@ -348,7 +348,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   if (s.mesh.pp > 1) {
     const bool far = s.placement == strategy::Placement::kDataInside;
     const int64_t distance = s.mesh.tp * s.mesh.cp * (far ? s.mesh.dp : 1);
-    message = rates_.message_seconds(distance, prices.ends.message_bytes);
+    message =
+        rates_.message_seconds(distance, prices.ends.message_bytes) + stack_.seconds_per_message;
     const auto chunks = static_cast<double>(s.mesh.vpp);
     e.time.messages = 2 * message * (1 - stack_.hidden_messages) * m * chunks;
   }

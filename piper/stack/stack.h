@@ -46,6 +46,8 @@ struct Stack {
       0;  // a layer's forward and backward take no less: kernels are started one by one
   double serial_seconds_per_layer =
       0;  // beside the kernels, never hidden: synchronisation, allocator
+  double seconds_per_message =
+      0;  // between stages, beside what the link takes: shapes told first, synchronisation
   double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
   bool fuses_sinks =
       true;  // attention with a learned logit a head (gpt-oss) runs in the fused kernel
