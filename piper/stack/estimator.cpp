@@ -31,6 +31,7 @@ struct Estimator::StageSums {
 struct Estimator::Busy {
   double forward = 0, backward = 0, weights = 0, hideable = 0;
   double total() const { return forward + backward; }
+  double shown() const { return total() - hideable; }  // of a micro-batch in the steady state
 };
 
 struct Estimator::Sums {
@@ -321,7 +322,7 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
       const double exchange = u.forward.exchange + u.backward.exchange;
       b.hideable = std::min(exchange, (u.forward.compute + u.backward.compute) / efficiency_);
     }
-    if (b.total() - b.hideable > busy[busiest].total() - busy[busiest].hideable) busiest = i;
+    if (b.shown() > busy[busiest].shown()) busiest = i;
     const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
     if (bytes.total() > e.fullest.total()) {
       e.fullest = bytes;
@@ -342,8 +343,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   e.time.exchange = m * hidden * (u.forward.exchange + u.backward.exchange);
   e.time.context = m * (u.forward.context + u.backward.context);
   e.time.recompute = m * (u.again.compute / efficiency_ + communication(u.again));
-  e.time.compute = m * (b.total() - b.hideable) - e.time.tensor - e.time.exchange - e.time.context -
-                   e.time.recompute;
+  e.time.compute =
+      m * b.shown() - e.time.tensor - e.time.exchange - e.time.context - e.time.recompute;
   double message = 0;
   if (s.mesh.pp > 1) {
     const bool far = s.placement == strategy::Placement::kDataInside;
@@ -354,14 +355,16 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
     e.time.messages = 2 * message * (1 - stack_.hidden_messages) * m * chunks;
   }
   e.time.bubble = bubble_of(s, busy, busiest, message);
+  double pass = b.shown();  // what hides reductions: copies to the host stretch it
   if (strategy::offloads_activations(s.offload)) {
-    const double copies = 2 * m * rates_.host_copy_seconds(u.kept_bytes);
-    e.time.offload = std::max(0.0, copies - m * b.total());
+    for (const StageSums& stage : sums)
+      pass = std::max(pass, 2 * rates_.host_copy_seconds(stage.kept_bytes));
+    e.time.offload = m * (pass - b.shown());
   }
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
   // The last micro-batch's backward hides reductions; gathers hide behind the first forward.
-  price_update(s, most, (s.zero >= 2 ? m : 1) * b.total(), e);
+  price_update(s, most, (s.zero >= 2 ? m : 1) * pass, e);
   e.seconds = e.time.total();
   return e;
 }

@@ -81,10 +81,16 @@ class LayerPricer {
   }
 
  private:
-  void add(const Pass& pass) {
-    p_.forward.compute += pass.forward();
-    p_.backward.compute += pass.backward();
-    p_.backward_weights += pass.weights();
+  void add(BlockCompute& block, double forward, double backward, double weights) {
+    block.forward += forward;
+    block.backward += backward;
+    block.backward_weights += weights;
+    p_.forward.compute += forward;
+    p_.backward.compute += backward;
+    p_.backward_weights += weights;
+  }
+  void add(BlockCompute& block, const Pass& pass, double part = 1) {
+    add(block, part * pass.forward(), part * pass.backward(), part * pass.weights());
   }
 
   double head_dim() const {
@@ -158,8 +164,7 @@ class LayerPricer {
     const double flops = 4 * pairs * head_dim();
     constexpr double kBatchedEfficiency = 0.45;  // of the peak: batched products of one head each
     const double seconds = flops / (kBatchedEfficiency * rates_.peak_flops_per_second());
-    p_.forward.compute += seconds;
-    p_.backward.compute += 2 * seconds;
+    add(p_.attention, seconds, 2 * seconds, 0);
     p_.scores_forward += seconds;
     pass.elements(stack_.softmax_passes * pairs, stack_.softmax_passes * pairs, 3);
 
@@ -186,7 +191,7 @@ class LayerPricer {
       unfused_scores(pass);
     }
     p_.attention_forward = pass.forward() + (fused() ? 0 : p_.scores_forward);
-    add(pass);
+    add(p_.attention, pass);
     const double rotary = stack_.keeps_rotary_inputs ? h.queries + h.keys_and_values / 2 : 0;
     double kept = h.queries + h.keys_and_values + h.output + rotary;
     if (layer_.attention.kind == AttentionKind::kLatent) {
@@ -235,7 +240,7 @@ class LayerPricer {
     const double ffn = static_cast<double>(f.ffn) / tp_;
     mlp(pass, s_.tokens, ffn, f.num_matrices, 1, 1);
     p_.experts_forward = pass.forward();
-    add(pass);
+    add(p_.feed_forward, pass);
     p_.experts_bytes += ffn_bytes(s_.tokens, ffn, f.num_matrices);
     p_.other_bytes += kElement * local_tokens_ * hidden_;    // residual after attention
     p_.experts_bytes += kElement * local_tokens_ * hidden_;  // normalised
@@ -260,13 +265,13 @@ class LayerPricer {
     routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
     routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
                      6 * passes);  // sorted, and back
-    add(routing);
+    add(p_.feed_forward, routing);
     Pass pass(rates_, precision_);
     mlp(pass, received / local, ffn / etp, f.num_matrices, local, stack_.grouped_efficiency);
     const double shared = static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / tp_;
     if (shared > 0) mlp(pass, s_.tokens, shared, f.num_dense_matrices, 1, 1);
     p_.experts_forward = pass.forward();
-    add(pass);
+    add(p_.feed_forward, pass);
     exchange(rows, received, k);
     p_.experts_bytes += ffn_bytes(received, ffn / etp, f.num_matrices);
     if (shared > 0) p_.experts_bytes += ffn_bytes(s_.tokens, shared, f.num_dense_matrices);
@@ -295,7 +300,8 @@ class LayerPricer {
     Pass pass(rates_, precision_);
     const double drop = stack_.dropout ? 2 : 0;
     pass.elements(local_tokens_ * hidden_ * (10 + drop), local_tokens_ * hidden_ * (12 + drop), 6);
-    add(pass);
+    add(p_.attention, pass, 0.5);
+    add(p_.feed_forward, pass, 0.5);
   }
 
   // Blocks whose products are divided: attention always, the feed-forward unless its experts are not.

@@ -40,11 +40,18 @@ struct PassPrice {
   double total() const { return compute + tensor + exchange + context; }
 };
 
+// Compute of one of a layer's two blocks, with its norm and its residual addition.
+struct BlockCompute {
+  double forward = 0, backward = 0;
+  double backward_weights = 0;  // the part of `backward` that makes gradients of weights
+};
+
 struct LayerPrice {
   PassPrice forward;
   PassPrice backward;           // both parts
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
-  double host_seconds = 0;      // forward and backward take no less
+  BlockCompute attention, feed_forward;  // add up to the compute above
+  double host_seconds = 0;               // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;
   // Bytes kept of one micro-batch, by what recomputation can drop.

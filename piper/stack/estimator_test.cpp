@@ -1,0 +1,204 @@
+// What must hold of every strategy, whatever it is: 200 random ones.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/model/import.h>
+#include <piper/stack/estimator.h>
+
+#include <cstdlib>
+#include <random>
+
+using namespace piper;
+using namespace piper::stack;
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+using strategy::Strategy;
+
+namespace {
+
+constexpr int kStrategies = 200;
+constexpr int64_t kSequence = 4096;
+constexpr double kRounding = 1e-9;  // relative
+
+// PIPER_TEST_SEED=n repeats a failure.
+uint64_t seed() {
+  const char* given = std::getenv("PIPER_TEST_SEED");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20261121;
+}
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+  template <class T>
+  T one_of(const std::vector<T>& values) {
+    return values[random_() % values.size()];
+  }
+
+  // Rejection: what contradicts itself is drawn again.
+  Strategy strategy(const model::Model& model) {
+    for (;;) {
+      const Strategy s = attempt(model);
+      if (strategy::contradictions(s, model).empty()) return s;
+    }
+  }
+
+ private:
+  Strategy attempt(const model::Model& model) {
+    Strategy s;
+    s.precision = strategy::Precision::kBf16;
+    s.sequence = kSequence;
+    s.schedule = one_of<PipelineSchedule>(
+        {strategy::kPipelineSchedules.begin(), strategy::kPipelineSchedules.end()});
+    s.mesh.pp = one_of<int64_t>({1, 2, 4, 8});
+    s.mesh.tp = one_of<int64_t>({1, 2, 4});
+    s.mesh.cp = one_of<int64_t>({1, 1, 2});
+    s.mesh.dp = one_of<int64_t>({1, 2, 4, 8});
+    s.mesh.ep = one_of<int64_t>({1, 2, 4, 8});
+    s.mesh.etp = one_of<int64_t>({1, 1, 2});
+    if (strategy::is_v(s.schedule)) s.mesh.vpp = 2;
+    if (s.schedule == PipelineSchedule::kInterleaved) s.mesh.vpp = one_of<int64_t>({2, 4});
+    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp);
+    s.recompute = one_of<Recompute>({strategy::kRecomputes.begin(), strategy::kRecomputes.end()});
+    s.zero = one_of<int64_t>({0, 1, 2, 3});
+    s.sequence_parallel = s.mesh.tp > 1 && one_of<int>({0, 1}) == 1;
+    s.offload = one_of<strategy::Offload>({strategy::kOffloads.begin(), strategy::kOffloads.end()});
+    s.placement =
+        one_of<strategy::Placement>({strategy::kPlacements.begin(), strategy::kPlacements.end()});
+    s.micro_batch_sequences = one_of<int64_t>({1, 2, 3});
+    s.num_micro_batches = one_of<int64_t>({1, 2, 7, 16, 32});
+    s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
+    return s;
+  }
+  std::mt19937_64 random_;
+};
+
+std::string words(const Strategy& s) {
+  return fmt::format(
+      "{} pp {} vpp {} tp {} cp {} ep {} etp {} dp {}, zero {}, recompute {}, offload {}, {}, "
+      "micro-batch {} x {}, sequence parallel {}",
+      strategy::name(s.schedule), s.mesh.pp, s.mesh.vpp, s.mesh.tp, s.mesh.cp, s.mesh.ep,
+      s.mesh.etp, s.mesh.dp, s.zero, strategy::name(s.recompute), strategy::name(s.offload),
+      strategy::name(s.placement), s.num_micro_batches, s.micro_batch_sequences,
+      s.sequence_parallel);
+}
+
+// Mixtral on H100 nodes under the default stack: a model with experts that every axis divides.
+struct World {
+  model::Model model = model::load_model("mixtral-8x7b");
+  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  Stack stack = load_stack("piper");
+
+  Estimator estimator() const { return on(cluster); }
+  Estimator on(const cluster::Cluster& other) const {
+    return {model, other, stack, strategy::Precision::kBf16, kSequence};
+  }
+  // Calls check(strategy) for each random strategy; the seed and the strategy stand in a failure's message.
+  void for_each(auto check) const {
+    MESSAGE("seed ", seed());
+    Draw draw(seed());
+    for (int i = 0; i < kStrategies; ++i) {
+      const Strategy s = draw.strategy(model);
+      const std::string what = words(s);
+      CAPTURE(what);
+      check(s);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a step is the sum of its parts, none negative, and no less than its bound") {
+  const World w;
+  Estimator estimator = w.estimator();
+  w.for_each([&](const Strategy& s) {
+    const Estimate e = estimator.estimate(s);
+    double sum = 0;
+    for (const double part :
+         {e.time.compute, e.time.recompute, e.time.tensor, e.time.exchange, e.time.context,
+          e.time.messages, e.time.bubble, e.time.reductions, e.time.update, e.time.offload}) {
+      CHECK(part >= -kRounding * e.seconds);
+      sum += part;
+    }
+    CHECK(sum == doctest::Approx(e.seconds).epsilon(kRounding));
+    CHECK(e.seconds >= estimator.bound(s).seconds * (1 - kRounding));
+    const StageBytes& b = e.fullest;
+    CHECK(b.weights_and_gradients + b.optimizer + b.activations + b.working + b.fixed ==
+          doctest::Approx(e.peak_bytes).epsilon(kRounding));
+    CHECK(b.weights_and_gradients + b.optimizer <= e.states_bytes * (1 + kRounding));
+  });
+}
+
+TEST_CASE("more bandwidth is never slower") {
+  const World w;
+  cluster::Cluster faster = w.cluster;
+  for (cluster::Level& level : faster.levels) {
+    level.link.bytes_per_second *= 1.7;
+    level.nic_bytes_per_second *= 1.7;
+  }
+  for (auto& [name, value] : faster.numbers)
+    if (name == "ring_bytes_per_second") value *= 1.7;
+  Estimator slow = w.estimator(), fast = w.on(faster);
+  w.for_each([&](const Strategy& s) {
+    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + kRounding));
+  });
+}
+
+TEST_CASE("less latency is never slower") {
+  const World w;
+  cluster::Cluster quicker = w.cluster;
+  for (cluster::Level& level : quicker.levels) level.link.latency_seconds /= 3;
+  Estimator slow = w.estimator(), fast = w.on(quicker);
+  w.for_each([&](const Strategy& s) {
+    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + kRounding));
+  });
+}
+
+TEST_CASE("a higher compute efficiency is never slower") {
+  const World w;
+  Estimator slow = w.estimator(), fast = w.estimator();
+  slow.set_compute_efficiency(0.6);
+  fast.set_compute_efficiency(0.7);
+  w.for_each([&](const Strategy& s) {
+    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + kRounding));
+  });
+}
+
+TEST_CASE("full recomputation never takes less time than none, and never more memory") {
+  const World w;
+  Estimator estimator = w.estimator();
+  w.for_each([&](Strategy s) {
+    s.recompute = Recompute::kNone;
+    const Estimate none = estimator.estimate(s);
+    s.recompute = Recompute::kFull;
+    const Estimate full = estimator.estimate(s);
+    CHECK(full.peak_bytes <= none.peak_bytes * (1 + kRounding));
+    // Fewer bytes to copy to the host may well be worth it.
+    if (!strategy::offloads_activations(s.offload))
+      CHECK(full.seconds >= none.seconds * (1 - kRounding));
+    CHECK(full.time.recompute > 0);
+  });
+}
+
+TEST_CASE("each stage of ZeRO holds no more state than the one before") {
+  const World w;
+  Estimator estimator = w.estimator();
+  w.for_each([&](Strategy s) {
+    double before = 0;
+    for (s.zero = 0; s.zero <= 3; ++s.zero) {
+      const double states = estimator.estimate(s).states_bytes;
+      if (s.zero > 0) CHECK(states <= before * (1 + kRounding));
+      before = states;
+    }
+  });
+}
+
+TEST_CASE("twice the tensor parallelism needs less memory") {
+  const World w;
+  Estimator estimator = w.estimator();
+  w.for_each([&](Strategy s) {
+    s.sequence_parallel = false;
+    const double before = estimator.estimate(s).peak_bytes;
+    s.mesh.tp *= 2;
+    if (!strategy::contradictions(s, w.model).empty()) return;
+    CHECK(estimator.estimate(s).peak_bytes < before);
+  });
+}
