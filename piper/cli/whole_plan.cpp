@@ -20,7 +20,7 @@ using plan::WholeCandidate;
 using report::Align;
 
 double mfu_of(const plan::WholeRequest& r, const WholeCandidate& c) {
-  return stack::mfu(*r.model, c.strategy, *r.cluster, c.estimate.seconds);
+  return stack::mfu(*r.model, c.strategy, *r.cluster, c.step_seconds());
 }
 
 Json time_json(const stack::StepSeconds& t) {
@@ -44,7 +44,7 @@ void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>&
   for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
     const WholeCandidate& c = list[i];
     table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
-                          format_percent(mfu_of(r, c)), format_seconds(c.estimate.seconds),
+                          format_percent(mfu_of(r, c)), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds),
                           strategy::not_runnable(c.strategy).empty() ? "yes" : "no"});
@@ -188,12 +188,13 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
   const stack::Estimate& e = c.estimate;
   json["predicted"] = {
       {"mfu", mfu_of(r, c)},
-      {"step_seconds", e.seconds},
+      {"step_seconds", c.step_seconds()},
+      {"closed_form_seconds", e.seconds},
       {"peak_bytes", e.peak_bytes},
       {"mfu_formula", cost::kMfuFormula},
       {"tokens_per_second",
        static_cast<double>(c.strategy.sequence * c.strategy.global_batch_sequences) / e.seconds},
-      {"method", "closed form, every axis"},
+      {"method", c.played_seconds > 0 ? "pipeline played, the rest in closed form" : "closed form"},
       {"stack", r.stack->name},
       {"time", time_json(e.time)},
       {"memory",
@@ -235,7 +236,8 @@ int answer_whole(const WholeQuestion& q) {
   report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
   request.progress = [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); };
   const auto start = std::chrono::steady_clock::now();
-  const plan::WholePlan plan = plan::search_whole(request);
+  plan::WholePlan plan = plan::search_whole(request);
+  plan::play_ranked(request, plan);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.finish();

@@ -55,6 +55,8 @@ struct WholeRequest {
 struct WholeCandidate {
   strategy::Strategy strategy;
   stack::Estimate estimate;
+  double played_seconds = 0;  // of the step with its pipeline played (play_ranked); 0 = not played
+  double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
 };
 
 // What a family is: the axes that divide the model, in words.
@@ -91,6 +93,9 @@ struct WholePlan {
 // Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing (naming
 // what divides).
 WholePlan search_whole(const WholeRequest& request);
+
+// Plays the pipelines of the ranked ones action by action and sorts them by that.
+void play_ranked(const WholeRequest& request, WholePlan& plan);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

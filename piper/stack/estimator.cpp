@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/pipeline_player.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
 
@@ -126,49 +127,53 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
 }
 
 void Estimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage, StageSums& sums) {
-  const Recompute recompute = s.recompute_of(stage);
+  for_each_chunk(s, stage,
+                 [&](int64_t chunk) { sum_chunk(s, prices, s.recompute_of(stage), chunk, sums); });
+}
+
+void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute recompute,
+                          int64_t chunk, StageSums& sums) {
   const int64_t last_chunk = s.mesh.pp * s.mesh.vpp - 1;
-  for_each_chunk(s, stage, [&](int64_t chunk) {
-    int64_t first = 0;
-    for (int64_t c = 0; c < chunk; ++c) first += s.layers_per_stage[static_cast<size_t>(c)];
-    const int64_t end = first + s.layers_per_stage[static_cast<size_t>(chunk)];
-    for (int64_t layer = first; layer < end;) {
-      const size_t type = type_[static_cast<size_t>(layer)];
-      int64_t next = layer + 1;
-      while (next < end && type_[static_cast<size_t>(next)] == type) ++next;
-      const auto count = static_cast<double>(next - layer);
-      const LayerPrice& p = prices.types[type];
-      add(sums.forward, p.forward, count);
-      add(sums.backward, p.backward, count);
-      add(sums.again, p.again(recompute, stack_), recompute == Recompute::kNone ? 0 : count);
-      sums.weights += p.backward_weights * count;
-      sums.kept_bytes += p.kept_bytes(recompute, stack_) * count;
-      sums.input_bytes += p.input_bytes * count;
-      // Recomputed pieces are whole for the moment of their backward.
-      sums.backward_bytes =
-          std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, stack_) -
-                                            p.kept_bytes(recompute, stack_));
-      sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
-      sums.dense_parameters += p.dense_parameters * count;
-      sums.expert_parameters += p.expert_parameters * count;
-      sums.layers += count;
-      sums.host_seconds += p.host_seconds * count;
-      layer = next;
-    }
-    const EndPrice& ends = prices.ends;
-    if (chunk == 0) {
-      sums.forward.compute += ends.embedding_forward;
-      sums.backward.compute += ends.embedding_backward;
-      sums.dense_parameters += ends.embedding_parameters;
-    }
-    if (chunk != last_chunk) return;
-    sums.forward.compute += ends.head_forward;
-    sums.backward.compute += ends.head_backward;
-    sums.head_bytes = ends.head_bytes;
-    sums.head_placeholder_bytes = ends.placeholder_bytes;
-    sums.dense_parameters += ends.head_parameters;
-    if (model_.tied_embeddings && chunk != 0) sums.dense_parameters += ends.embedding_parameters;
-  });
+
+  int64_t first = 0;
+  for (int64_t c = 0; c < chunk; ++c) first += s.layers_per_stage[static_cast<size_t>(c)];
+  const int64_t end = first + s.layers_per_stage[static_cast<size_t>(chunk)];
+  for (int64_t layer = first; layer < end;) {
+    const size_t type = type_[static_cast<size_t>(layer)];
+    int64_t next = layer + 1;
+    while (next < end && type_[static_cast<size_t>(next)] == type) ++next;
+    const auto count = static_cast<double>(next - layer);
+    const LayerPrice& p = prices.types[type];
+    add(sums.forward, p.forward, count);
+    add(sums.backward, p.backward, count);
+    add(sums.again, p.again(recompute, stack_), recompute == Recompute::kNone ? 0 : count);
+    sums.weights += p.backward_weights * count;
+    sums.kept_bytes += p.kept_bytes(recompute, stack_) * count;
+    sums.input_bytes += p.input_bytes * count;
+    // Recomputed pieces are whole for the moment of their backward.
+    sums.backward_bytes =
+        std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, stack_) -
+                                          p.kept_bytes(recompute, stack_));
+    sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
+    sums.dense_parameters += p.dense_parameters * count;
+    sums.expert_parameters += p.expert_parameters * count;
+    sums.layers += count;
+    sums.host_seconds += p.host_seconds * count;
+    layer = next;
+  }
+  const EndPrice& ends = prices.ends;
+  if (chunk == 0) {
+    sums.forward.compute += ends.embedding_forward;
+    sums.backward.compute += ends.embedding_backward;
+    sums.dense_parameters += ends.embedding_parameters;
+  }
+  if (chunk != last_chunk) return;
+  sums.forward.compute += ends.head_forward;
+  sums.backward.compute += ends.head_backward;
+  sums.head_bytes = ends.head_bytes;
+  sums.head_placeholder_bytes = ends.placeholder_bytes;
+  sums.dense_parameters += ends.head_parameters;
+  if (model_.tied_embeddings && chunk != 0) sums.dense_parameters += ends.embedding_parameters;
 }
 
 double in_flight(const Strategy& s, int64_t stage) {
@@ -275,6 +280,24 @@ void Estimator::price_update(const Strategy& s, const StageSums& fullest, double
         r.host_copy_seconds(updated * 6);  // gradients down, weights up; the host updates meanwhile
 }
 
+Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const {
+  const auto slow = [&](double compute, double least) {
+    return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
+                    least * u.host_seconds);
+  };
+  Busy b;
+  b.forward = slow(u.forward.compute, 1.0 / 3) + communication(u.forward);
+  b.backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) + communication(u.backward) +
+               communication(u.again);
+  b.weights = u.weights / efficiency_;
+  if (s.schedule == PipelineSchedule::kDualPipeV) {
+    // Forward and backward of two micro-batches hide each other's exchanges behind compute.
+    const double exchange = u.forward.exchange + u.backward.exchange;
+    b.hideable = std::min(exchange, (u.forward.compute + u.backward.compute) / efficiency_);
+  }
+  return b;
+}
+
 // Neighbours in a search share everything but schedule, ZeRO, offload and placement: the sums of the last call are kept.
 const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s,
                                                                const Prices& prices) {
@@ -309,19 +332,7 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   for (size_t i = 0; i < pp; ++i) {
     const StageSums& u = sums[i];
     Busy& b = busy[i];
-    const auto slow = [&](double compute, double least) {
-      return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
-                      least * u.host_seconds);
-    };
-    b.forward = slow(u.forward.compute, 1.0 / 3) + communication(u.forward);
-    b.backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) + communication(u.backward) +
-                 communication(u.again);
-    b.weights = u.weights / efficiency_;
-    if (s.schedule == PipelineSchedule::kDualPipeV) {
-      // Forward and backward of two micro-batches hide each other's exchanges behind compute.
-      const double exchange = u.forward.exchange + u.backward.exchange;
-      b.hideable = std::min(exchange, (u.forward.compute + u.backward.compute) / efficiency_);
-    }
+    b = busy_of(s, u);
     if (b.shown() > busy[busiest].shown()) busiest = i;
     const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
     if (bytes.total() > e.fullest.total()) {
@@ -367,6 +378,39 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   price_update(s, most, (s.zero >= 2 ? m : 1) * pass, e);
   e.seconds = e.time.total();
   return e;
+}
+
+double Estimator::played_seconds(const Strategy& s, double imbalance) {
+  const Estimate e = estimate(s, imbalance);
+  if (s.mesh.pp == 1) return e.seconds;
+  const Prices& prices = this->prices(s, imbalance);
+  const bool far = s.placement == strategy::Placement::kDataInside;
+  const double message = rates_.message_seconds(s.mesh.tp * s.mesh.cp * (far ? s.mesh.dp : 1),
+                                                prices.ends.message_bytes) +
+                         stack_.seconds_per_message;
+  const int64_t virtual_stages = s.mesh.pp * s.mesh.vpp;
+  std::vector<cost::ChunkSeconds> chunks(static_cast<size_t>(virtual_stages));
+  double hideable = 0;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      StageSums sums;
+      sum_chunk(s, prices, s.recompute_of(stage), chunk, sums);
+      const Busy b = busy_of(s, sums);
+      chunks[static_cast<size_t>(chunk)] = {.forward = b.forward,
+                                            .backward_input = b.backward - b.weights,
+                                            .backward_weights = b.weights,
+                                            .backward = b.backward,
+                                            .send_forward = message,
+                                            .send_backward = message};
+      hideable += b.hideable / static_cast<double>(virtual_stages);
+    });
+  cost::PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
+  const auto ranks = player.play(
+      chunks, s.schedule == PipelineSchedule::kDualPipeV ? std::optional(hideable) : std::nullopt);
+  double finish = 0;
+  for (const cost::RankSeconds& rank : ranks) finish = std::max(finish, rank.finish);
+  // What is not the pipeline's, and messages that the stack does not hide in the steady state.
+  return finish + e.time.messages + e.time.reductions + e.time.update + e.time.offload;
 }
 
 Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {

@@ -78,6 +78,9 @@ class Estimator {
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
+  // The same step with its pipeline played action by action (cost/pipeline_player.h) instead of a bubble in closed form.
+  double played_seconds(const strategy::Strategy& strategy, double imbalance = 1);
+
   // What no strategy with this micro-batch, mesh and sequence parallelism goes below, whatever its schedule, split,
   // recomputation, ZeRO and offload: m x mean work of a stage, exchanges left out (schedules that pair micro-batches hide
   // them).
@@ -101,6 +104,9 @@ class Estimator {
   struct Busy;
   const Prices& prices(const strategy::Strategy& strategy, double imbalance);
   void sum_stage(const strategy::Strategy& s, const Prices& prices, int64_t stage, StageSums& sums);
+  void sum_chunk(const strategy::Strategy& s, const Prices& prices, strategy::Recompute recompute,
+                 int64_t chunk, StageSums& sums);
+  Busy busy_of(const strategy::Strategy& s, const StageSums& sums) const;
   const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
