@@ -33,8 +33,14 @@ class StepPricer {
         cluster_(cluster),
         rows_(model, strategy, load),
         ports_(cluster, participants(step.graph)) {
-    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
-      shards_.push_back(shard_of(model, strategy, stage));
+    shards_.resize(static_cast<size_t>(strategy.mesh.pp));
+    for (int64_t stage = 0; stage < strategy.mesh.pp * strategy.mesh.vpp; ++stage) {
+      Shard& here = shards_[static_cast<size_t>(
+          schedule::rank_of_stage(strategy.schedule, strategy.mesh.pp, stage))];
+      const Shard more = shard_of(model, strategy, stage);
+      here.dense += more.dense;
+      here.experts += more.experts;
+    }
   }
 
   Prices price() {
@@ -195,7 +201,7 @@ class StepPricer {
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
     const double seconds =
         segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
-    if (task.phase == Phase::kBackward) return {seconds, bytes.backward_transient};
+    if (graph::is_backward(task.phase)) return {seconds, bytes.backward_transient};
     // Without a tape its parts still exist for a moment.
     return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};
   }
@@ -249,8 +255,8 @@ class StepPricer {
     const auto gradient = static_cast<double>(state_bytes(strategy_.precision).gradient);
     switch (segment.kind) {
       case SegmentKind::kDenseGradients:
-        return gradient *
-               static_cast<double>(dense_parameters(model_, segment.layer, strategy_.mesh.pp));
+        return gradient * static_cast<double>(dense_parameters(
+                              model_, segment.layer, strategy::ends_apart(strategy_) ? 2 : 1));
       case SegmentKind::kExpertGradients:
         return gradient *
                static_cast<double>(expert_parameters(model_, segment.layer, strategy_.mesh.ep));

@@ -125,7 +125,7 @@ double segment_seconds(const model::Model& model, const schedule::Segment& segme
 
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase) {
   return fmt::format("measured_over_priced.{}.{}", schedule::name(kind),
-                     phase == graph::Phase::kBackward ? "backward" : "forward");
+                     graph::is_backward(phase) ? "backward" : "forward");
 }
 
 double update_seconds(schedule::SegmentKind kind, double num_parameters,

@@ -53,7 +53,8 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   Shard shard;
   const int64_t first = strategy::first_layer(strategy, stage);
   const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
-  const int64_t pp = strategy.mesh.pp;
+  const int64_t last = strategy.mesh.pp * strategy.mesh.vpp - 1;
+  const int64_t pp = strategy::ends_apart(strategy) ? 2 : 1;  // dense_parameters: one or more
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
       shard.dense += dense_of_layer(model, layer);
@@ -62,9 +63,10 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   };
   add_layers(first, end);
   if (stage == 0) shard.dense += dense_parameters(model, -1, pp);
-  if (stage < pp - 1) return shard;
+  if (stage < last) return shard;
   shard.dense += dense_parameters(model, -2, pp);
-  if (stage > 0 && model.copies_embedding()) shard.dense += model.vocabulary * model.hidden;
+  if (strategy::ends_apart(strategy) && model.copies_embedding())
+    shard.dense += model.vocabulary * model.hidden;
   add_layers(model.num_layers(), std::ssize(model.layers));
   return shard;
 }

@@ -22,7 +22,7 @@ StateBytes state_bytes(strategy::Precision precision);
 // Bytes of one element of an activation.
 int64_t element_bytes(strategy::Precision precision);
 
-// Parameters on one rank of a stage. Routed experts are divided by ep, everything else is
+// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep, everything else is
 // replicated over the stage. With tied embeddings or modules of multi-token prediction (which the
 // last stage holds) the first and the last stage both hold the table (one stage: once).
 struct Shard {

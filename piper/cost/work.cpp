@@ -11,40 +11,45 @@ namespace {
 using model::AttentionKind;
 using schedule::SegmentKind;
 
-// Collects the work of one segment. A linear layer adds one GEMM forward, two backward.
+// Collects the work of one segment. A linear layer adds one GEMM forward, two backward. Of a backward in two parts, the
+// weights' GEMMs are one, everything else is the other.
 class List {
  public:
-  List(bool backward, double element_bytes) : backward_(backward), element_bytes_(element_bytes) {
+  List(graph::Phase phase, double element_bytes)
+      : backward_(graph::is_backward(phase)),
+        wants_input_(phase != graph::Phase::kBackwardWeights),
+        wants_weights_(phase != graph::Phase::kBackwardInput),
+        element_bytes_(element_bytes) {
     list_.reserve(24);
   }
 
   void linear(double m, double n, double k, double repetitions = 1) {
     if (m <= 0 || n <= 0 || k <= 0 || repetitions <= 0) return;
     if (!backward_) return gemm(m, n, k, repetitions);
-    gemm(m, k, n, repetitions);  // gradient of the input
-    gemm(n, k, m, repetitions);  // gradient of the weight
+    if (wants_input_) gemm(m, k, n, repetitions);
+    if (wants_weights_) gemm(n, k, m, repetitions);
   }
   // `forward` and `backward` passes over `elements`, reading or writing each once.
   void pass(double elements, double forward, double backward) {
     const double bytes = elements * (backward_ ? backward : forward) * element_bytes_;
-    if (bytes > 0) list_.push_back({.operation = Operation::kElementWise, .amount = bytes});
+    if (bytes > 0) add({.operation = Operation::kElementWise, .amount = bytes});
   }
   void exponential(double elements) {
     if (elements > 0)
-      list_.push_back({.operation = Operation::kExponential, .amount = elements, .launches = 0});
+      add({.operation = Operation::kExponential, .amount = elements, .launches = 0});
   }
   // Rows moved between places: payload once in, once out.
   void copies(double elements, double count) {
     if (elements > 0)
-      list_.push_back({.operation = Operation::kCopy,
-                       .amount = elements * element_bytes_,
-                       .repetitions = count});
+      add({.operation = Operation::kCopy,
+           .amount = elements * element_bytes_,
+           .repetitions = count});
   }
   void copy(double elements) { copies(elements, 1); }
-  void launches(double count) {
-    list_.push_back({.operation = Operation::kElementWise, .launches = count});
+  void launches(double count) { add({.operation = Operation::kElementWise, .launches = count}); }
+  void add(Work work) {
+    if (wants_input_) list_.push_back(work);
   }
-  void add(Work work) { list_.push_back(work); }
   void gemm(double m, double n, double k, double repetitions) {
     list_.push_back({.operation = Operation::kGemm,
                      .amount = 2 * m * n * k,
@@ -57,7 +62,7 @@ class List {
   std::vector<Work> take() { return std::move(list_); }
 
  private:
-  bool backward_;
+  bool backward_, wants_input_, wants_weights_;
   double element_bytes_;
   std::vector<Work> list_;
 };
@@ -270,7 +275,12 @@ void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
 
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work) {
-  List list(phase == graph::Phase::kBackward, static_cast<double>(work.element_bytes));
+  // Nothing but a weight: its backward is the weights' part.
+  if (segment.kind == SegmentKind::kEmbedding && graph::is_backward(phase)) {
+    if (phase == graph::Phase::kBackwardInput) return {};
+    phase = graph::Phase::kBackward;
+  }
+  List list(phase, static_cast<double>(work.element_bytes));
   const auto layer = [&]() -> const model::Layer& {
     PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers), "no such layer");
     return model.layers[static_cast<size_t>(segment.layer)];

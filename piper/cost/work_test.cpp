@@ -107,4 +107,33 @@ TEST_CASE("the optimizer touches 28 bytes a parameter in fp32") {
   CHECK(work[0].amount == 280);
 }
 
+TEST_CASE("a backward in two parts is the whole one, its weights' part all GEMMs of weights") {
+  const model::Model model = model::load_model("deepseek-v2-lite");
+  const SegmentWork work = balanced_work(model, 1, 1, 512, 2, 2);
+  const auto flops = [&](SegmentKind kind, Phase phase) {
+    const bool at_end = kind == SegmentKind::kEmbedding || kind == SegmentKind::kHead;
+    return segment_work(model,
+                        {kind, at_end                           ? -1
+                               : kind == SegmentKind::kDenseMlp ? 0
+                                                                : 1},
+                        phase, work);
+  };
+  for (const SegmentKind kind :
+       {SegmentKind::kEmbedding, SegmentKind::kAttention, SegmentKind::kDenseMlp,
+        SegmentKind::kGate, SegmentKind::kSharedExperts, SegmentKind::kExperts, SegmentKind::kMerge,
+        SegmentKind::kHead}) {
+    CAPTURE(std::string(schedule::name(kind)));
+    const std::vector<Work> whole = flops(kind, Phase::kBackward),
+                            input = flops(kind, Phase::kBackwardInput),
+                            weights = flops(kind, Phase::kBackwardWeights);
+    CHECK(input.size() + weights.size() == whole.size());
+    CHECK(matrix_flops(input) + matrix_flops(weights) == doctest::Approx(matrix_flops(whole)));
+    for (const Work& w : weights)
+      CHECK((w.operation == Operation::kGemm || kind == SegmentKind::kEmbedding));
+  }
+  CHECK(matrix_flops(flops(SegmentKind::kExperts, Phase::kBackwardWeights)) ==
+        near(matrix_flops(flops(SegmentKind::kExperts, Phase::kForward))));
+  CHECK(flops(SegmentKind::kHead, Phase::kBackwardWeights).empty());
+}
+
 }  // namespace piper::cost

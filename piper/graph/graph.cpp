@@ -102,6 +102,10 @@ const char* name(Phase phase) {
       return "recompute";
     case Phase::kBackward:
       return "backward";
+    case Phase::kBackwardInput:
+      return "backward of the input";
+    case Phase::kBackwardWeights:
+      return "backward of the weights";
     case Phase::kUpdate:
       return "update";
   }

@@ -52,7 +52,18 @@ enum class TaskKind : uint8_t {
   kAllReduce,       // sums a buffer named by `segment` over the group, in rank order
 };
 
-enum class Phase : uint8_t { kForward, kRecompute, kBackward, kUpdate };
+// A backward whole, or in two parts: what the stage before waits for, and what adds to the weights' gradients.
+enum class Phase : uint8_t {
+  kForward,
+  kRecompute,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeights,
+  kUpdate,
+};
+constexpr bool is_backward(Phase phase) {
+  return phase >= Phase::kBackward && phase <= Phase::kBackwardWeights;
+}
 
 struct Task {
   TaskId id;

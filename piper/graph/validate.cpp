@@ -91,7 +91,8 @@ class OperationCheck {
            a.micro_batch == b.micro_batch && a.segment == b.segment;
   }
 
-  // From one rank to another, messages are received in the order in which they are sent.
+  // From one rank to another, messages of the forwards are received in the order in which they are sent, and so are those
+  // of the backwards. (Where a pipeline is a V both go the same way, and a rank may want them in another order.)
   void check_messages() {
     std::unordered_map<uint64_t, std::vector<const Task*>> sent, received;
     for (const Task& task : graph_.tasks()) {
@@ -99,10 +100,12 @@ class OperationCheck {
       const bool sends = task.kind == TaskKind::kSend;
       const uint64_t from = (sends ? task.rank : task.peer).index();
       const uint64_t to = (sends ? task.peer : task.rank).index();
-      (sends ? sent : received)[from << 32 | to].push_back(&task);
+      const uint64_t pair = from << 31 | to;
+      (sends ? sent : received)[pair << 1 | (task.phase == Phase::kForward ? 1 : 0)].push_back(
+          &task);
     }
-    for (const auto& [pair, sends] : sent) {
-      const std::vector<const Task*>& receives = received[pair];
+    for (const auto& [channel, sends] : sent) {
+      const std::vector<const Task*>& receives = received[channel];
       for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i)
         if (sends[i]->operation != receives[i]->operation) {
           add(*receives[i],

@@ -24,6 +24,8 @@ BarClass compute_class(Phase phase, bool experts) {
     case Phase::kRecompute:
       return BarClass::kRecompute;
     case Phase::kBackward:
+    case Phase::kBackwardInput:
+    case Phase::kBackwardWeights:
       return experts ? BarClass::kBackwardExperts : BarClass::kBackwardLayers;
     case Phase::kUpdate:
       return BarClass::kUpdate;

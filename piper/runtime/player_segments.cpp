@@ -62,9 +62,13 @@ void Player::run_segment(const Task& task) {
       return run_forward(task, segment);
     case Phase::kBackward:
       return run_backward(task, segment);
+    case Phase::kBackwardInput:
+    case Phase::kBackwardWeights:
+      break;  // strategy::not_runnable
     case Phase::kUpdate:
       return run_update(task, segment);
   }
+  PIPER_CHECK(false, "no segment runs in parts: " + schedule::task_name(step_, task));
 }
 
 namespace {

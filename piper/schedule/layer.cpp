@@ -129,11 +129,12 @@ class LayerForward {
 // Runs a segment's forward again, for its tape alone: what it puts out is not wanted.
 SlotId write_again(RankWriter& writer, const Segment& segment, SlotKind output,
                    const graph::ShortList<SlotId>& reads) {
+  const graph::Phase phase = writer.phase();
   writer.begin(graph::Phase::kRecompute, writer.micro_batch());
   const SlotId again = writer.slot(output, segment);
   const SlotId tape = writer.slot(SlotKind::kTape, segment);
   writer.compute(segment, {.reads = reads, .writes = {again, tape}, .frees = {again}});
-  writer.begin(graph::Phase::kBackward, writer.micro_batch());
+  writer.begin(phase, writer.micro_batch());
   return tape;
 }
 

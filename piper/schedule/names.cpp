@@ -12,6 +12,10 @@ char letter(graph::Phase phase) {
       return 'R';
     case graph::Phase::kBackward:
       return 'B';
+    case graph::Phase::kBackwardInput:
+      return 'I';
+    case graph::Phase::kBackwardWeights:
+      return 'W';
     case graph::Phase::kUpdate:
       return 'U';
   }

@@ -22,7 +22,9 @@ void Reductions::write_tied_embedding() {
   const strategy::Mesh& mesh = writer_.step().strategy.mesh;
   const strategy::Coordinates& at = writer_.at();
   const bool is_end = at.pp == 0 || at.pp == mesh.pp - 1;
-  if (!writer_.step().model.shares_embedding() || mesh.pp == 1 || !is_end) return;
+  if (!writer_.step().model.shares_embedding() || !strategy::ends_apart(writer_.step().strategy) ||
+      !is_end)
+    return;
   const std::vector<Rank> ends = {strategy::rank_at(mesh, 0, at.dp),
                                   strategy::rank_at(mesh, mesh.pp - 1, at.dp)};
   // It sums what the data group has summed, so it waits for all of that; by then there is nothing

@@ -9,10 +9,15 @@
 namespace piper::schedule {
 
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
-                     const std::vector<Rank>& ranks) {
+                     const std::vector<Rank>& ranks, WrittenFor written_for) {
   const std::vector<std::string> problems = strategy::contradictions(strategy, model);
   PIPER_CHECK(problems.empty(), problems.front());
-  const std::vector<std::string> lacking = strategy::not_runnable(strategy);
+  strategy::Strategy runnable = strategy;
+  if (written_for == WrittenFor::kSimulation) {
+    runnable.schedule = strategy::PipelineSchedule::k1F1B;
+    runnable.mesh.vpp = 1;
+  }
+  const std::vector<std::string> lacking = strategy::not_runnable(runnable);
   PIPER_CHECK(lacking.empty(), lacking.front());
   std::vector<Rank> written = ranks;
   if (written.empty())

@@ -148,13 +148,20 @@ struct StepGraph {
   }
 };
 
-// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK). `ranks`: write only these
+// kSimulation also writes schedules that the runtime does not play: several chunks a rank, backwards in two parts. Of a
+// backward in two parts the input's frees nothing that the weights' part of the same segment reads or that the whole
+// would have freed there (tape, inputs, the output's gradient): gradients within a segment are taken to replace its tape.
+enum class WrittenFor : uint8_t { kExecution, kSimulation };
+
+// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK); for simulation,
+// not_runnable but for schedule and vpp. `ranks`: write only these
 // ranks' tasks (all when empty); operations then keep the members written, so a subset is for
 // pricing and simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
-                     const std::vector<Rank>& ranks = {});
+                     const std::vector<Rank>& ranks = {},
+                     WrittenFor written_for = WrittenFor::kExecution);
 
-// "F3 L2 experts" - phase (F, R, B, U), micro-batch, layer, segment: the name of a task in traces
+// "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer, segment: the name of a task in traces
 // and messages. Exchanges are named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine",
 // point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U L2 dense gradients", "U
 // embedding dense gradients".

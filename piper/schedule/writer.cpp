@@ -15,6 +15,11 @@ constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kOptimizer)
 constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kRoutingGradient) + 1;
 constexpr int32_t kFirstLayer = -2;
 
+// A merge has no weights, and a head's gradients are made in its forward.
+bool has_weights_part(SegmentKind kind) {
+  return kind != SegmentKind::kMerge && kind != SegmentKind::kHead;
+}
+
 // The counter of `key` in a short list of pairs; returns what it was before.
 template <class Key>
 size_t count_up(std::vector<std::pair<Key, size_t>>& counters, const Key& key) {
@@ -69,8 +74,16 @@ graph::OperationId StepWriter::exchange(graph::GroupId group, size_t n) {
   return nth(exchanges_[group.index()], n);
 }
 
-graph::OperationId StepWriter::message(Rank from, Rank to, size_t n) {
-  return nth(messages_[static_cast<uint64_t>(from.index()) << 32 | to.index()], n);
+graph::OperationId StepWriter::message(Rank from, Rank to, const Message& message) {
+  std::vector<graph::OperationId>& between =
+      messages_[static_cast<uint64_t>(from.index()) << 32 | to.index()];
+  const int64_t chunk = chunk_of_stage(strategy.mesh.pp, message.from_stage);
+  const auto n =
+      static_cast<size_t>((2 * chunk + (message.is_gradient ? 1 : 0)) * strategy.num_micro_batches +
+                          message.micro_batch);
+  if (between.size() <= n) between.resize(n + 1, graph::OperationId::none());
+  if (!between[n].valid()) between[n] = step_.graph.new_operation();
+  return between[n];
 }
 
 RankWriter::RankWriter(StepWriter& step, Rank rank)
@@ -122,6 +135,15 @@ TaskId RankWriter::write(NewTask task, const Slots& slots) {
 
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
                            const graph::ShortList<TaskId>& after) {
+  if (phase_ == graph::Phase::kBackwardInput && has_weights_part(segment.kind)) {
+    weights_due_.push_back({segment, slots.frees});
+    if (segment.kind == SegmentKind::kEmbedding) return last_compute_;
+    Slots kept = slots;
+    kept.frees = {};
+    last_compute_ = write(
+        {.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after}, kept);
+    return last_compute_;
+  }
   last_compute_ = write(
       {.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after}, slots);
   return last_compute_;
@@ -148,19 +170,17 @@ TaskId RankWriter::reduce(const Segment& segment, const std::vector<Rank>& membe
                {});
 }
 
-void RankWriter::send(int64_t stage, SlotId slot) {
-  const Rank peer = strategy::rank_at(step_.strategy.mesh, stage, at_.dp);
-  write({.kind = TaskKind::kSend,
-         .operation = step_.message(rank_, peer, count_up(num_messages_, std::pair(rank_, peer))),
-         .peer = peer},
+void RankWriter::send(int64_t pp, const Message& message, SlotId slot) {
+  const Rank peer = strategy::rank_at(step_.strategy.mesh, pp, at_.dp);
+  write({.kind = TaskKind::kSend, .operation = step_.message(rank_, peer, message), .peer = peer},
         {.reads = {slot}, .frees = {slot}});
 }
 
-SlotId RankWriter::receive(int64_t stage, const SlotMeaning& meaning) {
-  const Rank peer = strategy::rank_at(step_.strategy.mesh, stage, at_.dp);
+SlotId RankWriter::receive(int64_t pp, const Message& message, const SlotMeaning& meaning) {
+  const Rank peer = strategy::rank_at(step_.strategy.mesh, pp, at_.dp);
   const SlotId arrived = slot(meaning.kind, meaning.segment);
   write({.kind = TaskKind::kReceive,
-         .operation = step_.message(peer, rank_, count_up(num_messages_, std::pair(peer, rank_))),
+         .operation = step_.message(peer, rank_, message),
          .peer = peer,
          .dependencies = {last_compute_}},
         {.writes = {arrived}});

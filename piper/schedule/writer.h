@@ -11,6 +11,13 @@
 
 namespace piper::schedule {
 
+// Between a virtual stage and the next: activations, or gradients the other way.
+struct Message {
+  bool is_gradient;
+  int64_t from_stage;
+  int32_t micro_batch;
+};
+
 // Holds the step while it is written. The model and the strategy outlive it. Not thread-safe.
 class StepWriter {
  public:
@@ -25,10 +32,11 @@ class StepWriter {
   graph::SegmentId id_of(const Segment& segment);
   graph::SlotShape id_of(const SlotMeaning& meaning);
 
-  // All members of a group write the same exchanges in the same order, and two neighbours the same
-  // messages: the n-th of one is the n-th of the other. So n names the operation.
+  // All members of a group write the same exchanges in the same order: the n-th of one is the n-th of the other, so n
+  // names the operation. A message is named by what it carries, since with several chunks a rank may want messages in
+  // another order than its neighbour has them.
   graph::OperationId exchange(graph::GroupId group, size_t n);
-  graph::OperationId message(Rank from, Rank to, size_t n);
+  graph::OperationId message(Rank from, Rank to, const Message& message);
 
  private:
   graph::OperationId nth(std::vector<graph::OperationId>& operations, size_t n);
@@ -59,6 +67,7 @@ class RankWriter {
   // What the tasks and slots that follow belong to.
   void begin(graph::Phase phase, int32_t micro_batch);
   int32_t micro_batch() const { return micro_batch_; }
+  graph::Phase phase() const { return phase_; }
 
   graph::SlotId slot(SlotKind kind, const Segment& segment);
   graph::TaskId compute(const Segment& segment, const Slots& slots,
@@ -69,10 +78,18 @@ class RankWriter {
   // Sums over `members`, which are the same on all of them.
   graph::TaskId reduce(const Segment& segment, const std::vector<Rank>& members,
                        const graph::ShortList<graph::TaskId>& after);
-  // Sends the slot to the rank of the same data index on another stage, and frees it.
-  void send(int64_t stage, graph::SlotId slot);
-  graph::SlotId receive(int64_t stage,
-                        const SlotMeaning& meaning);  // after the last compute task written
+  // Sends the slot to the rank of the same data index on another place of the pipeline, and frees it.
+  void send(int64_t pp, const Message& message, graph::SlotId slot);
+  // After the last compute task written.
+  graph::SlotId receive(int64_t pp, const Message& message, const SlotMeaning& meaning);
+
+  // In phase kBackwardInput a segment with weights keeps what it would free, for its part in phase kBackwardWeights;
+  // the embedding, which has no input, writes nothing. What is due since the last call, in the order of the backward.
+  struct WeightsDue {
+    Segment segment;
+    graph::ShortList<graph::SlotId> slots;
+  };
+  std::vector<WeightsDue> take_weights_due() { return std::exchange(weights_due_, {}); }
 
   graph::TaskId last_compute() const { return last_compute_; }
 
@@ -90,7 +107,7 @@ class RankWriter {
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_
   std::vector<std::pair<graph::GroupId, size_t>> num_exchanges_;
-  std::vector<std::pair<std::pair<Rank, Rank>, size_t>> num_messages_;  // at most four pairs
+  std::vector<WeightsDue> weights_due_;
 };
 
 }  // namespace piper::schedule

@@ -124,6 +124,9 @@ struct Strategy {
   Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
 };
 
+// Whether the model's first and last layers lie on different ranks: each then has its own copy of a table that both use.
+constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.schedule); }
+
 // The default split: as even as it goes. The remainder goes to the inner stages first, later ones
 // before earlier ones, then to the last stage, never to the first: embedding and head weigh on the
 // two ends, and under 1F1B the first stage holds the most activations. 7 layers on 4 stages: 1 2 2

@@ -1,0 +1,167 @@
+// Steps that are written to be simulated only: several chunks a rank, backwards in two parts.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/schedule/example_model.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/runnable.h>
+
+#include <algorithm>
+#include <map>
+
+using namespace piper;
+using namespace piper::schedule;
+using graph::Phase;
+using graph::Task;
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+
+namespace {
+
+int64_t chunks_of(PipelineSchedule schedule) {
+  return strategy::is_v(schedule) ? 2 : schedule == PipelineSchedule::kInterleaved ? 3 : 1;
+}
+
+struct Case {
+  model::Model model;
+  strategy::Strategy strategy;
+};
+
+// One layer a virtual stage, a mixture in every second one when ep > 1.
+Case small(PipelineSchedule schedule, int64_t pp, int64_t m, int64_t ep = 1,
+           Recompute recompute = Recompute::kNone) {
+  const int64_t layers = pp * chunks_of(schedule);
+  std::vector<int64_t> experts(static_cast<size_t>(layers));
+  for (size_t i = 0; i < experts.size(); ++i) experts[i] = ep > 1 && i % 2 == 0 ? 2 * ep : 0;
+  Case c{example::model(experts),
+         example::strategy({.pp = pp, .ep = ep, .dp = 2 * ep}, layers, m, schedule, recompute)};
+  c.strategy.mesh.vpp = chunks_of(schedule);
+  c.strategy.layers_per_stage.assign(static_cast<size_t>(layers), 1);
+  return c;
+}
+
+StepGraph write(const Case& c) {
+  return write_step(c.model, c.strategy, {}, WrittenFor::kSimulation);
+}
+
+bool all_freed(const StepGraph& step) {
+  std::vector<int> freed(step.graph.slots().size());
+  for (const Task& task : step.graph.tasks())
+    for (const graph::SlotId slot : step.graph.frees(task)) ++freed[slot.index()];
+  return std::ranges::all_of(freed, [](int times) { return times == 1; });
+}
+
+}  // namespace
+
+TEST_CASE("every schedule is written as a sound graph without deadlock, every slot freed once") {
+  for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+    for (const int64_t pp : {1, 2, 4})
+      for (const int64_t m : {1, 4, 9})
+        for (const int64_t ep : {1, 2})
+          for (const Recompute recompute :
+               {Recompute::kNone, Recompute::kExperts, Recompute::kFull}) {
+            if (schedule == PipelineSchedule::kInterleaved && (pp == 1 || m % pp != 0)) continue;
+            CAPTURE(std::string(strategy::name(schedule)));
+            CAPTURE(pp);
+            CAPTURE(m);
+            CAPTURE(ep);
+            const StepGraph step = write(small(schedule, pp, m, ep, recompute));
+            CHECK(fmt::format("{}", fmt::join(graph::validate(step.graph), "\n")) == "");
+            CHECK(graph::find_deadlock(step.graph).empty());
+            CHECK(all_freed(step));
+          }
+}
+
+TEST_CASE("modules of multi-token prediction run on the rank of the last virtual stage") {
+  for (const PipelineSchedule schedule : {PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+    Case c = small(schedule, 2, 4);
+    c.model.layers.push_back({});
+    c.model.mtp_depth = c.strategy.mtp_depth = 1;
+    const StepGraph step = write(c);
+    CHECK(fmt::format("{}", fmt::join(graph::validate(step.graph), "\n")) == "");
+    CHECK(all_freed(step));
+    for (const Task& task : step.graph.tasks())
+      if (task.kind == graph::TaskKind::kCompute &&
+          step.segment(task).kind == SegmentKind::kMtpJoin) {
+        CHECK(task.rank.value / c.strategy.mesh.dp == (schedule == PipelineSchedule::kZbV ? 0 : 1));
+      }
+  }
+}
+
+TEST_CASE(
+    "of a backward in two parts every segment with weights runs twice, a merge and a head once") {
+  const StepGraph step = write(small(PipelineSchedule::kZbH1, 2, 3, 2));
+  std::map<SegmentKind, std::array<int, 2>> tasks;
+  for (const Task& task : step.graph.tasks()) {
+    if (task.kind != graph::TaskKind::kCompute) continue;
+    CHECK(task.phase != Phase::kBackward);
+    if (task.phase == Phase::kBackwardInput) ++tasks[step.segment(task).kind][0];
+    if (task.phase == Phase::kBackwardWeights) ++tasks[step.segment(task).kind][1];
+  }
+  const int once = 3 * 4;  // micro-batches, ranks of a stage
+  using Times = std::array<int, 2>;
+  CHECK(tasks[SegmentKind::kAttention] == Times{2 * once, 2 * once});
+  CHECK(tasks[SegmentKind::kExperts] == Times{once, once});
+  CHECK(tasks[SegmentKind::kGate] == Times{once, once});
+  CHECK(tasks[SegmentKind::kMerge] == Times{once, 0});
+  CHECK(tasks[SegmentKind::kHead] == Times{once, 0});
+  CHECK(tasks[SegmentKind::kEmbedding] == Times{0, once});
+}
+
+TEST_CASE("gradients are reduced once, behind the last part that adds to them") {
+  for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
+    const Case c = small(schedule, 2, 4, 2);
+    const StepGraph step = write(c);
+    std::map<std::pair<SegmentKind, int32_t>, int> reduced;
+    std::map<std::pair<Rank, int32_t>, graph::TaskId> last_backward;
+    for (const Task& task : step.graph.tasks())
+      if (task.kind == graph::TaskKind::kCompute &&
+          step.segment(task).kind == SegmentKind::kAttention &&
+          (task.phase == Phase::kBackward || task.phase == Phase::kBackwardWeights))
+        last_backward[{task.rank, step.segment(task).layer}] = task.id;
+    for (const Task& task : step.graph.tasks()) {
+      if (task.kind != graph::TaskKind::kAllReduce) continue;
+      const Segment& segment = step.segment(task);
+      ++reduced[{segment.kind, segment.layer}];
+      if (segment.layer >= 0) {
+        CHECK(task.id > last_backward.at({task.rank, segment.layer}));
+      }
+    }
+    for (int32_t layer = -2; layer < c.model.num_layers(); ++layer)
+      CHECK(reduced[{SegmentKind::kDenseGradients, layer}] == c.strategy.mesh.dp);
+  }
+}
+
+TEST_CASE("in a V the ends of the model share a rank, and a table that both use is there once") {
+  Case c = small(PipelineSchedule::kZbV, 2, 4);
+  c.model.tied_embeddings = true;
+  for (const PipelineSchedule schedule : {PipelineSchedule::kZbV, PipelineSchedule::kInterleaved}) {
+    c.strategy.schedule = schedule;
+    const StepGraph step = write(c);
+    const bool sums = std::ranges::any_of(step.graph.tasks(), [&](const Task& task) {
+      return task.kind == graph::TaskKind::kAllReduce &&
+             step.segment(task).kind == SegmentKind::kTiedEmbedding;
+    });
+    CHECK(sums == (schedule == PipelineSchedule::kInterleaved));
+  }
+}
+
+TEST_CASE("a task's name says which part of the backward it is") {
+  const StepGraph step = write(small(PipelineSchedule::kZbH1, 1, 1));
+  std::vector<std::string> names;
+  for (const Task& task : step.graph.tasks())
+    if (task.rank == Rank(0) && task.micro_batch == 0) names.push_back(task_name(step, task));
+  CHECK(names == std::vector<std::string>{"F0 embedding", "F0 L0 attention", "F0 L0 dense mlp",
+                                          "F0 head", "I0 head", "I0 L0 dense mlp",
+                                          "I0 L0 attention", "W0 L0 dense mlp", "W0 L0 attention",
+                                          "W0 embedding"});
+}
+
+TEST_CASE("for execution they are refused") {
+  const Case c = small(PipelineSchedule::kZbV, 2, 4);
+  CHECK_THROWS_AS(write_step(c.model, c.strategy), InternalError);
+  Case sharded = c;
+  sharded.strategy.zero = 1;
+  CHECK_THROWS_AS(write(sharded), InternalError);
+}
