@@ -10,6 +10,7 @@ namespace piper::cli {
 Run add_model(CLI::App& command);
 Run add_cluster(CLI::App& command);
 Run add_plan(CLI::App& command);
+Run add_map(CLI::App& command);
 Run add_estimate(CLI::App& command);
 Run add_compare(CLI::App& command);
 Run add_sim(CLI::App& command);
@@ -24,6 +25,7 @@ inline std::vector<Command> planner_commands() {
       {"model", "what a model is: parameters, FLOPs, bytes", add_model},
       {"cluster", "what a machine is: devices, levels of network, measured curves", add_cluster},
       {"plan", "find the strategy with the highest predicted MFU that fits, and say why", add_plan},
+      {"map", "the best strategy of every model on every number of devices", add_map},
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
       {"compare", "two strategies on one machine, axis by axis", add_compare},
       {"validate", "price published runs and say how far off each is", add_validate},

@@ -1,8 +1,9 @@
-// piper report: the HTML page of a run's folder, or of a machine.
+// piper report: the HTML page of a run's folder, of a plan, or of a machine.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
 #include <piper/cli/validators.h>
+#include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
 
 #include <filesystem>
@@ -41,8 +42,42 @@ int report_machine(const Flags& flags) {
   return 0;
 }
 
+// What `piper plan` wrote, --json or --out: its page beside it.
+int run_plan(const Flags& flags) {
+  if (!flags.plans.empty() || !flags.profile.empty())
+    throw InvalidInput(fmt::format(
+        "--plan and --profile belong to the page of a run's folder; {} is a file", flags.folder));
+  const report::PlanDocument plan =
+      report::parse_plan_document(read_json_file(flags.folder), flags.folder);
+  const std::filesystem::path path =
+      flags.out.empty() ? std::filesystem::path(flags.folder).replace_extension(".html")
+                        : std::filesystem::path(flags.out);
+  const std::string html = report::render(plan);
+  write_text_file(path, html);
+  if (!flags.json) {
+    fmt::print("{}\n", path.string());
+    return 0;
+  }
+  const Json json = {{"report", path.string()},
+                     {"size_bytes", html.size()},
+                     {"num_strategies", plan.ranked.size()},
+                     {"num_families", plan.families.size()},
+                     {"num_front_points", plan.front.size()},
+                     {"num_sensitivity_inputs", plan.swings.size()},
+                     {"num_roofline_points", plan.roofs ? plan.roofs->points.size() : 0}};
+  std::cout << json.dump(2) << "\n";
+  return 0;
+}
+
+// A description of a machine has levels; a plan has strategies, a strategy a mesh.
+bool is_machine(const std::string& path) {
+  const Json json = read_json_file(path);
+  return json.is_object() && json.contains("levels");
+}
+
 int run(const Flags& flags) {
-  if (std::filesystem::is_regular_file(flags.folder)) return report_machine(flags);
+  if (!std::filesystem::is_directory(flags.folder))
+    return is_machine(flags.folder) ? report_machine(flags) : run_plan(flags);
   report::Report report = report::read_run(flags.folder);
   add_plans(report, flags.plans);
   if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
@@ -71,16 +106,15 @@ int run(const Flags& flags) {
 Run add_report(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
   command
-      .add_option(
-          "run", flags->folder,
-          "folder that `piper train --run` wrote, or cluster file that `piper profile` wrote")
+      .add_option("run", flags->folder,
+                  "folder that `piper train --run` wrote, a plan's file (what `piper plan` printed "
+                  "with --json or wrote with --out), or a cluster file that `piper profile` wrote")
       ->check(CLI::ExistingPath)
       ->required()
-      ->type_name("PATH");
+      ->type_name("DIR|FILE");
   command
-      .add_option(
-          "--out", flags->out,
-          "page to write [report.html in the run's folder; FILE.html beside a cluster file]")
+      .add_option("--out", flags->out,
+                  "page to write [report.html in the run's folder; FILE.html beside a file]")
       ->check(writable_file());
   command
       .add_option("--plan", flags->plans,

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
+#include <piper/cli/plan_insight.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
@@ -128,6 +129,7 @@ Json plan_json(const WholeQuestion& q, const plan::WholeRequest& r, const plan::
                               {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
                               {"global_batch_sequences", c.strategy.global_batch_sequences},
                               {"strategy", plan::describe_whole(c.strategy)}});
+  if (!plan.ranked.empty()) json.update(insight_json(r, plan.ranked.front().strategy));
   return json;
 }
 
@@ -249,7 +251,9 @@ int answer_whole(const WholeQuestion& q) {
   }
   if (plan.ranked.empty()) return 1;
   if (!q.out.empty()) {
-    write_json_file(q.out, whole_json(request, plan.ranked.front()));
+    Json best = whole_json(request, plan.ranked.front());
+    best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
+    write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);
   }
   return 0;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/report/html.h>
+#include <piper/report/style.h>
 
 namespace piper::report {
 namespace {
@@ -73,6 +74,15 @@ std::string paragraph(std::string_view text) { return "<p>" + escape(text) + "</
 
 std::string absent(std::string_view sentence) {
   return "<p class=\"absent\">" + escape(sentence) + "</p>\n";
+}
+
+std::string page(std::string_view title, std::string_view html) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n<title>{}</title>\n"
+      "<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
+      escape(title), style_sheet(), html);
 }
 
 std::string section(std::string_view id, std::string_view title, std::string_view html) {

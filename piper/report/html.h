@@ -18,6 +18,9 @@ std::string paragraph(std::string_view text);
 // The sentence that stands where something is not known: never an empty box.
 std::string absent(std::string_view sentence);
 
+// A whole document with the page's style sheet; `html` is what <main> holds.
+std::string page(std::string_view title, std::string_view html);
+
 // <section id=...> with a heading; `html` is its content.
 std::string section(std::string_view id, std::string_view title, std::string_view html);
 

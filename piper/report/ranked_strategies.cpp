@@ -1,20 +1,24 @@
 #include <fmt/format.h>
 #include <piper/report/ranked_strategies.h>
 
+#include <cmath>
 #include <limits>
 
 namespace piper::report {
 namespace {
 
 constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr double kMaxBytes = 9e18;
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 
 std::optional<double> number(ObjectReader& reader, const char* key) {
   return reader.has(key) ? std::optional(reader.number(key, 0, kMaxNumber)) : std::nullopt;
 }
 
-std::optional<int64_t> integer(ObjectReader& reader, const char* key) {
-  return reader.has(key) ? std::optional(reader.integer(key, 0, kMaxInteger)) : std::nullopt;
+// Bytes; those that were computed rather than counted may have a fraction.
+std::optional<int64_t> bytes(ObjectReader& reader, const char* key) {
+  if (!reader.has(key)) return std::nullopt;
+  return static_cast<int64_t>(std::llround(reader.number(key, 0, kMaxBytes)));
 }
 
 // A name, or an object that carries one.
@@ -41,13 +45,13 @@ StrategyRow parse_row(ObjectReader& reader) {
     ObjectReader values(*predicted, reader.path("predicted"), reader.problems());
     row.mfu = number(values, "mfu");
     row.step_seconds = number(values, "step_seconds");
-    row.peak_bytes = integer(values, "peak_bytes");
+    row.peak_bytes = bytes(values, "peak_bytes");
   }
   if (const Json* measured = reader.object("measured")) {
     ObjectReader values(*measured, reader.path("measured"), reader.problems());
     row.measured_mfu = number(values, "mfu");
     row.measured_step_seconds = number(values, "step_seconds");
-    row.measured_peak_bytes = integer(values, "peak_bytes");
+    row.measured_peak_bytes = bytes(values, "peak_bytes");
   }
   return row;
 }

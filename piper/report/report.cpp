@@ -1,7 +1,6 @@
 #include <piper/report/html.h>
 #include <piper/report/report.h>
 #include <piper/report/sections.h>
-#include <piper/report/style.h>
 
 namespace piper::report {
 namespace {
@@ -9,13 +8,6 @@ namespace {
 template <class T>
 const T* pointer(const std::optional<T>& value) {
   return value ? &*value : nullptr;
-}
-
-std::string page(const std::string& title, const std::string& body) {
-  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-         escape(title) + "</title>\n<style>\n" + std::string(style_sheet()) +
-         "</style>\n</head>\n<body>\n<main>\n" + body + "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace

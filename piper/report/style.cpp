@@ -102,6 +102,31 @@ rect:hover { opacity: .75; }
 .heat-0, .heat-8 { opacity: .9; } .heat-1, .heat-7 { opacity: .65; }
 .heat-2, .heat-6 { opacity: .42; } .heat-3, .heat-5 { opacity: .2; }
 svg .cell.on-dark { fill: #ffffff; }
+.shade-0 { fill: var(--forward-experts); fill-opacity: 0.06; }
+.shade-1 { fill: var(--forward-experts); fill-opacity: 0.12; }
+.shade-2 { fill: var(--forward-experts); fill-opacity: 0.18; }
+.shade-3 { fill: var(--forward-experts); fill-opacity: 0.24; }
+.shade-4 { fill: var(--forward-experts); fill-opacity: 0.30; }
+.shade-5 { fill: var(--forward-experts); fill-opacity: 0.36; }
+.shade-6 { fill: var(--forward-experts); fill-opacity: 0.42; }
+.shade-7 { fill: var(--forward-experts); fill-opacity: 0.48; }
+.shade-8 { fill: var(--forward-experts); fill-opacity: 0.54; }
+.shade-9 { fill: var(--forward-experts); fill-opacity: 0.60; }
+.gain { fill: var(--update); background: var(--update); }
+.loss { fill: var(--backward-experts); background: var(--backward-experts); }
+.roof { stroke: var(--ink); stroke-width: 2; fill: none; }
+.part-0 { fill: var(--forward-experts); background: var(--forward-experts); stroke: var(--forward-experts); }
+.part-1 { fill: var(--backward); background: var(--backward); stroke: var(--backward); }
+.part-2 { fill: var(--update); background: var(--update); stroke: var(--update); }
+.part-3 { fill: var(--exchange); background: var(--exchange); stroke: var(--exchange); }
+.part-4 { fill: var(--transfer); background: var(--transfer); stroke: var(--transfer); }
+.part-5 { fill: var(--reduction); background: var(--reduction); stroke: var(--reduction); }
+.part-6 { fill: var(--recompute); background: var(--recompute); stroke: var(--recompute); }
+.part-7 { fill: var(--forward); background: var(--forward); stroke: var(--forward); }
+.part-8 { fill: var(--backward-experts); background: var(--backward-experts); stroke: var(--backward-experts); }
+.part-9 { fill: var(--soft); background: var(--soft); stroke: var(--soft); }
+rect[class^="part-"] { stroke: none; }
+.open { fill-opacity: 0; stroke-width: 2; }
 .rate-1 { background: rgba(47, 111, 181, .10); }
 .rate-2 { background: rgba(47, 111, 181, .20); }
 .rate-3 { background: rgba(47, 111, 181, .32); }

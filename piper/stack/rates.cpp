@@ -15,8 +15,6 @@ constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing wa
 constexpr double kAttentionEfficiency = 0.55;   // likewise, of the peak, flash kernels
 constexpr double kAttentionBackward = 0.75;     // of the forward's rate
 constexpr double kStreamEfficiency = 0.8;       // of the memory's bandwidth, element-wise kernels
-constexpr double kNodeStepSeconds = 2.5e-6;     // one step of a ring inside a node
-constexpr double kOuterStepSeconds = 6e-6;      // and through the network
 constexpr double kHostBytesPerSecond = 2.5e10;  // PCIe 4 x16, as copied
 
 double number(const cluster::Cluster& cluster, const char* name, double fallback) {

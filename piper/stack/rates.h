@@ -14,6 +14,11 @@
 
 namespace piper::stack {
 
+// One step of a ring where the cluster states none ("node_ring_step_seconds", "ring_step_seconds"): inside a node, and
+// through the network.
+inline constexpr double kNodeStepSeconds = 2.5e-6;
+inline constexpr double kOuterStepSeconds = 6e-6;
+
 class Rates {
  public:
   // Throws InvalidInput when the cluster has no figures for the precision. The cluster outlives it.

@@ -1,0 +1,206 @@
+// piper map: the best strategy of every model on every number of devices of one machine.
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cli/command.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/cli/validators.h>
+#include <piper/cli/whole_plan.h>
+#include <piper/model/import.h>
+#include <piper/report/progress.h>
+#include <piper/report/strategy_map.h>
+#include <piper/report/table.h>
+
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> models;
+  std::vector<int64_t> devices;
+  std::string cluster, precision, stack = "piper", out;
+  int64_t sequence = 0, batch_per_device = 0;
+  bool json = false;
+};
+
+// One search: what the map shows of it, and its JSON.
+struct Answer {
+  report::MapCell cell;
+  Json json;
+};
+
+std::string short_mesh(const strategy::Mesh& m) {
+  std::string text = fmt::format("pp {}{}", m.pp, m.vpp > 1 ? fmt::format("x{}", m.vpp) : "");
+  const auto add = [&](const char* axis, int64_t degree) {
+    if (degree > 1) text += fmt::format(", {} {}", axis, degree);
+  };
+  add("tp", m.tp);
+  add("cp", m.cp);
+  add("ep", m.ep);
+  add("etp", m.etp);
+  return text + fmt::format(", dp {}", m.dp);
+}
+
+std::string lacking(const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  const plan::WholeCandidate* nearest = nullptr;
+  for (const plan::FamilyBest& f : plan.families)
+    if (f.smallest && (!nearest || f.smallest->estimate.peak_bytes < nearest->estimate.peak_bytes))
+      nearest = &*f.smallest;
+  if (nearest == nullptr) return "nothing fits";
+  return fmt::format("nothing fits: {} of {} a device with {}",
+                     format_bytes(nearest->estimate.peak_bytes), format_bytes(r.memory_limit_bytes),
+                     plan::describe_whole(nearest->strategy));
+}
+
+Answer answer(const plan::WholeRequest& request) {
+  Answer a{.json = {{"num_devices", request.num_devices},
+                    {"sequence", request.sequence},
+                    {"global_batch_sequences", request.global_batch_sequences}}};
+  plan::WholePlan plan;
+  try {
+    plan = plan::search_whole(request);
+  } catch (
+      const InvalidInput& error) {  // of this model on so many devices: the others still answer
+    a.cell.why_not = fmt::format("nothing divides: {}", error.what());
+    a.json["why_not"] = a.cell.why_not;
+    return a;
+  }
+  a.json["num_priced"] = plan.num_priced;
+  if (plan.ranked.empty()) {
+    a.cell.why_not = lacking(request, plan);
+    a.json["why_not"] = a.cell.why_not;
+    return a;
+  }
+  const plan::WholeCandidate& best = plan.ranked.front();
+  a.cell = {
+      .mfu = stack::mfu(*request.model, best.strategy, *request.cluster, best.estimate.seconds),
+      .mesh = short_mesh(best.strategy.mesh),
+      .detail = plan::describe_whole(best.strategy),
+      .step_seconds = best.estimate.seconds};
+  a.json["mfu"] = *a.cell.mfu;
+  a.json["mesh_in_short"] = a.cell.mesh;
+  a.json["best"] = whole_json(request, best);
+  return a;
+}
+
+WholeQuestion question_of(const Flags& flags) {
+  WholeQuestion q;
+  q.request.cluster = cluster::load_cluster(flags.cluster);
+  if (q.request.cluster.kind != "gpu")
+    throw InvalidInput(
+        fmt::format("{} is a CPU cluster; piper map prices GPU clusters (piper plan "
+                    "answers for one model on CPUs)",
+                    q.request.cluster.name));
+  for (const int64_t devices : flags.devices)
+    if (devices > q.request.cluster.num_devices())
+      throw InvalidInput(fmt::format("--devices {}: {} has {}", devices, q.request.cluster.name,
+                                     q.request.cluster.num_devices()));
+  q.request.sequence = flags.sequence;
+  if (!flags.precision.empty()) q.request.precision = parse_precision(flags.precision);
+  q.stack = flags.stack;
+  q.top = 1;
+  return q;
+}
+
+void print_map(const report::StrategyMap& map) {
+  report::Table table;
+  table.columns = {{map.cluster}};
+  for (const int64_t devices : map.devices)
+    table.columns.push_back({fmt::format("{} devices", devices)});
+  for (const report::StrategyMap::Row& row : map.rows) {
+    std::vector<std::string> cells{row.model};
+    for (const report::MapCell& c : row.cells)
+      cells.push_back(c.mfu ? fmt::format("{}  {}", format_percent(*c.mfu), c.mesh)
+                            : "nothing fits");
+    table.rows.push_back(std::move(cells));
+  }
+  table.max_width = report::console_width();
+  fmt::print("{}", report::to_text(table));
+  for (const report::StrategyMap::Row& row : map.rows)
+    for (size_t i = 0; i < row.cells.size(); ++i)
+      if (!row.cells[i].mfu)
+        fmt::print("{} on {} devices: {}\n", row.model, map.devices[i], row.cells[i].why_not);
+}
+
+Json facts_json(const report::StrategyMap& map, const WholeQuestion& q) {
+  return {{"cluster", map.cluster}, {"stack", q.stack}, {"devices", map.devices}};
+}
+
+int run(const Flags& flags) {
+  WholeQuestion q = question_of(flags);
+  const stack::Stack stack = stack::load_stack(q.stack);
+  std::vector<model::Model> models;
+  for (const std::string& name : flags.models) models.push_back(model::load_model(name));
+  report::StrategyMap map{.cluster = q.request.cluster.name, .devices = flags.devices};
+  Json json = facts_json(map, q);
+  json["models"] = Json::array();
+  report::Progress bar({.label = "map",
+                        .total = static_cast<int64_t>(models.size() * flags.devices.size()),
+                        .unit = "searches"});
+  std::vector<plan::Default> defaults;
+  for (const model::Model& model : models) {
+    report::StrategyMap::Row row{.model = model.name};
+    Json cells = Json::array();
+    q.request.model = model;
+    for (const int64_t devices : flags.devices) {
+      bar.note(fmt::format("{} on {}", model.name, devices));
+      q.request.num_devices = devices;
+      q.request.global_batch_sequences = flags.batch_per_device * devices;
+      Answer a = answer(whole_request(q, stack, defaults));
+      row.cells.push_back(std::move(a.cell));
+      cells.push_back(std::move(a.json));
+      bar.advance();
+    }
+    json["models"].push_back({{"model", model.name}, {"cells", std::move(cells)}});
+    map.rows.push_back(std::move(row));
+  }
+  bar.finish();
+  map.facts = {{"devices", q.request.cluster.device},
+               {"stack", stack.name},
+               {"batch", flags.batch_per_device > 0
+                             ? fmt::format("{} sequences a device", flags.batch_per_device)
+                             : "about 4 M tokens, and at least 4 sequences a device"},
+               {"sequence", flags.sequence > 0 ? fmt::format("{} tokens", flags.sequence)
+                                               : "the smaller of 4096 and the model's positions"},
+               {"precision", flags.precision.empty() ? "bf16" : flags.precision}};
+  if (flags.json)
+    std::cout << json.dump(2) << "\n";
+  else
+    print_map(map);
+  if (flags.out.empty()) return 0;
+  write_text_file(flags.out, report::render(map));
+  if (!flags.json) fmt::print("written: {}\n", flags.out);
+  return 0;
+}
+
+}  // namespace
+
+Run add_map(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("--models", flags->models, "names, config.json files or folders, with commas")
+      ->delimiter(',')
+      ->required();
+  command.add_option("--cluster", flags->cluster, "built-in name or file")->required();
+  command.add_option("--devices", flags->devices, "numbers of devices, with commas")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->required();
+  command.add_option("--sequence", flags->sequence, "tokens of a sequence")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  command
+      .add_option("--global-batch-per-device", flags->batch_per_device,
+                  "sequences of a step for each device (default: as piper plan)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
+  command
+      .add_option("--stack", flags->stack,
+                  "the software that would run it: a name of configs/stacks or a file")
+      ->capture_default_str();
+  command.add_option("--out", flags->out, "write the map as one HTML page")->check(writable_file());
+  command.add_flag("--json", flags->json, "print the map as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,45 @@
+#include <piper/cli/plan_insight.h>
+#include <piper/plan/roofline.h>
+#include <piper/plan/sensitivity.h>
+
+namespace piper::cli {
+namespace {
+
+constexpr double kChange = 0.2;
+
+Json sensitivity_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+  Json inputs = Json::array();
+  for (const plan::Influence& i : plan::sensitivity(request, strategy, kChange))
+    inputs.push_back(
+        {{"input", i.input}, {"value", i.value}, {"low_mfu", i.low_mfu}, {"high_mfu", i.high_mfu}});
+  return {{"change", kChange}, {"inputs", inputs}};
+}
+
+Json roofline_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+  const plan::Roofline roofline = plan::make_roofline(request, strategy);
+  Json points = Json::array();
+  for (const plan::RooflinePoint& p : roofline.points)
+    points.push_back({{"part", p.part},
+                      {"num_layers", p.num_layers},
+                      {"flops", p.flops},
+                      {"bytes", p.bytes},
+                      {"flops_per_byte", p.intensity()},
+                      {"peak_flops_per_second", p.peak_flops_per_second},
+                      {"attainable_flops_per_second", roofline.attainable_flops_per_second(p)},
+                      {"predicted_flops_per_second", p.predicted_flops_per_second},
+                      {"bound", roofline.is_memory_bound(p) ? "memory" : "compute"}});
+  return {{"peak_flops_per_second", roofline.peak_flops_per_second},
+          {"memory_bytes_per_second", roofline.memory_bytes_per_second},
+          {"ridge_flops_per_byte", roofline.ridge()},
+          {"points", points}};
+}
+
+}  // namespace
+
+Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+  return {{"memory_limit_bytes", request.memory_limit_bytes},
+          {"sensitivity", sensitivity_json(request, strategy)},
+          {"roofline", roofline_json(request, strategy)}};
+}
+
+}  // namespace piper::cli

@@ -1,0 +1,13 @@
+// What a plan says of its best strategy beside the ranking: how far each assumption moves it, and where its parts stand
+// against the device's roofs. As JSON, for `piper plan` and the page of `piper report`.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/plan/whole.h>
+
+namespace piper::cli {
+
+// {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points": [...]}}
+Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy);
+
+}  // namespace piper::cli

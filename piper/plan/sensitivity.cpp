@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/plan/sensitivity.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace piper::plan {
+namespace {
+
+// Everything that a price is made of, to be changed.
+struct World {
+  cluster::Cluster cluster;
+  stack::Stack stack;
+  double efficiency = 1;
+  double imbalance = 1;
+};
+
+struct Input {
+  std::string name, value;
+  std::function<void(World&, double factor)> scale;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(const World& world) : w_(world) {
+    device();
+    for (size_t l = 0; l < w_.cluster.levels.size(); ++l) level(l);
+    rings();
+    layers();
+    add("imbalance of experts", fmt::format("{:.2f}", w_.imbalance),
+        [](World& w, double f) { w.imbalance = std::max(1.0, w.imbalance * f); });
+  }
+  std::vector<Input> list;
+
+ private:
+  void add(std::string name, std::string value, std::function<void(World&, double)> scale) {
+    list.push_back({std::move(name), std::move(value), std::move(scale)});
+  }
+
+  void device() {
+    add("compute efficiency", format_percent(w_.efficiency),
+        [](World& w, double f) { w.efficiency *= f; });
+    add("memory bandwidth", format_bytes_per_second(w_.cluster.memory_bytes_per_second),
+        [](World& w, double f) { w.cluster.memory_bytes_per_second *= f; });
+    add("start of a kernel", format_seconds(w_.cluster.fixed_task_seconds),
+        [](World& w, double f) { w.cluster.fixed_task_seconds *= f; });
+  }
+
+  void level(size_t l) {
+    const cluster::Level& level = w_.cluster.levels[l];
+    add("bandwidth of level " + level.name, format_bytes_per_second(level.link.bytes_per_second),
+        [l](World& w, double f) {
+          w.cluster.levels[l].link.bytes_per_second *= f;
+          w.cluster.levels[l].nic_bytes_per_second *= f;
+          const auto ring = w.cluster.numbers.find("ring_bytes_per_second");
+          if (l == 0 && ring != w.cluster.numbers.end()) ring->second *= f;
+        });
+    add("latency of level " + level.name, format_seconds(level.link.latency_seconds),
+        [l](World& w, double f) { w.cluster.levels[l].link.latency_seconds *= f; });
+  }
+
+  void ring(const char* name, const char* key, double fallback) {
+    const auto found = w_.cluster.numbers.find(key);
+    const double seconds = found == w_.cluster.numbers.end() ? fallback : found->second;
+    add(name, format_seconds(seconds),
+        [key, seconds](World& w, double f) { w.cluster.numbers[key] = seconds * f; });
+  }
+  void rings() {
+    ring("step of a ring inside a node", "node_ring_step_seconds", stack::kNodeStepSeconds);
+    if (w_.cluster.levels.size() > 1)
+      ring("step of a ring between nodes", "ring_step_seconds", stack::kOuterStepSeconds);
+  }
+
+  void layers() {
+    const double host =
+        std::max(w_.stack.host_seconds_per_layer, w_.stack.host_seconds_per_mixture_layer);
+    if (host > 0)
+      add("host time of a layer", format_seconds(host), [](World& w, double f) {
+        w.stack.host_seconds_per_layer *= f;
+        w.stack.host_seconds_per_mixture_layer *= f;
+      });
+    if (w_.stack.serial_seconds_per_layer > 0)
+      add("serial time of a layer", format_seconds(w_.stack.serial_seconds_per_layer),
+          [](World& w, double f) { w.stack.serial_seconds_per_layer *= f; });
+  }
+
+  const World& w_;
+};
+
+double mfu_in(const WholeRequest& r, const strategy::Strategy& s, const World& world) {
+  stack::Estimator estimator(*r.model, world.cluster, world.stack, r.precision, r.sequence);
+  estimator.set_compute_efficiency(world.efficiency);
+  return stack::mfu(*r.model, s, world.cluster, estimator.estimate(s, world.imbalance).seconds);
+}
+
+}  // namespace
+
+double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
+
+std::vector<Influence> sensitivity(const WholeRequest& r, const strategy::Strategy& s,
+                                   double change) {
+  const World base{.cluster = *r.cluster,
+                   .stack = *r.stack,
+                   .efficiency = r.stack->calibration_of(r.cluster->device).compute_efficiency,
+                   .imbalance = r.imbalance};
+  std::vector<Influence> result;
+  for (const Input& input : Inputs(base).list) {
+    World low = base, high = base;
+    input.scale(low, 1 - change);
+    input.scale(high, 1 + change);
+    result.push_back({input.name, input.value, mfu_in(r, s, low), mfu_in(r, s, high)});
+  }
+  std::ranges::stable_sort(
+      result, [](const Influence& a, const Influence& b) { return a.swing() > b.swing(); });
+  return result;
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,73 @@
+#include <doctest/doctest.h>
+#include <piper/model/import.h>
+#include <piper/plan/sensitivity.h>
+
+#include <algorithm>
+
+using namespace piper;
+using namespace piper::plan;
+
+namespace {
+
+struct Question {
+  model::Model model = model::load_model("qwen3-30b-a3b");
+  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  stack::Stack stack = stack::load_stack("piper");
+  WholeRequest request() const {
+    return {.model = &model,
+            .cluster = &cluster,
+            .stack = &stack,
+            .num_devices = 64,
+            .sequence = 4096,
+            .global_batch_sequences = 512,
+            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
+            .imbalance = 1.5,
+            .num_kept = 4};
+  }
+};
+
+bool helps(const Influence& i) {
+  return i.input == "compute efficiency" || i.input.find("bandwidth") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "more bandwidth or efficiency never lowers MFU, more latency or imbalance never raises it") {
+  const Question question;
+  const WholeRequest request = question.request();
+  for (const WholeCandidate& candidate : search_whole(request).ranked) {
+    CAPTURE(describe_whole(candidate.strategy));
+    const double mfu = stack::mfu(question.model, candidate.strategy, question.cluster,
+                                  candidate.estimate.seconds);
+    for (const Influence& i : sensitivity(request, candidate.strategy)) {
+      CAPTURE(i.input);
+      const double better = helps(i) ? i.high_mfu : i.low_mfu;
+      const double worse = helps(i) ? i.low_mfu : i.high_mfu;
+      CHECK(better >= mfu * (1 - 1e-12));
+      CHECK(worse <= mfu * (1 + 1e-12));
+    }
+  }
+}
+
+TEST_CASE("what a strategy does not use does not move it, and what it uses does") {
+  const Question question;
+  WholeRequest request = question.request();
+  request.num_devices = 8;
+  request.global_batch_sequences = 64;
+  request.fixed = {.pp = 1, .ep = 8, .tp = 1, .cp = 1};
+  const WholePlan plan = search_whole(request);
+  REQUIRE(!plan.ranked.empty());
+  double last = 1;
+  for (const Influence& i : sensitivity(request, plan.ranked.front().strategy)) {
+    CAPTURE(i.input);
+    CHECK(i.swing() <= last);
+    last = i.swing();
+    const bool outer = i.input.find("level") != std::string::npos &&
+                       i.input.find(question.cluster.levels[0].name) == std::string::npos;
+    if (outer || i.input == "step of a ring between nodes") CHECK(i.swing() == 0);
+    if (i.input == "compute efficiency" || i.input == "imbalance of experts" ||
+        i.input == "bandwidth of level " + question.cluster.levels[0].name)
+      CHECK(i.swing() > 1e-4);
+  }
+}

@@ -1,0 +1,65 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/report/strategy_map.h>
+
+using namespace piper;
+using namespace piper::report;
+
+namespace {
+
+StrategyMap two_by_two() {
+  return {.cluster = "<cluster>",
+          .facts = {{"stack", "a & b"}},
+          .devices = {8, 64},
+          .rows = {{.model = "small",
+                    .cells = {{.mfu = 0.30, .mesh = "pp 1, dp 8", .detail = "first"},
+                              {.mfu = 0.45, .mesh = "pp 2, ep 8, dp 32", .detail = "second"}}},
+                   {.model = "<large>",
+                    .cells = {{.why_not = "nothing fits: 90 GiB of 72 GiB"},
+                              {.mfu = 0.40, .mesh = "pp 8, dp 8", .detail = "third"}}}}};
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the darkest cell is the fastest, the lightest the slowest, and each says MFU and mesh") {
+  const std::string svg = map_svg(two_by_two());
+  CHECK(has(svg, "shade-0"));
+  CHECK(has(svg, "shade-9"));
+  CHECK(svg.find("<title>first") > svg.find("shade-0"));
+  CHECK(svg.find("<title>second") > svg.find("shade-9"));
+  CHECK(has(svg, "45.0 %"));
+  CHECK(has(svg, "pp 1, dp 8"));
+  CHECK(has(svg, "64 devices"));
+}
+
+TEST_CASE("a cell where nothing fits says so and has no shade") {
+  StrategyMap map = two_by_two();
+  map.rows.erase(map.rows.begin());
+  map.rows.front().cells.pop_back();
+  map.devices.pop_back();
+  const std::string html = render(map);
+  CHECK(has(html, ">nothing fits<"));
+  CHECK(has(html, "90 GiB of 72 GiB"));
+  CHECK(!has(html, "class=\"shade-"));
+}
+
+TEST_CASE("the map's page is whole, escaped, and needs nothing from elsewhere") {
+  const std::string html = render(two_by_two());
+  CHECK(html.starts_with("<!DOCTYPE html>"));
+  CHECK(has(html, "&lt;cluster&gt;"));
+  CHECK(!has(html, "<cluster>"));
+  CHECK(!has(html, "<large>"));
+  CHECK(has(html, "a &amp; b"));
+  CHECK(!has(html, "<script"));
+  CHECK(!has(html, " src="));
+}
+
+TEST_CASE("a row without a cell for every column is a mistake of the caller") {
+  StrategyMap map = two_by_two();
+  map.rows.front().cells.pop_back();
+  CHECK_THROWS_AS(map_svg(map), InternalError);
+}
