@@ -31,7 +31,7 @@ class Page(html.parser.HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
         if tag == "section":
-            self.current = self.sections.setdefault(attributes["id"], {"text": ""})
+            self.current = self.sections.setdefault(attributes["id"], {"words": ""})
         if self.current is not None:
             self.current[tag] = self.current.get(tag, 0) + 1
             if "absent" in attributes.get("class", ""):
@@ -51,7 +51,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         if self.current is not None:
-            self.current["text"] += data
+            self.current["words"] += data
 
 
 def piper(*arguments, code=0):
@@ -86,10 +86,10 @@ def check_page(path, plan):
     assert not any(s.get("absent") for s in page.sections.values())
     assert page.sections["pareto"]["circle"] == len(plan["pareto"])
     for family in plan["families"]:
-        assert family["family"] in page.sections["families"]["text"] and family["smallest_change"] in page.sections["families"]["text"]
+        assert family["family"] in page.sections["families"]["words"] and family["smallest_change"] in page.sections["families"]["words"]
     for point in plan["roofline"]["points"]:
-        assert point["part"] in page.sections["roofline"]["text"]
-    assert plan["sensitivity"]["inputs"][0]["input"] in page.sections["sensitivity"]["text"]
+        assert point["part"] in page.sections["roofline"]["words"]
+    assert plan["sensitivity"]["inputs"][0]["input"] in page.sections["sensitivity"]["words"]
 
 
 def browser():
@@ -155,7 +155,7 @@ def main():
         assert cells["mixtral-8x7b"][1]["best"]["predicted"]["mfu"] == cells["mixtral-8x7b"][1]["mfu"]
         assert "nothing fits" in cells["deepseek-v3"][0]["why_not"]
         picture = Page((folder / "map.html").read_text()).sections["map"]
-        assert picture["rect"] == 4 and "nothing fits" in picture["text"]
+        assert picture["rect"] == 4 and "nothing fits" in picture["words"]
         one = json.loads(piper("plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 64, "--json"))
         assert one["strategies"][0]["predicted"]["step_seconds"] == cells["mixtral-8x7b"][1]["best"]["predicted"]["step_seconds"]
         assert "dgx-h100" in piper(*asked[:-1], "99999999", code=2)

@@ -61,6 +61,7 @@ Answer answer(const plan::WholeRequest& request) {
   plan::WholePlan plan;
   try {
     plan = plan::search_whole(request);
+    plan::play_ranked(request, plan);
   } catch (
       const InvalidInput& error) {  // of this model on so many devices: the others still answer
     a.cell.why_not = fmt::format("nothing divides: {}", error.what());
@@ -74,11 +75,10 @@ Answer answer(const plan::WholeRequest& request) {
     return a;
   }
   const plan::WholeCandidate& best = plan.ranked.front();
-  a.cell = {
-      .mfu = stack::mfu(*request.model, best.strategy, *request.cluster, best.estimate.seconds),
-      .mesh = short_mesh(best.strategy.mesh),
-      .detail = plan::describe_whole(best.strategy),
-      .step_seconds = best.estimate.seconds};
+  a.cell = {.mfu = stack::mfu(*request.model, best.strategy, *request.cluster, best.step_seconds()),
+            .mesh = short_mesh(best.strategy.mesh),
+            .detail = plan::describe_whole(best.strategy),
+            .step_seconds = best.step_seconds()};
   a.json["mfu"] = *a.cell.mfu;
   a.json["mesh_in_short"] = a.cell.mesh;
   a.json["best"] = whole_json(request, best);

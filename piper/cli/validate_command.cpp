@@ -7,6 +7,8 @@
 #include <piper/cli/validators.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
+#include <piper/validate/phases.h>
+#include <piper/validate/statements.h>
 #include <piper/validate/validate.h>
 
 #include <iostream>
@@ -22,7 +24,7 @@ using validate::PricedRow;
 
 struct Flags {
   std::string file;
-  bool rows = false, fit = false, json = false;
+  bool rows = false, fit = false, statements = false, phases = false, json = false;
 };
 
 std::vector<std::string> cells(const std::string& name, const Errors& e) {
@@ -135,7 +137,67 @@ void print_fit(const std::vector<PricedRow>& rows) {
   fmt::print("{}\n", report::to_text(table));
 }
 
+int run_statements(bool json) {
+  const std::vector<validate::Statement> statements = validate::paper_statements();
+  if (json) {
+    Json all{{"assumptions", validate::statement_assumptions()}, {"statements", Json::array()}};
+    for (const validate::Statement& s : statements)
+      all["statements"].push_back(validate::to_json(s));
+    std::cout << all.dump(2) << "\n";
+    return 0;
+  }
+  report::Table table;
+  table.columns = {{.header = "statement", .max_width = 70},
+                   {"where"},
+                   {"printed"},
+                   {"predicted"},
+                   {"error", Align::kRight},
+                   {"verdict"}};
+  for (const validate::Statement& s : statements)
+    table.rows.push_back({s.what, s.where, s.printed, s.predicted,
+                          s.error ? fmt::format("{:+.1f} %", 100 * *s.error) : "",
+                          validate::name(s.verdict)});
+  fmt::print("{}\n", report::to_text(table));
+  for (const validate::Statement& s : statements)
+    if (!s.cause.empty()) fmt::print("{}: {}: {}\n", validate::name(s.verdict), s.what, s.cause);
+  for (const std::string& a : validate::statement_assumptions()) fmt::print("assumed: {}\n", a);
+  return 0;
+}
+
+int run_phases(const std::string& file, bool json) {
+  const validate::PhaseRun run =
+      validate::load_phase_run(file.empty() ? validate::builtin_phase_runs().front() : file);
+  const std::vector<validate::PricedPhase> phases = validate::price_phases(run);
+  if (json) {
+    std::cout << validate::to_json(run, phases).dump(2) << "\n";
+    return 0;
+  }
+  report::Table table;
+  table.columns = {{"phase"},
+                   {"measured ms", Align::kRight},
+                   {"predicted ms", Align::kRight},
+                   {"error", Align::kRight},
+                   {"aim", Align::kRight},
+                   {"verdict"}};
+  for (const validate::PricedPhase& p : phases)
+    table.rows.push_back({p.phase.name, fmt::format("{:.3f}", 1e3 * p.phase.measured_seconds),
+                          fmt::format("{:.3f}", 1e3 * p.predicted_seconds),
+                          fmt::format("{:+.1f} %", 100 * p.error()),
+                          fmt::format("{:.0f} %", 100 * p.phase.limit),
+                          p.holds() ? "holds" : "miss"});
+  fmt::print("{}: {}\n\n{}\n", run.name, run.description, report::to_text(table));
+  for (const validate::PricedPhase& p : phases)
+    if (!p.holds()) fmt::print("miss: {}: {}\n", p.phase.name, p.phase.cause);
+  for (const std::string& a : run.assumptions) fmt::print("assumed: {}\n", a);
+  fmt::print("source: {}\n", run.source);
+  return 0;
+}
+
 int run(const Flags& flags) {
+  if (flags.statements) return run_statements(flags.json);
+  if (flags.phases) return run_phases(flags.file, flags.json);
+  if (flags.file.empty())
+    throw InvalidInput("a file of measured runs is missing; or give --statements or --phases");
   const std::vector<validate::MeasuredRow> rows =
       validate::parse_rows(read_json_file(flags.file), flags.file);
   if (rows.empty()) throw InvalidInput(flags.file + ": 'rows' is empty; nothing to price");
@@ -166,9 +228,16 @@ int run(const Flags& flags) {
 
 Run add_validate(CLI::App& command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("file", flags->file, "measured runs or fit rows (JSON)")
-      ->required()
+  command
+      .add_option("file", flags->file,
+                  "measured runs or fit rows (JSON); with --phases a run measured phase by phase")
       ->check(CLI::ExistingFile);
+  CLI::Option* statements = command.add_flag(
+      "--statements", flags->statements, "what the Piper paper states, printed beside computed");
+  command
+      .add_flag("--phases", flags->phases,
+                "phases of one layer beside a trace (built in: DeepSeek-V3 on H800)")
+      ->excludes(statements);
   command.add_flag("--rows", flags->rows, "every row, not only the tables");
   command.add_flag("--fit", flags->fit,
                    "what constant each stack would need on each device, and the row in the middle");

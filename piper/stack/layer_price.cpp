@@ -18,8 +18,9 @@ class Pass {
   Pass(const Rates& rates, Precision precision)
       : rates_(rates), converts_(precision >= Precision::kFp8) {}
 
-  // y = x w, `count` of them: one product forward, two backward.
-  void linear(double m, double n, double k, double count = 1, double efficiency = 1) {
+  // y = x w, `count` of them: one product forward, two backward. `converted`: x comes in the bits of the product.
+  void linear(double m, double n, double k, double count = 1, double efficiency = 1,
+              bool converted = false) {
     const double forward = count * rates_.product_seconds(m, n, k) / efficiency;
     const double input = count * rates_.product_seconds(m, k, n) / efficiency;
     const double weights = count * rates_.product_seconds(n, k, m) / efficiency;
@@ -29,7 +30,7 @@ class Pass {
     if (!converts_) return;
     // Operands go to fewer bits, in both layouts: read 2 bytes, write 1 twice.
     const double in = 4 * m * k * count, out = 4 * m * n * count;
-    forward_ += rates_.pass_seconds(in);
+    if (!converted) forward_ += rates_.pass_seconds(in);
     backward_ += rates_.pass_seconds(out);
   }
   void attention(double flops, double sequence, double head_dim) {
@@ -221,9 +222,10 @@ class LayerPricer {
     pass.elements((up + 1) * rows * ffn, (2 * up + 1) * rows * ffn);
   }
 
-  void mlp(Pass& pass, double rows, double ffn, int64_t matrices, double count, double efficiency) {
+  void mlp(Pass& pass, double rows, double ffn, int64_t matrices, double count, double efficiency,
+           bool converted = false) {
     const double up = matrices == 3 ? 2 : 1;
-    pass.linear(rows, up * ffn, hidden_, count, efficiency);
+    pass.linear(rows, up * ffn, hidden_, count, efficiency, converted);
     pass.linear(rows, hidden_, ffn, count, efficiency);
     activation(pass, rows * count, ffn, matrices);
   }
@@ -265,9 +267,12 @@ class LayerPricer {
     routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
     routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
                      6 * passes);  // sorted, and back
-    add(p_.feed_forward, routing);
     Pass pass(rates_, precision_);
-    mlp(pass, received / local, ffn / etp, f.num_matrices, local, stack_.grouped_efficiency);
+    const bool converted = stack_.dispatch_element_bytes < kElement;
+    if (converted) routing.elements(2 * dealt * hidden_, 2 * dealt * hidden_);
+    add(p_.feed_forward, routing);
+    mlp(pass, received / local, ffn / etp, f.num_matrices, local, stack_.grouped_efficiency,
+        converted);
     const double shared = static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / tp_;
     if (shared > 0) mlp(pass, s_.tokens, shared, f.num_dense_matrices, 1, 1);
     p_.experts_forward = pass.forward();
@@ -283,10 +288,15 @@ class LayerPricer {
   }
 
   void exchange(double rows, double received, double k) {
-    const double bytes = kElement * rows * hidden_ * s_.imbalance;
+    const double elements = rows * hidden_ * s_.imbalance;
     const double copies = stack_.deduplicates_rows ? k : 1;
-    const double once = rates_.all_to_all_seconds(s_.ep, s_.etp, bytes, copies);
-    const double exposed = 2 * once * (1 - stack_.hidden_exchange);
+    const auto travel = [&](double element_bytes) {
+      return rates_.all_to_all_seconds(s_.ep, s_.etp, element_bytes * elements, copies);
+    };
+    p_.dispatch_seconds = travel(stack_.dispatch_element_bytes);
+    p_.combine_seconds = travel(kElement);
+    const double exposed =
+        (p_.dispatch_seconds + p_.combine_seconds) * (1 - stack_.hidden_exchange);
     p_.forward.exchange += exposed;
     p_.backward.exchange += exposed;
     if (s_.etp == 1) return;

@@ -51,7 +51,9 @@ struct LayerPrice {
   PassPrice backward;           // both parts
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
   BlockCompute attention, feed_forward;  // add up to the compute above
-  double host_seconds = 0;               // forward and backward take no less
+  // One exchange with the experts, whatever hides it; the backward does both again.
+  double dispatch_seconds = 0, combine_seconds = 0;
+  double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;
   // Bytes kept of one micro-batch, by what recomputation can drop.

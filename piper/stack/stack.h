@@ -70,8 +70,11 @@ struct Stack {
   double hidden_messages = 0;      // between stages
   double hidden_exchange = 0;      // to the experts and back
   bool deduplicates_rows = false;  // a row for several experts of a node crosses once
-  bool gathers_twice = true;       // sequence parallel: the backward gathers its inputs again
-  double reduction_bytes = 4;      // of a gradient while it is reduced
+  // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as FP8 with scales, and
+  // is converted before it leaves instead of where it arrives.
+  double dispatch_element_bytes = 2;
+  bool gathers_twice = true;   // sequence parallel: the backward gathers its inputs again
+  double reduction_bytes = 4;  // of a gradient while it is reduced
   // --- memory ---
   std::array<StateBytes, 4> state;          // by ZeRO stage
   double state_alone = 18;                  // one replica

@@ -1,0 +1,41 @@
+// What the Piper paper (Dash and Wang) states in numbers, beside what this project computes for it: the exact statements,
+// with misprints shown as such, and the measured ones, with their misses.
+//
+// One constant is fitted: the compute efficiency of the stack "piper-frontier", to 39.38 TFLOP/s a GPU with 862 billion
+// parameters on 512 GPUs. The paper states neither PP x EP nor batch of its runs; what stands in for them is in
+// statement_assumptions().
+#pragma once
+
+#include <piper/base/json.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::validate {
+
+enum class Verdict : uint8_t {
+  kHolds,     // within the limit
+  kMisprint,  // exact, and the paper's own other figures contradict it
+  kMiss,      // measured, beyond the limit
+  kFitted     // what the constant was fitted to
+};
+const char* name(Verdict verdict);  // "holds", "misprint", "miss", "fitted"
+
+struct Statement {
+  std::string what, where;         // where: the paper's section, table or equation
+  bool measured = false;           // else it follows from the paper's formulas
+  std::string printed, predicted;  // with units
+  std::optional<double> error;     // predicted / printed - 1
+  double limit = 0;                // of its absolute value
+  Verdict verdict = Verdict::kHolds;
+  std::string cause;  // of a misprint or a miss
+};
+
+std::vector<Statement> paper_statements();
+// What the measured statements are priced with where the paper is silent.
+std::vector<std::string> statement_assumptions();
+
+Json to_json(const Statement& statement);
+
+}  // namespace piper::validate
