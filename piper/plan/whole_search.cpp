@@ -55,10 +55,7 @@ class Search {
 
   WholePlan run() {
     collect_shapes();
-    if (shapes_.empty())
-      throw InvalidInput(
-          "no strategy divides these devices, layers, heads, experts and this batch; leave one of "
-          "the axes or --global-batch open");
+    if (shapes_.empty()) throw InvalidInput(why_empty());
     plan_.num_shapes = std::ssize(shapes_);
     bound_shapes();
     // The most promising first: what they leave is the bar for the others.
@@ -83,6 +80,34 @@ class Search {
   };
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  // Fixed axes that nothing divides by, with the nearest that do; else the batch.
+  std::vector<std::string> why_empty() const {
+    std::vector<std::string> lines;
+    const auto check = [&](const char* flag, const std::optional<int64_t>& fixed,
+                           const std::vector<int64_t>& allowed, const char* what) {
+      if (fixed && !std::ranges::binary_search(allowed, *fixed))
+        lines.push_back(fmt::format("{} {} does not divide {}; {}", flag, *fixed, what,
+                                    nearest_values(allowed, *fixed)));
+    };
+    const int64_t heads = r_.model->layers.front().attention.num_heads;
+    const std::vector<int64_t> all = divisors(r_.num_devices);
+    std::vector<int64_t> tensor, stages;
+    for (const int64_t d : all) {
+      if (d <= kMostTensor && (heads == 0 || heads % d == 0)) tensor.push_back(d);
+      if (d <= r_.model->num_layers()) stages.push_back(d);
+    }
+    check("--tp", r_.fixed.tp, tensor, "the devices and heads");
+    check("--pp", r_.fixed.pp, stages, "the devices, or is more than the layers");
+    check("--ep", r_.fixed.ep, expert_degrees(*r_.model), "the experts");
+    check("--cp", r_.fixed.cp, all, "the devices");
+    check("--dp", r_.fixed.dp, all, "the devices");
+    if (lines.empty())
+      lines.emplace_back(
+          "no strategy divides these devices, layers, heads, experts and this batch; leave one of "
+          "the axes or --global-batch open");
+    return lines;
   }
 
   // --- shapes ---
