@@ -5,6 +5,7 @@
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
+#include <cmath>
 #include <iostream>
 
 namespace piper::cli {

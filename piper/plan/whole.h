@@ -4,10 +4,9 @@
 //
 // Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only when
 //
-//   m x (work of all stages without recomputation) / pp  >  the time of the worst strategy that is kept,   or
-//   the smallest memory it can have (ZeRO 3, everything recomputed and offloaded)  >  the limit,
+//   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
 //
-// and a test compares with the plain enumeration. The bound holds because no strategy of that shape and depth does less
+// and of the best of its family, and a test compares with the plain enumeration. The bound holds because no strategy of that shape and depth does less
 // work, and the busiest stage does at least the mean.
 #pragma once
 
@@ -47,7 +46,7 @@ struct WholeRequest {
   int64_t num_kept = 64;       // of the fastest
   bool prunes = true;          // false: every strategy is priced (tests)
   bool keeps_families = true;  // the best of each family too
-  double seconds_limit = 0;    // stop after so long and say so; 0 = none
+
   // Called a few hundred times; shapes done of all.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -87,7 +86,6 @@ struct WholePlan {
   std::vector<FamilyBest> families;
   std::vector<WholeCandidate> pareto;  // no other is faster and needs less memory; fastest first
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
-  bool is_cut = false;  // by seconds_limit
 };
 
 // Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing (naming

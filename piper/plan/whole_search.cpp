@@ -5,7 +5,6 @@
 #include <piper/plan/whole.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -48,8 +47,7 @@ class Search {
   explicit Search(const WholeRequest& request)
       : r_(request),
         estimator_(*request.model, *request.cluster, *request.stack, request.precision,
-                   request.sequence),
-        start_(std::chrono::steady_clock::now()) {
+                   request.sequence) {
     for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
   }
 
@@ -63,11 +61,7 @@ class Search {
     int64_t done = 0;
     for (const Bounded& b : bounded_) {
       visit(shapes_[b.index], b.least);
-      if (r_.progress && ++done % 256 == 0) r_.progress(done, plan_.num_shapes);
-      if (r_.seconds_limit > 0 && done % 64 == 0 && seconds() > r_.seconds_limit) {
-        plan_.is_cut = true;
-        break;
-      }
+      if (++done % 256 == 0 && r_.progress) r_.progress(done, plan_.num_shapes);
     }
     finish();
     return std::move(plan_);
@@ -78,9 +72,6 @@ class Search {
     double least;
     size_t index;
   };
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
 
   // Fixed axes that nothing divides by, with the nearest that do; else the batch.
   std::vector<std::string> why_empty() const {
@@ -91,11 +82,10 @@ class Search {
         lines.push_back(fmt::format("{} {} does not divide {}; {}", flag, *fixed, what,
                                     nearest_values(allowed, *fixed)));
     };
-    const int64_t heads = r_.model->layers.front().attention.num_heads;
     const std::vector<int64_t> all = divisors(r_.num_devices);
     std::vector<int64_t> tensor, stages;
     for (const int64_t d : all) {
-      if (d <= kMostTensor && (heads == 0 || heads % d == 0)) tensor.push_back(d);
+      if (d <= kMostTensor && divides_heads(d)) tensor.push_back(d);
       if (d <= r_.model->num_layers()) stages.push_back(d);
     }
     check("--tp", r_.fixed.tp, tensor, "the devices and heads");
@@ -110,13 +100,23 @@ class Search {
     return lines;
   }
 
+  // Of every layer, as strategy::contradictions() asks.
+  bool divides_heads(int64_t tp) const {
+    return std::ranges::all_of(
+        r_.model->layers, [&](const model::Layer& l) { return l.attention.num_heads % tp == 0; });
+  }
+  bool divides_experts(int64_t etp) const {
+    return std::ranges::all_of(r_.model->layers, [&](const model::Layer& l) {
+      return !l.feed_forward.is_moe() || l.feed_forward.ffn % etp == 0;
+    });
+  }
+
   // --- shapes ---
   void collect_shapes() {
     const model::Model& m = *r_.model;
-    const int64_t heads = m.layers.front().attention.num_heads;
     const std::vector<int64_t> degrees = expert_degrees(m);
     for (const int64_t tp : divisors(r_.num_devices)) {
-      if (tp > kMostTensor || (heads > 0 && heads % tp != 0) || !wanted(r_.fixed.tp, tp)) continue;
+      if (tp > kMostTensor || !divides_heads(tp) || !wanted(r_.fixed.tp, tp)) continue;
       for (const int64_t cp : divisors(r_.num_devices / tp)) {
         if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
         if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
@@ -139,7 +139,9 @@ class Search {
           !wanted(r_.fixed.ep, shape.ep))
         continue;
       for (shape.etp = 1; shape.etp <= (moe ? kMostExpertTensor : 1); shape.etp *= 2) {
-        if (stage % (shape.ep * shape.etp) != 0 || !wanted(r_.fixed.etp, shape.etp)) continue;
+        if (stage % (shape.ep * shape.etp) != 0 || !divides_experts(shape.etp) ||
+            !wanted(r_.fixed.etp, shape.etp))
+          continue;
         for (shape.micro = 1; shape.micro <= std::min(per_rank, kMostMicroBatch); ++shape.micro) {
           if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro))
             continue;
@@ -320,7 +322,7 @@ class Search {
 
   const WholeRequest& r_;
   stack::Estimator estimator_;
-  std::chrono::steady_clock::time_point start_;
+
   std::vector<Shape> shapes_;
   std::vector<Bounded> bounded_;
   std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;

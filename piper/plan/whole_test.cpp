@@ -68,6 +68,26 @@ TEST_CASE("every strategy that is kept is sound and fits") {
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
 }
 
+TEST_CASE("heads and experts of every layer divide, not of the first alone") {
+  World world;
+  world.model.layers.back().attention.num_heads = 12;  // by 4, not by 8
+  world.model.layers.back().feed_forward.ffn = 14340;  // likewise
+  for (const auto& [tp, etp] : {std::pair{4, 4}, {8, 1}, {1, 8}}) {
+    CAPTURE(tp);
+    CAPTURE(etp);
+    WholeRequest request = world.request(16, 32);
+    request.memory_limit_bytes = 1e15;
+    request.fixed.tp = tp;
+    request.fixed.etp = etp;
+    if (tp == 8 || etp == 8) {
+      CHECK_THROWS_AS(search_whole(request), InvalidInput);
+      continue;
+    }
+    for (const WholeCandidate& c : search_whole(request).ranked)
+      CHECK(strategy::contradictions(c.strategy, world.model).empty());
+  }
+}
+
 TEST_CASE("the front: along it memory falls as time rises") {
   const World world;
   const WholePlan plan = search_whole(world.request(32, 64));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace piper::validate {
 namespace {
@@ -94,6 +95,27 @@ PricedRow price_row(const MeasuredRow& row) {
   return p;
 }
 
+// The same run in another unit knows the constant as well: it stays out of the statistics too.
+bool same_run(const MeasuredRow& a, const MeasuredRow& b) {
+  const auto run = [](const MeasuredRow& r) {
+    return std::tie(r.source, r.model, r.gpu_type, r.layers, r.sequence, r.global_batch,
+                    r.micro_batch, r.gpus, r.tp, r.pp, r.vpp, r.ep, r.etp, r.cp, r.zero,
+                    r.recompute, r.precision);
+  };
+  return run(a) == run(b);
+}
+
+void note_same_runs(std::vector<PricedRow>& rows) {
+  std::vector<MeasuredRow> fitted;
+  for (const PricedRow& p : rows)
+    if (p.calibration_row) fitted.push_back(p.row);
+  for (PricedRow& p : rows)
+    if (p.is_priced() && !p.is_memory)
+      p.calibration_row =
+          p.calibration_row ||
+          std::ranges::any_of(fitted, [&](const MeasuredRow& r) { return same_run(r, p.row); });
+}
+
 bool is_grade_a(const MeasuredRow& row) { return row.grade == "A" || row.grade == "A-"; }
 
 // What is on trial: a figure, priced, not fitted to.
@@ -114,6 +136,7 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
     priced.push_back(price_row(row));
     if (progress) progress(std::ssize(priced));
   }
+  note_same_runs(priced);
   return priced;
 }
 
