@@ -97,6 +97,7 @@ void print_comparison(const train::RunResult& result) {
         static_cast<double>(*rank.measured_peak_bytes), format_bytes);
   fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
   fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
+  fmt::print("{}", train::to_text(result.traffic));
 }
 
 // Where the run left what was assumed, component by component.
@@ -121,6 +122,7 @@ Json result_json(const train::RunResult& result) {
   for (const train::StepMetrics& metrics : result.metrics) steps.push_back(train::to_json(metrics));
   return {{"steps", steps},
           {"comparison", report::to_json(result.comparison)},
+          {"traffic", train::to_json(result.traffic)},
           {"balanced_predicted_step_seconds", result.prediction.step_seconds},
           {"same_order_as_simulated", result.same_order}};
 }

@@ -4,6 +4,7 @@
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/mesh.h>
 
@@ -19,8 +20,6 @@ using graph::TaskKind;
 using schedule::Segment;
 using schedule::SegmentKind;
 using schedule::SlotKind;
-
-constexpr double kStatisticsBytes = 64;  // a handful of sums
 
 class StepPricer {
  public:
@@ -251,34 +250,7 @@ class StepPricer {
   }
 
   double reduced_bytes(const Task& task) const {
-    const Segment& segment = step_.segment(task);
-    const auto gradient = static_cast<double>(state_bytes(strategy_.precision).gradient);
-    switch (segment.kind) {
-      case SegmentKind::kDenseGradients:
-        return gradient * static_cast<double>(dense_parameters(
-                              model_, segment.layer, strategy::ends_apart(strategy_) ? 2 : 1));
-      case SegmentKind::kExpertGradients:
-        return gradient *
-               static_cast<double>(expert_parameters(model_, segment.layer, strategy_.mesh.ep));
-      case SegmentKind::kTiedEmbedding:
-        return gradient * static_cast<double>(model_.vocabulary * model_.hidden);
-      case SegmentKind::kStatistics:
-        return kStatisticsBytes;
-      case SegmentKind::kEmbedding:
-      case SegmentKind::kAttention:
-      case SegmentKind::kDenseMlp:
-      case SegmentKind::kGate:
-      case SegmentKind::kSharedExperts:
-      case SegmentKind::kExperts:
-      case SegmentKind::kMerge:
-      case SegmentKind::kHead:
-      case SegmentKind::kMtpJoin:
-      case SegmentKind::kGradientNorm:
-      case SegmentKind::kOptimizer:
-        break;
-    }
-    PIPER_CHECK(false, fmt::format("nothing to reduce in {}", schedule::task_name(step_, task)));
-    return 0;
+    return static_cast<double>(reduced_buffer(step_.segment(task), model_, strategy_).bytes());
   }
 
   int64_t bytes_of(const graph::Slot& slot) {

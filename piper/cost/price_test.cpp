@@ -78,7 +78,9 @@ TEST_CASE("a capacity lowers what is sent, computed and kept, as far as it drops
   };
   const Priced dropless = priced({}), enough = priced({}, 1), half = priced({}, 0.5);
   CHECK(enough.prices.slot_bytes == dropless.prices.slot_bytes);
-  CHECK(enough.prices.seconds == dropless.prices.seconds);
+  for (const graph::Task& task : dropless.step.graph.tasks())
+    if (task.kind != graph::TaskKind::kAllReduce)  // statistics: rows beside choices
+      CHECK(enough.prices.seconds[task.id.index()] == dropless.prices.seconds[task.id.index()]);
   CHECK(rows(dropless, SlotKind::kRows, 0) == 64);
   CHECK(rows(half, SlotKind::kRows, 0) == 32);
   CHECK(rows(half, SlotKind::kReceived, 0) == 32);
@@ -136,7 +138,7 @@ TEST_CASE("the closed form's memory is the simulation's rows under a capacity to
   CHECK(half.peak_bytes < dropless.peak_bytes);
   CHECK(half.seconds < dropless.seconds);
   s.capacity.factor = 1;
-  CHECK(estimator.estimate(s).seconds == dropless.seconds);
+  CHECK(estimator.estimate(s).seconds == doctest::Approx(dropless.seconds).epsilon(1e-3));
   CHECK(estimator.estimate(s).peak_bytes == dropless.peak_bytes);
 }
 

@@ -5,11 +5,15 @@
 namespace piper::cost {
 namespace {
 
+// A selection bias that no gradient moves lies among the parameters all the same.
 int64_t dense_of_layer(const model::Model& model, int64_t layer) {
-  const model::LayerParameters p =
-      model::count_layer(model, model.layers[static_cast<size_t>(layer)]);
+  const model::Layer& of = model.layers[static_cast<size_t>(layer)];
+  const model::FeedForward& f = of.feed_forward;
+  const model::LayerParameters p = model::count_layer(model, of);
+  const bool has_bias = f.is_moe() && f.selection_bias && !f.selection_bias_is_parameter;
   const bool is_module = model.mtp_depth_of(layer) > 0;
-  return p.total() - p.routed_experts + (is_module ? model::mtp_join_parameters(model) : 0);
+  return p.total() - p.routed_experts + (has_bias ? f.num_experts : 0) +
+         (is_module ? model::mtp_join_parameters(model) : 0);
 }
 
 }  // namespace

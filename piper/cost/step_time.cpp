@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/step_time.h>
 
@@ -10,8 +11,6 @@ namespace piper::cost {
 namespace {
 
 using strategy::Strategy;
-
-constexpr double kStatisticsBytes = 64;  // a handful of sums
 
 // Ranks on the fullest node.
 int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
@@ -256,7 +255,8 @@ StepEstimate Estimator::estimate(const Strategy& s) {
     if (busy(i) > busy(busiest)) busiest = i;
   }
   const Group world{.size = s.mesh.world()};
-  const double statistics = all_reduce_seconds(cluster_, world, kStatisticsBytes);
+  const double statistics = all_reduce_seconds(
+      cluster_, world, static_cast<double>(num_statistics(model_, s)) * sizeof(double));
 
   StepEstimate estimate;
   estimate.seconds = until_norm + statistics + optimizer;

@@ -5,6 +5,7 @@
 //   predicted_trace.json  one step, simulated                    chrome_trace.h
 //   measured_trace.json   one step, as it ran                    chrome_trace.h
 //   comparison.json       predicted beside measured              comparison.h
+//   traffic.json          bytes of a step by pair of ranks       train/traffic.h; not read
 //   expert_load.json      rows of every expert                   expert_rows.h
 //   run.json              names and facts for the page's head    RunFacts below
 //   plan.json             what `piper plan --json` printed       ranked_strategies.h
@@ -28,6 +29,7 @@ inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kPredictedTraceFile = "predicted_trace.json";
 inline constexpr const char* kMeasuredTraceFile = "measured_trace.json";
 inline constexpr const char* kComparisonFile = "comparison.json";
+inline constexpr const char* kTrafficFile = "traffic.json";
 inline constexpr const char* kExpertLoadFile = "expert_load.json";
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kPlanFile = "plan.json";

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/sent_bytes.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ enum Statistic : size_t {
   kStops,
   kNumScalars
 };
+static_assert(kNumScalars == cost::kNumScalarStatistics);
 
 nn::StageOptions stage_options(const RunShared& run) {
   const strategy::Strategy& s = run.strategy;
@@ -62,10 +64,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
-  int64_t counts = 0;
-  for (const int32_t layer : mixture_layers_) counts += num_experts(layer);
-  update_.num_statistics =
-      static_cast<int64_t>(kNumScalars) + (run.strategy.capacity.is_limited() ? 2 : 1) * counts;
+  update_.num_statistics = cost::num_statistics(run.model, run.strategy);
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
   update_.apply = [this](std::span<const double> statistics) { apply(statistics); };
 }

@@ -1,6 +1,7 @@
 // The ranks' loop: run_open.cpp comes before it, run_watch.cpp and run_save.cpp go on inside, run_close.cpp comes after.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <piper/comm/counted_transport.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
@@ -45,7 +46,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   at::set_num_threads(1);
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
-  RankTrainer trainer(shared_, transport, cores_, rank_hooks(rank, here));
+  comm::CountedTransport counted(transport);
+  RankTrainer trainer(shared_, counted, cores_, rank_hooks(rank, here));
   here.held = held_state(trainer, nn::live_bytes(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
@@ -59,6 +61,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     recorder_.set_routed(number, rank, trainer.routed_rows());
+    recorder_.set_traffic(number, rank, counted.take());
     const double after = runtime::now_seconds();
     last = number == last_step() || outcome.stop;
     std::optional<double> validation_loss;

@@ -19,6 +19,7 @@
 #include <piper/train/metrics.h>
 #include <piper/train/prediction.h>
 #include <piper/train/rank_trainer.h>
+#include <piper/train/traffic.h>
 
 #include <filesystem>
 #include <functional>
@@ -75,6 +76,7 @@ struct RunResult {
   Prediction prediction_with_load;  // made after it, with the loads of the measured step's run
   Measurement measurement;
   report::Comparison comparison;  // against prediction_with_load
+  Traffic traffic;          // of the measured step: predicted beside counted by the transports
   bool same_order = false;  // every stream of every rank started its tasks in the simulated order
 };
 

@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
 
 // Where a part's values lie (part_of).
-enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks, kNumRouted, kFirst };
+enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks, kNumRouted, kNumCounted, kFirst };
+
+constexpr int kOperationBits = 32;  // of a key: step << 32 | operation
 
 using LayerSums = std::map<int32_t, std::vector<int64_t>>;
 
@@ -60,6 +62,7 @@ graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
       const int64_t oldest = timelines_.begin()->first;
       timelines_.erase(oldest);
       routed_.erase(oldest);
+      traffic_.erase(oldest);
       peak_bytes_.erase(oldest);
       rows_of_step_.erase(oldest);
     }
@@ -81,6 +84,22 @@ void RunRecorder::set_routed(
   cost::RoutedRows& of_step = routed_[step_number];
   for (const auto& [place, counts] : rows)
     of_step[{place.first, place.second, rank.value % strategy_.mesh.dp}] = counts;
+}
+
+void RunRecorder::set_traffic(int64_t step_number, Rank rank,
+                              const std::vector<comm::CountedBytes>& counted) {
+  const std::lock_guard lock(mutex_);
+  std::vector<comm::CountedBytes>& of_rank = traffic_[step_number][rank.value];
+  of_rank.clear();
+  for (const comm::CountedBytes& c : counted)
+    if (c.key >> kOperationBits == static_cast<uint64_t>(step_number)) of_rank.push_back(c);
+}
+
+CountedTraffic RunRecorder::measured_traffic() const {
+  const int64_t step = median_step();
+  const std::lock_guard lock(mutex_);
+  const auto found = traffic_.find(step);
+  return found == traffic_.end() ? CountedTraffic{} : found->second;
 }
 
 cost::RoutedRows RunRecorder::measured_routing() const {
@@ -130,7 +149,7 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
   const graph::Timeline& timeline = timelines_.at(step_number);
   std::vector<double> values = {static_cast<double>(state_bytes_[rank.index()]),
                                 static_cast<double>(peak_bytes_.at(step_number)[rank.index()]), 0,
-                                0};
+                                0, 0};
   for (const graph::Task& task : step_.graph.tasks()) {
     if (task.rank != rank) continue;
     const graph::Interval& interval = timeline.tasks[task.id.index()];
@@ -146,6 +165,15 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
                     {static_cast<double>(std::get<0>(key)), static_cast<double>(std::get<1>(key)),
                      static_cast<double>(rows.size())});
       values.insert(values.end(), rows.begin(), rows.end());
+    }
+  if (const auto found = traffic_.find(step_number); found != traffic_.end())
+    for (const comm::CountedBytes& c : found->second.at(rank.value)) {
+      ++values[kNumCounted];
+      const uint64_t operation = c.key & ((uint64_t{1} << kOperationBits) - 1);
+      values.insert(
+          values.end(),
+          {static_cast<double>(operation), static_cast<double>(c.peer.value), c.is_sent ? 1.0 : 0.0,
+           static_cast<double>(c.num_messages), static_cast<double>(c.bytes)});
     }
   for (const graph::MemorySample& sample : timeline.memory[rank.index()])
     values.insert(values.end(), {sample.seconds, static_cast<double>(sample.bytes)});
@@ -182,6 +210,14 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
         {begin, begin + size};
     next += 3 + static_cast<size_t>(size);
   }
+  std::vector<comm::CountedBytes>& counted = traffic_[step_number][rank.value];
+  for (auto left = static_cast<int64_t>(values[kNumCounted]); left > 0; --left, next += 5)
+    counted.push_back({.key = static_cast<uint64_t>(step_number) << kOperationBits |
+                              static_cast<uint64_t>(values[next]),
+                       .peer = Rank(static_cast<int64_t>(values[next + 1])),
+                       .is_sent = values[next + 2] != 0,
+                       .num_messages = static_cast<int64_t>(values[next + 3]),
+                       .bytes = static_cast<int64_t>(values[next + 4])});
   std::vector<graph::MemorySample>& samples = timeline->memory[rank.index()];
   samples.clear();
   for (; next + 1 < values.size(); next += 2)
@@ -233,6 +269,7 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_,
                                   result.measurement.timeline, description);
   write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
+  write_json_file(folder / report::kTrafficFile, to_json(result.traffic));
   report::ExpertRows rows;
   rows.num_steps = std::ssize(seconds_);
   for (const auto& [layer, counts] : expert_rows_)

@@ -3,6 +3,7 @@
 
 #include <piper/report/expert_rows.h>
 #include <piper/train/prediction.h>
+#include <piper/train/traffic.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -37,6 +38,10 @@ class RunRecorder {
                   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& rows);
   // Of the median step; empty when not all of it is known.
   cost::RoutedRows measured_routing() const;
+  // What a rank's transport counted in a step; operations of other steps are left out.
+  void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);
+  // Of the median step.
+  CountedTraffic measured_traffic() const;
   // What a rank noted of a step, as bytes for another process of the same kind of machine; and their way in there, where
   // `clock_offset_seconds` is added to its times. Throws CommError when they are of another graph.
   std::string part_of(Rank rank, int64_t step_number) const;
@@ -64,6 +69,7 @@ class RunRecorder {
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
   std::map<int64_t, cost::RoutedRows> routed_;    // by step number, of the steps in timelines_
+  std::map<int64_t, CountedTraffic> traffic_;     // likewise
   std::vector<std::pair<int64_t, double>> seconds_;
   std::vector<int64_t> state_bytes_;
   std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank

@@ -1,0 +1,147 @@
+#include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
+#include <piper/cost/expert_rows.h>
+#include <piper/cost/sent_bytes.h>
+#include <piper/cost/shard.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+using graph::Task;
+using graph::TaskKind;
+using schedule::SegmentKind;
+using schedule::SlotKind;
+
+class Sender {
+ public:
+  Sender(const schedule::StepGraph& step, const model::Model& model,
+         const strategy::Strategy& strategy, const ExpertLoad& load)
+      : step_(step), model_(model), strategy_(strategy), rows_(model, strategy, load) {}
+
+  std::vector<SentBytes> all() {
+    for (const Task& task : step_.graph.tasks()) add(task);
+    return std::move(sent_);
+  }
+
+ private:
+  void add(const Task& task) {
+    switch (task.kind) {
+      case TaskKind::kCompute:
+      case TaskKind::kReceive:
+        return;
+      case TaskKind::kSend:
+        sent_.push_back({task.id, task.peer,
+                         strategy_.micro_batch_sequences * strategy_.sequence * row_bytes()});
+        return;
+      case TaskKind::kExchangeCounts:
+        return to_others(task, [&](int64_t, int64_t) { return counts_bytes(task); });
+      case TaskKind::kAllToAll:
+        return to_others(task, [&](int64_t self, int64_t to) {
+          return goes_to_experts(task) ? routed_bytes(task, self, to)
+                                       : routed_bytes(task, to, self);
+        });
+      case TaskKind::kAllReduce:
+        return add_all_reduce(task);
+    }
+  }
+
+  template <class BytesTo>
+  void to_others(const Task& task, const BytesTo& bytes_to) {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const int64_t self = std::ranges::find(members, task.rank) - members.begin();
+    for (int64_t to = 0; to < std::ssize(members); ++to)
+      if (to != self)
+        sent_.push_back({task.id, members[static_cast<size_t>(to)], bytes_to(self, to)});
+  }
+
+  void add_all_reduce(const Task& task) {
+    const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
+    const auto n = std::ssize(step_.graph.group(task.group));
+    const auto share = [&](int64_t member) {
+      return collective::reduce_share(member, n, buffer.elements).count;
+    };
+    to_others(task, [&](int64_t self, int64_t to) {
+      return (share(to) + share(self)) * buffer.element_bytes;
+    });
+  }
+
+  int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }
+
+  int64_t counts_bytes(const Task& task) const {
+    const auto layer = static_cast<size_t>(step_.segment(task).layer);
+    return model_.layers[layer].feed_forward.num_experts / strategy_.mesh.ep *
+           static_cast<int64_t>(sizeof(int64_t));
+  }
+
+  // Dispatch, and the backward of combine.
+  bool goes_to_experts(const Task& task) const {
+    const SlotKind written = step_.meaning(step_.graph.writes(task)[0]).kind;
+    return written == SlotKind::kReceived || written == SlotKind::kExpertRowsGradient;
+  }
+
+  // Of member `from`'s tokens, the rows for the experts of member `to`.
+  int64_t routed_bytes(const Task& task, int64_t from, int64_t to) const {
+    const int32_t layer = step_.segment(task).layer;
+    if (rows_.exact()) {
+      const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
+      return row_bytes() *
+             rows_.rows_between(layer, task.micro_batch, rank.value % strategy_.mesh.dp, to);
+    }
+    if (rows_.balanced()) return row_bytes() * rows_.work(layer, 0).rows / strategy_.mesh.ep;
+    return row_bytes() * rows_.rows_to(layer, to);
+  }
+
+  const schedule::StepGraph& step_;
+  const model::Model& model_;
+  const strategy::Strategy& strategy_;
+  ExpertRows rows_;
+  std::vector<SentBytes> sent_;
+};
+
+}  // namespace
+
+std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::Model& model,
+                                  const strategy::Strategy& strategy, const ExpertLoad& load) {
+  return Sender(step, model, strategy, load).all();
+}
+
+int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy) {
+  int64_t experts = 0;
+  for (const model::Layer& layer : model.layers)
+    if (layer.feed_forward.is_moe()) experts += layer.feed_forward.num_experts;
+  return kNumScalarStatistics + (strategy.capacity.is_limited() ? 2 : 1) * experts;
+}
+
+ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
+                             const strategy::Strategy& strategy) {
+  const int64_t gradient = state_bytes(strategy.precision).gradient;
+  switch (segment.kind) {
+    case SegmentKind::kDenseGradients:
+      return {dense_parameters(model, segment.layer, strategy::ends_apart(strategy) ? 2 : 1),
+              gradient};
+    case SegmentKind::kExpertGradients:
+      return {expert_parameters(model, segment.layer, strategy.mesh.ep), gradient};
+    case SegmentKind::kTiedEmbedding:
+      return {model.vocabulary * model.hidden, gradient};
+    case SegmentKind::kStatistics:
+      return {num_statistics(model, strategy), sizeof(double)};
+    case SegmentKind::kEmbedding:
+    case SegmentKind::kAttention:
+    case SegmentKind::kDenseMlp:
+    case SegmentKind::kGate:
+    case SegmentKind::kSharedExperts:
+    case SegmentKind::kExperts:
+    case SegmentKind::kMerge:
+    case SegmentKind::kHead:
+    case SegmentKind::kMtpJoin:
+    case SegmentKind::kGradientNorm:
+    case SegmentKind::kOptimizer:
+      break;
+  }
+  PIPER_CHECK(false, std::string("nothing to reduce in ") + schedule::name(segment.kind));
+  return {};
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,43 @@
+// The bytes that every communication task of a step sends to every other rank, as integers: what the prices rest on,
+// and what the transport's counters of a real run must show (train/traffic.h).
+//
+//   send                  the hidden rows of a micro-batch
+//   counts                8 bytes for every expert of the peer, to every other member
+//   dispatch, combine     the rows of that pair, layer and micro-batch; what a rank keeps crosses nothing
+//   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
+#pragma once
+
+#include <piper/cost/prices.h>
+#include <piper/schedule/step.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::cost {
+
+struct SentBytes {
+  graph::TaskId task;
+  Rank to;
+  int64_t bytes = 0;  // may be 0: a message all the same
+};
+
+// By task, then by the order of the group's members. Exact where `load.routed` holds the rows of every micro-batch (or
+// the model routes nothing); otherwise what the load's shares come to. Same requirements as price().
+std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::Model& model,
+                                  const strategy::Strategy& strategy, const ExpertLoad& load = {});
+
+// Values of 8 bytes that the ranks sum at the end of a step: loss sums, norm and flags, and how often every expert was
+// chosen (with a capacity, also the rows it computed).
+inline constexpr int64_t kNumScalarStatistics = 7;
+int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy);
+
+// The buffer that an all-reduce of the step sums: elements, and bytes of one.
+struct ReducedBuffer {
+  int64_t elements = 0;
+  int64_t element_bytes = 0;
+  int64_t bytes() const { return elements * element_bytes; }
+};
+ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
+                             const strategy::Strategy& strategy);
+
+}  // namespace piper::cost

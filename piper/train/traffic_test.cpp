@@ -1,0 +1,92 @@
+// The bytes that a real run's transports count are the bytes that its prediction rests on.
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/example_model.h>
+#include <piper/model/import.h>
+#include <piper/train/run.h>
+#include <piper/train/test_folder.h>
+
+namespace piper::train {
+namespace {
+
+// Tied tables, a shared expert, a dense layer and a module of multi-token prediction: every kind of message there is.
+constexpr const char* kConfig =
+    R"({"model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+  "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256, "n_routed_experts": 8,
+  "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": null,
+  "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+  "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "max_position_embeddings": 64,
+  "tie_word_embeddings": true, "num_nextn_predict_layers": 1})";
+
+std::string some_text() {
+  std::string text;
+  while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
+  return text;
+}
+
+struct Case {
+  strategy::Mesh mesh;
+  strategy::Recompute recompute = strategy::Recompute::kNone;
+  double capacity_factor = 0;
+  strategy::Precision precision = strategy::Precision::kFp32;
+};
+
+RunResult run(const Case& c) {
+  const TestFolder folder;
+  RunRequest r;
+  r.model = model::load_model(folder.write("config.json", kConfig).string());
+  r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
+  r.strategy.recompute = c.recompute;
+  r.strategy.capacity.factor = c.capacity_factor;
+  r.strategy.precision = c.precision;
+  r.cluster = cost::example::nodes();
+  r.corpus = Corpus(Text(some_text(), "text"));
+  r.folder = folder.path() / "run";
+  r.num_steps = 4;
+  r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};
+  r.options.timeout_seconds = 30;
+  r.deviation_bound = 0;
+  return run_training(r);
+}
+
+}  // namespace
+
+TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and direction") {
+  for (const Case& c : {Case{{.pp = 1, .ep = 4, .dp = 4}}, Case{{.pp = 2, .ep = 2, .dp = 2}},
+                        Case{{.pp = 3, .ep = 1, .dp = 1}}, Case{{.pp = 1, .ep = 2, .dp = 6}},
+                        Case{{.pp = 2, .ep = 2, .dp = 4}, strategy::Recompute::kFull},
+                        Case{{.pp = 1, .ep = 2, .dp = 2}, strategy::Recompute::kExperts, 1.0},
+                        Case{{.pp = 2, .ep = 2, .dp = 2},
+                             strategy::Recompute::kNone,
+                             0,
+                             strategy::Precision::kBf16}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(traffic.predicted_bytes() > 0);
+    const int64_t world = c.mesh.world();
+    CHECK(traffic.num_pairs() == world * (world - 1));  // the statistics reach everyone
+  }
+}
+
+TEST_CASE("a byte more or less, on either side, is a row that differs") {
+  schedule::StepGraph step;
+  const model::Model model = cost::example::mixture(1);
+  const strategy::Strategy s = cost::example::strategy(model, 1, 2, 2, 1);
+  step = schedule::write_step(model, s);
+  const std::vector<cost::SentBytes> predicted = cost::sent_bytes(step, model, s);
+  CountedTraffic counted;
+  for (const cost::SentBytes& sent : predicted) {
+    const graph::Task& task = step.graph.task(sent.task);
+    const uint64_t key = uint64_t{7} << 32 | static_cast<uint32_t>(task.operation.value);
+    counted[task.rank.value].push_back({key, sent.to, true, 1, sent.bytes});
+    counted[sent.to.value].push_back({key, task.rank, false, 1, sent.bytes});
+  }
+  CHECK(compare_traffic(step, 7, predicted, counted).num_unequal() == 0);
+  CountedTraffic wrong = counted;
+  ++wrong[0].front().bytes;
+  CHECK(compare_traffic(step, 7, predicted, wrong).num_unequal() == 1);
+  CHECK_THROWS_AS(compare_traffic(step, 8, predicted, counted), InternalError);
+}
+
+}  // namespace piper::train
