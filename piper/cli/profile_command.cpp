@@ -6,8 +6,11 @@
 #include <piper/cli/profile_text.h>
 #include <piper/cli/validators.h>
 #include <piper/cluster/findings.h>
+#include <piper/comm/launch.h>
+#include <piper/comm/process_world.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
+#include <piper/runtime/measure_links.h>
 #include <piper/runtime/profile.h>
 
 #include <filesystem>
@@ -19,6 +22,7 @@ namespace piper::cli {
 namespace {
 
 constexpr double kBudgetSeconds = 15, kFullBudgetSeconds = 120;
+constexpr double kForLinksOfProcesses = 0.25;  // of the budget, on top of it
 
 struct Flags {
   std::string out, resume, model, device = "cpu";
@@ -52,6 +56,26 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   options.partial = partial_of(flags);
   if (flags.fresh && !options.partial.empty()) std::filesystem::remove(options.partial);
   return options;
+}
+
+// The links between the ranks of the processes that a launcher started; false in all but the first of them, which have
+// then done their part.
+bool measure_links_of_processes(const comm::Launch& launch, runtime::ProfileOptions& options) {
+  if (options.full || !options.device.is_cpu())
+    throw InvalidInput(
+        "--full and --device are for one process; allowed under a launcher: neither");
+  const auto world =
+      comm::make_process_world(launch, options.num_ranks, {comm::control_options_from()});
+  report::Progress bar({.label = "links", .total = 100, .unit = "%"});
+  const runtime::LinkOptions links{.num_ranks = options.num_ranks, .tight = options.tight};
+  int64_t done = 0;
+  const int64_t all = runtime::num_link_points(links);
+  options.links = runtime::measure_links_of(
+      *world, links, options.budget_seconds * kForLinksOfProcesses, [&](const std::string& what) {
+        if (world->process() == 0) bar.set(100 * ++done / all, what);
+      });
+  bar.finish();
+  return world->process() == 0;
 }
 
 Json link_json(const cluster::Cluster& machine, const char* name) {
@@ -92,6 +116,9 @@ Json findings_json(const runtime::ProfileOptions& options, const runtime::Profil
 
 int run(const Flags& flags) {
   runtime::ProfileOptions options = options_of(flags);
+  if (const auto launch = comm::launch_from();
+      launch && !measure_links_of_processes(*launch, options))
+    return 0;
   report::Progress bar({.label = "profile", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);

@@ -62,6 +62,7 @@ void name_thread(Events& events, int32_t rank, Stream stream, int32_t lane) {
 std::string arguments(const schedule::StepGraph& step, const Task& task, int64_t bytes) {
   std::string text = fmt::format(R"("phase":"{}","kind":"{}","task":{})", graph::name(task.phase),
                                  graph::name(task.kind), task.id.value);
+  if (task.operation.valid()) text += fmt::format(R"(,"operation":{})", task.operation.value);
   if (task.micro_batch >= 0) text += fmt::format(R"(,"micro_batch":{})", task.micro_batch);
   if (task.segment.valid()) {
     const schedule::Segment& segment = step.segment(task);

@@ -144,7 +144,7 @@ Seconds measure(const model::Model& model, int64_t sequences, strategy::Precisio
                 const CalibrateOptions& options) {
   std::map<Key, std::vector<double>> samples;
   std::mutex mutex;
-  Cores cores(std::min(options.num_cores, options.num_ranks));
+  Cores cores = cores_for(options.num_cores, options.num_ranks);
   std::barrier together(options.num_ranks);
   const strategy::Strategy strategy = one_rank(model, sequences, precision);
   const auto body = [&] {

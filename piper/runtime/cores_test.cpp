@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 #include <piper/runtime/cores.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -52,4 +55,45 @@ TEST_CASE("without a limit nobody waits") {
   cores.acquire();
   cores.acquire();
   CHECK(piper::runtime::num_host_cores() >= 1);
+}
+
+TEST_CASE("bound holders never share a CPU, and are free again afterwards") {
+  const int64_t num_cpus = piper::runtime::num_host_cores();
+  Cores cores(piper::runtime::allowed_cpus());
+  std::mutex mutex;
+  std::vector<int> held;
+  std::atomic<int> shared = 0, bound = 0;
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < num_cpus + 3; ++i)
+    threads.emplace_back([&] {
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        cores.acquire();
+        if (piper::runtime::num_host_cores() == 1) ++bound;
+        const int cpu = sched_getcpu();
+        {
+          const std::lock_guard lock(mutex);
+          shared += static_cast<int>(std::ranges::count(held, cpu));
+          held.push_back(cpu);
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        {
+          const std::lock_guard lock(mutex);
+          held.erase(std::ranges::find(held, cpu));
+        }
+        cores.release();
+      }
+      CHECK(piper::runtime::num_host_cores() == num_cpus);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(shared == 0);
+  CHECK(bound == (num_cpus + 3) * 20);
+}
+
+TEST_CASE("processes of a host divide its CPUs equally, or not at all") {
+  using piper::runtime::own_cpus;
+  CHECK(own_cpus({0, 1, 4, 5}, 1, 2, 2) == std::vector<int>{4, 5});
+  CHECK(own_cpus({0, 1, 4, 5}, 0, 1, 7) == std::vector<int>{0, 1, 4, 5});
+  CHECK(own_cpus({0, 1, 4, 5}, 0, 1, 3).empty());  // one CPU would stay idle
+  CHECK(own_cpus({0, 1, 4}, 0, 2, 2).empty());
+  CHECK(own_cpus({0, 1}, 3, 4, 1).empty());
 }

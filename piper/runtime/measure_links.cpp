@@ -42,6 +42,32 @@ std::vector<int64_t> groups_of(const LinkOptions& options) {
 
 }  // namespace
 
+std::vector<cluster::Curve> measure_links_of(
+    comm::World& world, const LinkOptions& options, double budget_seconds,
+    const std::function<void(const std::string& curve)>& after_point) {
+  const auto n = static_cast<double>(world.size());
+  const std::vector<int64_t> sizes = sizes_of(options);
+  const double points = static_cast<double>(std::size(kKinds) * sizes.size());
+  const comm::BenchOptions bench{
+      .budget_seconds = budget_seconds / points, .max_batches = 1000, .tight = options.tight};
+  std::vector<cluster::Curve> curves;
+  for (const Kind& kind : kKinds) {
+    cluster::Curve curve{.name = kind.name, .unit = "bytes", .axes = {"bytes"}};
+    const double leaves = kind.to_everyone && n > 1 ? (n - 1) / n : 1;
+    for (const int64_t bytes : sizes) {
+      for (const comm::Sample& sample : kind.measure(world, {bytes}, bench)) {
+        const auto measured = static_cast<double>(sample.bytes);
+        curve.points.push_back({{measured}, measured * leaves, sample.timing});
+      }
+      if (after_point) after_point(curve.name);
+    }
+    if (curve.points.empty()) continue;  // another process holds them
+    curve.fit = cluster::fit_alpha_beta(cluster::samples_of(curve));
+    curves.push_back(std::move(curve));
+  }
+  return curves;
+}
+
 int64_t num_link_points(const LinkOptions& options) {
   return std::ssize(kKinds) * std::ssize(groups_of(options)) * std::ssize(sizes_of(options));
 }

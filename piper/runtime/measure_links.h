@@ -1,8 +1,9 @@
-// Curves of communication between the ranks of this process, with their alpha-beta fits: messages to the next rank,
+// Curves of communication between ranks, with their alpha-beta fits: messages to the next rank,
 // all-to-all and all-reduce, among all ranks and among fewer.
 #pragma once
 
 #include <piper/cluster/curve.h>
+#include <piper/comm/world.h>
 #include <piper/runtime/profile_journal.h>
 #include <piper/runtime/time_shares.h>
 
@@ -20,6 +21,12 @@ struct LinkOptions {
   double operand_bytes =
       1e9;  // that the buffers of one rank may take; larger messages are left out
 };
+
+// The same among all ranks of `world`, which may live in several processes: all of them call it with the same options and
+// budget. Returns the curves in process 0 and nothing elsewhere. Nothing is restored: the processes have to measure alike.
+std::vector<cluster::Curve> measure_links_of(
+    comm::World& world, const LinkOptions& options, double budget_seconds,
+    const std::function<void(const std::string& curve)>& after_point);
 
 // How many points measure_links() has: what a TimeShares counts.
 int64_t num_link_points(const LinkOptions& options);

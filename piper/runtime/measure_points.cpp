@@ -28,7 +28,7 @@ class CurveRun {
         turns_(how.num_cores > 0 ? std::ceil(static_cast<double>(how.num_ranks) /
                                              static_cast<double>(how.num_cores))
                                  : 1),
-        cores_(how.num_cores > 0 ? std::min(how.num_cores, how.num_ranks) : 0),
+        cores_(cores_for(how.num_cores, how.num_ranks)),
         together_(how.num_ranks),
         samples_(static_cast<size_t>(how.num_ranks)) {
     result_ = {.name = curve.name, .unit = curve.unit, .axes = curve.axes};

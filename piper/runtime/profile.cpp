@@ -79,7 +79,7 @@ class Profiler {
     parts_ = parts();
     for (const Part& part : parts_)
       for (const BenchCurve& curve : part.curves) profile_.num_points += std::ssize(curve.points);
-    if (on_cpu()) profile_.num_points += num_link_points(links_);
+    if (on_cpu() && options_.links.empty()) profile_.num_points += num_link_points(links_);
   }
 
   void run() {
@@ -146,9 +146,11 @@ class Profiler {
   void fill_links() {
     TimeShares shares(options_.budget_seconds * (options_.full ? kForLinksOfFull : kForLinks),
                       num_link_points(links_), now_seconds);
-    for (cluster::Curve& curve :
-         measure_links(links_, shares, journal_, [this](const std::string& what) { count(what); }))
-      host_.curves.push_back(std::move(curve));
+    std::vector<cluster::Curve> curves = options_.links;
+    if (curves.empty())
+      curves =
+          measure_links(links_, shares, journal_, [this](const std::string& what) { count(what); });
+    for (cluster::Curve& curve : curves) host_.curves.push_back(std::move(curve));
     const auto line = [&](const char* name) {
       return cluster::find_curve(host_.curves, name)->fit->line;
     };

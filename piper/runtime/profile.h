@@ -31,6 +31,9 @@ struct ProfileOptions {
   // The partial file (profile_journal.h): read when it is there. It stays, for the caller to remove once the result is
   // kept. Empty: none.
   std::filesystem::path partial;
+  // Of ranks in several processes (measure_links_of), as a training run of those processes would use them. Empty: the
+  // links between threads are measured.
+  std::vector<cluster::Curve> links;
   // The part that is done; called from one thread at a time.
   std::function<void(const std::string& what, double part_done)> progress;
 };

@@ -47,7 +47,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
   comm::CountedTransport counted(transport);
-  RankTrainer trainer(shared_, counted, cores_, rank_hooks(rank, here));
+  RankTrainer trainer(shared_, counted, *cores_, rank_hooks(rank, here));
   here.held = held_state(trainer, nn::live_bytes(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));

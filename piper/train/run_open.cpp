@@ -1,5 +1,6 @@
 // What a run does before its first step: what the processes agree on, the folder, the checkpoint to go on from.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cost/shard.h>
@@ -19,7 +20,6 @@ Run::Run(const RunRequest& request)
     : request_(request),
       step_(checked_step(request.model, request.strategy)),
       shared_{request.model, request.strategy, step_, request.options, {}},
-      cores_(request.cluster.cores_per_node),
       own_world_(request.world ? 1 : request.strategy.mesh.world()),
       world_(request.world ? *request.world : own_world_),
       recorder_(step_, request.strategy, request.cluster) {
@@ -129,6 +129,30 @@ std::optional<FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints)
   return search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
 }
 
+// The processes of one host divide its CPUs, when all may run on the same ones.
+void Run::share_cores() {
+  const std::vector<int> allowed = runtime::allowed_cpus();
+  const std::vector<std::string> sets =
+      together(world_, "CPUs", [&] { return fmt::format("{}", fmt::join(allowed, ",")); });
+  int64_t here = 0, before = 0, alike = 0;
+  for (int64_t p = 0; p < world_.num_processes(); ++p) {
+    const auto i = static_cast<size_t>(p), mine = static_cast<size_t>(world_.process());
+    if (hosts_[i] != hosts_[mine]) continue;
+    ++here;
+    before += p < world_.process() ? 1 : 0;
+    alike += sets[i] == sets[mine] ? 1 : 0;
+  }
+  const int64_t limit = request_.cluster.cores_per_node;
+  const std::vector<int> cpus =
+      limit == std::ssize(allowed) && alike == here
+          ? runtime::own_cpus(allowed, before, here, std::ssize(world_.local_ranks()))
+          : std::vector<int>{};
+  if (cpus.empty())
+    cores_.emplace(limit);
+  else
+    cores_.emplace(cpus);
+}
+
 void Run::open_folder() {
   // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
   if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
@@ -141,6 +165,7 @@ void Run::open_folder() {
     ::gethostname(name, sizeof(name) - 1);
     return std::string(name);
   });
+  share_cores();
   together(world_, "start", [&] {
     if (!is_first() && !resumed.empty())
       resume_from({resumed, parse_manifest(read_json_file(fs::path(resumed) / "manifest.json"),

@@ -59,6 +59,7 @@ class Run {
   void check_memory() const;
   void agree() const;
   void open_folder();
+  void share_cores();
   std::string prepare_folder();
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
   void resume_from(FoundCheckpoint found);
@@ -92,7 +93,7 @@ class Run {
   const RunRequest& request_;
   schedule::StepGraph step_;
   RunShared shared_;
-  runtime::Cores cores_;
+  std::optional<runtime::Cores> cores_;  // from open_folder() on
   comm::LocalWorld own_world_;  // when the request brings none
   comm::World& world_;
   std::vector<std::string> hosts_;  // by process
