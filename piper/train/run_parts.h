@@ -94,7 +94,7 @@ class Run {
   schedule::StepGraph step_;
   RunShared shared_;
   std::optional<runtime::Cores> cores_;  // from open_folder() on
-  comm::LocalWorld own_world_;  // when the request brings none
+  comm::LocalWorld own_world_;           // when the request brings none
   comm::World& world_;
   std::vector<std::string> hosts_;  // by process
   std::vector<double>
