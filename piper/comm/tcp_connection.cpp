@@ -212,7 +212,10 @@ bool TcpConnection::parse() {
       lose("what came is no note");
       return false;
     }
-    if (held < sizeof head + head.size) return true;
+    if (held < sizeof head + head.size) {
+      if (input_.size() < sizeof head + head.size) input_.resize(sizeof head + kTcpNoteBytes);
+      return true;
+    }
     const std::span<const std::byte> note(input_.data() + begin_ + sizeof head, head.size);
     begin_ += sizeof head + head.size;
     events_->note_arrived(process_, note);
