@@ -12,8 +12,8 @@ namespace piper::cli {
 
 std::vector<std::string> all_to_all_names();
 
-// With the bytes of a chunk of the chunked ones. Throws InvalidInput for a name that is none, with
-// the nearest that is.
+// `chunk_bytes` is for the chunked ones, 0: a quarter of a node's message. `topology` and `count`
+// outlive the result. Throws InvalidInput for a name that is none.
 comm::Exchange all_to_all(const std::string& name, const collective::Topology& topology,
                           const collective::CountOf& count, int64_t num_ranks, int64_t chunk_bytes);
 

@@ -55,8 +55,8 @@ std::string with_legend(const std::string& chart, const std::vector<report::Seri
   const size_t begin = chart.find("<svg"), end = chart.rfind("</svg>");
   if (begin == std::string::npos || end == std::string::npos) return "";
   const size_t inside = chart.find('>', begin) + 1;
-  return "<svg" + chart.substr(begin + 4, inside - begin - 4) +
-         "<style>" + kStyle + "</style>" + chart.substr(inside, end - inside) + legend + "</svg>\n";
+  return "<svg" + chart.substr(begin + 4, inside - begin - 4) + "<style>" + kStyle + "</style>" +
+         chart.substr(inside, end - inside) + legend + "</svg>\n";
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class StepPlayer final : public RepeatedOperation {
   };
 
   void begin(int32_t step);
+  void move_rows(const collective::Step& step);
   void track(int32_t step, std::shared_ptr<Request> request);
   void finish(int32_t step);  // makes those ready that waited for it
   void start_ready();
@@ -53,6 +54,8 @@ class StepPlayer final : public RepeatedOperation {
   std::vector<Rank> members_;
   OperationName name_;
   std::vector<collective::Step> steps_;
+  std::vector<collective::RowPair> row_pairs_;
+  int64_t row_count_;  // units of a row
   PlayBuffers buffers_;
   Unit unit_;
   std::vector<int32_t> num_before_;               // by step: steps it waits for
