@@ -20,7 +20,8 @@ Nanoseconds service_of(const Link& link, int64_t bytes) {
 }  // namespace
 
 // Two links a rank, two a card, two a rack: out and in, up and down.
-Network::Network(const Layout& layout) : layout_(layout) {
+Network::Network(const Layout& layout)
+    : layout_(layout), num_waiting_(layout.size() * layout.size()) {
   const auto half = [](const Speed& speed) { return speed.latency / 2; };
   for (int64_t rank = 0; rank < layout.size(); ++rank)
     for (const char* way : {"out", "in"})
@@ -65,19 +66,26 @@ int32_t Network::link_at(const Hop& hop) const {
 
 void Network::enter(Nanoseconds now, int64_t frame, int64_t bytes, int64_t from, int64_t to) {
   serve_until(now);
-  hops_.push({now, next_order_++, frame, bytes, from, to, 0});
+  int64_t& num_waiting = num_waiting_[from * layout_.size() + to];
+  const bool first = bytes <= kShortFrame && num_waiting == 0;
+  if (!first) ++num_waiting;
+  hops_.push({now, next_order_++, frame, bytes, from, to, 0, first});
 }
 
 void Network::serve(Hop hop) {
   Link& link = links_[link_at(hop)];
-  link.free_at = std::max(hop.at, link.free_at) + service_of(link, hop.bytes);
+  const Nanoseconds service = service_of(link, hop.bytes);
+  Nanoseconds& free_at = hop.first ? link.first_free_at : link.free_at;
+  const Nanoseconds begin = std::max(hop.at, free_at);
+  free_at = begin + service;
+  if (hop.first) link.free_at = std::max(link.free_at, begin) + service;
   ++link.num_frames;
   link.num_bytes += hop.bytes;
-  const Nanoseconds tail = link.free_at + link.latency;
-  const Nanoseconds head = tail - service_of(link, hop.bytes) + link.frame_cost;
+  const Nanoseconds head = begin + link.frame_cost + link.latency;
+  const Nanoseconds tail = begin + service + link.latency;
   ++hop.position;
   const int32_t next = link_at(hop);
-  if (next < 0) return deliveries_.push({tail, hop.frame, hop.to});
+  if (next < 0) return deliveries_.push({tail, hop.frame, hop.to, hop.from, hop.first});
   // A faster link begins late enough not to run dry: it would stand still while others wait.
   hop.at = std::max(head, tail - service_of(links_[next], hop.bytes));
   hop.order = next_order_++;
@@ -97,6 +105,7 @@ std::optional<Delivery> Network::pop(Nanoseconds now) {
   if (deliveries_.empty() || deliveries_.top().at > now) return std::nullopt;
   const Delivery delivery = deliveries_.top();
   deliveries_.pop();
+  if (!delivery.first) --num_waiting_[delivery.from * layout_.size() + delivery.to];
   return delivery;
 }
 

@@ -7,6 +7,10 @@
 // frame waits (each queue for itself: a frame never reserves two links together, which would leave
 // gaps that no hardware has and fake gains of pipelining). A frame's head reaches the next link
 // `latency` after its service began; a faster link begins later, so that it ends with the tail.
+//
+// Short frames have a lane of their own, which goes first, as virtual lanes of a card do:
+// acknowledgements and announcements of messages do not wait behind others' messages. No frame
+// overtakes an earlier one between the same two ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +23,15 @@ namespace piper::lab {
 
 using Nanoseconds = int64_t;
 
+inline constexpr int64_t kShortFrame = 256;  // bytes
+
 struct Link {
   std::string name;
   double bytes_per_second = 0;  // > 0
   Nanoseconds latency = 0;      // of a head
   Nanoseconds frame_cost = 0;   // of every frame, beside its bytes
   // What it did.
-  Nanoseconds free_at = 0;
+  Nanoseconds free_at = 0, first_free_at = 0;
   int64_t num_frames = 0;
   int64_t num_bytes = 0;
 };
@@ -53,7 +59,9 @@ struct Layout {
 struct Delivery {
   Nanoseconds at = 0;
   int64_t frame = 0;  // the caller's number
-  int64_t to = 0;     // rank of the world
+  int64_t to = 0;     // ranks of the world
+  int64_t from = 0;
+  bool first = false;  // came by the lane that goes first
 };
 
 // Not thread-safe. Times never go backwards: enter() and pop() are called with `now` ascending.
@@ -76,6 +84,7 @@ class Network {
     uint64_t order = 0;  // first come, first served at equal times
     int64_t frame = 0, bytes = 0, from = 0, to = 0;
     int32_t position = 0;
+    bool first = false;
   };
   struct Later {
     bool operator()(const Hop& a, const Hop& b) const {
@@ -95,6 +104,7 @@ class Network {
   int64_t first_nic_ = 0, first_rack_ = 0;
   Nanoseconds least_latency_ = 0;
   uint64_t next_order_ = 0;
+  std::vector<int64_t> num_waiting_;  // by from and to: under way, not in the lane that goes first
   std::priority_queue<Hop, std::vector<Hop>, Later> hops_;
   std::priority_queue<Delivery, std::vector<Delivery>, Later> deliveries_;
 };

@@ -103,6 +103,35 @@ TEST_CASE("every frame costs beside its bytes") {
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(100 * 60e-6).epsilon(0.05));
 }
 
+TEST_CASE("a short frame overtakes long ones that wait, and what it takes of the link is theirs") {
+  Network network(layout(1));
+  for (int64_t f = 0; f < 10; ++f) network.enter(0, f, 1000, 0, 4);
+  network.enter(0, 10, 100, 1, 5);
+  const auto first = [&] {
+    for (;;)
+      if (const auto delivery = network.pop(*network.next())) return *delivery;
+  }();
+  CHECK(first.frame == 10);
+  CHECK(first.at == 300 * kMicrosecond);
+  CHECK(drain(network) == 200 * kMicrosecond + 10 * kMillisecond + 100 * kMicrosecond);
+}
+
+TEST_CASE("frames between the same two ranks arrive in their order, short or long") {
+  Network network(layout(1));
+  int64_t frame = 0;
+  Nanoseconds now = 0;
+  int64_t next = 0;
+  const auto take = [&](Nanoseconds until) {
+    while (const auto delivery = network.pop(until)) CHECK(delivery->frame == next++);
+  };
+  for (; frame < 200; ++frame, now += 150 * kMicrosecond) {
+    take(now);
+    network.enter(now, frame, frame % 3 == 0 ? 1000 : 60, 0, 4);
+  }
+  while (const auto at = network.next()) take(*at);
+  CHECK(next == 200);
+}
+
 TEST_CASE("ranks share the cards of their node and nothing is lost") {
   Network network(layout(2));
   int64_t count = 0;
