@@ -14,7 +14,7 @@ const std::vector<Command>& benches();
 
 // Without libtorch:
 inline constexpr const char* kAllToAllSummary =
-    "all-to-all over the transport against a plain copy";
+    "all-to-all algorithms side by side, against the least time and the prediction";
 Run add_bench_alltoall(CLI::App& command);
 inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";

@@ -1,42 +1,30 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cli/alltoall_algorithms.h>
+#include <piper/cli/alltoall_load.h>
+#include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/control.h>
+#include <piper/comm/exchange_limit.h>
+#include <piper/comm/launch.h>
 #include <piper/comm/local.h>
+#include <piper/comm/network.h>
+#include <piper/comm/place.h>
+#include <piper/comm/process_world.h>
 #include <piper/report/progress.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 
 namespace piper::cli {
 namespace {
 
-constexpr int64_t kElementBytes = 4;
-
-std::vector<int64_t> sizes(const AllToAllOptions& options) {
-  const int64_t unit = kElementBytes * options.num_ranks;
-  std::vector<int64_t> result;
-  for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
-    const int64_t whole = std::max(bytes - bytes % unit, unit);
-    if (result.empty() || whole != result.back()) result.push_back(whole);
-  }
-  return result;
-}
-
-int64_t total_wrong(const std::vector<AllToAllRow>& rows) {
-  int64_t wrong = 0;
-  for (const AllToAllRow& row : rows) wrong += row.num_wrong;
-  return wrong;
-}
-
-double average_bus(const std::vector<AllToAllRow>& rows) {
-  double sum = 0;
-  for (const AllToAllRow& row : rows) sum += row.bus_bytes_per_second;
-  return rows.empty() ? 0 : sum / static_cast<double>(rows.size());
-}
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 // "4096", "4K", "16M", "1G" (powers of 1024).
 int64_t read_count(const std::string& flag, const std::string& text, int64_t min, int64_t max,
@@ -57,114 +45,192 @@ int64_t read_count(const std::string& flag, const std::string& text, int64_t min
 
 struct Flags {
   std::string ranks = "4", min_bytes = "1K", max_bytes = "16M", factor = "4", seconds = "10";
+  std::string chunk = "0", rounds = "3", load = "uniform", cluster, plot;
+  std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
 
-AllToAllOptions read_flags(const Flags& flags) {
-  constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  std::vector<std::string> problems;
+struct Question {
+  int64_t num_ranks = 1;
+  std::optional<comm::Launch> launch;
   AllToAllOptions options;
-  options.num_ranks = read_count("--ranks", flags.ranks, 1, 64, &problems);
-  options.min_bytes = read_count("--min-bytes", flags.min_bytes, 1, kMaxBytes, &problems);
-  options.max_bytes = read_count("--max-bytes", flags.max_bytes, 1, kMaxBytes, &problems);
-  options.factor = read_count("--factor", flags.factor, 2, kMaxBytes, &problems);
-  options.budget_seconds =
+  std::string transport() const {
+    if (!launch) return "local";
+    const bool mpi =
+        launch->launcher == comm::Launcher::kOpenMpi || launch->launcher == comm::Launcher::kMpich;
+    return mpi ? "mpi" : "tcp";
+  }
+};
+
+std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
+                                std::vector<std::string>* problems) {
+  std::vector<int64_t> sizes;
+  for (const std::string& text : flags.pair_bytes)
+    sizes.push_back(read_count("--pair-bytes", text, 0, kMaxBytes, problems));
+  const int64_t low = read_count("--min-bytes", flags.min_bytes, 1, kMaxBytes, problems);
+  const int64_t high = read_count("--max-bytes", flags.max_bytes, 1, kMaxBytes, problems);
+  const int64_t factor = read_count("--factor", flags.factor, 2, kMaxBytes, problems);
+  if (problems->empty() && low > high)
+    problems->push_back(
+        fmt::format("--min-bytes is {}; allowed: at most --max-bytes, which is {}", low, high));
+  if (sizes.empty() && problems->empty())
+    for (int64_t bytes = low; bytes <= high; bytes *= factor)
+      sizes.push_back(std::max<int64_t>(bytes / num_ranks, 1));
+  std::ranges::sort(sizes);
+  const auto [end, last] = std::ranges::unique(sizes);
+  sizes.erase(end, last);
+  return sizes;
+}
+
+Question read_flags(const Flags& flags) {
+  std::vector<std::string> problems;
+  Question q;
+  q.num_ranks = read_count("--ranks", flags.ranks, 1, 64, &problems);
+  q.launch = comm::launch_from();
+  if (q.launch) q.num_ranks = q.launch->num_processes;
+  q.options.bytes_per_pair = read_sizes(flags, q.num_ranks, &problems);
+  q.options.chunk_bytes = read_count("--chunk", flags.chunk, 0, kMaxBytes, &problems);
+  q.options.min_rounds = read_count("--rounds", flags.rounds, 1, 1000, &problems);
+  q.options.max_rounds = std::max<int64_t>(q.options.max_rounds, q.options.min_rounds);
+  q.options.budget_seconds =
       static_cast<double>(read_count("--seconds", flags.seconds, 1, 3600, &problems));
-  if (problems.empty() && options.min_bytes > options.max_bytes)
-    problems.push_back(fmt::format("--min-bytes is {}; allowed: at most --max-bytes, which is {}",
-                                   options.min_bytes, options.max_bytes));
   if (!problems.empty()) throw InvalidInput(problems);
-  return options;
+  q.options.algorithms = flags.algorithms;
+  q.options.load = cost::parse_load(flags.load);
+  if (!flags.cluster.empty()) q.options.cluster = cluster::load_cluster(flags.cluster);
+  return q;
+}
+
+std::unique_ptr<comm::World> make_world(const Question& q) {
+  if (!q.launch) return std::make_unique<comm::LocalWorld>(q.num_ranks);
+  return comm::make_process_world(*q.launch, q.num_ranks, {comm::control_options_from()});
 }
 
 int run(const Flags& flags) {
-  const AllToAllOptions options = read_flags(flags);
-  report::Progress progress({.label = "alltoall", .total = 100, .unit = "%"});
-  const std::vector<AllToAllRow> rows =
-      bench_alltoall(options, [&](double part) { progress.set(static_cast<int64_t>(100 * part)); });
-  progress.finish();
-  fmt::print("{}", flags.json ? to_json(options, rows).dump(2) + "\n" : to_text(options, rows));
-  return total_wrong(rows) == 0 ? 0 : 1;
+  const Question q = read_flags(flags);
+  const std::unique_ptr<comm::World> world = make_world(q);
+  std::unique_ptr<report::Progress> progress;
+  if (world->process() == 0)
+    progress.reset(new report::Progress({.label = "alltoall", .total = 100, .unit = "%"}));
+  const AllToAllRun run = bench_alltoall(*world, q.transport(), q.options, [&](double part) {
+    if (progress) progress->set(static_cast<int64_t>(100 * part));
+  });
+  if (world->process() == 0) {
+    progress->finish();
+    fmt::print("{}", flags.json ? to_json(run).dump(2) + "\n" : to_text(run));
+    if (!flags.plot.empty()) write_text_file(flags.plot, to_svg(run));
+  }
+  return run.num_wrong() == 0 ? 0 : 1;
 }
+
+// Of one size: what is measured beside the exchanges themselves.
+class Bench {
+ public:
+  Bench(comm::World& world, const AllToAllOptions& options)
+      : world_(world),
+        options_(options),
+        topology_(comm::gather_topology(world, comm::place_from())),
+        shares_(receiver_shares(options.load, topology_, world.size())),
+        names_(options.algorithms.empty() ? all_to_all_names() : options.algorithms) {
+    const std::vector<std::string> hosts = world.share("hosts", comm::host_name());
+    one_clock_ = std::ranges::all_of(hosts, [&](const auto& host) { return host == hosts[0]; });
+  }
+
+  int64_t num_nodes() const {
+    const std::vector<int32_t>& nodes = topology_.unit.front();
+    return *std::ranges::max_element(nodes) + 1;
+  }
+
+  std::vector<AllToAllPoint> points(int64_t bytes_per_pair, double budget_seconds,
+                                    const std::function<void(double)>& progress) {
+    const collective::CountOf count = counts_of(shares_, bytes_per_pair);
+    const int64_t n = world_.size();
+    std::vector<comm::Exchange> exchanges;
+    for (const std::string& name : names_)
+      exchanges.push_back(all_to_all(name, topology_, count, n, options_.chunk_bytes));
+    const std::vector<comm::ExchangeResult> results =
+        comm::measure_exchanges(world_, exchanges, count,
+                                {.budget_seconds = budget_seconds,
+                                 .min_rounds = options_.min_rounds,
+                                 .max_rounds = options_.max_rounds,
+                                 .one_clock = one_clock_,
+                                 .progress = progress});
+    int64_t bytes = 0;
+    for (int64_t to = 0; to < n; ++to) bytes += count(0, to);
+    const std::optional<double> limit = limit_seconds(count, bytes);
+    std::vector<AllToAllPoint> points;
+    for (size_t e = 0; e < exchanges.size(); ++e)
+      points.push_back(
+          {names_[e], bytes_per_pair, bytes, results[e], limit, prediction(exchanges[e])});
+    return points;
+  }
+
+ private:
+  // Without a cluster, of threads: a plain copy, since whatever the transport does, it copies once.
+  std::optional<double> limit_seconds(const collective::CountOf& count, int64_t bytes) {
+    if (options_.cluster)
+      return comm::exchange_limit(topology_, count, world_.size(),
+                                  comm::link_rates(*options_.cluster, topology_));
+    if (world_.num_processes() > 1) return std::nullopt;
+    constexpr double kBudgetSeconds = 0.25;
+    return comm::measure_copy(world_, {bytes}, {.budget_seconds = kBudgetSeconds}).front().seconds;
+  }
+
+  std::optional<double> prediction(const comm::Exchange& exchange) const {
+    if (!options_.cluster || world_.process() != 0) return std::nullopt;
+    return predicted_seconds(exchange, topology_, world_.size(), *options_.cluster);
+  }
+
+  comm::World& world_;
+  const AllToAllOptions& options_;
+  collective::Topology topology_;
+  std::vector<double> shares_;
+  std::vector<std::string> names_;
+  bool one_clock_ = true;
+};
 
 }  // namespace
 
-std::vector<AllToAllRow> bench_alltoall(const AllToAllOptions& options,
-                                        const std::function<void(double)>& progress) {
-  comm::LocalWorld world(options.num_ranks);
-  const std::vector<int64_t> all_sizes = sizes(options);
-  const double parts = 2.0 * static_cast<double>(all_sizes.size());
-  double part = 0;
-  comm::BenchOptions measure{.budget_seconds = options.budget_seconds / parts};
-  measure.progress = [&](double done) { progress((part + done) / parts); };
-
-  std::vector<AllToAllRow> rows;
-  for (const int64_t bytes : all_sizes) {
-    AllToAllRow row{.bytes = bytes, .count = bytes / kElementBytes / options.num_ranks};
-    row.num_wrong = comm::count_wrong_all_to_all(world, bytes);
-    row.copy_seconds = comm::measure_copy(world, {bytes}, measure).front().seconds;
-    ++part;
-    row.seconds = comm::measure_all_to_all(world, {bytes}, measure).front().seconds;
-    ++part;
-    const auto n = static_cast<double>(options.num_ranks);
-    row.algorithm_bytes_per_second = static_cast<double>(bytes) / row.seconds;
-    row.bus_bytes_per_second = row.algorithm_bytes_per_second * (n - 1) / n;
-    rows.push_back(row);
+AllToAllRun bench_alltoall(comm::World& world, const std::string& transport,
+                           const AllToAllOptions& options,
+                           const std::function<void(double)>& progress) {
+  Bench bench(world, options);
+  AllToAllRun run{.transport = transport,
+                  .num_ranks = world.size(),
+                  .num_nodes = bench.num_nodes(),
+                  .load = options.load.text};
+  const auto num_sizes = static_cast<double>(options.bytes_per_pair.size());
+  for (size_t i = 0; i < options.bytes_per_pair.size(); ++i) {
+    const std::vector<AllToAllPoint> points =
+        bench.points(options.bytes_per_pair[i], options.budget_seconds / num_sizes,
+                     [&](double part) { progress((static_cast<double>(i) + part) / num_sizes); });
+    run.points.insert(run.points.end(), points.begin(), points.end());
   }
-  return rows;
-}
-
-std::string to_text(const AllToAllOptions& options, const std::vector<AllToAllRow>& rows) {
-  std::string text = fmt::format(
-      "# all-to-all, {} ranks as threads of one process; limit: {} ranks copy as many bytes at "
-      "once\n"
-      "#\n"
-      "# {:>12} {:>12} {:>8} {:>6} {:>5} {:>11} {:>8} {:>8} {:>7} {:>11} {:>8}\n"
-      "# {:>12} {:>12} {:>8} {:>6} {:>5} {:>11} {:>8} {:>8} {:>7} {:>11} {:>8}\n",
-      options.num_ranks, options.num_ranks, "size", "count", "type", "redop", "root", "time",
-      "algbw", "busbw", "#wrong", "limit", "time /", "(B)", "(elements)", "", "", "", "(us)",
-      "(GB/s)", "(GB/s)", "", "(us)", "limit");
-  for (const AllToAllRow& row : rows)
-    text += fmt::format(
-        "  {:>12} {:>12} {:>8} {:>6} {:>5} {:>11.2f} {:>8.2f} {:>8.2f} {:>7} {:>11.2f} {:>8.2f}\n",
-        row.bytes, row.count, "float", "none", -1, row.seconds * 1e6,
-        row.algorithm_bytes_per_second * 1e-9, row.bus_bytes_per_second * 1e-9, row.num_wrong,
-        row.copy_seconds * 1e6, row.over_limit());
-  text += fmt::format("# Wrong bytes          : {} {}\n", total_wrong(rows),
-                      total_wrong(rows) == 0 ? "OK" : "FAILED");
-  text += fmt::format("# Average bus bandwidth: {:.3f} GB/s\n", average_bus(rows) * 1e-9);
-  return text;
-}
-
-Json to_json(const AllToAllOptions& options, const std::vector<AllToAllRow>& rows) {
-  Json json{{"collective", "alltoall"}, {"transport", "local"}, {"ranks", options.num_ranks}};
-  json["rows"] = Json::array();
-  for (const AllToAllRow& row : rows)
-    json["rows"].push_back({{"bytes", row.bytes},
-                            {"count", row.count},
-                            {"type", "float"},
-                            {"seconds", row.seconds},
-                            {"algorithm_bytes_per_second", row.algorithm_bytes_per_second},
-                            {"bus_bytes_per_second", row.bus_bytes_per_second},
-                            {"num_wrong_bytes", row.num_wrong},
-                            {"copy_seconds", row.copy_seconds},
-                            {"time_over_limit", row.over_limit()}});
-  json["num_wrong_bytes"] = total_wrong(rows);
-  json["average_bus_bytes_per_second"] = average_bus(rows);
-  return json;
+  return run;
 }
 
 Run add_bench_alltoall(CLI::App& command) {
   const auto flags = std::make_shared<Flags>();
-  command.add_option("--ranks", flags->ranks, "ranks, each a thread")->capture_default_str();
-  command.add_option("--min-bytes", flags->min_bytes, "smallest buffer of a rank")
+  const auto option = [&](const char* name, auto& value, const char* what) {
+    return command.add_option(name, value, what);
+  };
+  option("--ranks", flags->ranks, "ranks as threads; under a launcher its processes are the ranks")
       ->capture_default_str();
-  command.add_option("--max-bytes", flags->max_bytes, "largest buffer of a rank")
+  option("--min-bytes", flags->min_bytes, "smallest buffer of a rank")->capture_default_str();
+  option("--max-bytes", flags->max_bytes, "largest buffer of a rank")->capture_default_str();
+  option("--factor", flags->factor, "between one size and the next")->capture_default_str();
+  option("--pair-bytes", flags->pair_bytes, "instead: bytes of a pair of ranks, for example 64,4K")
+      ->delimiter(',');
+  option("--algorithms", flags->algorithms, "for example flat,halo (all)")->delimiter(',');
+  option("--chunk", flags->chunk, "bytes of a chunk of chunked algorithms (0: they choose)")
       ->capture_default_str();
-  command.add_option("--factor", flags->factor, "between one size and the next")
+  option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
       ->capture_default_str();
-  command.add_option("--seconds", flags->seconds, "time budget of the whole run")
-      ->capture_default_str();
+  option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
+  option("--seconds", flags->seconds, "time budget of the whole run")->capture_default_str();
+  option("--rounds", flags->rounds, "batches of every point at least")->capture_default_str();
+  option("--plot", flags->plot, "writes a picture of the seconds into this file")
+      ->type_name("FILE.svg");
   command.add_flag("--json", flags->json, "print JSON");
   return [flags] { return run(*flags); };
 }

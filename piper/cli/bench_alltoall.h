@@ -1,41 +1,65 @@
-// What `piper bench alltoall` measures: the exchange of every rank with every other over the local
-// transport, in the columns of nccl-tests, beside the time of a plain copy of as many bytes by as
-// many ranks at once: whatever the local transport does, it copies each byte once.
+// What `piper bench alltoall` measures: the exchange of every rank with every other by every
+// algorithm side by side, in the columns of nccl-tests, beside the least time that the wires allow
+// and what the simulation predicts.
+//
+// The ranks are threads of this process, or the processes that a launcher started (one rank each):
+// over MPI under an mpirun, over TCP otherwise.
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/cluster/cluster.h>
+#include <piper/comm/exchange_bench.h>
+#include <piper/comm/world.h>
+#include <piper/cost/load_distribution.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace piper::cli {
 
 struct AllToAllOptions {
-  int64_t num_ranks = 4;
-  int64_t min_bytes = 1 << 10;  // a rank's whole buffer, its own part included, as in nccl-tests
-  int64_t max_bytes = 16 << 20;
-  int64_t factor = 4;  // between sizes; >= 2
+  std::vector<int64_t> bytes_per_pair;  // of a pair of ranks, ascending; with an uneven load as
+                                        // alltoall_load.h says
+  std::vector<std::string> algorithms;  // empty: all
+  int64_t chunk_bytes = 0;              // of chunked ones; 0: a quarter of a node's message
+  cost::LoadDistribution load;
+  std::optional<cluster::Cluster> cluster;  // whose rates the limit and the prediction take
   double budget_seconds = 10;
+  int64_t min_rounds = 3, max_rounds = 25;
 };
 
-struct AllToAllRow {
-  int64_t bytes = 0;  // a multiple of 4 * num_ranks
-  int64_t count = 0;  // fp32 elements for each rank
-  double seconds = 0;
-  double algorithm_bytes_per_second = 0;  // bytes / seconds
-  double bus_bytes_per_second = 0;        // times (n - 1) / n: without a rank's part for itself
-  double copy_seconds = 0;                // the limit
-  int64_t num_wrong = 0;                  // bytes that arrived wrong
-  double over_limit() const { return copy_seconds > 0 ? seconds / copy_seconds : 0; }
+struct AllToAllPoint {
+  std::string algorithm;
+  int64_t bytes_per_pair = 0;
+  int64_t bytes = 0;  // that a rank sends, its own part included: the mean over the ranks
+  comm::ExchangeResult measured;
+  // Least seconds: rates of the cluster, or, without one, a plain copy of as many bytes by all ranks
+  // of the process at once. Absent without a cluster where there are several processes.
+  std::optional<double> limit_seconds;
+  std::optional<double> predicted_seconds;  // of the simulation; absent without a cluster
+  int64_t num_wrong() const { return measured.num_wrong; }
 };
 
-// `progress` is called with the part done, 0 .. 1, from a rank's thread. Throws CommError.
-std::vector<AllToAllRow> bench_alltoall(const AllToAllOptions& options,
-                                        const std::function<void(double)>& progress);
+struct AllToAllRun {
+  std::string transport;  // "local", "mpi", "tcp"
+  int64_t num_ranks = 0, num_nodes = 0;
+  std::string load;
+  std::vector<AllToAllPoint> points;  // by size, then algorithm
+  int64_t num_wrong() const;
+};
 
-std::string to_text(const AllToAllOptions& options, const std::vector<AllToAllRow>& rows);
-Json to_json(const AllToAllOptions& options, const std::vector<AllToAllRow>& rows);
+// In every process of `world`; the same result in all. `progress` is called with the part done,
+// 0 .. 1. Throws InvalidInput, CommError.
+AllToAllRun bench_alltoall(comm::World& world, const std::string& transport,
+                           const AllToAllOptions& options,
+                           const std::function<void(double)>& progress);
+
+std::string to_text(const AllToAllRun& run);
+Json to_json(const AllToAllRun& run);
+// A picture by itself: seconds over bytes a pair, a curve for every algorithm, the limit among them.
+std::string to_svg(const AllToAllRun& run);
 
 }  // namespace piper::cli

@@ -17,6 +17,7 @@ Run add_sim(CLI::App& command);
 Run add_export(CLI::App& command);
 Run add_report(CLI::App& command);
 Run add_bench(CLI::App& command);
+Run add_launch(CLI::App& command);
 Run add_signature(CLI::App& command);
 Run add_validate(CLI::App& command);
 
@@ -33,6 +34,7 @@ inline std::vector<Command> planner_commands() {
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},
+      {"launch", "start `train` or a bench as several processes on this machine", add_launch},
       {"signature", "one hash over golden plans, predictions and virtual times", add_signature},
   };
 }

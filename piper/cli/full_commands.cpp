@@ -6,7 +6,6 @@ namespace piper::cli {
 
 Run add_profile(CLI::App& command);
 Run add_train(CLI::App& command);
-Run add_launch(CLI::App& command);
 Run add_eval(CLI::App& command);
 Run add_checkpoint(CLI::App& command);
 Run add_data(CLI::App& command);
@@ -19,12 +18,10 @@ const std::vector<Command>& commands() {
                 add_profile});
     all.insert(all.begin() + 7,
                {"train", "train a model by a strategy, predicted beside measured", add_train});
-    all.insert(all.begin() + 8,
-               {"launch", "start `train` as several processes on this machine", add_launch});
-    all.insert(all.begin() + 9, {"eval", "loss of a model folder on a text", add_eval});
-    all.insert(all.begin() + 10,
+    all.insert(all.begin() + 8, {"eval", "loss of a model folder on a text", add_eval});
+    all.insert(all.begin() + 9,
                {"checkpoint", "list and verify what a run has saved", add_checkpoint});
-    all.insert(all.begin() + 11,
+    all.insert(all.begin() + 10,
                {"data", "build and look at indexed datasets of tokens (.bin, .idx)", add_data});
     return all;
   }();

@@ -19,6 +19,12 @@ using collective::StepKind;
 // peer stays in a core's cache.
 constexpr int64_t kPieceElements = 1 << 15;
 
+std::shared_ptr<std::byte> make_scratch(int64_t bytes, const Allocate& allocate) {
+  if (bytes == 0) return nullptr;
+  if (allocate) return allocate(bytes);
+  return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+}
+
 // One message: member 0 is this rank, member 1 the peer.
 std::unique_ptr<Operation> start_message(Transport& transport, Rank peer, OperationName name,
                                          StepKind kind, PlayBuffers buffers) {
@@ -86,14 +92,20 @@ std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& g
       group.index, static_cast<int64_t>(group.members.size()),
       static_cast<int64_t>(buffer.size()) / unit.bytes, kPieceElements);
   PlayBuffers buffers{.output = buffer};
-  if (steps.scratch_count > 0) {
-    const size_t bytes = steps.scratch_count * unit.bytes;
-    buffers.scratch = allocate ? allocate(bytes)
-                               : std::shared_ptr<std::byte>(new std::byte[bytes],
-                                                            std::default_delete<std::byte[]>());
-  }
+  buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
   return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
                                       std::move(buffers), unit);
+}
+
+std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Group& group,
+                                                 std::string what, MemberSteps steps,
+                                                 std::span<const std::byte> input,
+                                                 std::span<std::byte> output,
+                                                 const Allocate& allocate) {
+  check_group(transport, group, what);
+  PlayBuffers buffers{input, output, make_scratch(steps.scratch_count, allocate)};
+  return std::make_unique<StepPlayer>(transport, group, std::move(what), std::move(steps),
+                                      std::move(buffers), Unit{});
 }
 
 void wait(Transport& transport, Operation& operation, double timeout_seconds) {

@@ -3,6 +3,7 @@
 // tensor library.
 #pragma once
 
+#include <piper/collective/steps.h>
 #include <piper/comm/transport.h>
 
 #include <cstdint>
@@ -25,6 +26,15 @@ class Operation {
   virtual bool advance() = 0;
   // "'F3 L2 dispatch', waiting for rank 2 (receive)" - for timeouts.
   virtual std::string waiting_for() const = 0;
+};
+
+// One that is played again and again on the same buffers, with everything it needs kept: from the
+// second time on it allocates nothing itself.
+class RepeatedOperation : public Operation {
+ public:
+  // Begins once more. Requires that it is done (or was never started); `key` is as
+  // OperationName's, a new one each time. Throws CommError.
+  virtual void start(uint64_t key) = 0;
 };
 
 struct Group {
@@ -63,6 +73,16 @@ using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationName, Element,
                                             std::span<std::byte> buffer,
                                             const Allocate& allocate = {});
+
+// Plays a member's steps of any collective whose units are bytes, e.g. an algorithm of
+// collective/algorithms.h. Every member makes it with its own steps of the same collective; buffers
+// are as large as the steps say and stay alive with the operation, the scratch of the steps is its
+// own.
+std::unique_ptr<RepeatedOperation> make_exchange(Transport&, const Group&, std::string what,
+                                                 collective::MemberSteps steps,
+                                                 std::span<const std::byte> input,
+                                                 std::span<std::byte> output,
+                                                 const Allocate& allocate = {});
 
 // Advances until done, sleeping between completions; throws CommError after `timeout_seconds`
 // naming rank, operation and peer: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting for

@@ -13,29 +13,48 @@ using collective::Buffer;
 using collective::Step;
 using collective::StepKind;
 
-StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName name,
+StepPlayer::StepPlayer(Transport& transport, const Group& group, std::string what,
                        collective::MemberSteps steps, PlayBuffers buffers, Unit unit)
     : transport_(transport),
       members_(group.members),
-      name_(std::move(name)),
+      name_{0, std::move(what)},
       steps_(std::move(steps.steps)),
       row_pairs_(std::move(steps.row_pairs)),
       row_count_(steps.row_count),
       buffers_(std::move(buffers)),
       unit_(unit),
+      num_before_(steps_.size()),
       num_unmet_(steps_.size()),
-      dependents_(steps_.size()) {
+      dependents_(steps_.size()),
+      num_finished_(steps_.size()) {
   PIPER_CHECK(static_cast<int64_t>(buffers_.input.size()) == steps.input_count * unit.bytes,
               name_.what);
   PIPER_CHECK(static_cast<int64_t>(buffers_.output.size()) == steps.output_count * unit.bytes,
               name_.what);
   PIPER_CHECK(steps.scratch_count == 0 || buffers_.scratch != nullptr, name_.what);
   for (size_t s = 0; s < steps_.size(); ++s) {
-    num_unmet_[s] = static_cast<int32_t>(steps_[s].after.size());
+    num_before_[s] = static_cast<int32_t>(steps_[s].after.size());
     for (const int32_t before : steps_[s].after)
       dependents_[before].push_back(static_cast<int32_t>(s));
-    if (num_unmet_[s] == 0) ready_.push_back(static_cast<int32_t>(s));
   }
+  ready_.reserve(steps_.size());
+  in_flight_.reserve(steps_.size());
+}
+
+StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName name,
+                       collective::MemberSteps steps, PlayBuffers buffers, Unit unit)
+    : StepPlayer(transport, group, std::move(name.what), std::move(steps), std::move(buffers),
+                 unit) {
+  start(name.key);
+}
+
+void StepPlayer::start(uint64_t key) {
+  PIPER_CHECK(num_finished_ == steps_.size(), "started before it was done: " + name_.what);
+  name_.key = key;
+  num_finished_ = 0;
+  num_unmet_ = num_before_;
+  for (size_t s = 0; s < steps_.size(); ++s)
+    if (num_before_[s] == 0) ready_.push_back(static_cast<int32_t>(s));
   start_ready();
 }
 
@@ -59,7 +78,7 @@ std::span<std::byte> StepPlayer::target(const Block& block) const {
   return {};
 }
 
-void StepPlayer::start(int32_t index) {
+void StepPlayer::begin(int32_t index) {
   const Step& step = steps_[index];
   switch (step.kind) {
     case StepKind::kSend:
@@ -110,7 +129,7 @@ void StepPlayer::finish(int32_t index) {
 }
 
 void StepPlayer::start_ready() {
-  for (size_t i = 0; i < ready_.size(); ++i) start(ready_[i]);  // grows while it runs
+  for (size_t i = 0; i < ready_.size(); ++i) begin(ready_[i]);  // grows while it runs
   ready_.clear();
 }
 

@@ -21,12 +21,17 @@ struct Unit {
   Element element = Element::kInt64;  // of additions
 };
 
-class StepPlayer final : public Operation {
+class StepPlayer final : public RepeatedOperation {
  public:
-  // Starts all steps that wait for nothing. Requires buffers as large as the steps say. `transport`
-  // outlives the player.
+  // Requires buffers as large as the steps say. `transport` outlives the player. Nothing happens
+  // before start().
+  StepPlayer(Transport& transport, const Group& group, std::string what,
+             collective::MemberSteps steps, PlayBuffers buffers, Unit unit);
+  // The same, started.
   StepPlayer(Transport& transport, const Group& group, OperationName name,
              collective::MemberSteps steps, PlayBuffers buffers, Unit unit);
+
+  void start(uint64_t key) override;
 
   bool advance() override;
   std::string waiting_for() const override;
@@ -37,7 +42,7 @@ class StepPlayer final : public Operation {
     std::shared_ptr<Request> request;
   };
 
-  void start(int32_t step);
+  void begin(int32_t step);
   void move_rows(const collective::Step& step);
   void track(int32_t step, std::shared_ptr<Request> request);
   void finish(int32_t step);  // makes those ready that waited for it
@@ -53,10 +58,11 @@ class StepPlayer final : public Operation {
   int64_t row_count_;  // units of a row
   PlayBuffers buffers_;
   Unit unit_;
-  std::vector<int32_t> num_unmet_;                // by step: unfinished steps it waits for
+  std::vector<int32_t> num_before_;               // by step: steps it waits for
+  std::vector<int32_t> num_unmet_;                // by step: those of them that are unfinished
   std::vector<std::vector<int32_t>> dependents_;  // by step: steps that wait for it
   std::vector<int32_t> ready_;                    // to be started, in this order
-  size_t num_finished_ = 0;
+  size_t num_finished_ = 0;                       // all of them: may be started
   std::vector<InFlight> in_flight_;  // last: requests are withdrawn before anything else goes
 };
 

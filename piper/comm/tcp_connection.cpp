@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <asio/post.hpp>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -212,7 +213,10 @@ bool TcpConnection::parse() {
       lose("what came is no note");
       return false;
     }
-    if (held < sizeof head + head.size) return true;
+    if (held < sizeof head + head.size) {
+      if (input_.size() < sizeof head + head.size) input_.resize(std::bit_ceil(sizeof head + head.size));
+      return true;
+    }
     const std::span<const std::byte> note(input_.data() + begin_ + sizeof head, head.size);
     begin_ += sizeof head + head.size;
     events_->note_arrived(process_, note);

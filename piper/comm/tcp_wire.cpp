@@ -38,6 +38,7 @@ asio::ip::tcp::endpoint parse_endpoint(const std::string& text) {
 struct TcpWire::Impl {
   Impl(const Identity& identity, const std::string& secret, const std::string& address)
       : introduction{"wire", secret, identity},
+        own(asio::ip::make_address(address), 0),
         connections(identity.num_processes),
         num_missing(identity.num_processes - 1),
         acceptor(io, listen_on(address, 0).fd, introduction,
@@ -54,7 +55,9 @@ struct TcpWire::Impl {
   }
 
   void call(int64_t process, const asio::ip::tcp::endpoint& endpoint) {
-    const auto socket = std::make_shared<asio::ip::tcp::socket>(io);
+    const auto socket = std::make_shared<asio::ip::tcp::socket>(io, endpoint.protocol());
+    asio::error_code ignored;  // of a family that is not the peer's
+    socket->bind(own, ignored);
     socket->async_connect(endpoint, [this, process, socket](const asio::error_code& error) {
       if (error) {
         problems += fmt::format("; process {}: {}", process, error.message());
@@ -88,6 +91,7 @@ struct TcpWire::Impl {
 
   asio::io_context io;
   Introduction introduction;
+  asio::ip::tcp::endpoint own;  // calls leave through the card on which this process listens
   std::vector<std::shared_ptr<TcpConnection>> connections;  // by process; null: this one
   int64_t num_missing;
   std::vector<std::shared_ptr<FrameStream>> callers;

@@ -1,0 +1,18 @@
+// What the simulation says of one exchange.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/collective/topology.h>
+#include <piper/comm/exchange_bench.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace piper::cli {
+
+// Seconds of the exchange played in virtual time on `cluster`; nothing where it cannot be played.
+std::optional<double> predicted_seconds(const comm::Exchange& exchange,
+                                        const collective::Topology& topology, int64_t num_ranks,
+                                        const cluster::Cluster& cluster);
+
+}  // namespace piper::cli

@@ -1,0 +1,192 @@
+#include <piper/base/error.h>
+#include <piper/comm/exchange_bench.h>
+#include <piper/comm/operations.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <thread>
+
+namespace piper::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+// The byte that `from` has for `to` at `index` of its part.
+std::byte numbered(int64_t from, int64_t to, int64_t index) {
+  const uint64_t mixed = (static_cast<uint64_t>(index) + 1) * 0x9E3779B97F4A7C15u +
+                         static_cast<uint64_t>(from) * 0xC2B2AE3D27D4EB4Fu +
+                         static_cast<uint64_t>(to) * 0x165667B19E3779F9u;
+  return static_cast<std::byte>(mixed >> 56);
+}
+
+struct Pair {
+  int64_t first = 0, second = 0;
+};
+
+// One rank of a measurement.
+class Member {
+ public:
+  Member(Transport& transport, const std::vector<Exchange>& exchanges,
+         const collective::CountOf& count, const ExchangeBenchOptions& options)
+      : transport_(transport), count_(count), options_(options) {
+    group_.index = transport.rank().value;
+    for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
+    fill_input();
+    for (const Exchange& exchange : exchanges)
+      operations_.push_back(make_exchange(transport, group_, exchange.name,
+                                          exchange.steps(group_.index), input_, output_));
+  }
+
+  size_t num_exchanges() const { return operations_.size(); }
+
+  // Plays the exchange once and counts the bytes that are wrong here.
+  int64_t check(size_t exchange) {
+    for_output([](std::byte right, std::byte& byte) { byte = ~right; });
+    play(exchange);
+    int64_t num_wrong = 0;
+    for_output([&](std::byte right, std::byte& byte) { num_wrong += byte == right ? 0 : 1; });
+    return num_wrong;
+  }
+
+  // Seconds of one of `repeats` exchanges, the same on all ranks.
+  double time(size_t exchange, int64_t repeats) {
+    start_together();
+    const int64_t begin = now_ns();
+    for (int64_t i = 0; i < repeats; ++i) play(exchange);
+    const std::vector<Pair> times = share({begin, now_ns()});
+    int64_t first = std::numeric_limits<int64_t>::max(), last = 0, longest = 0;
+    for (const Pair& time : times) {
+      first = std::min(first, time.first);
+      last = std::max(last, time.second);
+      longest = std::max(longest, time.second - time.first);
+    }
+    return static_cast<double>(options_.one_clock ? last - first : longest) * 1e-9 /
+           static_cast<double>(repeats);
+  }
+
+  // Everyone's two numbers. Also a barrier.
+  std::vector<Pair> share(Pair mine) {
+    const size_t n = group_.members.size();
+    std::vector<int64_t> sent, received(2 * n);
+    for (size_t i = 0; i < n; ++i) sent.insert(sent.end(), {mine.first, mine.second});
+    wait(
+        transport_,
+        *start_exchange_counts(transport_, group_, {next_key_++, "bench times"}, 2, sent, received),
+        options_.timeout_seconds);
+    std::vector<Pair> all(n);
+    for (size_t i = 0; i < n; ++i) all[i] = {received[2 * i], received[2 * i + 1]};
+    return all;
+  }
+
+  int64_t sum(int64_t mine) {
+    int64_t total = 0;
+    for (const Pair& one : share({mine, 0})) total += one.first;
+    return total;
+  }
+
+ private:
+  void fill_input() {
+    const auto n = static_cast<int64_t>(group_.members.size());
+    int64_t bytes = 0;
+    for (int64_t from = 0; from < n; ++from) bytes += count_(from, group_.index);
+    output_.resize(bytes);
+    for (int64_t to = 0; to < n; ++to)
+      for (int64_t i = 0; i < count_(group_.index, to); ++i)
+        input_.push_back(numbered(group_.index, to, i));
+  }
+
+  template <class Visit>
+  void for_output(const Visit& visit) {
+    size_t at = 0;
+    for (size_t from = 0; from < group_.members.size(); ++from) {
+      const int64_t bytes = count_(static_cast<int64_t>(from), group_.index);
+      for (int64_t i = 0; i < bytes; ++i)
+        visit(numbered(static_cast<int64_t>(from), group_.index, i), output_[at++]);
+    }
+  }
+
+  void play(size_t exchange) {
+    operations_[exchange]->start(next_key_++);
+    wait(transport_, *operations_[exchange], options_.timeout_seconds);
+  }
+
+  // With one clock everyone sleeps until a time that lies safely after the barrier's end.
+  void start_together() {
+    const int64_t begin = now_ns();
+    share({});
+    if (!options_.one_clock || transport_.world_size() == 1) return;
+    const std::vector<Pair> times = share({begin, now_ns()});
+    int64_t first = begin, last = 0;
+    for (const Pair& time : times) {
+      first = std::min(first, time.first);
+      last = std::max(last, time.second);
+    }
+    std::this_thread::sleep_until(Clock::time_point(std::chrono::nanoseconds(2 * last - first)));
+  }
+
+  Transport& transport_;
+  const collective::CountOf& count_;
+  const ExchangeBenchOptions& options_;
+  Group group_;
+  uint64_t next_key_ = uint64_t{0xEB} << 56;
+  std::vector<std::byte> input_, output_;
+  std::vector<std::unique_ptr<RepeatedOperation>> operations_;
+};
+
+// All ranks decide alike, because they decide by times that they share.
+std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& options,
+                                    const std::function<void(double)>& progress) {
+  constexpr int64_t kMaxRepeats = 1000;
+  const size_t n = member.num_exchanges();
+  std::vector<ExchangeResult> results(n);
+  std::vector<std::vector<double>> samples(n);
+  for (size_t e = 0; e < n; ++e) {
+    results[e].num_wrong = member.sum(member.check(e));
+    const double once = member.time(e, 1);
+    results[e].num_repeats =
+        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once, 1e-9)), int64_t{1},
+                   kMaxRepeats);
+  }
+  double used = 0;
+  for (int64_t round = 0; round < options.max_rounds; ++round) {
+    if (round >= options.min_rounds && used >= options.budget_seconds) break;
+    for (size_t e = 0; e < n; ++e) {
+      samples[e].push_back(member.time(e, results[e].num_repeats));
+      used += samples[e].back() * static_cast<double>(results[e].num_repeats);
+    }
+    progress(std::max(used / options.budget_seconds,
+                      static_cast<double>(round + 1) / static_cast<double>(options.max_rounds)));
+  }
+  for (size_t e = 0; e < n; ++e) {
+    results[e].num_wrong += member.sum(member.check(e));
+    results[e].timing = cluster::summarise(samples[e]);
+    results[e].seconds = results[e].timing.seconds;
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<ExchangeResult> measure_exchanges(World& world, const std::vector<Exchange>& exchanges,
+                                              const collective::CountOf& count,
+                                              const ExchangeBenchOptions& options) {
+  std::vector<ExchangeResult> results;
+  const Rank reporter = world.local_ranks().front();
+  run_ranks(world, [&](Transport& transport) {
+    Member member(transport, exchanges, count, options);
+    const bool reports = transport.rank() == reporter;
+    std::vector<ExchangeResult> mine = measure(member, options, [&](double part) {
+      if (reports && options.progress) options.progress(std::min(part, 1.0));
+    });
+    if (reports) results = std::move(mine);
+  });
+  return results;
+}
+
+}  // namespace piper::comm

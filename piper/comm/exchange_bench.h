@@ -1,0 +1,48 @@
+// Times all-to-alls against each other: several algorithms on the same buffers, in turn, so that what
+// else the machine does meets all of them. Every algorithm is one RepeatedOperation; what arrives is
+// checked byte by byte before the first and after the last timed run.
+#pragma once
+
+#include <piper/cluster/timing.h>
+#include <piper/collective/steps.h>
+#include <piper/collective/topology.h>
+#include <piper/comm/world.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace piper::comm {
+
+struct Exchange {
+  std::string name;
+  // Steps in bytes: from the pairs' input, member 0's first, to their output, back to back.
+  std::function<collective::MemberSteps(int64_t member)> steps;
+};
+
+struct ExchangeBenchOptions {
+  double budget_seconds = 2;    // of one call; at least min_rounds are played
+  double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
+  int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange
+  double timeout_seconds = 60;              // of one wait
+  // The clocks of all processes are one (one host): ranks then start together, and a batch lasts
+  // from the first rank's start to the last one's end. Otherwise as long as the slowest rank's.
+  bool one_clock = true;
+  std::function<void(double)> progress;  // the part done, 0 .. 1, in rank 0's thread; may be empty
+};
+
+struct ExchangeResult {
+  double seconds = 0;       // of one exchange: the median over batches
+  cluster::Timing timing;   // of the batches
+  int64_t num_wrong = 0;    // bytes that arrived wrong, of all ranks
+  int64_t num_repeats = 1;  // exchanges of a batch
+};
+
+// Of every exchange, in their order; the same in all processes, which all call it. count(from, to)
+// are bytes. Throws CommError when a rank fails.
+std::vector<ExchangeResult> measure_exchanges(World& world, const std::vector<Exchange>& exchanges,
+                                              const collective::CountOf& count,
+                                              const ExchangeBenchOptions& options = {});
+
+}  // namespace piper::comm

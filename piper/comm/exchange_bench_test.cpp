@@ -1,0 +1,62 @@
+#include <doctest/doctest.h>
+#include <piper/collective/all_to_all_flat.h>
+#include <piper/comm/exchange_bench.h>
+#include <piper/comm/local.h>
+
+namespace piper::comm {
+namespace {
+
+using collective::CountOf;
+
+Exchange flat(int64_t num_members, const CountOf& count) {
+  return {"flat", [num_members, count](int64_t member) {
+            std::vector<int64_t> sent, received;
+            for (int64_t other = 0; other < num_members; ++other) {
+              sent.push_back(count(member, other));
+              received.push_back(count(other, member));
+            }
+            return collective::all_to_all_flat(member, sent, received);
+          }};
+}
+
+TEST_CASE("exchanges of even and uneven counts are timed and arrive right on any number of ranks") {
+  const CountOf even = [](int64_t, int64_t) { return 100; };
+  const CountOf uneven = [](int64_t from, int64_t to) { return (3 * from + 5 * to) % 4 * 1000; };
+  for (const int64_t n : {1, 2, 4, 7})
+    for (const CountOf& count : {even, uneven}) {
+      CAPTURE(n);
+      LocalWorld world(n);
+      const auto results = measure_exchanges(world, {flat(n, count), flat(n, count)}, count,
+                                             {.budget_seconds = 0.01, .max_rounds = 4});
+      REQUIRE(results.size() == 2);
+      for (const ExchangeResult& result : results) {
+        CHECK(result.num_wrong == 0);
+        CHECK(result.seconds > 0);
+        CHECK(result.timing.num_samples >= 3);
+      }
+    }
+}
+
+TEST_CASE("an exchange that forgets a block, or takes a wrong one, has wrong bytes") {
+  const CountOf count = [](int64_t, int64_t) { return 64; };
+  LocalWorld world(3);
+  const Exchange right = flat(3, count);
+  const Exchange forgets{"forgets", [&](int64_t member) {
+                           auto steps = right.steps(member);
+                           steps.steps.pop_back();  // the copy of its own part
+                           return steps;
+                         }};
+  const Exchange swaps{"swaps", [&](int64_t member) {
+                         auto steps = right.steps(member);
+                         steps.steps.back().source.offset = (member + 1) % 3 * 64;
+                         return steps;
+                       }};
+  const auto results = measure_exchanges(world, {right, forgets, swaps}, count,
+                                         {.budget_seconds = 0, .max_rounds = 3});
+  CHECK(results[0].num_wrong == 0);
+  CHECK(results[1].num_wrong > 2 * 3 * 56);  // both checks, three ranks
+  CHECK(results[2].num_wrong > 2 * 3 * 56);
+}
+
+}  // namespace
+}  // namespace piper::comm

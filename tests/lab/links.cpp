@@ -1,0 +1,123 @@
+#include <tests/lab/links.h>
+
+#include <algorithm>
+
+namespace piper::lab {
+namespace {
+
+constexpr double kNanosecondsPerSecond = 1e9;
+
+Link make(std::string name, const Speed& speed, Nanoseconds latency) {
+  return {std::move(name), speed.bytes_per_second, latency, speed.frame_cost};
+}
+
+Nanoseconds service_of(const Link& link, int64_t bytes) {
+  return static_cast<Nanoseconds>(static_cast<double>(bytes) / link.bytes_per_second *
+                                  kNanosecondsPerSecond) +
+         link.frame_cost;
+}
+
+}  // namespace
+
+// Two links a rank, two a card, two a rack: out and in, up and down.
+Network::Network(const Layout& layout)
+    : layout_(layout), num_waiting_(layout.size() * layout.size()) {
+  const auto half = [](const Speed& speed) { return speed.latency / 2; };
+  for (int64_t rank = 0; rank < layout.size(); ++rank)
+    for (const char* way : {"out", "in"})
+      links_.push_back(
+          make("rank " + std::to_string(rank) + " " + way, layout.inner, half(layout.inner)));
+  first_nic_ = static_cast<int64_t>(links_.size());
+  for (int64_t nic = 0; nic < layout.num_nodes * layout.num_nics; ++nic)
+    for (const char* way : {"up", "down"})
+      links_.push_back(make("node " + std::to_string(nic / layout.num_nics) + " nic " +
+                                std::to_string(nic % layout.num_nics) + " " + way,
+                            layout.nic, half(layout.nic)));
+  first_rack_ = static_cast<int64_t>(links_.size());
+  if (layout.nodes_per_rack > 0)
+    for (int64_t rack = 0; rack <= layout.rack_of(layout.size() - 1); ++rack)
+      for (const char* way : {"up", "down"})
+        links_.push_back(
+            make("rack " + std::to_string(rack) + " " + way, layout.rack, half(layout.rack)));
+  least_latency_ = links_.front().latency;
+  for (const Link& link : links_) least_latency_ = std::min(least_latency_, link.latency);
+}
+
+int32_t Network::link_at(const Hop& hop) const {
+  const auto nic = [&](int64_t rank) {
+    return first_nic_ + 2 * (layout_.node_of(rank) * layout_.num_nics + layout_.nic_of(rank));
+  };
+  const bool inside = layout_.node_of(hop.from) == layout_.node_of(hop.to);
+  const int64_t rack_from = layout_.rack_of(hop.from), rack_to = layout_.rack_of(hop.to);
+  const int32_t num_links = inside ? 2 : rack_from == rack_to ? 2 : 4;
+  if (hop.position >= num_links) return -1;
+  const bool first = hop.position == 0, last = hop.position == num_links - 1;
+  int64_t link = 0;
+  if (inside)
+    link = first ? 2 * hop.from : 2 * hop.to + 1;
+  else if (first)
+    link = nic(hop.from);
+  else if (last)
+    link = nic(hop.to) + 1;
+  else
+    link = first_rack_ + (hop.position == 1 ? 2 * rack_from : 2 * rack_to + 1);
+  return static_cast<int32_t>(link);
+}
+
+void Network::enter(Nanoseconds now, int64_t frame, int64_t bytes, int64_t from, int64_t to) {
+  serve_until(now);
+  int64_t& num_waiting = num_waiting_[from * layout_.size() + to];
+  const bool first = bytes <= kShortFrame && num_waiting == 0;
+  if (!first) ++num_waiting;
+  hops_.push({now, next_order_++, frame, bytes, from, to, 0, first});
+}
+
+void Network::serve(Hop hop) {
+  Link& link = links_[link_at(hop)];
+  const Nanoseconds service = service_of(link, hop.bytes);
+  Nanoseconds& free_at = hop.first ? link.first_free_at : link.free_at;
+  const Nanoseconds begin = std::max(hop.at, free_at);
+  free_at = begin + service;
+  if (hop.first) link.free_at = std::max(link.free_at, begin) + service;
+  ++link.num_frames;
+  link.num_bytes += hop.bytes;
+  const Nanoseconds head = begin + link.frame_cost + link.latency;
+  const Nanoseconds tail = begin + service + link.latency;
+  ++hop.position;
+  const int32_t next = link_at(hop);
+  if (next < 0) return deliveries_.push({tail, hop.frame, hop.to, hop.from, hop.first});
+  // A faster link begins late enough not to run dry: it would stand still while others wait.
+  hop.at = std::max(head, tail - service_of(links_[next], hop.bytes));
+  hop.order = next_order_++;
+  hops_.push(hop);
+}
+
+void Network::serve_until(Nanoseconds now) {
+  while (!hops_.empty() && hops_.top().at <= now) {
+    const Hop hop = hops_.top();
+    hops_.pop();
+    serve(hop);
+  }
+}
+
+std::optional<Delivery> Network::pop(Nanoseconds now) {
+  serve_until(now);
+  if (deliveries_.empty() || deliveries_.top().at > now) return std::nullopt;
+  const Delivery delivery = deliveries_.top();
+  deliveries_.pop();
+  if (!delivery.first) --num_waiting_[delivery.from * layout_.size() + delivery.to];
+  return delivery;
+}
+
+// A hop can wait as long as its own link's latency: nothing is delivered sooner.
+std::optional<Nanoseconds> Network::next() const {
+  std::optional<Nanoseconds> at;
+  if (!deliveries_.empty()) at = deliveries_.top().at;
+  if (!hops_.empty()) {
+    const Nanoseconds hop = hops_.top().at + least_latency_;
+    at = at ? std::min(*at, hop) : hop;
+  }
+  return at;
+}
+
+}  // namespace piper::lab

@@ -1,0 +1,112 @@
+// The network of the lab in virtual time: FIFO links with virtual cut-through. Knows no sockets.
+//
+//   rank --- NIC up --+-- (rack up -- rack down) --+-- NIC down --- rank      between nodes
+//   rank --- port out ------------------------------- port in ----- rank      within a node
+//
+// A link serves one frame at a time, in the order in which the heads arrive, and never idles while a
+// frame waits (each queue for itself: a frame never reserves two links together, which would leave
+// gaps that no hardware has and fake gains of pipelining). A frame's head reaches the next link
+// `latency` after its service began; a faster link begins later, so that it ends with the tail.
+//
+// Short frames have a lane of their own, which goes first, as virtual lanes of a card do:
+// acknowledgements and announcements of messages do not wait behind others' messages. No frame
+// overtakes an earlier one between the same two ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <queue>
+#include <string>
+#include <vector>
+
+namespace piper::lab {
+
+using Nanoseconds = int64_t;
+
+inline constexpr int64_t kShortFrame = 256;  // bytes
+
+struct Link {
+  std::string name;
+  double bytes_per_second = 0;  // > 0
+  Nanoseconds latency = 0;      // of a head
+  Nanoseconds frame_cost = 0;   // of every frame, beside its bytes
+  // What it did.
+  Nanoseconds free_at = 0, first_free_at = 0;
+  int64_t num_frames = 0;
+  int64_t num_bytes = 0;
+};
+
+struct Speed {
+  double bytes_per_second = 1;
+  Nanoseconds latency = 0;
+  Nanoseconds frame_cost = 0;
+};
+
+// Every rank has a port of its own towards its node; rank r of a node speaks to other nodes through
+// card r * nics / ranks.
+struct Layout {
+  int64_t num_nodes = 1, num_ranks = 1, num_nics = 1;
+  int64_t nodes_per_rack = 0;  // 0: no racks
+  Speed inner, nic, rack;      // latency of `nic`: of the whole way between two nodes of a rack
+  int64_t node_of(int64_t rank) const { return rank / num_ranks; }
+  int64_t rack_of(int64_t rank) const {
+    return nodes_per_rack == 0 ? 0 : node_of(rank) / nodes_per_rack;
+  }
+  int64_t nic_of(int64_t rank) const { return rank % num_ranks * num_nics / num_ranks; }
+  int64_t size() const { return num_nodes * num_ranks; }
+};
+
+struct Delivery {
+  Nanoseconds at = 0;
+  int64_t frame = 0;  // the caller's number
+  int64_t to = 0;     // ranks of the world
+  int64_t from = 0;
+  bool first = false;  // came by the lane that goes first
+};
+
+// Not thread-safe. Times never go backwards: enter() and pop() are called with `now` ascending.
+class Network {
+ public:
+  explicit Network(const Layout& layout);
+
+  // A frame of `bytes` leaves rank `from` for rank `to`, two different ranks of the world.
+  void enter(Nanoseconds now, int64_t frame, int64_t bytes, int64_t from, int64_t to);
+  // The next frame whose time has come.
+  std::optional<Delivery> pop(Nanoseconds now);
+  // Before then pop() has nothing to give, unless something enters.
+  std::optional<Nanoseconds> next() const;
+
+  const std::vector<Link>& links() const { return links_; }
+
+ private:
+  struct Hop {
+    Nanoseconds at = 0;  // the head reaches path[position]
+    uint64_t order = 0;  // first come, first served at equal times
+    int64_t frame = 0, bytes = 0, from = 0, to = 0;
+    int32_t position = 0;
+    bool first = false;
+  };
+  struct Later {
+    bool operator()(const Hop& a, const Hop& b) const {
+      return a.at != b.at ? a.at > b.at : a.order > b.order;
+    }
+    bool operator()(const Delivery& a, const Delivery& b) const {
+      return a.at != b.at ? a.at > b.at : a.frame > b.frame;
+    }
+  };
+
+  int32_t link_at(const Hop& hop) const;  // -1: no further link
+  void serve(Hop hop);
+  void serve_until(Nanoseconds now);
+
+  Layout layout_;
+  std::vector<Link> links_;
+  int64_t first_nic_ = 0, first_rack_ = 0;
+  Nanoseconds least_latency_ = 0;
+  uint64_t next_order_ = 0;
+  std::vector<int64_t> num_waiting_;  // by from and to: under way, not in the lane that goes first
+  std::priority_queue<Hop, std::vector<Hop>, Later> hops_;
+  std::priority_queue<Delivery, std::vector<Delivery>, Later> deliveries_;
+};
+
+}  // namespace piper::lab
