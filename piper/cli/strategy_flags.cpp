@@ -70,6 +70,8 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--sequence-parallel", f.sequence_parallel);
   note("--offload", !f.offload.empty());
   note("--placement", !f.placement.empty());
+  note("--all-to-all", !f.all_to_all.empty());
+  note("--all-to-all-chunk", f.all_to_all_chunk_bytes.has_value());
   return given;
 }
 
@@ -163,6 +165,10 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   if (!f.placement.empty())
     s.placement = parse("--placement", f.placement,
                         std::vector(strategy::kPlacements.begin(), strategy::kPlacements.end()));
+  if (!f.all_to_all.empty())
+    s.all_to_all = parse("--all-to-all", f.all_to_all,
+                         std::vector(strategy::kAllToAlls.begin(), strategy::kAllToAlls.end()));
+  s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
@@ -218,6 +224,14 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       ->delimiter(',')
+      ->check(count);
+  command.add_option(
+      "--all-to-all", f.all_to_all,
+      "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
+      "leader, halo-printed, halo-switch, halo or three-level (flat)");
+  command
+      .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
+                  "bytes of a message of halo and halo-switch at most (uncut)")
       ->check(count);
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");

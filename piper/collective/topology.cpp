@@ -3,6 +3,7 @@
 #include <piper/collective/topology.h>
 
 #include <algorithm>
+#include <map>
 
 namespace piper::collective {
 
@@ -25,6 +26,20 @@ Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics,
       topology.nic.push_back(static_cast<int32_t>(place * num_nics / members_a_node));
     }
   return topology;
+}
+
+Topology topology_among(const Topology& all, std::span<const Rank> members) {
+  Topology among;
+  for (const std::vector<int32_t>& level : all.unit) {
+    std::map<int32_t, int32_t> number;
+    std::vector<int32_t>& units = among.unit.emplace_back();
+    for (const Rank rank : members)
+      units.push_back(number.try_emplace(level[rank.index()], static_cast<int32_t>(number.size()))
+                          .first->second);
+  }
+  for (const Rank rank : members)
+    if (!all.nic.empty()) among.nic.push_back(all.nic[rank.index()]);
+  return among;
 }
 
 std::vector<std::string> problems(const Topology& topology) {

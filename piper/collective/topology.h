@@ -7,6 +7,8 @@
 //   nic         0  0  1  1   0  0  1  1     cards, counted within a node
 #pragma once
 
+#include <piper/base/strong_id.h>
+
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -41,6 +43,9 @@ Topology apart(int64_t num_members);
 // differ by one member at most. nodes_a_group > 0 adds a level of groups of that many nodes.
 Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics = 1,
                     int64_t nodes_a_group = 0);
+
+// Of some members, in the order given: units and cards as before, numbered anew without gaps.
+Topology topology_among(const Topology& all, std::span<const Rank> members);
 
 // All problems of a topology, one line each: levels of different lengths, numbers with gaps or
 // below zero, a unit cut apart further out. Empty: sound.

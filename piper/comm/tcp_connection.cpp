@@ -214,7 +214,8 @@ bool TcpConnection::parse() {
       return false;
     }
     if (held < sizeof head + head.size) {
-      if (input_.size() < sizeof head + head.size) input_.resize(std::bit_ceil(sizeof head + head.size));
+      if (input_.size() < sizeof head + head.size)
+        input_.resize(std::bit_ceil(sizeof head + head.size));
       return true;
     }
     const std::span<const std::byte> note(input_.data() + begin_ + sizeof head, head.size);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 
 namespace piper::cost {
 
@@ -13,6 +15,44 @@ int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
   if (nics == 0) return devices;
   if (nics >= devices) return 1;
   return devices % nics == 0 ? devices / nics : devices;
+}
+
+namespace {
+
+// Units of a level that the devices lie in, numbered as they first appear.
+std::vector<int32_t> units_of(std::span<const int64_t> devices, int64_t devices_of_unit) {
+  std::map<int64_t, int32_t> number;
+  std::vector<int32_t> units;
+  for (const int64_t device : devices)
+    units.push_back(
+        number.try_emplace(device / devices_of_unit, static_cast<int32_t>(number.size()))
+            .first->second);
+  return units;
+}
+
+}  // namespace
+
+collective::Topology topology_of(const cluster::Cluster& cluster,
+                                 std::span<const int64_t> devices) {
+  collective::Topology topology;
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    std::vector<int32_t> units = units_of(devices, cluster.devices_of_level(level));
+    const bool tells_apart = std::ranges::any_of(units, [](int32_t unit) { return unit > 0; });
+    if (level > 0 && (!tells_apart || units == topology.unit.back())) continue;
+    topology.unit.push_back(std::move(units));
+  }
+  for (const int64_t device : devices)
+    topology.nic.push_back(cluster.levels.size() < 2
+                               ? 0
+                               : static_cast<int32_t>(device % cluster.devices_per_node() /
+                                                      devices_of_port(cluster, 1)));
+  return topology;
+}
+
+collective::Topology topology_of_ranks(const cluster::Cluster& cluster, int64_t num_ranks) {
+  std::vector<int64_t> devices(static_cast<size_t>(num_ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  return topology_of(cluster, devices);
 }
 
 Ports::Ports(const cluster::Cluster& cluster, std::vector<char> is_here)

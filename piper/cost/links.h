@@ -20,6 +20,7 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
+#include <piper/collective/topology.h>
 #include <piper/cost/exchange_time.h>
 
 #include <cstdint>
@@ -54,6 +55,12 @@ struct Links {
 
 // Devices that one port of a level serves.
 int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
+
+// Where the members of a group on these devices (counted in the order of the cluster's levels) sit: nodes, then every
+// further level that tells some of them apart; neighbours share a card.
+collective::Topology topology_of(const cluster::Cluster& cluster, std::span<const int64_t> devices);
+// Of ranks 0 .. num_ranks - 1, rank i on device i.
+collective::Topology topology_of_ranks(const cluster::Cluster& cluster, int64_t num_ranks);
 
 // What an operation needs, and for how long.
 struct Transfer {

@@ -1,5 +1,7 @@
 #include <piper/base/error.h>
+#include <piper/collective/algorithms.h>
 #include <piper/collective/all_reduce_direct.h>
+#include <piper/collective/told_counts.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
@@ -17,8 +19,15 @@ using schedule::SlotKind;
 class Sender {
  public:
   Sender(const schedule::StepGraph& step, const model::Model& model,
-         const strategy::Strategy& strategy, const ExpertLoad& load)
-      : step_(step), model_(model), strategy_(strategy), rows_(model, strategy, load) {}
+         const strategy::Strategy& strategy, const collective::Topology& topology,
+         const ExpertLoad& load)
+      : step_(step),
+        model_(model),
+        strategy_(strategy),
+        topology_(topology),
+        rows_(model, strategy, load) {
+    if (strategy.all_to_all_chunk_bytes > 0) how_.chunk = strategy.all_to_all_chunk_bytes;
+  }
 
   std::vector<SentBytes> all() {
     for (const Task& task : step_.graph.tasks()) add(task);
@@ -36,12 +45,9 @@ class Sender {
                          strategy_.micro_batch_sequences * strategy_.sequence * row_bytes()});
         return;
       case TaskKind::kExchangeCounts:
-        return to_others(task, [&](int64_t, int64_t) { return counts_bytes(task); });
+        return add_counts(task);
       case TaskKind::kAllToAll:
-        return to_others(task, [&](int64_t self, int64_t to) {
-          return goes_to_experts(task) ? routed_bytes(task, self, to)
-                                       : routed_bytes(task, to, self);
-        });
+        return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
     }
@@ -54,6 +60,41 @@ class Sender {
     for (int64_t to = 0; to < std::ssize(members); ++to)
       if (to != self)
         sent_.push_back({task.id, members[static_cast<size_t>(to)], bytes_to(self, to)});
+  }
+
+  int64_t index_of(const Task& task) const {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    return std::ranges::find(members, task.rank) - members.begin();
+  }
+
+  void add_counts(const Task& task) {
+    const collective::ToldCounts told(
+        strategy_.all_to_all, index_of(task),
+        collective::topology_among(topology_, step_.graph.group(task.group)));
+    to_others(task, [&](int64_t, int64_t to) {
+      const int64_t more = told.empty() ? 0 : std::ssize(told.to_tell(to));
+      return counts_bytes(task) + more * static_cast<int64_t>(sizeof(int64_t));
+    });
+  }
+
+  // The messages of the algorithm's own steps, summed by peer.
+  void add_exchange(const Task& task) {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const bool out = goes_to_experts(task);
+    const collective::MemberSteps steps = collective::all_to_all(
+        strategy_.all_to_all, index_of(task), collective::topology_among(topology_, members),
+        [&](int64_t from, int64_t to) {
+          return out ? routed_bytes(task, from, to) : routed_bytes(task, to, from);
+        },
+        how_);
+    std::vector<int64_t> bytes(members.size(), -1);  // -1: no message
+    for (const collective::Step& step : steps.steps)
+      if (step.kind == collective::StepKind::kSend) {
+        int64_t& sum = bytes[static_cast<size_t>(step.peer)];
+        sum = std::max<int64_t>(sum, 0) + step.source.count;
+      }
+    for (size_t to = 0; to < members.size(); ++to)
+      if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
   void add_all_reduce(const Task& task) {
@@ -96,15 +137,18 @@ class Sender {
   const schedule::StepGraph& step_;
   const model::Model& model_;
   const strategy::Strategy& strategy_;
+  const collective::Topology& topology_;
   ExpertRows rows_;
+  collective::AllToAllOptions how_;
   std::vector<SentBytes> sent_;
 };
 
 }  // namespace
 
 std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::Model& model,
-                                  const strategy::Strategy& strategy, const ExpertLoad& load) {
-  return Sender(step, model, strategy, load).all();
+                                  const strategy::Strategy& strategy,
+                                  const collective::Topology& topology, const ExpertLoad& load) {
+  return Sender(step, model, strategy, topology, load).all();
 }
 
 int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy) {

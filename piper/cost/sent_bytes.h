@@ -2,8 +2,10 @@
 // and what the transport's counters of a real run must show (train/traffic.h).
 //
 //   send                  the hidden rows of a micro-batch
-//   counts                8 bytes for every expert of the peer, to every other member
-//   dispatch, combine     the rows of that pair, layer and micro-batch; what a rank keeps crosses nothing
+//   counts                8 bytes for every expert of the peer, to every other member; and for every count of others that
+//                         the algorithm has to know (collective/told_counts.h)
+//   dispatch, combine     the rows of that layer and micro-batch, as the strategy's algorithm moves them; what a rank keeps
+//                         crosses nothing
 //   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
 #pragma once
 
@@ -22,9 +24,12 @@ struct SentBytes {
 };
 
 // By task, then by the order of the group's members. Exact where `load.routed` holds the rows of every micro-batch (or
-// the model routes nothing); otherwise what the load's shares come to. Same requirements as price().
+// the model routes nothing); otherwise what the load's shares come to. `topology`: of all ranks. Same requirements as
+// price().
 std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::Model& model,
-                                  const strategy::Strategy& strategy, const ExpertLoad& load = {});
+                                  const strategy::Strategy& strategy,
+                                  const collective::Topology& topology,
+                                  const ExpertLoad& load = {});
 
 // Values of 8 bytes that the ranks sum at the end of a step: loss sums, norm and flags, and how often every expert was
 // chosen (with a capacity, also the rows it computed).

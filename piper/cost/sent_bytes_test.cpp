@@ -15,7 +15,8 @@ struct Sent {
 
 Sent sent(const strategy::Strategy& s, const model::Model& model, const ExpertLoad& load = {}) {
   Sent result{schedule::write_step(model, s), {}};
-  result.bytes = sent_bytes(result.step, model, s, load);
+  result.bytes =
+      sent_bytes(result.step, model, s, topology_of_ranks(example::nodes(), s.mesh.world()), load);
   return result;
 }
 

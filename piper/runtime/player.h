@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <piper/collective/told_counts.h>
 #include <piper/comm/operations.h>
 #include <piper/graph/timeline.h>
 #include <piper/nn/stage.h>
@@ -45,6 +46,9 @@ struct PlayerOptions {
   double timeout_seconds = 120;  // without any progress on this rank
   // Called after every task; for measuring memory over time. Returns this rank's live bytes.
   std::function<int64_t()> live_bytes;
+  // Where the ranks of the run sit, for exchanges that know nodes (Strategy::all_to_all). Null: every rank is a node of
+  // its own. Outlives the player.
+  const collective::Topology* topology = nullptr;
   // Called before every task, with its name; for telling what a rank was doing. May be empty.
   std::function<void(int64_t step, const std::string& task)> note;
 };
@@ -88,6 +92,22 @@ class Player {
   void run_compute(const graph::Task& task);
   void finish(const graph::Task& task);
   void wait_for_communication();
+
+  // What an exchange of a group is written from.
+  struct GroupExchange {
+    collective::Topology topology;  // of its members
+    collective::ToldCounts told;
+  };
+  // What the counts of one layer and micro-batch travel in: for every peer the rows for each of its experts, then what it
+  // must be told of others (ToldCounts).
+  struct CountMessages {
+    std::vector<int64_t> sent, received;
+    std::vector<size_t> first_received;  // by peer
+  };
+  const GroupExchange& exchange_of(const graph::Task& task, const comm::Group& group);
+  void read_counts(const CountMessages& messages, nn::Routing& routing) const;
+  collective::CountOf count_of(const graph::Task& task, const comm::Group& group,
+                               const nn::Routing& routing, bool to_experts, int64_t row_bytes);
 
   void run_segment(const graph::Task& task);
   void run_forward(const graph::Task& task, const schedule::Segment& segment);
@@ -137,6 +157,8 @@ class Player {
   // Counts received in a micro-batch's forward, kept for its recomputation: by (layer, micro-batch).
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
   std::map<int32_t, int64_t> received_rows_;
+  std::map<graph::GroupId, GroupExchange> exchanges_;
+  std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_;
   std::vector<double> statistics_;
 

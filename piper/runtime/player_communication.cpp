@@ -77,40 +77,118 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
   return nullptr;
 }
 
+const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::Group& group) {
+  const auto found = exchanges_.find(task.group);
+  if (found != exchanges_.end()) return found->second;
+  collective::Topology topology =
+      options_.topology != nullptr ? collective::topology_among(*options_.topology, group.members)
+                                   : collective::apart(std::ssize(group.members));
+  collective::ToldCounts told(strategy_.all_to_all, group.index, topology);
+  return exchanges_.emplace(task.group, GroupExchange{std::move(topology), std::move(told)})
+      .first->second;
+}
+
 std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::OperationName name) {
   nn::Routing& routing = routing_of(task);
   const comm::Group group = group_of(task);
+  const auto num_peers = std::ssize(group.members);
   routing.received_counts.assign(routing.counts.size(), 0);
-  const int64_t count = std::ssize(routing.counts) / std::ssize(group.members);
-  return comm::start_exchange_counts(transport_, group, std::move(name), count, routing.counts,
-                                     routing.received_counts);
+  const int64_t num_experts = std::ssize(routing.counts) / num_peers;  // of each peer
+  const collective::ToldCounts& told = exchange_of(task, group).told;
+  if (told.empty())
+    return comm::start_exchange_counts(transport_, group, std::move(name), num_experts,
+                                       routing.counts, routing.received_counts);
+
+  const std::vector<int64_t> rows = bytes_per_peer(routing.counts, num_peers, 1);
+  CountMessages& messages = count_messages_[{step_.segment(task).layer, task.micro_batch}];
+  messages = {};
+  std::vector<int64_t> sent_bytes, received_bytes;
+  for (int64_t p = 0; p < num_peers; ++p) {
+    const auto first = routing.counts.begin() + p * num_experts;
+    messages.sent.insert(messages.sent.end(), first, first + num_experts);
+    for (const int32_t about : told.to_tell(p))
+      messages.sent.push_back(rows[static_cast<size_t>(about)]);
+    const auto bytes = [&](const std::vector<int32_t>& more) {
+      return (num_experts + std::ssize(more)) * static_cast<int64_t>(sizeof(int64_t));
+    };
+    sent_bytes.push_back(bytes(told.to_tell(p)));
+    messages.first_received.push_back(messages.received.size());
+    messages.received.resize(messages.received.size() + static_cast<size_t>(num_experts) +
+                             told.to_hear(p).size());
+    received_bytes.push_back(bytes(told.to_hear(p)));
+  }
+  return comm::start_all_to_all(transport_, group, std::move(name),
+                                std::as_bytes(std::span(messages.sent)), std::move(sent_bytes),
+                                std::as_writable_bytes(std::span(messages.received)),
+                                std::move(received_bytes));
+}
+
+void Player::read_counts(const CountMessages& messages, nn::Routing& routing) const {
+  const auto num_peers = messages.first_received.size();
+  const size_t num_experts = routing.counts.size() / num_peers;
+  for (size_t p = 0; p < num_peers; ++p)
+    std::copy_n(messages.received.begin() + static_cast<std::ptrdiff_t>(messages.first_received[p]),
+                num_experts,
+                routing.received_counts.begin() + static_cast<std::ptrdiff_t>(p * num_experts));
+}
+
+// Bytes from one member to another as far as this one knows them: its own row and column, and what others told it.
+collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
+                                     const nn::Routing& routing, bool to_experts,
+                                     int64_t row_bytes) {
+  const auto num_peers = std::ssize(group.members);
+  const collective::ToldCounts* told = &exchange_of(task, group).told;
+  const CountMessages* messages =
+      told->empty() ? nullptr : &count_messages_.at({step_.segment(task).layer, task.micro_batch});
+  return [=, self = group.index, out = bytes_per_peer(routing.counts, num_peers, row_bytes),
+          in = bytes_per_peer(routing.received_counts, num_peers, row_bytes),
+          num_experts = std::ssize(routing.counts) / num_peers](int64_t from, int64_t to) {
+    if (!to_experts) std::swap(from, to);  // what went out comes back
+    if (from == self) return out[static_cast<size_t>(to)];
+    if (to == self) return in[static_cast<size_t>(from)];
+    PIPER_CHECK(messages != nullptr, "counts of others that nobody told");
+    const std::vector<int32_t>& heard = told->to_hear(from);
+    const auto found = std::ranges::lower_bound(heard, static_cast<int32_t>(to));
+    PIPER_CHECK(found != heard.end() && *found == to, "a count that nobody told");
+    const size_t place = messages->first_received[static_cast<size_t>(from)] +
+                         static_cast<size_t>(num_experts + (found - heard.begin()));
+    return row_bytes * messages->received[place];
+  };
 }
 
 std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
                                                           comm::OperationName name) {
-  const nn::Routing& routing = routing_of(task);
+  nn::Routing& routing = routing_of(task);
   const comm::Group group = group_of(task);
-  const auto num_peers = std::ssize(group.members);
   const graph::SlotId written = step_.graph.writes(task)[0];
   const SlotKind kind = step_.meaning(written).kind;
   // Rows travel towards the experts (dispatch, and the backward of combine) or back from them.
   const bool to_experts = kind == SlotKind::kReceived || kind == SlotKind::kExpertRowsGradient;
-  if (kind == SlotKind::kReceived && task.phase == graph::Phase::kForward)
-    received_counts_[{step_.segment(task).layer, task.micro_batch}] = routing.received_counts;
-
+  const std::pair place{step_.segment(task).layer, task.micro_batch};
+  if (kind == SlotKind::kReceived && task.phase == graph::Phase::kForward) {
+    if (const auto told = count_messages_.find(place); told != count_messages_.end())
+      read_counts(told->second, routing);
+    received_counts_[place] = routing.received_counts;
+  }
   const auto row_bytes = static_cast<int64_t>(model_.hidden * at::elementSize(dtype_));
-  std::vector<int64_t> sent = bytes_per_peer(routing.counts, num_peers, row_bytes);
-  std::vector<int64_t> received = bytes_per_peer(routing.received_counts, num_peers, row_bytes);
-  if (!to_experts) std::swap(sent, received);
-
+  const std::vector<int64_t>& received = to_experts ? routing.received_counts : routing.counts;
   const at::Tensor& source = read(task, 0).tensor;
-  const int64_t num_rows =
-      std::accumulate(received.begin(), received.end(), int64_t{0}) / row_bytes;
   SlotValue& target = value(written);
-  target.tensor = empty({num_rows, model_.hidden});
-  return comm::start_all_to_all(transport_, group, std::move(name), bytes_of(source),
-                                std::move(sent), mutable_bytes_of(target.tensor),
-                                std::move(received));
+  target.tensor =
+      empty({std::accumulate(received.begin(), received.end(), int64_t{0}), model_.hidden});
+  collective::AllToAllOptions how;
+  if (strategy_.all_to_all_chunk_bytes > 0) how.chunk = strategy_.all_to_all_chunk_bytes;
+  auto operation = comm::make_exchange(
+      transport_, group, name.what,
+      collective::all_to_all(strategy_.all_to_all, group.index, exchange_of(task, group).topology,
+                             count_of(task, group, routing, to_experts, row_bytes), how),
+      bytes_of(source), mutable_bytes_of(target.tensor), [](size_t bytes) {
+        const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+        return std::shared_ptr<std::byte>(static_cast<std::byte*>(scratch.mutable_data_ptr()),
+                                          [scratch](std::byte*) {});
+      });
+  operation->start(name.key);
+  return operation;
 }
 
 std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,

@@ -146,6 +146,7 @@ struct Strategy {
   Offload offload = Offload::kNone;
   Placement placement = Placement::kDataInside;
   AllToAll all_to_all = AllToAll::kFlat;
+  int64_t all_to_all_chunk_bytes = 0;  // of a message of kHalo and kHaloSwitch at most; 0 = uncut
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
@@ -185,7 +186,7 @@ const char* name(Recompute recompute);
 std::optional<Recompute> recompute_from(std::string_view name);
 const char* name(Precision precision);  // "fp32", "bf16", "fp64", "fp8", "mxfp8", "nvfp4"
 const char* name(Offload offload);  // "none", "optimizer", "activations", "optimizer+activations"
-const char* name(Placement placement);   // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
+const char* name(Placement placement);  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 // "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
 // "halo-switch", "halo", "three-level"
 const char* name(AllToAll algorithm);

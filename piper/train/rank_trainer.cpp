@@ -60,6 +60,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
       runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
                              .live_bytes = std::move(hooks.live_bytes),
+                             .topology = &run.topology,
                              .note = std::move(hooks.note)});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())

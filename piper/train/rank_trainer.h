@@ -43,6 +43,8 @@ struct RunShared {
   TrainOptions options;
   BatchSource batches;
   std::function<bool()> stop_requested;  // thread-safe; may be empty
+  // Of all ranks, for exchanges that know nodes.
+  collective::Topology topology = collective::apart(strategy.mesh.world());
 };
 
 // The same on every rank: sums over the world.

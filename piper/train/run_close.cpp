@@ -70,9 +70,10 @@ RunResult Run::finish() {
       predict(step_, request_.model, request_.strategy, request_.cluster, load);
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
-  result.traffic = compare_traffic(step_, recorder_.median_step(),
-                                   cost::sent_bytes(step_, request_.model, request_.strategy, load),
-                                   recorder_.measured_traffic());
+  result.traffic = compare_traffic(
+      step_, recorder_.median_step(),
+      cost::sent_bytes(step_, request_.model, request_.strategy, shared_.topology, load),
+      recorder_.measured_traffic());
   carry_over(result);
   result.same_order = recorder_.same_order(result.prediction.timeline);
   recorder_.write_files(request_.folder, result);

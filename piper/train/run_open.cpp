@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
+#include <piper/cost/links.h>
 #include <piper/cost/shard.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_state.h>
@@ -29,6 +30,7 @@ Run::Run(const RunRequest& request)
     return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
   };
   shared_.stop_requested = request.stop_requested;
+  shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
 }
 
 void Run::check() const {

@@ -29,6 +29,7 @@ struct Case {
   strategy::Recompute recompute = strategy::Recompute::kNone;
   double capacity_factor = 0;
   strategy::Precision precision = strategy::Precision::kFp32;
+  strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
 };
 
 RunResult run(const Case& c) {
@@ -39,6 +40,7 @@ RunResult run(const Case& c) {
   r.strategy.recompute = c.recompute;
   r.strategy.capacity.factor = c.capacity_factor;
   r.strategy.precision = c.precision;
+  r.strategy.all_to_all = c.all_to_all;
   r.cluster = cost::example::nodes();
   r.corpus = Corpus(Text(some_text(), "text"));
   r.folder = folder.path() / "run";
@@ -69,12 +71,24 @@ TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and 
   }
 }
 
+TEST_CASE("the counters agree with the prediction whichever way the rows travel") {
+  for (const strategy::AllToAll algorithm : strategy::kAllToAlls) {
+    // Two nodes of four devices with two cards: example::nodes().
+    const Traffic traffic =
+        run({.mesh = {.pp = 1, .ep = 8, .dp = 8}, .all_to_all = algorithm}).traffic;
+    CAPTURE(strategy::name(algorithm));
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+  }
+}
+
 TEST_CASE("a byte more or less, on either side, is a row that differs") {
   schedule::StepGraph step;
   const model::Model model = cost::example::mixture(1);
   const strategy::Strategy s = cost::example::strategy(model, 1, 2, 2, 1);
   step = schedule::write_step(model, s);
-  const std::vector<cost::SentBytes> predicted = cost::sent_bytes(step, model, s);
+  const std::vector<cost::SentBytes> predicted =
+      cost::sent_bytes(step, model, s, cost::topology_of_ranks(cost::example::nodes(), 2));
   CountedTraffic counted;
   for (const cost::SentBytes& sent : predicted) {
     const graph::Task& task = step.graph.task(sent.task);
