@@ -20,7 +20,8 @@ struct AllToAllOptions {
 // What `member` does. Input: its rows for members 0, 1, ... back to back; output: those from members 0,
 // 1, ...; `count` in the caller's units, bytes as a rule. Asks `count` for pairs (member, *), (*, member)
 // and, of others' rows, for what CountsTold lists. All members must be given the same topology,
-// algorithm, options and counts. kFlat alone sends messages of nothing, too.
+// algorithm, options and counts. kFlat alone sends messages of nothing, too. Throws
+// InternalError naming the pair for a count that is negative or beyond 2^46.
 MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topology,
                        const CountOf& count, const AllToAllOptions& options = {});
 
