@@ -6,7 +6,7 @@
 // distance has bit k to the member 2^k below it; a row with distance 6 = 110b travels in rounds 1
 // and 2. A round's message holds its rows by ascending distance:
 //
-//   round 1 of 8:   | d = 2 | 3 | 6 | 7 |     2 and 3 have arrived now, from i + 2 and i + 3: in the
+//   round 1 of 8:   | d = 2 | 3 | 6 | 7 |     2 and 3 have arrived, from i + 2 and i + 3: in the
 //                                             order of the output
 //
 // The input lies by descending distance, so that the first hop of every row is packed one by one;
