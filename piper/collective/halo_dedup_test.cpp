@@ -120,9 +120,9 @@ TEST_CASE("a deduplicated dispatch brings each member the tokens for it, any k, 
       for (const int64_t pieces : {1, 3}) {
         const Routes routes = random_routes(num_members(topology), k, ++seed);
         CAPTURE(seed);
-        CAPTURE(topology.unit);
-        CHECK(prove_dispatch(topology, routes, {.row_count = 4, .num_pieces = pieces}).problems ==
-              std::vector<std::string>{});
+        CAPTURE(to_text(topology));
+        CHECK(first_of(prove_dispatch(topology, routes, {.row_count = 4, .num_pieces = pieces})
+                           .problems) == "");
       }
 }
 
@@ -133,9 +133,9 @@ TEST_CASE("a deduplicated combine adds in its fixed order: in the unit first, th
       for (const int64_t pieces : {1, 3}) {
         const Routes routes = random_routes(num_members(topology), k, ++seed);
         CAPTURE(seed);
-        CAPTURE(topology.unit);
-        CHECK(prove_combine(topology, routes, {.row_count = 4, .num_pieces = pieces}).problems ==
-              std::vector<std::string>{});
+        CAPTURE(to_text(topology));
+        CHECK(first_of(prove_combine(topology, routes, {.row_count = 4, .num_pieces = pieces})
+                           .problems) == "");
       }
 }
 

@@ -31,7 +31,7 @@ StepWriter::StepWriter(int64_t member, int64_t num_members, const CountOf& count
 StepWriter::StepWriter(int64_t member, int64_t input_count, int64_t output_count, int64_t row_count)
     : member_(member),
       result_{.input_count = input_count, .output_count = output_count, .row_count = row_count} {
-  PIPER_CHECK(input_count >= 0 && output_count >= 0 && row_count >= 1);
+  PIPER_CHECK(input_count >= 0 && output_count >= 0 && row_count >= 0);
 }
 
 Block StepWriter::scratch(int64_t count) {
@@ -69,6 +69,13 @@ int32_t StepWriter::copy(const Block& source, const Block& target, After after) 
   if (source.count == 0) return -1;
   return push(
       {.kind = StepKind::kCopy, .source = source, .target = target, .after = std::move(after)});
+}
+
+int32_t StepWriter::add(const Block& source, const Block& target, After after) {
+  PIPER_CHECK(source.count == target.count);
+  if (source.count == 0) return -1;
+  return push(
+      {.kind = StepKind::kAdd, .source = source, .target = target, .after = std::move(after)});
 }
 
 int32_t StepWriter::move_rows(StepKind kind, const Block& source, const Block& target,
