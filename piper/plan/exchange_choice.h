@@ -1,0 +1,45 @@
+// Which all-to-all, and in which pieces: chosen by price, which is the time that its very steps take in virtual time
+// (sim/play_flows.h) over the ports of the machine. No thresholds: what wins at which size follows.
+//
+// Forms of one algorithm that differ in the bytes of a piece are all tried, by powers of four. A form is passed over only
+// when even its first bound, the ports' limit of the exchange, is not below what is found already.
+#pragma once
+
+#include <piper/collective/algorithms.h>
+#include <piper/sim/fabric.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace piper::plan {
+
+struct PricedExchange {
+  strategy::AllToAll algorithm = strategy::AllToAll::kFlat;
+  int64_t chunk_bytes = 0;  // 0: not cut
+  double seconds = 0;
+};
+
+struct ExchangeChoice {
+  std::vector<PricedExchange>
+      priced;                // ascending in seconds, ties in the order of strategy::kAllToAlls
+  double limit_seconds = 0;  // of any order of messages
+  const PricedExchange& best() const { return priced.front(); }
+};
+
+// The algorithms that are worth a price: all but the oracles (naive, pairwise, HALO as printed), which
+// are never better than another one.
+std::span<const strategy::AllToAll> chosen_among();
+
+// Bytes from every member to every other: bytes_of(from, to). Throws InvalidInput for a fabric with problems or a topology
+// of other members. Thread-safe.
+ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topology& topology,
+                               const collective::CountOf& bytes_of,
+                               std::span<const strategy::AllToAll> among = chosen_among());
+
+// One form's price.
+double exchange_seconds(const sim::Fabric& fabric, const collective::Topology& topology,
+                        const collective::CountOf& bytes_of, strategy::AllToAll algorithm,
+                        int64_t chunk_bytes = 0);
+
+}  // namespace piper::plan
