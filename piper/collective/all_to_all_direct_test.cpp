@@ -1,3 +1,4 @@
+#include <piper/collective/all_to_all_bruck.h>
 #include <piper/collective/all_to_all_naive.h>
 #include <piper/collective/all_to_all_node_aware.h>
 #include <piper/collective/all_to_all_pairwise.h>
@@ -38,7 +39,7 @@ TEST_CASE("at every position of the node-aware order all members speak to differ
   CHECK(node_aware_targets(4, nodes)[0] == 7);  // the same place of the next node
 }
 
-TEST_CASE("pairwise rounds play on a blocking transport, one send and one receive at a time") {
+TEST_CASE("pairwise rounds play on a blocking transport") {
   const Topology topology = apart(7);
   const CountTable table = uneven_counts(7, 3);
   const Proof proof = prove_all_to_all(
@@ -46,6 +47,14 @@ TEST_CASE("pairwise rounds play on a blocking transport, one send and one receiv
       [&](int64_t m) { return in_rounds(all_to_all_pairwise(m, topology, count_in(table))); },
       count_in(table));
   CHECK(proof.problems.empty());
+}
+
+TEST_CASE("rounds have one send and one receive in flight, everything at once has more") {
+  const Topology topology = apart(7);
+  const CountTable table = even_counts(7, 2);
+  CHECK(one_at_a_time(all_to_all_pairwise(2, topology, count_in(table))));
+  CHECK(one_at_a_time(all_to_all_bruck(2, topology, count_in(table))));
+  CHECK_FALSE(one_at_a_time(all_to_all_node_aware(2, topology, count_in(table))));
 }
 
 TEST_CASE("every step of the flat exchanges is needed") {

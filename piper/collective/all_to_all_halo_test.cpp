@@ -80,13 +80,6 @@ TEST_CASE("HALO by switch group crosses the group's boundary once for each other
   CHECK(proof.max_scratch == (groups - 1) * size * d);
 }
 
-// Whether step `late` comes after `early`, by any chain of waits.
-bool comes_after(const MemberSteps& member, int32_t late, int32_t early) {
-  for (const int32_t before : member.steps[late].after)
-    if (before == early || (before > early && comes_after(member, before, early))) return true;
-  return false;
-}
-
 TEST_CASE("as printed, phase III waits for all of phase II, and phase I where it is under III") {
   const Topology topology = even_nodes(3, 2);
   const CountOf count = [](int64_t, int64_t) { return 2; };

@@ -111,6 +111,27 @@ inline void check_everywhere(const ExchangeOf& exchange) {
   }
 }
 
+// Whether step `late` comes after `early`, by any chain of waits.
+inline bool comes_after(const MemberSteps& member, int32_t late, int32_t early) {
+  for (const int32_t before : member.steps[late].after)
+    if (before == early || (before > early && comes_after(member, before, early))) return true;
+  return false;
+}
+
+// Never more than one send and one receive in flight: each comes after the one before.
+inline bool one_at_a_time(const MemberSteps& member) {
+  for (const StepKind kind : {StepKind::kSend, StepKind::kReceive}) {
+    int32_t last = -1;
+    for (size_t s = 0; s < member.steps.size(); ++s) {
+      if (member.steps[s].kind != kind) continue;
+      const auto step = static_cast<int32_t>(s);
+      if (last >= 0 && !comes_after(member, step, last)) return false;
+      last = step;
+    }
+  }
+  return true;
+}
+
 // A list without one of its steps; what waited for it waits for nothing in its place.
 inline MemberSteps without_step(const MemberSteps& member, int32_t gone) {
   MemberSteps result = member;
