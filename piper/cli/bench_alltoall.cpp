@@ -16,7 +16,6 @@
 #include <piper/report/progress.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -26,26 +25,9 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
-// "4096", "4K", "16M", "1G" (powers of 1024).
-int64_t read_count(const std::string& flag, const std::string& text, int64_t min, int64_t max,
-                   std::vector<std::string>* problems) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  const std::string suffix(rest, end);
-  const size_t shift = suffix.size() == 1 ? std::string("KMG").find(suffix) : std::string::npos;
-  const bool known = suffix.empty() || shift != std::string::npos;
-  const int64_t scale = suffix.empty() ? 1 : int64_t{1} << (10 * (shift + 1) % 64);
-  if (error == std::errc() && known && value >= 0 && value <= max / scale && value * scale >= min)
-    return value * scale;
-  problems->push_back(fmt::format("{} is '{}'; allowed: an integer from {} to {}{}", flag, text,
-                                  min, max, max > 4096 ? ", K, M or G may follow" : ""));
-  return min;
-}
-
 struct Flags {
   std::string ranks = "4", min_bytes = "1K", max_bytes = "16M", factor = "4", seconds = "10";
-  std::string chunk = "0", rounds = "3", load = "uniform", cluster, plot;
+  std::string rounds = "3", load = "uniform", cluster, plot;
   std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
@@ -66,10 +48,10 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
                                 std::vector<std::string>* problems) {
   std::vector<int64_t> sizes;
   for (const std::string& text : flags.pair_bytes)
-    sizes.push_back(read_count("--pair-bytes", text, 0, kMaxBytes, problems));
-  const int64_t low = read_count("--min-bytes", flags.min_bytes, 1, kMaxBytes, problems);
-  const int64_t high = read_count("--max-bytes", flags.max_bytes, 1, kMaxBytes, problems);
-  const int64_t factor = read_count("--factor", flags.factor, 2, kMaxBytes, problems);
+    sizes.push_back(read_bytes("--pair-bytes", text, 0, kMaxBytes, problems));
+  const int64_t low = read_bytes("--min-bytes", flags.min_bytes, 1, kMaxBytes, problems);
+  const int64_t high = read_bytes("--max-bytes", flags.max_bytes, 1, kMaxBytes, problems);
+  const int64_t factor = read_bytes("--factor", flags.factor, 2, kMaxBytes, problems);
   if (problems->empty() && low > high)
     problems->push_back(
         fmt::format("--min-bytes is {}; allowed: at most --max-bytes, which is {}", low, high));
@@ -85,15 +67,14 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
 Question read_flags(const Flags& flags) {
   std::vector<std::string> problems;
   Question q;
-  q.num_ranks = read_count("--ranks", flags.ranks, 1, 64, &problems);
+  q.num_ranks = read_bytes("--ranks", flags.ranks, 1, 64, &problems);
   q.launch = comm::launch_from();
   if (q.launch) q.num_ranks = q.launch->num_processes;
   q.options.bytes_per_pair = read_sizes(flags, q.num_ranks, &problems);
-  q.options.chunk_bytes = read_count("--chunk", flags.chunk, 0, kMaxBytes, &problems);
-  q.options.min_rounds = read_count("--rounds", flags.rounds, 1, 1000, &problems);
+  q.options.min_rounds = read_bytes("--rounds", flags.rounds, 1, 1000, &problems);
   q.options.max_rounds = std::max<int64_t>(q.options.max_rounds, q.options.min_rounds);
   q.options.budget_seconds =
-      static_cast<double>(read_count("--seconds", flags.seconds, 1, 3600, &problems));
+      static_cast<double>(read_bytes("--seconds", flags.seconds, 1, 3600, &problems));
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
   q.options.load = cost::parse_load(flags.load);
@@ -146,8 +127,7 @@ class Bench {
     const collective::CountOf count = counts_of(shares_, bytes_per_pair);
     const int64_t n = world_.size();
     std::vector<comm::Exchange> exchanges;
-    for (const std::string& name : names_)
-      exchanges.push_back(all_to_all(name, topology_, count, n, options_.chunk_bytes));
+    for (const std::string& name : names_) exchanges.push_back(all_to_all(name, topology_, count));
     const std::vector<comm::ExchangeResult> results =
         comm::measure_exchanges(world_, exchanges, count,
                                 {.budget_seconds = budget_seconds,
@@ -221,9 +201,8 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--factor", flags->factor, "between one size and the next")->capture_default_str();
   option("--pair-bytes", flags->pair_bytes, "instead: bytes of a pair of ranks, for example 64,4K")
       ->delimiter(',');
-  option("--algorithms", flags->algorithms, "for example flat,halo (all)")->delimiter(',');
-  option("--chunk", flags->chunk, "bytes of a chunk of chunked algorithms (0: they choose)")
-      ->capture_default_str();
+  option("--algorithms", flags->algorithms, "for example node-aware,halo,halo:64K (all)")
+      ->delimiter(',');
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
       ->capture_default_str();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");

@@ -24,7 +24,6 @@ struct AllToAllOptions {
   std::vector<int64_t> bytes_per_pair;  // of a pair of ranks, ascending; with an uneven load as
                                         // alltoall_load.h says
   std::vector<std::string> algorithms;  // empty: all
-  int64_t chunk_bytes = 0;              // of chunked ones; 0: a quarter of a node's message
   cost::LoadDistribution load;
   std::optional<cluster::Cluster> cluster;  // whose rates the limit and the prediction take
   double budget_seconds = 10;

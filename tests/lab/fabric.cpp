@@ -94,6 +94,18 @@ Layout layout_of(const std::map<std::string, double>& settings) {
           speed("inner"), speed("nic"),   speed("rack")};
 }
 
+// TCP without bytes and without an end: an acknowledgement, or the opening of a connection. May arrive
+// before bytes that were sent earlier.
+bool carries_nothing(const std::vector<unsigned char>& frame, int64_t size) {
+  constexpr int64_t kIp = kEthernetBytes, kLeast = kIp + 40;
+  constexpr int kTcp = 6, kFinOrReset = 0x05;
+  if (size < kLeast || frame[12] != 8 || frame[13] != 0 || frame[kIp + 9] != kTcp) return false;
+  const int64_t ip_bytes = (frame[kIp] & 15) * 4, all_bytes = frame[kIp + 2] * 256 + frame[kIp + 3];
+  const int64_t tcp = kIp + ip_bytes;
+  if (size < tcp + 20 || (frame[tcp + 13] & kFinOrReset) != 0) return false;
+  return all_bytes == ip_bytes + (frame[tcp + 12] >> 4) * 4;
+}
+
 class Fabric {
  public:
   Fabric(const std::string& prefix, const Layout& layout)
@@ -150,7 +162,7 @@ class Fabric {
   }
 
  private:
-  using Frame = std::vector<unsigned char>;
+  using Bytes = std::vector<unsigned char>;
 
   void watch(int fd, int64_t source) const {
     epoll_event event{};
@@ -194,7 +206,7 @@ class Fabric {
       if (buffer_[0] != 2 || to >= layout_.size() || to == from) continue;  // to all, or to itself
       const int64_t frame = take_frame();
       frames_[frame].assign(buffer_.begin(), buffer_.begin() + size);
-      network_.enter(now(), frame, size, from, to);
+      network_.enter(now(), {frame, size, from, to, carries_nothing(buffer_, size)});
       deliver();
     }
   }
@@ -204,10 +216,10 @@ class Fabric {
       const Nanoseconds time = now();
       const std::optional<Delivery> due = network_.pop(time);
       if (!due) return;
-      const Frame& frame = frames_[due->frame];
-      if (write(taps_[due->to], frame.data(), frame.size()) < 0) ++num_lost_;
+      const Bytes& frame = frames_[due->frame.number];
+      if (write(taps_[due->frame.to], frame.data(), frame.size()) < 0) ++num_lost_;
       lateness_.push_back(now() - due->at);
-      free_.push_back(due->frame);
+      free_.push_back(due->frame.number);
     }
   }
 
@@ -216,7 +228,7 @@ class Fabric {
   int poll_, timer_;
   std::vector<int> taps_;
   std::vector<unsigned char> buffer_ = std::vector<unsigned char>(kMaxFrame);
-  std::vector<Frame> frames_;
+  std::vector<Bytes> frames_;
   std::vector<int64_t> free_;
   std::vector<Nanoseconds> lateness_;
   int64_t num_lost_ = 0;
