@@ -3,7 +3,7 @@
 // and what the simulation predicts.
 //
 // The ranks are threads of this process, or the processes that a launcher started (one rank each):
-// over MPI under an mpirun, over TCP otherwise.
+// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise.
 #pragma once
 
 #include <piper/base/json.h>

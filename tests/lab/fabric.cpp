@@ -94,22 +94,25 @@ Layout layout_of(const std::map<std::string, double>& settings) {
           speed("inner"), speed("nic"),   speed("rack")};
 }
 
-// TCP without bytes and without an end: an acknowledgement, or the opening of a connection. May arrive
-// before bytes that were sent earlier.
-bool carries_nothing(const std::vector<unsigned char>& frame, int64_t size) {
+// Of the control channel, or TCP without bytes and without an end (an acknowledgement, the opening of a
+// connection): may arrive before bytes that were sent earlier.
+bool goes_first(const std::vector<unsigned char>& frame, int64_t size, int64_t control_port) {
   constexpr int64_t kIp = kEthernetBytes, kLeast = kIp + 40;
   constexpr int kTcp = 6, kFinOrReset = 0x05;
-  if (size < kLeast || frame[12] != 8 || frame[13] != 0 || frame[kIp + 9] != kTcp) return false;
-  const int64_t ip_bytes = (frame[kIp] & 15) * 4, all_bytes = frame[kIp + 2] * 256 + frame[kIp + 3];
-  const int64_t tcp = kIp + ip_bytes;
-  if (size < tcp + 20 || (frame[tcp + 13] & kFinOrReset) != 0) return false;
-  return all_bytes == ip_bytes + (frame[tcp + 12] >> 4) * 4;
+  const auto number = [&](int64_t at) { return frame[at] * 256 + frame[at + 1]; };
+  if (size < kLeast || number(12) != 0x0800 || frame[kIp + 9] != kTcp) return false;
+  const int64_t ip_bytes = (frame[kIp] & 15) * 4, tcp = kIp + ip_bytes;
+  if (size < tcp + 20) return false;
+  if (number(tcp) == control_port || number(tcp + 2) == control_port) return true;
+  if ((frame[tcp + 13] & kFinOrReset) != 0) return false;
+  return number(kIp + 2) == ip_bytes + (frame[tcp + 12] >> 4) * 4;
 }
 
 class Fabric {
  public:
-  Fabric(const std::string& prefix, const Layout& layout)
+  Fabric(const std::string& prefix, const Layout& layout, int64_t control_port)
       : layout_(layout),
+        control_port_(control_port),
         network_(layout),
         poll_(epoll_create1(0)),
         timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)) {
@@ -206,7 +209,7 @@ class Fabric {
       if (buffer_[0] != 2 || to >= layout_.size() || to == from) continue;  // to all, or to itself
       const int64_t frame = take_frame();
       frames_[frame].assign(buffer_.begin(), buffer_.begin() + size);
-      network_.enter(now(), {frame, size, from, to, carries_nothing(buffer_, size)});
+      network_.enter(now(), {frame, size, from, to, goes_first(buffer_, size, control_port_)});
       deliver();
     }
   }
@@ -224,6 +227,7 @@ class Fabric {
   }
 
   Layout layout_;
+  int64_t control_port_;
   Network network_;
   int poll_, timer_;
   std::vector<int> taps_;
@@ -243,7 +247,8 @@ int run(int argc, char** argv) {
     if (equal == std::string::npos) throw std::runtime_error("'" + word + "' is no key=value");
     settings[word.substr(0, equal)] = std::stod(word.substr(equal + 1));
   }
-  Fabric fabric(argv[1], layout_of(settings));
+  const auto port = static_cast<int64_t>(settings["control_port"]);
+  Fabric fabric(argv[1], layout_of(settings), port);
   std::printf("ready\n");
   std::fflush(stdout);
   fabric.run();

@@ -12,7 +12,7 @@ Link make(std::string name, const Speed& speed, Nanoseconds latency) {
 }
 
 Nanoseconds cost_of(const Link& link, const Frame& frame) {
-  return frame.carries_nothing ? 0 : link.frame_cost;
+  return frame.goes_first ? 0 : link.frame_cost;
 }
 
 Nanoseconds service_of(const Link& link, const Frame& frame) {
@@ -71,8 +71,7 @@ int32_t Network::link_at(const Hop& hop) const {
 
 void Network::enter(Nanoseconds now, const Frame& frame) {
   serve_until(now);
-  const bool first =
-      frame.carries_nothing || (frame.bytes <= kShortFrame && num_waiting(frame) == 0);
+  const bool first = frame.goes_first || (frame.bytes <= kShortFrame && num_waiting(frame) == 0);
   if (!first) ++num_waiting(frame);
   hops_.push({now, next_order_++, frame, 0, first});
 }

@@ -10,8 +10,9 @@
 //
 // Short frames have a lane of their own, which goes first, as virtual lanes of a card do:
 // announcements of messages do not wait behind others' messages. No frame overtakes an earlier one
-// between the same two ranks, but for those that carry nothing (acknowledgements), which a card
-// makes by itself: they always go first and cost their bytes alone.
+// between the same two ranks, but for those that are marked: they always go first and cost their
+// bytes alone. These are acknowledgements, which a card makes by itself, and the control channel,
+// which has a network of its own elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct Link {
   std::string name;
   double bytes_per_second = 0;  // > 0
   Nanoseconds latency = 0;      // of a head
-  Nanoseconds frame_cost = 0;   // of every frame that carries something, beside its bytes
+  Nanoseconds frame_cost = 0;   // of every frame that is not marked, beside its bytes
   // What it did.
   Nanoseconds free_at = 0, first_free_at = 0;
   int64_t num_frames = 0;
@@ -61,7 +62,7 @@ struct Frame {
   int64_t number = 0;  // the caller's
   int64_t bytes = 0;
   int64_t from = 0, to = 0;  // two different ranks of the world
-  bool carries_nothing = false;
+  bool goes_first = false;
 };
 
 struct Delivery {

@@ -132,7 +132,7 @@ TEST_CASE("frames between the same two ranks arrive in their order, short or lon
   CHECK(next == 200);
 }
 
-TEST_CASE("a frame that carries nothing goes first and costs its bytes alone") {
+TEST_CASE("a marked frame goes first and costs its bytes alone") {
   Layout costly = layout(1);
   costly.nic.frame_cost = 5 * kMillisecond;
   Network network(costly);
