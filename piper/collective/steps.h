@@ -8,6 +8,8 @@
 // elements for a reduction.
 #pragma once
 
+#include <piper/collective/after.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +32,14 @@ enum class StepKind : uint8_t {
   kCopy,     // target := source
   kAdd,  // target := target + source (addition of two floating-point numbers commutes; of three it
          // does not)
+  kCopyRows,  // rows picked by number: row `to` of target := row `from` of source, for each pair
+  kAddRows,   // the same, added to the target's row
+};
+
+// A row is `MemberSteps::row_count` units; rows are counted from the start of the block.
+struct RowPair {
+  int32_t from = 0;  // in source
+  int32_t to = 0;    // in target
 };
 
 struct Step {
@@ -37,20 +47,26 @@ struct Step {
   int32_t peer = -1;  // member; send and receive only
   // Tells apart several messages from one member to another: a send and its receive agree on it.
   uint32_t part = 0;
-  Block source;                // read by send, copy, add
-  Block target;                // written by receive, copy, add (add also reads it)
-  std::vector<int32_t> after;  // smaller indices of the same list: start when these have finished
+  // Of kCopyRows and kAddRows: pairs [first_row, first_row + num_rows) of MemberSteps::row_pairs. No
+  // target row stands in it twice. The blocks are what the pairs may reach, not what they touch.
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  Block source;  // read by send, copy, add
+  Block target;  // written by receive, copy, add (add also reads it)
+  After after;   // smaller indices of the same list: start when these have finished
 };
 
 // What one member does. Steps whose `after` have finished may start in any order; the order of the
 // list is the order of preference. Two steps that touch the same place, at least one of them
 // writing, are ordered by `after`, so that the result does not depend on the order of starting or
-// of arrival.
+// of arrival. A copy of nothing is a place where many steps meet: it waits for them, others for it.
 struct MemberSteps {
   std::vector<Step> steps;
   int64_t input_count = 0;  // units in each buffer
   int64_t output_count = 0;
   int64_t scratch_count = 0;
+  int64_t row_count = 0;  // units of a row; 0 where no step moves rows
+  std::vector<RowPair> row_pairs;
 };
 
 }  // namespace piper::collective

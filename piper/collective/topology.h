@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace piper::collective {
@@ -18,7 +20,8 @@ namespace piper::collective {
 // of members.
 struct Topology {
   // [level][member], innermost level first: node, then whatever the machine has (switch group, rack,
-  // data centre). Empty: nothing is known, every member is a node of its own.
+  // data centre). The nodes are always there, since they say how many members there are
+  // (`apart` where nothing is known).
   std::vector<std::vector<int32_t>> unit;
   // The card of its node through which a member speaks. Empty: one card a node.
   std::vector<int32_t> nic;
@@ -27,5 +30,48 @@ struct Topology {
 // Units that member `from` has for member `to`; zero is allowed. Called for those pairs only that an
 // algorithm's header names: a member need not know the others.
 using CountOf = std::function<int64_t(int64_t from, int64_t to)>;
+
+int64_t num_members(const Topology& topology);
+
+// Nothing is known: every member is a node of its own.
+Topology apart(int64_t num_members);
+
+// The same number of members in every node, numbered node by node. Card c of num_nics serves the
+// members l of its node with l * num_nics / members_a_node == c: neighbours share one, and the loads
+// differ by one member at most. nodes_a_group > 0 adds a level of groups of that many nodes.
+Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics = 1,
+                    int64_t nodes_a_group = 0);
+
+// All problems of a topology, one line each: levels of different lengths, numbers with gaps or
+// below zero, a unit cut apart further out. Empty: sound.
+std::vector<std::string> problems(const Topology& topology);
+
+// One level, turned round: who is in a unit, and in which place. O(members) to make.
+class Units {
+ public:
+  // Beyond the topology's last level all members form one unit.
+  Units(const Topology& topology, size_t level);
+
+  int64_t num_units() const { return static_cast<int64_t>(first_.size()) - 1; }
+  int32_t unit(int64_t member) const { return unit_[member]; }
+  int32_t place(int64_t member) const { return place_[member]; }  // in its unit, ascending
+  std::span<const int32_t> members(int64_t unit) const {
+    return std::span(members_).subspan(first_[unit], first_[unit + 1] - first_[unit]);
+  }
+  int64_t size(int64_t unit) const { return first_[unit + 1] - first_[unit]; }
+  bool together(int64_t a, int64_t b) const { return unit_[a] == unit_[b]; }
+
+  // The member of `unit` to whom `member` speaks for all of it: the one in the same place, or where
+  // that unit is smaller, in that place modulo its size. Cards of the same number meet.
+  int32_t counterpart(int64_t member, int64_t unit) const {
+    return members_[first_[unit] + place_[member] % size(unit)];
+  }
+  // The members of `unit` whose counterpart in `other`'s unit is `other`, ascending.
+  std::vector<int32_t> speaking_to(int64_t other, int64_t unit) const;
+
+ private:
+  std::vector<int32_t> unit_, place_, members_;
+  std::vector<int64_t> first_;  // by unit: where its members begin
+};
 
 }  // namespace piper::collective

@@ -139,6 +139,10 @@ class SymbolicPlayer {
         transfer(m, step.source, m, step.target, step.kind == StepKind::kAdd);
         finished_[m][s] = true;
         return true;
+      case StepKind::kCopyRows:
+      case StepKind::kAddRows:
+        problem("member {} step {} moves rows, which this one does not play", m, s);
+        return false;
     }
     return false;
   }

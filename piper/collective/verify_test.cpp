@@ -49,7 +49,7 @@ TEST_CASE("the verifier finds a sum in another order") {
       receives.push_back(static_cast<int32_t>(s));
   }
   for (const size_t add : adds)
-    owner.steps[add].after.insert(owner.steps[add].after.end(), receives.begin(), receives.end());
+    owner.steps[add].after.append(receives.data(), receives.data() + receives.size());
   CHECK(verify_all_reduce(members, 8).empty());
   std::swap(owner.steps[adds[0]].source, owner.steps[adds[1]].source);
   CHECK(mentions(verify_all_reduce(members, 8), "not the sum in ascending order"));

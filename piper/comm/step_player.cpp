@@ -19,6 +19,8 @@ StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName n
       members_(group.members),
       name_(std::move(name)),
       steps_(std::move(steps.steps)),
+      row_pairs_(std::move(steps.row_pairs)),
+      row_count_(steps.row_count),
       buffers_(std::move(buffers)),
       unit_(unit),
       num_unmet_(steps_.size()),
@@ -74,6 +76,25 @@ void StepPlayer::start(int32_t index) {
     case StepKind::kAdd:
       add(unit_.element, target(step.target), source(step.source));
       return finish(index);
+    case StepKind::kCopyRows:
+    case StepKind::kAddRows:
+      move_rows(step);
+      return finish(index);
+  }
+}
+
+void StepPlayer::move_rows(const Step& step) {
+  const size_t bytes = row_count_ * unit_.bytes;
+  const std::span<const std::byte> from = source(step.source);
+  const std::span<std::byte> to = target(step.target);
+  for (int32_t r = step.first_row; bytes > 0 && r < step.first_row + step.num_rows; ++r) {
+    const collective::RowPair& pair = row_pairs_[r];
+    if (step.kind == StepKind::kCopyRows)
+      std::memcpy(to.subspan(pair.to * bytes, bytes).data(),
+                  from.subspan(pair.from * bytes, bytes).data(), bytes);
+    else
+      add(unit_.element, to.subspan(pair.to * bytes, bytes),
+          from.subspan(pair.from * bytes, bytes));
   }
 }
 

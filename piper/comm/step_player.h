@@ -38,6 +38,7 @@ class StepPlayer final : public Operation {
   };
 
   void start(int32_t step);
+  void move_rows(const collective::Step& step);
   void track(int32_t step, std::shared_ptr<Request> request);
   void finish(int32_t step);  // makes those ready that waited for it
   void start_ready();
@@ -48,6 +49,8 @@ class StepPlayer final : public Operation {
   std::vector<Rank> members_;
   OperationName name_;
   std::vector<collective::Step> steps_;
+  std::vector<collective::RowPair> row_pairs_;
+  int64_t row_count_;  // units of a row
   PlayBuffers buffers_;
   Unit unit_;
   std::vector<int32_t> num_unmet_;                // by step: unfinished steps it waits for
