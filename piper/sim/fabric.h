@@ -30,6 +30,12 @@ enum class Rendezvous : uint8_t {
   kOffer,  // the sender offers, the receiver answers: two latencies
 };
 
+// In which order the messages of a member use its first port.
+enum class Turns : uint8_t {
+  kInOrder,  // as they were posted, one queue: whole messages
+  kByPeer,   // one queue for each peer, which take turns in packets: connections, queue pairs
+};
+
 // What a message or a local step costs besides its bytes on the ports.
 struct MessageCosts {
   double send_seconds = 0;  // start-up at the sender, one message after another
@@ -38,12 +44,15 @@ struct MessageCosts {
   int64_t eager_bytes = INT64_MAX;  // up to this size a send does not wait for its receive
   Rendezvous rendezvous = Rendezvous::kReady;
   int32_t max_in_flight = 0;  // messages of one member on the way at a time; 0: any number
-  int64_t packet_bytes = 0;   // larger messages take turns on the ports in packets; 0: whole
+  Turns turns = Turns::kInOrder;
+  int64_t packet_bytes = 0;  // larger messages take turns on the ports in packets; 0: whole
   // Messages that cross ports of units are cut into so many packets, all others not. A wide port
   // behind narrow ones serves one message after another: four that come in together leave as if
   // the last had come three quarters of its time later; in packets, three quarters of a packet's.
   int32_t packets_across = 1;
-  double local_seconds = 0;           // start of a copy or an addition
+  // Start of a copy or an addition at a memory that was idle: what queues behind it starts with it. A
+  // step of no units costs nothing.
+  double local_seconds = 0;
   double local_bytes_per_second = 0;  // of the member's memory, read and write each; 0: no time
 };
 

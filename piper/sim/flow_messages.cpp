@@ -2,6 +2,7 @@
 #include <piper/sim/flow_player.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace piper::sim {
 namespace {
@@ -30,7 +31,7 @@ void FlowPlayer::play_events() {
     const auto position = static_cast<uint32_t>(where >> 32);
     const auto step = static_cast<uint32_t>(where);
     if (position >= kStartedUp) {
-      handle_special(static_cast<Special>(position), step, message, time);
+      handle_special(static_cast<Special>(position), step, message, time, tail);
       continue;
     }
     const uint64_t to = event.to();
@@ -49,15 +50,22 @@ void FlowPlayer::play_events() {
   }
 }
 
-void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, int64_t now) {
+void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, int64_t now,
+                                int64_t line) {
   switch (what) {
     case kStartedUp:
       members_[member].is_starting = false;
       issue(step, member, now);
       start_next(member, now);
       return;
+    case kBegin:
+      start_next(member, now);
+      return;
     case kDepart:
       depart(step, member, now);
+      return;
+    case kNextPacket:
+      next_packet(static_cast<uint64_t>(line), member, now);
       return;
     case kArrived:
       arrived(step, member, now);
@@ -68,13 +76,19 @@ void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, in
   }
 }
 
+// The order of the list is the order of preference.
 uint32_t FlowPlayer::take_waiting(Member& member) {
-  while (member.first_early < member.end_early) {
-    const uint32_t step = member.first_early++;
-    if (kind(step) == FlowKind::kSend && program_.num_after()[step] == 0) return step;
-  }
-  const uint32_t step = member.first_late;
-  if (step != kNone) member.first_late = static_cast<uint32_t>(state_[step].time);
+  const auto may_start = [this](uint32_t step) {
+    return kind(step) == FlowKind::kSend && program_.num_after()[step] == 0;
+  };
+  while (member.first_early < member.end_early && !may_start(member.first_early))
+    ++member.first_early;
+  const bool has_early = member.first_early < member.end_early;
+  if (member.late.empty() || (has_early && member.first_early < member.late.front()))
+    return has_early ? member.first_early++ : kNone;
+  std::ranges::pop_heap(member.late, std::greater<>());
+  const uint32_t step = member.late.back();
+  member.late.pop_back();
   return step;
 }
 
@@ -145,6 +159,10 @@ uint64_t FlowPlayer::packet_of(uint64_t bytes, uint32_t first, uint64_t to) cons
 }
 
 void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
+  if (costs_.turns == Turns::kByPeer) {
+    join_line(send, from, now);
+    return;
+  }
   const FlowStep step = steps_[send];
   const uint64_t to = step.peer;
   const size_t level = routes_.common_level(from, to);
@@ -157,6 +175,51 @@ void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
       depart_packet(first, to, packet, kPart, now, latency_[level]);
   depart_packet(first, to, left, is_plain(send) ? kNone : step.match, now, latency_[level]);
   end_at(send, from, port.free);
+}
+
+void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
+  const uint64_t pair = from << Event::kMemberBits | steps_[send].peer;
+  const uint64_t index = line_of_.try_emplace(pair, lines_.size()).first->second;
+  if (index == lines_.size()) lines_.emplace_back();
+  Line& line = lines_[index];
+  state_[send].time = kNone;
+  const bool is_alone = line.first == kNone;
+  if (is_alone)
+    line.first = send;
+  else
+    state_[line.last].time = send;
+  line.last = send;
+  if (!is_alone) return;
+  line.left = bytes_of(send);
+  next_packet(index, from, now);
+}
+
+// One packet of the line's first message goes to the end of the port's queue; the next one when this
+// has left, so that every line has one packet there.
+void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
+  Line& line = lines_[index];
+  if (line.is_leaving) {
+    line.is_leaving = false;
+    line.first = static_cast<uint32_t>(state_[line.first].time);
+    if (line.first == kNone) return;
+    line.left = bytes_of(line.first);
+  }
+  const uint32_t send = line.first;
+  const FlowStep step = steps_[send];
+  const uint64_t to = step.peer;
+  const size_t level = routes_.common_level(from, to);
+  const uint32_t first = routes_.first(from, level);
+  const Port& port = ports_[static_cast<size_t>(routes_.port(first, to))];
+  const uint64_t whole = bytes_of(send), packet = packet_of(whole, first, to);
+  if (options_.record_intervals && line.left == whole)
+    intervals_[send].first = std::max(now, port.free);
+  line.is_leaving = packet == 0 || line.left <= packet;
+  const uint64_t bytes = line.is_leaving ? line.left : packet;
+  const uint32_t receive = !line.is_leaving ? kPart : is_plain(send) ? kNone : step.match;
+  depart_packet(first, to, bytes, receive, now, latency_[level]);
+  line.left -= bytes;
+  if (line.is_leaving) end_at(send, from, port.free);
+  wheel_.push({port.free, static_cast<int64_t>(index), from, Event::where_of(kNextPacket, send)});
 }
 
 void FlowPlayer::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step,

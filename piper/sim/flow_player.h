@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,10 @@ class FlowPlayer {
 
   // What an event says besides being a message's head at a port.
   enum Special : uint32_t {
-    kStartedUp = UINT32_MAX - 4,  // step: a send whose start-up is over
+    kStartedUp = UINT32_MAX - 6,  // step: a send whose start-up is over
+    kBegin,                       // a member
     kDepart,                      // step: a send that may move now
+    kNextPacket,                  // step: a send whose line has its turn; tail: in lines_
     kArrived,                     // step: a receive whose last byte is there
     kFinished,                    // step
   };
@@ -60,16 +63,24 @@ class FlowPlayer {
     int64_t memory_free = 0;
     int64_t end = 0;
     int64_t num_started = 0;
-    // Sends in the order of their turn: those that wait for nothing, then the others as they come.
+    // Sends that may start: those that wait for nothing, and the others as a heap, the first of the
+    // list on top.
     uint32_t first_early = 0, end_early = 0;
-    uint32_t first_late = kNone, last_late = kNone;
+    std::vector<uint32_t> late;
     int32_t in_flight = 0;
     bool is_starting = false;
   };
 
+  // The messages of one member to another, where peers take turns.
+  struct Line {
+    uint32_t first = kNone, last = kNone;  // sends; each knows the next one
+    uint64_t left = 0;                     // bytes of the first
+    bool is_leaving = false;               // all of the first is in the port's queue
+  };
+
   enum class Phase : uint8_t { kInitial, kPosted, kThere, kSenderWaits, kDone };
   struct State {
-    // A receive: posted, there, or its sender ready. A send: the next one in its member's line.
+    // A receive: posted, there, or its sender ready. A send: the next one in its line.
     int64_t time;
     Phase phase;
   };
@@ -102,13 +113,15 @@ class FlowPlayer {
 
   // Messages.
   void play_events();
-  void handle_special(Special what, uint32_t step, uint64_t member, int64_t now);
+  void handle_special(Special what, uint32_t step, uint64_t member, int64_t now, int64_t line);
   uint32_t take_waiting(Member& member);
   void start_next(uint64_t member, int64_t now);
   void issue(uint32_t send, uint64_t member, int64_t now);
   void begin_transfer(uint32_t send, uint64_t from, int64_t issued, int64_t posted, int64_t now);
   uint64_t packet_of(uint64_t bytes, uint32_t first, uint64_t to) const;
   void depart(uint32_t send, uint64_t from, int64_t now);
+  void join_line(uint32_t send, uint64_t from, int64_t now);
+  void next_packet(uint64_t line, uint64_t from, int64_t now);
   void depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step, int64_t now,
                      int64_t latency);
   void arrive(uint32_t receive, uint64_t member, int64_t tail);
@@ -130,6 +143,8 @@ class FlowPlayer {
   std::vector<uint32_t> pending_;         // by step; empty where no step waits for another
   std::unique_ptr<State[], Free> state_;  // by step; zero, and no memory until it is touched
   std::vector<std::pair<int64_t, int64_t>> intervals_;
+  std::unordered_map<uint64_t, uint64_t> line_of_;  // by sender and receiver: in lines_
+  std::vector<Line> lines_;
   TimeWheel<Event> wheel_;
   int64_t num_done_ = 0;  // steps
   int64_t num_events_ = 0;

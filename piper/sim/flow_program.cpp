@@ -16,15 +16,22 @@ FlowKind kind_of(const Step& step) {
   return FlowKind::kLocal;
 }
 
-// A copy reads and writes what it copies, an addition reads two numbers and writes one.
-int64_t units_of(const Step& step) {
-  switch (kind_of(step)) {
-    case FlowKind::kSend:
+// What a step moves: of its message, or of its own memory.
+int64_t units_of(const Step& step, const MemberSteps& member) {
+  constexpr int kCopyTouches = 2, kAddTouches = 3;  // reads and writes of each unit
+  switch (step.kind) {
+    case StepKind::kSend:
       return step.source.count;
-    case FlowKind::kReceive:
+    case StepKind::kReceive:
       return step.target.count;
-    case FlowKind::kLocal:
-      return step.target.count * (step.kind == StepKind::kAdd ? 3 : 2);
+    case StepKind::kCopy:
+      return kCopyTouches * step.target.count;
+    case StepKind::kAdd:
+      return kAddTouches * step.target.count;
+    case StepKind::kCopyRows:
+      return kCopyTouches * step.num_rows * member.row_count;
+    case StepKind::kAddRows:
+      return kAddTouches * step.num_rows * member.row_count;
   }
   return 0;
 }
@@ -42,7 +49,7 @@ void FlowProgram::add(const MemberSteps& member) {
   PIPER_CHECK(!finished_ && num_members() < kMaxFlowMembers);
   PIPER_CHECK(std::ssize(member.steps) + std::ssize(steps_) < kMaxFlowSteps);
   for (const Step& step : member.steps) {
-    const int64_t units = units_of(step);
+    const int64_t units = units_of(step, member);
     const FlowKind kind = kind_of(step);
     const bool is_message = kind != FlowKind::kLocal;
     PIPER_CHECK(units >= 0 && units <= kMaxFlowUnits, std::to_string(units) + " units in a step");

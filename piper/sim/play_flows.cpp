@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <new>
 #include <string>
 
@@ -60,7 +61,8 @@ void FlowPlayer::begin() {
           !(kind(s) == FlowKind::kReceive && is_plain(s)))
         post(s, m, 0);
   }
-  for (size_t m = 0; m < members_.size(); ++m) start_next(m, 0);
+  // After what takes no time.
+  for (size_t m = 0; m < members_.size(); ++m) push_special(0, kBegin, kNone, m);
 }
 
 PlayedFlows FlowPlayer::result() const {
@@ -90,12 +92,8 @@ void FlowPlayer::post(uint32_t step, uint64_t member, int64_t now) {
       break;
   }
   Member& m = members_[member];
-  state_[step].time = kNone;
-  if (m.first_late == kNone)
-    m.first_late = step;
-  else
-    state_[m.last_late].time = step;
-  m.last_late = step;
+  m.late.push_back(step);
+  std::ranges::push_heap(m.late, std::greater<>());
   start_next(member, now);
 }
 
@@ -116,11 +114,14 @@ void FlowPlayer::post_receive(uint32_t step, uint64_t member, int64_t now) {
 
 void FlowPlayer::post_local(uint32_t step, uint64_t member, int64_t now) {
   Member& m = members_[member];
-  const int64_t begin = std::max(now, m.memory_free);
-  m.memory_free = begin + local_ticks_ +
-                  std::llround(static_cast<double>(steps_[step].units) * local_ticks_per_unit_);
+  const bool is_meeting = steps_[step].units == 0;
+  const bool was_busy = m.memory_free > now;
+  const int64_t begin = is_meeting ? now : std::max(now, m.memory_free);
+  if (!is_meeting)
+    m.memory_free = begin + (was_busy ? 0 : local_ticks_) +
+                    std::llround(static_cast<double>(steps_[step].units) * local_ticks_per_unit_);
   if (options_.record_intervals) intervals_[step].first = begin;
-  end_at(step, member, m.memory_free);
+  end_at(step, member, is_meeting ? now : m.memory_free);
 }
 
 void FlowPlayer::finished(uint32_t step, uint64_t member, int64_t now) {

@@ -115,7 +115,14 @@ TEST_CASE("copies and additions take their turn at the memory of their member") 
   member.steps.push_back(
       {.kind = StepKind::kAdd, .source = {.count = 20}, .target = {.count = 20}});
   // Read and write 40 bytes, read two and write one: 60 bytes.
+  CHECK(play({member}, fabric).seconds == 1 + 4 + 6);  // started together
+  member.steps[1].after = {0};
   CHECK(play({member}, fabric).seconds == 1 + 4 + 1 + 6);
+  // Three rows of 5 units, picked: 30 bytes. And a meeting of steps, which costs nothing.
+  member.row_count = 5;
+  member.steps[1] = {.kind = StepKind::kCopyRows, .num_rows = 3};
+  member.steps.push_back({.kind = StepKind::kCopy, .after = {0, 1}});
+  CHECK(play({member}, fabric).seconds == 1 + 4 + 3);
 }
 
 TEST_CASE("a step waits for all steps before it, and counts are in the caller's units") {
@@ -134,7 +141,8 @@ TEST_CASE("above the eager size a message waits for its receive, and pays for th
   fabric.costs.local_seconds = 7;
   // Member 1 copies for 7 seconds before it posts its receive.
   std::vector<MemberSteps> members = posted_at_once(2, {{0, 1, 10}});
-  members[1].steps.insert(members[1].steps.begin(), collective::Step{.kind = StepKind::kCopy});
+  members[1].steps.insert(members[1].steps.begin(),
+                          collective::Step{.kind = StepKind::kCopy, .target = {.count = 1}});
   members[1].steps[1].after = {0};
   CHECK(play(members, fabric).seconds == 7);  // there at 5: eager
   fabric.costs.eager_bytes = 9;
@@ -174,6 +182,41 @@ TEST_CASE("in packets two messages alternate where they meet") {
   // Member 4's second receive: whole, after the first message; in packets, every second turn.
   CHECK(whole.intervals[3].end_seconds == 10);
   CHECK(packets.intervals[3].end_seconds == 4);
+}
+
+TEST_CASE("where peers take turns, messages to several leave together, those to one in order") {
+  Fabric fabric = nodes(3, 1, 1);
+  const auto steps = posted_at_once(3, {{0, 1, 40}, {0, 1, 10}, {0, 2, 30}});
+  const auto in_order = play(steps, fabric);
+  CHECK(in_order.member_seconds[1] == 5);
+  CHECK(in_order.member_seconds[2] == 8);
+  fabric.costs.turns = Turns::kByPeer;
+  fabric.costs.packet_bytes = 10;
+  const auto turns = play(steps, fabric, {.record_intervals = true});
+  // To 1, to 2, to 1, to 2, to 1, to 2: that one's message is there; then the rest to 1.
+  CHECK(turns.member_seconds[2] == 6);
+  CHECK(turns.intervals[3].end_seconds == 7);
+  CHECK(turns.intervals[4].end_seconds == 8);
+  CHECK(turns.seconds == 8);
+  fabric.costs.packet_bytes = 0;
+  CHECK(play(steps, fabric).member_seconds[2] == 7);  // after the first message, before the second
+}
+
+// Everybody sends to member 0 first, then to 1, ...: in order, all wait for one port after another; by
+// turns nobody's card is hit harder than another's for long.
+TEST_CASE("without a thought for the order, turns by peer save an exchange from queueing") {
+  const int64_t n = 8;
+  std::vector<example::Message> messages;
+  for (int32_t to = 0; to < n; ++to)
+    for (int32_t from = 0; from < n; ++from)
+      if (from != to) messages.push_back({from, to, 1000});
+  Fabric fabric = nodes(n, 1, 1);
+  const auto steps = posted_at_once(n, messages);
+  const double limit = 100 * (n - 1);
+  CHECK(play(steps, fabric).seconds > 1.5 * limit);
+  fabric.costs.turns = Turns::kByPeer;
+  fabric.costs.packet_bytes = 10;
+  CHECK(play(steps, fabric).seconds < 1.03 * limit);
 }
 
 TEST_CASE("intervals: a send lasts until its bytes have left, a receive until they are there") {
