@@ -44,14 +44,11 @@ class After {
   void clear() { size_ = 0; }
 
   void push_back(int32_t step) {
-    if (size_ == capacity_) grow(2 * capacity_);
+    if (size_ == capacity_) grow();
     begin()[size_++] = step;
   }
   void append(const int32_t* first, const int32_t* last) {
-    const auto num = static_cast<int32_t>(last - first);
-    if (size_ + num > capacity_) grow(size_ + num);
-    std::copy(first, last, end());
-    size_ += num;
+    for (; first != last; ++first) push_back(*first);
   }
   bool operator==(const After& other) const {
     return std::equal(begin(), end(), other.begin(), other.end());
@@ -60,9 +57,10 @@ class After {
  private:
   static constexpr int32_t kInPlace = 2;
 
-  void grow(int32_t capacity) {
+  void grow() {
+    const int32_t capacity = std::max(2 * kInPlace, 2 * capacity_);
     auto* larger = new int32_t[static_cast<size_t>(capacity)];
-    std::copy(begin(), end(), larger);
+    for (int32_t i = 0; i < size_; ++i) larger[i] = begin()[i];
     release();
     heap_ = larger;
     capacity_ = capacity;
@@ -78,7 +76,7 @@ class After {
     if (capacity_ > kInPlace)
       heap_ = other.heap_;
     else
-      std::copy(other.in_place_, other.in_place_ + kInPlace, in_place_);
+      for (int32_t i = 0; i < kInPlace; ++i) in_place_[i] = other.in_place_[i];
   }
 
   int32_t size_ = 0;

@@ -1,38 +1,11 @@
 #include <piper/base/error.h>
+#include <piper/collective/row_runs.h>
 #include <piper/collective/staged_exchange.h>
-#include <piper/collective/step_writer.h>
 
-#include <algorithm>
 #include <unordered_map>
 
 namespace piper::collective {
 namespace {
-
-// Where a row lies, and the step that brought it (-1: it was there from the start).
-struct Place {
-  Block block;
-  int32_t step = -1;
-};
-
-// Neighbouring rows.
-struct Run {
-  Block block;
-  After after;
-};
-
-void add_once(After& after, int32_t step) {
-  if (step >= 0 && std::find(after.begin(), after.end(), step) == after.end())
-    after.push_back(step);
-}
-
-void append(std::vector<Run>& runs, const Place& place) {
-  if (place.block.count == 0) return;
-  if (runs.empty() || runs.back().block.buffer != place.block.buffer ||
-      runs.back().block.offset + runs.back().block.count != place.block.offset)
-    runs.push_back({{place.block.buffer, place.block.offset, 0}, {}});
-  runs.back().block.count += place.block.count;
-  add_once(runs.back().after, place.step);
-}
 
 class Writer {
  public:
@@ -151,27 +124,11 @@ class Writer {
 
   // What is for this member and not yet in the output.
   void deliver() {
-    std::vector<Run> from, to;
-    for (int64_t source = 0; source < n_; ++source) {
-      const Block output = steps_.received(source);
-      const Place held = place(source, member_);
-      if (output.count == 0 || held.block.buffer == Buffer::kOutput) continue;
-      const size_t num = from.size();
-      append(from, held);
-      if (from.size() > num || to.back().block.offset + to.back().block.count != output.offset) {
-        if (from.size() == num) split(from, held);
-        to.push_back({{Buffer::kOutput, output.offset, 0}, {}});
-      }
-      to.back().block.count += output.count;
-    }
-    for (size_t i = 0; i < from.size(); ++i) steps_.copy(from[i].block, to[i].block, from[i].after);
-  }
-
-  // Takes the row that was appended last off its run and begins a run with it.
-  static void split(std::vector<Run>& runs, const Place& last) {
-    runs.back().block.count -= last.block.count;
-    runs.push_back({last.block, {}});
-    add_once(runs.back().after, last.step);
+    OutputCopies copies;
+    for (int64_t source = 0; source < n_; ++source)
+      if (steps_.received(source).count > 0)
+        copies.add(place(source, member_), steps_.received(source));
+    copies.write(steps_);
   }
 
   int64_t member_, n_;

@@ -52,6 +52,7 @@ class Units {
   // Beyond the topology's last level all members form one unit.
   Units(const Topology& topology, size_t level);
 
+  int64_t num_members() const { return static_cast<int64_t>(unit_.size()); }
   int64_t num_units() const { return static_cast<int64_t>(first_.size()) - 1; }
   int32_t unit(int64_t member) const { return unit_[member]; }
   int32_t place(int64_t member) const { return place_[member]; }  // in its unit, ascending

@@ -90,6 +90,28 @@ const char* name(AllToAll algorithm) {
   switch (algorithm) {
     case AllToAll::kFlat:
       return "flat";
+    case AllToAll::kNodeAware:
+      return "node-aware";
+    case AllToAll::kNaive:
+      return "naive";
+    case AllToAll::kPairwise:
+      return "pairwise";
+    case AllToAll::kWindowed:
+      return "windowed";
+    case AllToAll::kBruck:
+      return "bruck";
+    case AllToAll::kTwoD:
+      return "2d";
+    case AllToAll::kLeader:
+      return "leader";
+    case AllToAll::kHaloPrinted:
+      return "halo-printed";
+    case AllToAll::kHaloSwitch:
+      return "halo-switch";
+    case AllToAll::kHalo:
+      return "halo";
+    case AllToAll::kThreeLevel:
+      return "three-level";
   }
   return "?";
 }

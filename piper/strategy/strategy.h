@@ -68,8 +68,39 @@ constexpr bool offloads_activations(Offload o) { return o >= Offload::kActivatio
 enum class Placement : uint8_t { kDataInside, kPipelineInside };
 inline constexpr std::array kPlacements{Placement::kDataInside, Placement::kPipelineInside};
 
-// How rows travel to their experts, and how a mixture layer's parts follow each other. One of each so far.
-enum class AllToAll : uint8_t { kFlat };
+// How rows travel to their experts: the algorithms of piper/collective/algorithms.h, one header each.
+//   kFlat         rotated by rank, everything at once
+//   kNodeAware    the same in an order that spares the cards
+//   kNaive        the same in the order of ranks
+//   kPairwise     in rounds
+//   kWindowed     node-aware, a few in flight
+//   kBruck        in log2 n rounds by way of others
+//   kTwoD         inside the node first, then between nodes (2DH)
+//   kLeader       by way of one rank a node
+//   kHaloPrinted  HALO as printed
+//   kHaloSwitch   HALO by switch group
+//   kHalo         HALO in overlapping chunks
+//   kThreeLevel   HALO over node, group and beyond
+enum class AllToAll : uint8_t {
+  kFlat,
+  kNodeAware,
+  kNaive,
+  kPairwise,
+  kWindowed,
+  kBruck,
+  kTwoD,
+  kLeader,
+  kHaloPrinted,
+  kHaloSwitch,
+  kHalo,
+  kThreeLevel
+};
+inline constexpr std::array kAllToAlls{
+    AllToAll::kFlat,        AllToAll::kNodeAware,  AllToAll::kNaive, AllToAll::kPairwise,
+    AllToAll::kWindowed,    AllToAll::kBruck,      AllToAll::kTwoD,  AllToAll::kLeader,
+    AllToAll::kHaloPrinted, AllToAll::kHaloSwitch, AllToAll::kHalo,  AllToAll::kThreeLevel};
+
+// How a mixture layer's parts follow each other. One so far.
 enum class MoeSchedule : uint8_t { kPlain };
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
@@ -155,7 +186,9 @@ std::optional<Recompute> recompute_from(std::string_view name);
 const char* name(Precision precision);  // "fp32", "bf16", "fp64", "fp8", "mxfp8", "nvfp4"
 const char* name(Offload offload);  // "none", "optimizer", "activations", "optimizer+activations"
 const char* name(Placement placement);   // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
-const char* name(AllToAll algorithm);    // "flat"
+// "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
+// "halo-switch", "halo", "three-level"
+const char* name(AllToAll algorithm);
 const char* name(MoeSchedule schedule);  // "plain"
 
 }  // namespace piper::strategy
