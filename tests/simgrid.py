@@ -17,13 +17,13 @@ import tempfile
 PROBE = os.environ.get("SIMGRID_PROBE", "build/planner/simgrid_probe")
 SOURCE = pathlib.Path(__file__).parent / "simgrid_replay.c"
 TOLERANCE = 0.10
-ALGORITHMS = ("naive", "flat", "pairwise", "halo-printed", "halo-chunked")
+ALGORITHMS = ("naive", "node-aware", "pairwise", "2d", "leader", "halo-printed", "halo")
 SIZES = ((64, "1e-6"), (4096, "0"), (65536, "0"), (1048576, "0"))
 
 
 def is_comparable(algorithm, size):
     """MPI keeps the packets of one pair apart only by waiting for each to arrive, a latency each: no matter for long ones."""
-    return algorithm != "halo-chunked" or size >= 1048576
+    return algorithm != "halo" or size >= 1048576
 
 
 FEW = [("flat-16", a, *s) for a in ALGORITHMS for s in SIZES if is_comparable(a, s[0])]

@@ -1,11 +1,9 @@
 // Writes one case of a collective for SimGrid's SMPI (platform, hosts, step lists) and prints what play_flows() says of
-// it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER`, or `simgrid_probe` alone for the names. tests/simgrid.py runs it.
+// it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER STARTUP`, or `simgrid_probe` alone for the shapes. tests/simgrid.py runs it.
 #include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/collective/algorithms.h>
 #include <piper/collective/all_to_all_halo_chunked.h>
-#include <piper/collective/all_to_all_halo_printed.h>
-#include <piper/collective/all_to_all_naive.h>
-#include <piper/collective/all_to_all_node_aware.h>
-#include <piper/collective/all_to_all_pairwise.h>
 #include <piper/sim/fabric_shapes.h>
 #include <piper/sim/flow_limit.h>
 
@@ -35,9 +33,13 @@ const sim::NodeShape kSharedCards{.num_members = 8,
 std::map<std::string, std::function<sim::Fabric()>> shapes() {
   return {
       {"flat-16",
-       [] { return sim::tree(kFourCards, {{"system", 4, 10e-6}}); }},
+       [] {
+         return sim::tree(kFourCards, {{"system", 4, 10e-6}});
+       }},
       {"shared-cards-64",
-       [] { return sim::tree(kSharedCards, {{"system", 8, 10e-6}}); }},
+       [] {
+         return sim::tree(kSharedCards, {{"system", 8, 10e-6}});
+       }},
       {"fat-tree-64",
        [] {
          return sim::fat_tree({.node = kFourCards,
@@ -60,20 +62,10 @@ std::map<std::string, std::function<sim::Fabric()>> shapes() {
   };
 }
 
-std::map<std::string, std::function<MemberSteps(int64_t, const collective::Topology&, const collective::CountOf&)>>
-algorithms() {
-  using namespace collective;
-  return {
-      {"naive", all_to_all_naive},
-      {"flat", all_to_all_node_aware},
-      {"pairwise", all_to_all_pairwise},
-      {"halo-printed",
-       [](int64_t m, const Topology& t, const CountOf& c) { return all_to_all_halo_printed(m, t, c); }},
-      {"halo-chunked",
-       [](int64_t m, const Topology& t, const CountOf& c) {
-         return all_to_all_halo_chunked(m, t, c, {.chunk = chunk_for(4, 4, c(m, m))});
-       }},
-  };
+strategy::AllToAll algorithm_of(const std::string& name) {
+  for (const strategy::AllToAll algorithm : strategy::kAllToAlls)
+    if (name == strategy::name(algorithm)) return algorithm;
+  throw InvalidInput("no algorithm " + name);
 }
 
 void write_platform(const sim::Fabric& fabric, const std::filesystem::path& folder) {
@@ -83,16 +75,20 @@ void write_platform(const sim::Fabric& fabric, const std::filesystem::path& fold
   const int64_t n = fabric.num_members();
   for (int64_t m = 0; m < n; ++m) xml << fmt::format("<host id=\"h{}\" speed=\"1Gf\"/>\n", m);
   for (size_t p = 0; p < fabric.bytes_per_second.size(); ++p)
-    xml << fmt::format("<link id=\"p{}\" bandwidth=\"{:.17g}Bps\" latency=\"0s\"/>\n", p, fabric.bytes_per_second[p]);
+    xml << fmt::format("<link id=\"p{}\" bandwidth=\"{:.17g}Bps\" latency=\"0s\"/>\n", p,
+                       fabric.bytes_per_second[p]);
   for (size_t l = 0; l < fabric.levels.size(); ++l)
-    xml << fmt::format("<link id=\"l{}\" bandwidth=\"1e18Bps\" latency=\"{:.17g}s\" sharing_policy=\"FATPIPE\"/>\n", l,
-                       fabric.levels[l].latency_seconds);
+    xml << fmt::format(
+        "<link id=\"l{}\" bandwidth=\"1e18Bps\" latency=\"{:.17g}s\" "
+        "sharing_policy=\"FATPIPE\"/>\n",
+        l, fabric.levels[l].latency_seconds);
   for (int64_t from = 0; from < n; ++from)
     for (int64_t to = 0; to < n; ++to) {
       if (from == to) continue;
-      xml << fmt::format("<route src=\"h{}\" dst=\"h{}\" symmetrical=\"NO\"><link_ctn id=\"l{}\"/>", from, to,
-                         fabric.common_level(from, to));
-      for (const int32_t port : fabric.route(from, to)) xml << fmt::format("<link_ctn id=\"p{}\"/>", port);
+      xml << fmt::format("<route src=\"h{}\" dst=\"h{}\" symmetrical=\"NO\"><link_ctn id=\"l{}\"/>",
+                         from, to, fabric.common_level(from, to));
+      for (const int32_t port : fabric.route(from, to))
+        xml << fmt::format("<link_ctn id=\"p{}\"/>", port);
       xml << "</route>\n";
     }
   xml << "</zone></platform>\n";
@@ -107,8 +103,10 @@ void write_steps(const std::vector<MemberSteps>& members, const std::filesystem:
     for (const collective::Step& step : members[m].steps) {
       const bool sends = step.kind == StepKind::kSend, receives = step.kind == StepKind::kReceive;
       const int64_t bytes = sends ? step.source.count : receives ? step.target.count : 0;
-      out << (sends ? 0 : receives ? 1 : 2) << " " << step.peer << " " << step.part << " " << bytes << " "
-          << step.after.size();
+      out << (sends      ? 0
+              : receives ? 1
+                         : 2)
+          << " " << step.peer << " " << step.part << " " << bytes << " " << step.after.size();
       for (const int32_t before : step.after) out << " " << before;
       out << "\n";
     }
@@ -119,13 +117,13 @@ void write_steps(const std::vector<MemberSteps>& members, const std::filesystem:
 
 int main(int argc, char** argv) {
   if (argc == 1) {
-    for (const auto& [name, make] : shapes()) fmt::print("shape {} {}\n", name, make().num_members());
-    for (const auto& [name, write] : algorithms()) fmt::print("algorithm {}\n", name);
+    for (const auto& [name, make] : shapes())
+      fmt::print("shape {} {}\n", name, make().num_members());
     return 0;
   }
   if (argc != 6) return 2;
+  const strategy::AllToAll algorithm = algorithm_of(argv[2]);
   sim::Fabric fabric = shapes().at(argv[1])();
-  const auto& write = algorithms().at(argv[2]);
   const int64_t bytes = std::stoll(argv[3]);
   const std::filesystem::path folder = argv[4];
   fabric.costs.send_seconds = std::stod(argv[5]);
@@ -137,7 +135,9 @@ int main(int argc, char** argv) {
   const collective::Topology topology = sim::topology_of(fabric);
   const auto count = [bytes](int64_t, int64_t) { return bytes; };
   std::vector<MemberSteps> members;
-  for (int64_t m = 0; m < fabric.num_members(); ++m) members.push_back(write(m, topology, count));
+  for (int64_t m = 0; m < fabric.num_members(); ++m)
+    members.push_back(collective::all_to_all(algorithm, m, topology, count,
+                                             {.chunk = collective::chunk_for(4, 4, bytes)}));
   write_platform(fabric, folder);
   write_steps(members, folder);
   fmt::print("seconds {:.12g}\n", sim::price(members, fabric));
