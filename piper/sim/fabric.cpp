@@ -157,4 +157,20 @@ void add_nodes(Fabric& fabric, const std::vector<int32_t>& node, const std::vect
   fabric.levels.push_back({.name = "node", .latency_seconds = ports.latency_seconds, .unit = node});
 }
 
+void add_links_between(Fabric& fabric, size_t level, double bytes_per_second) {
+  PIPER_CHECK(level + 1 < fabric.levels.size());
+  const size_t units = num_units(fabric.levels[level]);
+  std::vector<int32_t> outer(units);
+  for (size_t m = 0; m < fabric.member_out.size(); ++m)
+    outer[static_cast<size_t>(fabric.levels[level].unit[m])] = fabric.levels[level + 1].unit[m];
+  std::vector<int32_t> between(units * units, kNoPort);
+  for (size_t from = 0; from < units; ++from)
+    for (size_t to = 0; to < units; ++to)
+      if (from != to && outer[from] == outer[to])
+        between[from * units + to] = fabric.add_port(
+            fabric.levels[level].name + " " + std::to_string(from) + " to " + std::to_string(to),
+            bytes_per_second);
+  fabric.levels[level].between = std::move(between);
+}
+
 }  // namespace piper::sim

@@ -102,4 +102,8 @@ struct NodePorts {
 void add_nodes(Fabric& fabric, const std::vector<int32_t>& node, const std::vector<int32_t>& nic,
                const NodePorts& ports);
 
+// A link from each unit of a level to each other one in the same unit of the next level: minimal
+// routing, where a pair has its own link and no other.
+void add_links_between(Fabric& fabric, size_t level, double bytes_per_second);
+
 }  // namespace piper::sim

@@ -43,18 +43,6 @@ void add_outside_ports(Fabric& fabric, size_t level, int64_t num_units, double r
   }
 }
 
-// Links between those of `num_units` units that lie together, `together` at a time.
-void add_links_between(Fabric& fabric, size_t level, int64_t num_units, int64_t together,
-                       double rate) {
-  FabricLevel& l = fabric.levels[level];
-  l.between.assign(static_cast<size_t>(num_units * num_units), kNoPort);
-  for (int64_t from = 0; from < num_units; ++from)
-    for (int64_t to = 0; to < num_units; ++to)
-      if (from != to && from / together == to / together)
-        l.between[static_cast<size_t>(from * num_units + to)] = fabric.add_port(
-            l.name + " " + std::to_string(from) + " to " + std::to_string(to), rate);
-}
-
 double all_nics(const NodeShape& node) {
   return static_cast<double>(node.num_nics) * node.nic_bytes_per_second;
 }
@@ -74,8 +62,7 @@ Fabric tree(const NodeShape& node, const std::vector<LevelShape>& levels) {
       level.unit.push_back(unit / static_cast<int32_t>(levels[l].num_units));
     fabric.levels.push_back(std::move(level));
     if (levels[l].between_bytes_per_second > 0)
-      add_links_between(fabric, l, num_units[l], levels[l].num_units,
-                        levels[l].between_bytes_per_second);
+      add_links_between(fabric, l, levels[l].between_bytes_per_second);
     if (l + 1 < levels.size())
       add_outside_ports(fabric, l + 1, num_units[l + 1], levels[l].outside_bytes_per_second);
   }
