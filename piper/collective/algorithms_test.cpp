@@ -13,7 +13,7 @@ ExchangeOf exchange_of(AllToAll algorithm, const AllToAllOptions& options = {}) 
 
 TEST_CASE("every exchange of the list delivers every row") {
   for (const AllToAll algorithm : strategy::kAllToAlls) {
-    CAPTURE(strategy::name(algorithm));
+    CAPTURE(std::string(strategy::name(algorithm)));
     check_everywhere(exchange_of(algorithm, {.chunk = 6, .window = 3}));
   }
 }
@@ -35,8 +35,8 @@ TEST_CASE("an exchange asks for no count that its member has not been told") {
     for (const Topology& topology : small_topologies()) {
       const int64_t n = num_members(topology);
       const CountTable table = uneven_counts(n, 5);
-      CAPTURE(strategy::name(algorithm));
-      CAPTURE(topology.unit);
+      CAPTURE(std::string(strategy::name(algorithm)));
+      CAPTURE(to_text(topology));
       for (int64_t m = 0; m < n; ++m) {
         const MemberSteps informed =
             all_to_all(algorithm, m, topology, told_only(algorithm, m, topology, table));
@@ -65,7 +65,7 @@ TEST_CASE("on one node, exchanges that know nodes are flat: no scratch, one copy
   for (const AllToAll algorithm : {AllToAll::kTwoD, AllToAll::kLeader, AllToAll::kHaloPrinted,
                                    AllToAll::kHaloSwitch, AllToAll::kHalo, AllToAll::kThreeLevel}) {
     const Proof proof = proof_of(nodes_of({7}), count, exchange_of(algorithm, {.chunk = 3}));
-    CAPTURE(strategy::name(algorithm));
+    CAPTURE(std::string(strategy::name(algorithm)));
     CHECK(proof.max_scratch == 0);
     CHECK(proof.copied == 3 * 21);  // own rows: m + 2 m
     CHECK(proof.by_level[0].messages == 7 * 6);
@@ -77,7 +77,7 @@ TEST_CASE("eight members on four cards: all cards of all nodes carry the same, i
   const Topology topology = even_nodes(3, 8, 4);
   for (const AllToAll algorithm : strategy::kAllToAlls) {
     if (algorithm == AllToAll::kLeader || algorithm == AllToAll::kBruck) continue;
-    CAPTURE(strategy::name(algorithm));
+    CAPTURE(std::string(strategy::name(algorithm)));
     const Proof proof = proof_of(topology, count, exchange_of(algorithm, {.chunk = 7}));
     for (const auto& node : proof.cards)
       for (const Card& card : node) {
@@ -109,6 +109,12 @@ TEST_CASE("bad counts and topologies are refused with who and what") {
       }
   };
   refused([](int64_t from, int64_t to) { return from == 1 && to == 3 ? -2 : 1; }, "-2");
+  const CountOf told = [](int64_t from, int64_t to) { return from == 3 && to == 0 ? -2 : 1; };
+  for (const AllToAll algorithm : {AllToAll::kHaloPrinted, AllToAll::kHalo})
+    CHECK_THROWS(all_to_all(algorithm, 1, topology, told));  // 1 is told the rows from 3 to 0
+  const CountOf huge = [](int64_t, int64_t) { return INT64_MAX / 2; };
+  for (const AllToAll algorithm : strategy::kAllToAlls)
+    CHECK_THROWS(all_to_all(algorithm, 1, topology, huge));
   Topology gap = topology;
   gap.unit[0] = {0, 0, 2, 2};
   CHECK(problems(gap) == std::vector<std::string>{"level 0 has a unit 2, where 1 is next"});

@@ -50,9 +50,11 @@ class Writer {
     after.append(before_.begin(), before_.end());
     const int32_t sent = steps_.send(modulo(member_ - bit), part_, source.block, after);
     const int32_t received = receive(bit);
+    if (sent >= 0) last_sent_ = sent;
+    if (received >= 0) last_received_ = received;
     before_.clear();
-    wait_for(before_, sent);
-    wait_for(before_, received);
+    wait_for(before_, last_sent_);
+    wait_for(before_, last_received_);
   }
 
   // Into the staging area, which the round before has left.
@@ -94,7 +96,8 @@ class Writer {
   std::vector<Place> places_;  // by distance: where the row lies that is here now
   int64_t staged_ = 0;
   Block staging_;
-  After before_;  // the round before
+  int32_t last_sent_ = -1, last_received_ = -1;  // a round may have neither
+  After before_;                                 // both of them
   uint32_t part_ = 0;
 };
 

@@ -28,6 +28,12 @@ StepWriter::StepWriter(int64_t member, int64_t num_members, const CountOf& count
   result_.output_count = received_.back();
 }
 
+StepWriter::StepWriter(int64_t member, int64_t input_count, int64_t output_count, int64_t row_count)
+    : member_(member),
+      result_{.input_count = input_count, .output_count = output_count, .row_count = row_count} {
+  PIPER_CHECK(input_count >= 0 && output_count >= 0 && row_count >= 0);
+}
+
 Block StepWriter::scratch(int64_t count) {
   const Block block{Buffer::kScratch, result_.scratch_count, count};
   PIPER_CHECK(!__builtin_add_overflow(result_.scratch_count, count, &result_.scratch_count),
@@ -63,6 +69,27 @@ int32_t StepWriter::copy(const Block& source, const Block& target, After after) 
   if (source.count == 0) return -1;
   return push(
       {.kind = StepKind::kCopy, .source = source, .target = target, .after = std::move(after)});
+}
+
+int32_t StepWriter::add(const Block& source, const Block& target, After after) {
+  PIPER_CHECK(source.count == target.count);
+  if (source.count == 0) return -1;
+  return push(
+      {.kind = StepKind::kAdd, .source = source, .target = target, .after = std::move(after)});
+}
+
+int32_t StepWriter::move_rows(StepKind kind, const Block& source, const Block& target,
+                              const std::vector<RowPair>& pairs, After after) {
+  if (pairs.empty()) return -1;
+  std::vector<RowPair>& all = result_.row_pairs;
+  const auto first = static_cast<int32_t>(all.size());
+  all.insert(all.end(), pairs.begin(), pairs.end());
+  return push({.kind = kind,
+               .first_row = first,
+               .num_rows = static_cast<int32_t>(pairs.size()),
+               .source = source,
+               .target = target,
+               .after = std::move(after)});
 }
 
 int32_t StepWriter::meet(const std::vector<int32_t>& steps) {

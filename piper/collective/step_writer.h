@@ -17,6 +17,9 @@ class StepWriter {
   // that fit 64 bits.
   StepWriter(int64_t member, int64_t num_members, const CountOf& count);
 
+  // Without rows of pairs: buffers of the caller's layout, in which rows of `row_count` units move.
+  StepWriter(int64_t member, int64_t input_count, int64_t output_count, int64_t row_count = 0);
+
   int64_t member() const { return member_; }
   int64_t num_members() const { return static_cast<int64_t>(sent_.size()) - 1; }
 
@@ -34,6 +37,10 @@ class StepWriter {
   int32_t send(int64_t to, uint32_t part, const Block& source, After after = {});
   int32_t receive(int64_t from, uint32_t part, const Block& target, After after = {});
   int32_t copy(const Block& source, const Block& target, After after = {});
+  int32_t add(const Block& source, const Block& target, After after = {});
+  // kCopyRows or kAddRows; -1 for no pairs.
+  int32_t move_rows(StepKind kind, const Block& source, const Block& target,
+                    const std::vector<RowPair>& pairs, After after = {});
   // A step that has finished when these have; never -1, unless there is nothing to wait for.
   int32_t meet(const std::vector<int32_t>& steps);
 

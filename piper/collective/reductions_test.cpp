@@ -1,0 +1,167 @@
+#include <piper/collective/reduction.h>
+#include <piper/collective/reductions.h>
+
+#include "exchange_cases.h"
+
+namespace piper::collective {
+namespace {
+
+// The sum of element `first` on of all members as a form adds it up for the share of `owner`.
+Piece sum_of(ReductionForm form, const Topology& topology, int64_t owner, const Block& share,
+             Sums& sums) {
+  const int64_t n = num_members(topology);
+  const auto value = [&](int64_t m) {
+    return Piece{share.count, static_cast<int32_t>(m), share.offset};
+  };
+  const auto plus = [&](Piece a, const Piece& b) { return a.label < 0 ? b : sums.add(a, b); };
+  Piece total;
+  switch (form) {
+    case ReductionForm::kDirect:
+      for (int64_t m = 0; m < n; ++m) total = plus(total, value(m));
+      break;
+    case ReductionForm::kRing:
+      for (int64_t i = 1; i <= n; ++i) total = plus(total, value((owner + i) % n));
+      break;
+    case ReductionForm::kHierarchical: {
+      const Units nodes(topology, 0);
+      for (int64_t node = 0; node < nodes.num_units(); ++node) {
+        Piece inside;
+        for (const int32_t m : nodes.members(node)) inside = plus(inside, value(m));
+        total = plus(total, inside);
+      }
+      break;
+    }
+  }
+  return total;
+}
+
+using ReductionOf = MemberSteps (*)(ReductionForm, int64_t, const Topology&, int64_t);
+
+Proof proof_of(ReductionOf reduction, ReductionForm form, const Topology& topology, int64_t count,
+               const ExpectedOf& expected) {
+  return prove(
+      topology, [&](int64_t m) { return reduction(form, m, topology, count); }, true, expected);
+}
+
+// The own share is the sum.
+ExpectedOf scattered(ReductionForm form, const Topology& topology, int64_t count) {
+  return [=](int64_t m, Sums& sums) -> std::vector<Expected> {
+    const Block share = reduce_share(m, num_members(topology), count);
+    if (share.count == 0) return {};
+    return {{share.offset, sum_of(form, topology, m, share, sums)}};
+  };
+}
+
+ExpectedOf gathered(const Topology& topology, int64_t count) {
+  return [=](int64_t, Sums&) {
+    std::vector<Expected> expected;
+    for (int64_t owner = 0; owner < num_members(topology); ++owner) {
+      const Block share = reduce_share(owner, num_members(topology), count);
+      if (share.count > 0)
+        expected.push_back(
+            {share.offset, {share.count, static_cast<int32_t>(owner), share.offset}});
+    }
+    return expected;
+  };
+}
+
+// Every share is the sum; element by element, because forms differ in who owns what.
+ExpectedOf reduced(ReductionForm form, const Topology& topology, int64_t count) {
+  return [=](int64_t, Sums& sums) {
+    std::vector<Expected> expected;
+    for (int64_t owner = 0; owner < num_members(topology); ++owner) {
+      const Block share = reduce_share(owner, num_members(topology), count);
+      if (share.count > 0)
+        expected.push_back({share.offset, sum_of(form, topology, owner, share, sums)});
+    }
+    return expected;
+  };
+}
+
+TEST_CASE("reductions in every form are the stated sums, in the stated order") {
+  for (const Topology& topology : small_topologies())
+    for (const ReductionForm form : kReductionForms)
+      for (const int64_t count : {0, 1, 5, 29}) {
+        CAPTURE(to_text(topology));
+        CAPTURE(std::string(name(form)));
+        CAPTURE(count);
+        CHECK(first_of(
+                  proof_of(reduce_scatter, form, topology, count, scattered(form, topology, count))
+                      .problems) == "");
+        CHECK(first_of(proof_of(all_gather, form, topology, count, gathered(topology, count))
+                           .problems) == "");
+        CHECK(first_of(proof_of(all_reduce, form, topology, count, reduced(form, topology, count))
+                           .problems) == "");
+      }
+}
+
+TEST_CASE("what crosses: hierarchical forms send a node's sum, flat ones every member's values") {
+  const int64_t nodes = 3, r = 4, n = nodes * r, count = 10 * n;
+  const Topology topology = even_nodes(nodes, r);
+  const auto traffic = [&](ReductionOf reduction, ReductionForm form) {
+    return proof_of(reduction, form, topology, count,
+                    [](int64_t, Sums&) { return std::vector<Expected>{}; })
+        .by_level;
+  };
+  const int64_t m = nodes - 1;
+  for (const ReductionOf half : {ReductionOf{reduce_scatter}, ReductionOf{all_gather}}) {
+    CHECK(traffic(half, ReductionForm::kDirect)[1] == Traffic{n * m * r, n * m * r * 10});
+    CHECK(traffic(half, ReductionForm::kRing)[1] == Traffic{nodes * (n - 1), nodes * (n - 1) * 10});
+    CHECK(traffic(half, ReductionForm::kHierarchical)[1] == Traffic{n * m, n * m * 10});
+  }
+  CHECK(traffic(all_gather, ReductionForm::kHierarchical)[0] ==
+        Traffic{n * (r - 1) * nodes, n * (r - 1) * nodes * 10});
+  // The shares that a member carries lie together: one message to each other member of the node.
+  CHECK(traffic(all_reduce, ReductionForm::kHierarchical)[0].messages ==
+        n * (r - 1) + n * (r - 1) * nodes);
+  CHECK(traffic(all_reduce, ReductionForm::kHierarchical)[1] == Traffic{2 * n * m, 2 * n * m * 10});
+}
+
+TEST_CASE("scratch of reductions is what the headers say") {
+  const Topology topology = even_nodes(3, 4);
+  const int64_t count = 120;  // shares of 10
+  CHECK(reduce_scatter(ReductionForm::kDirect, 5, topology, count).scratch_count == 11 * 10);
+  CHECK(reduce_scatter(ReductionForm::kRing, 5, topology, count).scratch_count == 2 * 10);
+  CHECK(all_reduce(ReductionForm::kHierarchical, 5, topology, count).scratch_count ==
+        3 * 30 + 2 * 10);
+  for (const ReductionForm form : kReductionForms)
+    CHECK(all_gather(form, 5, topology, count).scratch_count == 0);
+}
+
+TEST_CASE("rings play on a blocking transport") {
+  const Topology topology = apart(5);
+  const Proof proof = prove(
+      topology,
+      [&](int64_t m) { return in_rounds(all_reduce(ReductionForm::kRing, m, topology, 23)); }, true,
+      reduced(ReductionForm::kRing, topology, 23));
+  CHECK(first_of(proof.problems) == "");
+}
+
+TEST_CASE("every step of the reductions is needed") {
+  const Topology topology = nodes_of({2, 3, 1});
+  const int64_t count = 13;
+  for (const ReductionForm form : kReductionForms)
+    for (const ReductionOf reduction :
+         {ReductionOf{reduce_scatter}, ReductionOf{all_gather}, ReductionOf{all_reduce}}) {
+      const ExpectedOf expected =
+          reduction == ReductionOf{reduce_scatter} ? scattered(form, topology, count)
+          : reduction == ReductionOf{all_gather}   ? gathered(topology, count)
+                                                   : reduced(form, topology, count);
+      for (int64_t m = 0; m < 6; ++m) {
+        const MemberSteps whole = reduction(form, m, topology, count);
+        for (size_t s = 0; s < whole.steps.size(); ++s) {
+          CAPTURE(std::string(name(form)));
+          CAPTURE(m);
+          CAPTURE(s);
+          const StepsOf broken = [&](int64_t other) {
+            return other == m ? without_step(whole, static_cast<int32_t>(s))
+                              : reduction(form, other, topology, count);
+          };
+          CHECK_FALSE(prove(topology, broken, true, expected).problems.empty());
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace piper::collective
