@@ -19,6 +19,12 @@ Run add_bench_alltoall(CLI::App& command);
 inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
 Run add_bench_sim(CLI::App& command);
+inline constexpr const char* kFlowsSummary =
+    "messages a second of the player of collectives, on one core";
+Run add_bench_flows(CLI::App& command);
+inline constexpr const char* kCollectivesSummary =
+    "all-to-alls side by side in virtual time on a described cluster";
+Run add_bench_collectives(CLI::App& command);
 inline constexpr const char* kPlanSummary =
     "strategies a second of the search over every axis, on one core";
 Run add_bench_plan(CLI::App& command);

@@ -13,6 +13,8 @@ const std::vector<Command>& benches() {
       {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
        add_bench_pipeline},
       {"sim", kSimSummary, add_bench_sim},
+      {"flows", kFlowsSummary, add_bench_flows},
+      {"collectives", kCollectivesSummary, add_bench_collectives},
       {"plan", kPlanSummary, add_bench_plan}};
   return list;
 }

@@ -4,9 +4,12 @@
 namespace piper::cli {
 
 const std::vector<Command>& benches() {
-  static const std::vector<Command> list{{"alltoall", kAllToAllSummary, add_bench_alltoall},
-                                         {"sim", kSimSummary, add_bench_sim},
-                                         {"plan", kPlanSummary, add_bench_plan}};
+  static const std::vector<Command> list{
+      {"alltoall", kAllToAllSummary, add_bench_alltoall},
+      {"sim", kSimSummary, add_bench_sim},
+      {"flows", kFlowsSummary, add_bench_flows},
+      {"collectives", kCollectivesSummary, add_bench_collectives},
+      {"plan", kPlanSummary, add_bench_plan}};
   return list;
 }
 

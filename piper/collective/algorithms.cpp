@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>
 #include <piper/collective/all_to_all_bruck.h>
@@ -14,6 +15,9 @@
 
 namespace piper::collective {
 namespace {
+
+// Of one pair: the sum over 100,000 members stays inside 64 bits.
+constexpr int64_t kLargestCount = int64_t{1} << 46;
 
 MemberSteps flat(int64_t member, const Topology& topology, const CountOf& count) {
   std::vector<int64_t> sent, received;
@@ -38,7 +42,13 @@ CountsTold with_others(int64_t member, int64_t num_members, const Told& told) {
 }  // namespace
 
 MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topology,
-                       const CountOf& count, const AllToAllOptions& options) {
+                       const CountOf& asked, const AllToAllOptions& options) {
+  const CountOf count = [&asked](int64_t from, int64_t to) {
+    const int64_t units = asked(from, to);
+    PIPER_CHECK(units >= 0 && units <= kLargestCount,
+                fmt::format("{} units from member {} to member {}", units, from, to));
+    return units;
+  };
   switch (algorithm) {
     case AllToAll::kFlat:
       return flat(member, topology, count);

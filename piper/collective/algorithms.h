@@ -1,5 +1,5 @@
-// The closed list of exchanges from which runtime, bench and planner choose: strategy::AllToAll. One
-// function writes any of them, one says which counts its members must tell each other first.
+// The closed list of exchanges from which runtime, bench and planner choose: strategy::AllToAll.
+// One function writes any of them, one says which counts its members must tell each other first.
 #pragma once
 
 #include <piper/collective/halo.h>
@@ -17,10 +17,11 @@ struct AllToAllOptions {
   PhaseOne phase_one = PhaseOne::kUnderTwo;  // kHaloPrinted, kHaloSwitch, kHalo, kThreeLevel
 };
 
-// What `member` does. Input: its rows for members 0, 1, ... back to back; output: those from members 0,
-// 1, ...; `count` in the caller's units, bytes as a rule. Asks `count` for pairs (member, *), (*, member)
-// and, of others' rows, for what CountsTold lists. All members must be given the same topology,
-// algorithm, options and counts. kFlat alone sends messages of nothing, too.
+// What `member` does. Input: its rows for members 0, 1, ... back to back; output: those from
+// members 0, 1, ...; `count` in the caller's units, bytes as a rule. Asks `count` for pairs
+// (member, *), (*, member) and, of others' rows, for what CountsTold lists. All members must be
+// given the same topology, algorithm, options and counts. kFlat alone sends messages of nothing,
+// too. Throws InternalError naming the pair for a count that is negative or beyond 2^46.
 MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topology,
                        const CountOf& count, const AllToAllOptions& options = {});
 
@@ -30,7 +31,8 @@ MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topol
 //   member f tells member t:  count(f, x) for x in to_tell[t]      (t itself is always among them)
 //
 // Sizes are functions of topology and algorithm alone, so that this exchange of counts is an
-// all-to-all whose counts everyone knows: played by the same algorithm it costs no more messages than what it is for.
+// all-to-all whose counts everyone knows: played by the same algorithm it costs no more messages
+// than what it is for.
 struct CountsTold {
   std::vector<std::vector<int32_t>> to_tell;  // [other]: targets whose count this member tells it
   std::vector<std::vector<int32_t>> to_hear;  // [other]: targets whose count it hears from it

@@ -109,6 +109,12 @@ TEST_CASE("bad counts and topologies are refused with who and what") {
       }
   };
   refused([](int64_t from, int64_t to) { return from == 1 && to == 3 ? -2 : 1; }, "-2");
+  const CountOf told = [](int64_t from, int64_t to) { return from == 3 && to == 0 ? -2 : 1; };
+  for (const AllToAll algorithm : {AllToAll::kHaloPrinted, AllToAll::kHalo})
+    CHECK_THROWS(all_to_all(algorithm, 1, topology, told));  // 1 is told the rows from 3 to 0
+  const CountOf huge = [](int64_t, int64_t) { return INT64_MAX / 2; };
+  for (const AllToAll algorithm : strategy::kAllToAlls)
+    CHECK_THROWS(all_to_all(algorithm, 1, topology, huge));
   Topology gap = topology;
   gap.unit[0] = {0, 0, 2, 2};
   CHECK(problems(gap) == std::vector<std::string>{"level 0 has a unit 2, where 1 is next"});

@@ -1,5 +1,5 @@
-// All-gather in place over nodes: a share crosses to each remote node once and is spread there, where a
-// flat one sends it to every member of the node: R times fewer bytes cross.
+// All-gather in place over nodes: a share crosses to each remote node once and is spread there,
+// where a flat one sends it to every member of the node: R times fewer bytes cross.
 //
 //   share of a1:   a1 -> a0             inside, straight
 //                  a1 -> b1 -> b0       to its counterpart, who hands it on

@@ -3,8 +3,8 @@
 //
 //   share j:   j -> j+1 -> j+2 -> ... -> j-1
 //
-// A member sends n - 1 messages to one neighbour only; no scratch, no copy. Never more than one send and
-// one receive in flight.
+// A member sends n - 1 messages to one neighbour only; no scratch, no copy. Never more than one
+// send and one receive in flight.
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -1,9 +1,9 @@
-// All-reduce in place over nodes: reduce_scatter_hierarchical, then all_gather_hierarchical. R times
-// fewer bytes cross than directly, in four hops.
+// All-reduce in place over nodes: reduce_scatter_hierarchical, then all_gather_hierarchical. R
+// times fewer bytes cross than directly, in four hops.
 //
 // Who owns which share is free here, so the shares are dealt by place first and node second: what a
-// member carries for its counterparts is then one piece, and one message goes to each other member of the node
-// (even nodes).
+// member carries for its counterparts is then one piece, and one message goes to each other member
+// of the node (even nodes).
 //
 //   2 nodes of 2:   | a0 | b0 | a1 | b1 |     a0 carries the first half in its node, a1 the second
 //

@@ -1,9 +1,10 @@
-// All-reduce in place along a ring: reduce_scatter_ring, then all_gather_ring, 2 (n - 1) rounds. Every
-// member has the same sum to the bit, in every run; it is not the ascending one.
+// All-reduce in place along a ring: reduce_scatter_ring, then all_gather_ring, 2 (n - 1) rounds.
+// Every member has the same sum to the bit, in every run; it is not the ascending one.
 //
 //   share j:   sums j+1 -> ... -> j, then copies j -> j+1 -> ... -> j-1
 //
-// A share's place is overwritten once the member's own partial sum has left it. Scratch: two shares.
+// A share's place is overwritten once the member's own partial sum has left it. Scratch: two
+// shares.
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -8,16 +8,16 @@
 //              F3r [R, M, D]   := all-to-all inside the node
 //   output                     := P1 and F3r transposed back
 //
-// Even nodes of R members, M remote ones, D units a pair: M messages of R D cross per member, R - 1 of
-// D and R - 1 of M D stay inside; scratch is 4 M R D + R D, besides the output. Line 18 of the print
-// says "[R, M]": the row is M D wide.
+// Even nodes of R members, M remote ones, D units a pair: M messages of R D cross per member, R - 1
+// of D and R - 1 of M D stay inside; scratch is 4 M R D + R D, besides the output. Line 18 of the
+// print says "[R, M]": the row is M D wide.
 //
 // Uneven nodes: the counterpart is the member in the same place modulo the node's size, so that a
 // member may take in rows of several members of one node, or of none. Uneven counts: the
 // same buffers, as large as the rows in them.
 //
-// Asks for the counts of halo_counts_told. With a single node this is all_to_all_node_aware, without
-// a copy.
+// Asks for the counts of halo_counts_told. With a single node this is all_to_all_node_aware,
+// without a copy.
 #pragma once
 
 #include <piper/collective/halo.h>

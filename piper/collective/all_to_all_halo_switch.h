@@ -1,6 +1,6 @@
-// HALO by switch group (Piper, section V-C): "the four nodes sharing a switch form a single locality
-// domain, and inter-group communication is batched across this boundary". The unit of HALO's phases
-// is then the switch group:
+// HALO by switch group (Piper, section V-C): "the four nodes sharing a switch form a single
+// locality domain, and inter-group communication is batched across this boundary". The unit of
+// HALO's phases is then the switch group:
 //
 //   phase I    inside the group, straight, its nodes' cards included: they are one hop apart
 //   phase II   to the counterpart in every other group: rows for all of that group's members
@@ -8,10 +8,11 @@
 //
 //   group of 2 nodes x 2 members:   (a1, place 1 of G) -> (c1, place 1 of H) -> c0, d0, d1
 //
-// A member sends G - 1 messages of the size of a whole group between groups where HALO over nodes sends
-// N - 1 of the size of a node; phase III leaves the node, so that what crosses the boundary goes through a card
-// twice. It pays where the boundary is the narrow place, or far away. The chunks are those of
-// all_to_all_halo_chunked, on level 1 of the topology; where there is none, on level 0.
+// A member sends G - 1 messages of the size of a whole group between groups where HALO over nodes
+// sends N - 1 of the size of a node; phase III leaves the node, so that what crosses the boundary
+// goes through a card twice. It pays where the boundary is the narrow place, or far away. The
+// chunks are those of all_to_all_halo_chunked, on level 1 of the topology; where there is none, on
+// level 0.
 #pragma once
 
 #include <piper/collective/all_to_all_halo_chunked.h>

@@ -47,6 +47,72 @@ TEST_CASE("HALO as printed sends n - 1 messages of R D and keeps 4 M R D + R D")
     }
 }
 
+TEST_CASE(
+    "HALO in chunks keeps M (R - 1) D while rows travel alone, M R D when they travel together") {
+  const int64_t nodes = 4, r = 4, d = 6, m = nodes - 1, n = nodes * r;
+  const CountOf count = [=](int64_t, int64_t) { return d; };
+  const auto costs = [&](int64_t chunk) {
+    return proof_of(even_nodes(nodes, r), count, chunked(chunk));
+  };
+  const Proof whole = costs(kUncut), rows = costs(d), halves = costs(d / 2);
+  CHECK(whole.by_level[1] == Traffic{n * m, n * m * r * d});
+  CHECK(rows.by_level[1] == Traffic{n * m * r, n * m * r * d});
+  CHECK(halves.by_level[1] == Traffic{2 * n * m * r, n * m * r * d});
+  CHECK(whole.by_level[0] == Traffic{n * (r - 1) * nodes, n * (r - 1) * nodes * d});
+  CHECK(rows.by_level[0] == whole.by_level[0]);
+  CHECK(halves.by_level[0].messages == n * (r - 1) * (1 + 2 * m));
+  CHECK(whole.max_scratch == m * r * d);
+  CHECK(rows.max_scratch == m * (r - 1) * d);
+  CHECK(halves.max_scratch == m * (r - 1) * d);
+  CHECK(rows.copied == n * d);               // the own row
+  CHECK(whole.copied == n * d + n * m * d);  // and the counterpart's, out of each packet
+  CHECK(chunk_for(4, r, d) == d);
+}
+
+TEST_CASE("HALO by switch group crosses the group's boundary once for each other group") {
+  const int64_t groups = 3, nodes = 2, r = 2, d = 5, size = nodes * r, n = groups * size;
+  const Proof proof = proof_of(
+      even_nodes(groups * nodes, r, 1, nodes), [=](int64_t, int64_t) { return d; },
+      chunked(kUncut, PhaseOne::kUnderTwo, 1));
+  CHECK(proof.by_level[2] == Traffic{n * (groups - 1), n * (groups - 1) * size * d});
+  // Rows of every group to the members of the other node, each by itself.
+  CHECK(proof.by_level[1] == Traffic{n * (size - r) * groups, n * (size - r) * groups * d});
+  CHECK(proof.max_scratch == (groups - 1) * size * d);
+}
+
+// Whether step `late` comes after `early`, by any chain of waits.
+bool comes_after(const MemberSteps& member, int32_t late, int32_t early) {
+  for (const int32_t before : member.steps[late].after)
+    if (before == early || (before > early && comes_after(member, before, early))) return true;
+  return false;
+}
+
+TEST_CASE("as printed, phase III waits for all of phase II, and phase I where it is under III") {
+  const Topology topology = even_nodes(3, 2);
+  const CountOf count = [](int64_t, int64_t) { return 2; };
+  for (const PhaseOne phase_one : {PhaseOne::kUnderTwo, PhaseOne::kUnderThree}) {
+    const MemberSteps member = all_to_all_halo_printed(1, topology, count, phase_one);
+    std::vector<int32_t> two, three, one;
+    for (size_t s = 0; s < member.steps.size(); ++s) {
+      const Step& step = member.steps[s];
+      if (step.kind != StepKind::kSend && step.kind != StepKind::kReceive) continue;
+      if (step.peer != 0)
+        two.push_back(static_cast<int32_t>(s));
+      else
+        (step.source.count + step.target.count == 2 ? one : three)
+            .push_back(static_cast<int32_t>(s));
+    }
+    CHECK(two.size() == 4);
+    CHECK(one.size() == 2);
+    CHECK(three.size() == 2);
+    for (const int32_t early : two) {
+      for (const int32_t late : three) CHECK(comes_after(member, late, early));
+      for (const int32_t late : one)
+        CHECK(comes_after(member, late, early) == (phase_one == PhaseOne::kUnderThree));
+    }
+  }
+}
+
 TEST_CASE("every step of HALO is needed") {
   const Topology topology = nodes_of({2, 3, 1});
   const CountTable table = uneven_counts(6, 9);

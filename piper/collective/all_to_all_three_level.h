@@ -1,7 +1,8 @@
 // HALO over three levels: node, group of nodes (switch group, rack), beyond. What leaves a group
 // crosses its boundary once for each pair (member, other group), is shared out to the group's nodes
-// over their nearer links, then inside the nodes. A member sends G - 1 messages beyond its group where
-// HALO sends one to every remote node: on thin or distant links between groups fewer, longer messages.
+// over their nearer links, then inside the nodes. A member sends G - 1 messages beyond its group
+// where HALO sends one to every remote node: on thin or distant links between groups fewer, longer
+// messages.
 //
 //   group G                              group H
 //   [a0 a1] [b0 b1]                      [c0 c1] [d0 d1]
@@ -9,14 +10,14 @@
 //                                        c1 --- for d ---> d1             stage 2: inside the group
 //                                        c1 -> c0           d1 -> d0      stage 3: inside the nodes
 //
-// In stage 2 a member also sends its own rows for the other nodes of its group, in the same message.
-// In stages 2 and 3 there is one message for each peer, whose rows are packed where they lie
-// apart. Rows inside a node go straight.
+// In stage 2 a member also sends its own rows for the other nodes of its group, in the same
+// message. In stages 2 and 3 there is one message for each peer, whose rows are packed where they
+// lie apart. Rows inside a node go straight.
 //
-// Who takes in the rows of a member in node i of its group and place p: in node i modulo the number of
-// nodes of the other group, place p modulo that node's size. Asks for counts (member, *),
-// (*, member), and those that pass through it: three_level_counts_told. A topology without groups has
-// one: then there is no stage 1. With a single node this is all_to_all_node_aware.
+// Who takes in the rows of a member in node i of its group and place p: in node i modulo the number
+// of nodes of the other group, place p modulo that node's size. Asks for counts (member, *),
+// (*, member), and those that pass through it: three_level_counts_told. A topology without groups
+// has one: then there is no stage 1. With a single node this is all_to_all_node_aware.
 #pragma once
 
 #include <piper/collective/halo.h>

@@ -1,7 +1,7 @@
 // All-to-all with uneven counts, flat, with at most `window` sends of a member in flight: send i
-// waits for send i - window. The order is the node-aware one; receives are all posted at once, since
-// they wait in their place in the output and cost nothing. Between pairwise rounds (window 1, but
-// without waiting for the receive) and everything at once.
+// waits for send i - window. The order is the node-aware one; receives are all posted at once,
+// since they wait in their place in the output and cost nothing. Between pairwise rounds (window 1,
+// but without waiting for the receive) and everything at once.
 //
 //   window 2:   ->a   ->b   ->c   ->d          c starts when a has left, d when b has
 //                 '-----------^     ^

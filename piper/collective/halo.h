@@ -28,8 +28,8 @@ enum class PhaseOne : uint8_t { kUnderTwo, kUnderThree };
 inline constexpr int64_t kUncut = INT64_MAX;
 
 // The targets t of which member `to` must know count(from, t), ascending: of a counterpart all
-// members of its unit, of anyone else itself. A member knows its own row of counts and is told these
-// by every other member before it can write its steps.
+// members of its unit, of anyone else itself. A member knows its own row of counts and is told
+// these by every other member before it can write its steps.
 std::vector<int32_t> halo_counts_told(int64_t from, int64_t to, const Units& units);
 
 // The members of other units for whom `member` is the counterpart: unit by unit, starting with the

@@ -8,15 +8,15 @@
 //   its results y:                        b2 --y--> b0: y(b0) + y(b2) --> a0: + y(c1)     combine
 //
 // A flat exchange sends a row for each of the token's k experts; here one crosses for each of
-// its distinct units: k / E[distinct units] fewer bytes. The backward pass needs nothing else: the gradient of
-// a dispatch is a combine, that of a combine a dispatch.
+// its distinct units: k / E[distinct units] fewer bytes. The backward pass needs nothing else: the
+// gradient of a dispatch is a combine, that of a combine a dispatch.
 //
-// Dispatch: the input is the member's tokens, one row each. The output holds for source 0, then 1, ... the
-// tokens bound for this member, ascending: a row each, however many of the member's experts want it
-// (sharing it out among them is a local permutation). Combine: the input is laid out like that
-// output, a row holding the sum over this member's experts, already multiplied by their gate weights; the
-// output has one row a token. A token without targets is not sent, and its row of a combine's output
-// not written. A shared expert lies on every member and needs no exchange.
+// Dispatch: the input is the member's tokens, one row each. The output holds for source 0, then 1,
+// ... the tokens bound for this member, ascending: a row each, however many of the member's experts
+// want it (sharing it out among them is a local permutation). Combine: the input is laid out like
+// that output, a row holding the sum over this member's experts, already multiplied by their gate
+// weights; the output has one row a token. A token without targets is not sent, and its row of a
+// combine's output not written. A shared expert lies on every member and needs no exchange.
 //
 // Order of addition, the same in every run: inside a unit by ascending member; the own unit's sum
 // first, then the other units' by ascending number.
@@ -83,8 +83,8 @@ inline uint32_t handed_on_part(size_t source, int64_t p, int64_t num_pieces) {
   return static_cast<uint32_t>(1 + static_cast<int64_t>(source) * num_pieces + p);
 }
 
-// Where the rows of each source begin in a dispatch's output (a combine's input), in rows; the total
-// at the end. `rows` as in DedupKnown, the member's own included.
+// Where the rows of each source begin in a dispatch's output (a combine's input), in rows; the
+// total at the end. `rows` as in DedupKnown, the member's own included.
 std::vector<int64_t> row_begins(int64_t member, int64_t num_members, const DedupKnown& known);
 
 }  // namespace piper::collective

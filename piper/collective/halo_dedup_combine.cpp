@@ -5,8 +5,8 @@
 namespace piper::collective {
 namespace {
 
-// Rows that are added up: the first result for each is copied, later ones are added, in the order of
-// calls.
+// Rows that are added up: the first result for each is copied, later ones are added, in the order
+// of calls.
 class RowSum {
  public:
   RowSum(StepWriter& steps, const Block& sum, int64_t num_rows)
@@ -104,8 +104,8 @@ class Writer {
     }
   }
 
-  // Adds the results of all members of the unit, ascending, for the rows in a range. Returns the number
-  // of this member's own, which lie in its input from `own_begin` on.
+  // Adds the results of all members of the unit, ascending, for the rows in a range. Returns the
+  // number of this member's own, which lie in its input from `own_begin` on.
   int64_t add_unit(RowSum& sum, const TokenRoutes& routes, RowRange range, int64_t own_begin,
                    uint32_t part) {
     int64_t num_own = 0;

@@ -2,7 +2,7 @@
 // unit first, then one row crosses from there. The exact mirror of halo_dedup_dispatch.
 //
 //   b1's input      ... | y(t2) | y(t3) | ...          -> b0, from where it lies
-//   b0's sums       | y0(t0) | y1(t2) | y0(t3) + y1(t3) |   for a0's tokens in B; -> a0, piece by piece
+//   b0's sums       | y0(t0) | y1(t2) | y0(t3) + y1(t3) |   a0's tokens in B; -> a0, by pieces
 //   a0's output     | t0 | t1 | t2 | t3 |              own unit's results, then += B's rows, += C's
 //
 // Adding goes by lists of row pairs: the first result for a row is copied, the others are added. A

@@ -1,5 +1,5 @@
-// Properties of all algorithms over random topologies and counts. RC_PARAMS="seed=... max_success=..."
-// tries others; a failure prints the smallest case and its seed.
+// Properties of all algorithms over random topologies and counts. RC_PARAMS="seed=...
+// max_success=..." tries others; a failure prints the smallest case and its seed.
 #include <piper/collective/algorithms.h>
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
@@ -25,8 +25,8 @@ T drawn(T from, T to) {
   return *rc::gen::resize(100, rc::gen::inRange<T>(from, to));
 }
 
-// 1 to 5 nodes of 1 to 4 members, in groups of 1 to 3 nodes or in none, numbers dealt or in order, 1
-// to 4 cards.
+// 1 to 5 nodes of 1 to 4 members, in groups of 1 to 3 nodes or in none, numbers dealt or in order,
+// 1 to 4 cards.
 Topology any_topology() {
   std::vector<int64_t> sizes(drawn<size_t>(1, 6));
   for (int64_t& size : sizes) size = drawn<int64_t>(1, 5);

@@ -1,6 +1,6 @@
 // Proves an algorithm for all members at once, block by block, and counts what it costs: messages
-// and units by level and card, scratch, copies. Large cases are proven in seconds: 2,048 members that
-// all speak to each other, 10,000 that speak to some. verify.h is the plain oracle, element by
+// and units by level and card, scratch, copies. Large cases are proven in seconds: 2,048 members
+// that all speak to each other, 10,000 that speak to some. verify.h is the plain oracle, element by
 // element.
 #pragma once
 
@@ -33,7 +33,8 @@ struct Proof {
 
 using StepsOf = std::function<MemberSteps(int64_t member)>;
 
-// Every unit of the output is the right one (from member 0 first, back to back) and was written once.
+// Every unit of the output is the right one (from member 0 first, back to back) and was written
+// once.
 Proof prove_all_to_all(const Topology& topology, const StepsOf& steps, const CountOf& count);
 
 // What a member's output must hold from `offset` on when all has been played.

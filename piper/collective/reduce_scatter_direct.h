@@ -1,6 +1,6 @@
-// Reduce-scatter in place by direct messages, one round: each owner receives everyone's values of its
-// share and adds them in ascending order of members, whatever the order of arrival: bit-equal in
-// every run, and to all_reduce_direct.
+// Reduce-scatter in place by direct messages, one round: each owner receives everyone's values of
+// its share and adds them in ascending order of members, whatever the order of arrival: bit-equal
+// in every run, and to all_reduce_direct.
 //
 //   owner 2 of 4:   scratch: x0 x1 x3    output: x2      ((x0 + x1) + x2) + x3 in the output
 //

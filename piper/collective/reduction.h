@@ -1,7 +1,7 @@
-// What reductions share. They play in place: the output of every member holds `count` elements at the
-// start, cut into one share a member (all_reduce_direct.h: reduce_share).
+// What reductions share. They play in place: the output of every member holds `count` elements at
+// the start, cut into one share a member (all_reduce_direct.h: reduce_share).
 //
-//   reduce-scatter   afterwards a member's own share is the sum over members; what lies in the other
+//   reduce-scatter   afterwards a member's own share is the sum over members; what lies in other
 //                    shares is not said
 //   all-gather       a member's own share is what counts at the start; afterwards everyone has all
 //   all-reduce       the one, then the other
@@ -39,8 +39,8 @@ struct SumTerm {
   int32_t step = -1;
 };
 // ((term 0 + term 1) + term 2) + ..., left where the own term lies, without a copy: terms before it
-// are added up in the place of the first, which may be written. The step after which it stands there; -1 for
-// an empty sum or a single term.
+// are added up in the place of the first, which may be written. The step after which it stands
+// there; -1 for an empty sum or a single term.
 int32_t add_in_order(StepWriter& steps, const std::vector<SumTerm>& terms, size_t own);
 
 }  // namespace piper::collective

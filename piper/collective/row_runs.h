@@ -23,8 +23,8 @@ void add_once(After& after, int32_t step);
 // Appends a row to the last run where it lies behind it, or else as a run of its own.
 void append(std::vector<Run>& runs, const Place& place);
 
-// Copies of rows to the output, as few as possible: rows that follow each other both where they lie and where
-// they go are copied at once.
+// Copies of rows to the output, as few as possible: rows that follow each other both where they lie
+// and where they go are copied at once.
 class OutputCopies {
  public:
   // In the order of the output. Nothing is done for a row that is there already.

@@ -2,9 +2,9 @@
 //
 // In every stage a member sends one bundle to each of some peers: the rows of `sources` for
 // `targets`, target by target. Where a bundle's rows lie next to each other it goes straight from
-// there; otherwise they are packed. A bundle whose rows are all for the receiver and lie next to each
-// other in its output arrives there; otherwise it arrives in scratch, stays, and the next stage (or
-// the copy to the output) takes its rows from it.
+// there; otherwise they are packed. A bundle whose rows are all for the receiver and lie next to
+// each other in its output arrives there; otherwise it arrives in scratch, stays, and the next
+// stage (or the copy to the output) takes its rows from it.
 //
 //   bundle {0 1} x {4 5}:   | 0->4 | 1->4 | 0->5 | 1->5 |
 //

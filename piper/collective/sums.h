@@ -1,5 +1,6 @@
-// Symbols for what lies in a buffer: elements of inputs, and sums of them in the order in which they
-// were added. Runs of elements are one symbol, so that large exchanges are proven block by block.
+// Symbols for what lies in a buffer: elements of inputs, and sums of them in the order in which
+// they were added. Runs of elements are one symbol, so that large exchanges are proven block by
+// block.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ class SymbolMemory {
   void settle();
   void place(int64_t offset, const Piece& piece);
 
-  // Writes since the last read: where nothing is read before the end (an output), they are sorted once.
+  // Writes since the last read: where nothing is read before the end (an output), they are sorted
+  // once.
   std::vector<std::pair<int64_t, Piece>> pending_;
   std::vector<std::pair<int64_t, Piece>> sorted_;  // all there is, while pieces_ is empty
   std::map<int64_t, Piece> pieces_;

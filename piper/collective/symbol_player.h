@@ -1,9 +1,9 @@
 // Plays the steps of all members on symbols (sums.h), block by block, and notes all that is wrong.
 //
-// A message moves when both its send and its receive are posted, as a rendezvous does: what finishes
-// here needs no buffer of the transport's. One order is played; because steps of a member that touch
-// the same place are shown to be ordered (races.h), it stands for every order of starting and of
-// arrival.
+// A message moves when both its send and its receive are posted, as a rendezvous does: what
+// finishes here needs no buffer of the transport's. One order is played; because steps of a member
+// that touch the same place are shown to be ordered (races.h), it stands for every order of
+// starting and of arrival.
 #pragma once
 
 #include <piper/collective/races.h>

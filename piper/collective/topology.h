@@ -19,16 +19,16 @@ namespace piper::collective {
 // members; two members of one unit share every unit further out. Nodes may hold different numbers
 // of members.
 struct Topology {
-  // [level][member], innermost level first: node, then whatever the machine has (switch group, rack,
-  // data centre). The nodes are always there, since they say how many members there are
+  // [level][member], innermost level first: node, then whatever the machine has (switch group,
+  // rack, data centre). The nodes are always there, since they say how many members there are
   // (`apart` where nothing is known).
   std::vector<std::vector<int32_t>> unit;
   // The card of its node through which a member speaks. Empty: one card a node.
   std::vector<int32_t> nic;
 };
 
-// Units that member `from` has for member `to`; zero is allowed. Called for those pairs only that an
-// algorithm's header names: a member need not know the others.
+// Units that member `from` has for member `to`; zero is allowed. Called for those pairs only that
+// an algorithm's header names: a member need not know the others.
 using CountOf = std::function<int64_t(int64_t from, int64_t to)>;
 
 int64_t num_members(const Topology& topology);
@@ -37,8 +37,8 @@ int64_t num_members(const Topology& topology);
 Topology apart(int64_t num_members);
 
 // The same number of members in every node, numbered node by node. Card c of num_nics serves the
-// members l of its node with l * num_nics / members_a_node == c: neighbours share one, and the loads
-// differ by one member at most. nodes_a_group > 0 adds a level of groups of that many nodes.
+// members l of its node with l * num_nics / members_a_node == c: neighbours share one, and the
+// loads differ by one member at most. nodes_a_group > 0 adds a level of groups of that many nodes.
 Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics = 1,
                     int64_t nodes_a_group = 0);
 

@@ -6,8 +6,8 @@
 // order of starting and of arrival.
 //
 // For tests and for trying out algorithms: time and memory grow with the number of elements and
-// with the square of the number of steps of a member. The plain oracle of prove.h, which knows steps
-// that move rows, too, and large cases.
+// with the square of the number of steps of a member. The plain oracle of prove.h, which knows
+// steps that move rows, too, and large cases.
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -1,0 +1,138 @@
+// piper bench flows: how fast the player of collectives is: messages a second on one core, and how long an algorithm
+// takes to price.
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cli/bench.h>
+#include <piper/collective/algorithms.h>
+#include <piper/report/table.h>
+#include <piper/sim/flow_limit.h>
+#include <piper/sim/placement.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+namespace piper::cli {
+namespace {
+
+struct Flags {
+  std::string cluster = "frontier";
+  std::vector<int64_t> nodes{8, 64, 256};
+  std::vector<std::string> algorithms{"node-aware", "pairwise", "halo-printed", "halo"};
+  int64_t bytes = 1024;
+  int repeats = 3;
+  bool json = false;
+};
+
+struct Row {
+  strategy::AllToAll algorithm;
+  int64_t num_members = 0, num_messages = 0, num_events = 0;
+  double write_seconds = 0, play_seconds = 0, predicted_seconds = 0;
+  double flows_per_second() const { return static_cast<double>(num_messages) / play_seconds; }
+  double price_seconds() const { return write_seconds + play_seconds; }
+};
+
+double since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
+            const collective::Topology& topology, const Flags& flags) {
+  Row row{.algorithm = algorithm, .num_members = fabric.num_members()};
+  const auto count = [&](int64_t, int64_t) { return flags.bytes; };
+  auto start = std::chrono::steady_clock::now();
+  const sim::FlowProgram program = sim::flow_program(row.num_members, [&](int64_t member) {
+    return collective::all_to_all(algorithm, member, topology, count);
+  });
+  row.write_seconds = since(start);
+  std::vector<double> seconds;
+  for (int i = 0; i < flags.repeats; ++i) {
+    start = std::chrono::steady_clock::now();
+    const sim::PlayedFlows played = sim::play_flows(program, fabric);
+    seconds.push_back(since(start));
+    row.num_messages = played.num_messages;
+    row.num_events = played.num_events;
+    row.predicted_seconds = played.seconds;
+  }
+  std::ranges::sort(seconds);
+  row.play_seconds = seconds[seconds.size() / 2];
+  return row;
+}
+
+int run(const Flags& flags) {
+  const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
+  std::vector<Row> rows;
+  for (const int64_t nodes : flags.nodes) {
+    const sim::Placement placement = sim::packed(cluster, nodes);
+    const sim::Fabric fabric = sim::fabric_of(cluster, placement);
+    const collective::Topology topology = sim::topology_of(cluster, placement);
+    for (const strategy::AllToAll algorithm : strategy::kAllToAlls)
+      if (std::ranges::find(flags.algorithms, strategy::name(algorithm)) != flags.algorithms.end())
+        rows.push_back(measure(algorithm, fabric, topology, flags));
+  }
+  double best = 0;
+  Json list = Json::array();
+  report::Table table;
+  using report::Align;
+  table.columns = {{"algorithm"},
+                   {"members", Align::kRight},
+                   {"messages", Align::kRight},
+                   {"write", Align::kRight},
+                   {"play", Align::kRight},
+                   {"price", Align::kRight},
+                   {"messages/s", Align::kRight},
+                   {"predicted", Align::kRight}};
+  for (const Row& row : rows) {
+    best = std::max(best, row.flows_per_second());
+    list.push_back({{"algorithm", strategy::name(row.algorithm)},
+                    {"num_members", row.num_members},
+                    {"num_messages", row.num_messages},
+                    {"num_events", row.num_events},
+                    {"write_seconds", row.write_seconds},
+                    {"play_seconds", row.play_seconds},
+                    {"price_seconds", row.price_seconds()},
+                    {"flows_per_second", row.flows_per_second()},
+                    {"predicted_seconds", row.predicted_seconds}});
+    table.rows.push_back({strategy::name(row.algorithm), std::to_string(row.num_members),
+                          format_count(static_cast<double>(row.num_messages)),
+                          format_seconds(row.write_seconds), format_seconds(row.play_seconds),
+                          format_seconds(row.price_seconds()), format_count(row.flows_per_second()),
+                          format_seconds(row.predicted_seconds)});
+  }
+  if (flags.json) {
+    std::cout << Json{{"cluster", cluster.name},
+                      {"bytes_per_pair", flags.bytes},
+                      {"best_flows_per_second", best},
+                      {"rows", list}}
+                     .dump(2)
+              << "\n";
+    return 0;
+  }
+  fmt::print("{}, {} a pair, one core\n{}", cluster.name,
+             format_bytes(static_cast<double>(flags.bytes)), report::to_text(table));
+  return 0;
+}
+
+}  // namespace
+
+Run add_bench_flows(CLI::App& command) {
+  auto flags = std::make_shared<Flags>();
+  command.add_option("--cluster", flags->cluster, "built-in cluster or file");
+  command.add_option("--nodes", flags->nodes, "packed nodes of each row")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  std::vector<std::string> names;
+  for (const strategy::AllToAll algorithm : strategy::kAllToAlls)
+    names.emplace_back(strategy::name(algorithm));
+  command.add_option("--algorithms", flags->algorithms, "rows for each number of nodes")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
+  command.add_option("--bytes", flags->bytes, "bytes for every pair")->check(CLI::PositiveNumber);
+  command.add_option("--repeats", flags->repeats, "plays of each row; the median counts")
+      ->check(CLI::Range(1, 100));
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace piper::cli

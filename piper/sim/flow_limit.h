@@ -1,0 +1,41 @@
+// What no order of messages beats, and what a collective costs.
+#pragma once
+
+#include <piper/collective/topology.h>
+#include <piper/sim/play_flows.h>
+
+#include <functional>
+#include <span>
+#include <string>
+
+namespace piper::sim {
+
+struct FlowLimit {
+  double seconds = 0;
+  int32_t port = kNoPort;  // the port that is busy longest; kNoPort: the start-ups of `member`
+  int64_t member = -1;
+};
+// "NIC 0 of node 3, out" or "start-ups of member 5".
+std::string name_of(const FlowLimit& limit, const Fabric& fabric);
+
+// Of the messages that were played: the port that is busy longest, or the member with the most
+// start-ups, whichever is longer.
+FlowLimit limit_of(const PlayedFlows& played, const Fabric& fabric);
+
+// Of an exchange however it is done, provided that every pair's bytes cross the ports of its own
+// route: the port that is busy longest and the shortest latency to it. bytes_of(from, to) is asked
+// for every pair.
+FlowLimit exchange_limit(const Fabric& fabric, const collective::CountOf& bytes_of);
+
+// Seconds of a collective: the price by which algorithms are compared. `members` are the steps of all
+// of them, counts in units of `bytes_per_unit`. Throws as play_flows().
+double price(std::span<const collective::MemberSteps> members, const Fabric& fabric,
+             double bytes_per_unit = 1);
+
+// The same of lists that are written when they are needed and dropped at once: of large groups.
+using WriteMember = std::function<collective::MemberSteps(int64_t member)>;
+FlowProgram flow_program(int64_t num_members, const WriteMember& write);
+double price(int64_t num_members, const WriteMember& write, const Fabric& fabric,
+             double bytes_per_unit = 1);
+
+}  // namespace piper::sim

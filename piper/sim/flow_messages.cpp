@@ -1,0 +1,274 @@
+// Messages under way: what runs once a message and port.
+#include <piper/sim/flow_player.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace piper::sim {
+namespace {
+
+// A port's turn of a message: when its head leaves; `tail` becomes when its tail does.
+template <class Port>
+int64_t cross(Port& port, int64_t head, int64_t& tail, uint64_t bytes) {
+  const int64_t begin = std::max(head, port.free);
+  // Rounded to the nearest tick: positive, and far below 2^53.
+  const double ticks = static_cast<double>(static_cast<int64_t>(bytes)) * port.ticks_per_byte;
+  port.free = begin + static_cast<int64_t>(ticks + 0.5);
+  port.bytes += static_cast<int64_t>(bytes);
+  tail = std::max(tail, port.free);
+  return begin;
+}
+
+}  // namespace
+
+void FlowPlayer::play_events() {
+  while (!wheel_.empty()) {
+    ++num_events_;
+    const Event& event = wheel_.pop();
+    const int64_t time = event.time;
+    int64_t tail = event.tail;
+    const uint64_t message = event.message, where = event.where;
+    const auto position = static_cast<uint32_t>(where >> 32);
+    const auto step = static_cast<uint32_t>(where);
+    if (position >= kStartedUp) {
+      handle_special(static_cast<Special>(position), step, message, time, tail);
+      continue;
+    }
+    const uint64_t to = event.to();
+    Port& port = ports_[static_cast<size_t>(routes_.port(position, to))];
+    const int64_t begin = cross(port, time, tail, message >> Event::kMemberBits);
+    const uint32_t next = routes_.next(position, to);
+    if (next != FlowRoutes::kEnd) {
+      wheel_.push({begin, tail, message, Event::where_of(next, step)});
+    } else if (step == kNone) {
+      ++num_done_;
+      Member& m = members_[to];
+      m.end = std::max(m.end, tail);
+    } else if (step != kPart) {
+      arrive(step, to, tail);
+    }
+  }
+}
+
+void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, int64_t now,
+                                int64_t line) {
+  switch (what) {
+    case kStartedUp:
+      members_[member].is_starting = false;
+      issue(step, member, now);
+      start_next(member, now);
+      return;
+    case kBegin:
+      start_next(member, now);
+      return;
+    case kDepart:
+      depart(step, member, now);
+      return;
+    case kNextPacket:
+      next_packet(static_cast<uint64_t>(line), member, now);
+      return;
+    case kArrived:
+      arrived(step, member, now);
+      return;
+    case kFinished:
+      finished(step, member, now);
+      return;
+  }
+}
+
+// The order of the list is the order of preference.
+uint32_t FlowPlayer::take_waiting(Member& member) {
+  const auto may_start = [this](uint32_t step) {
+    return kind(step) == FlowKind::kSend && program_.num_after()[step] == 0;
+  };
+  while (member.first_early < member.end_early && !may_start(member.first_early))
+    ++member.first_early;
+  const bool has_early = member.first_early < member.end_early;
+  if (member.late.empty() || (has_early && member.first_early < member.late.front()))
+    return has_early ? member.first_early++ : kNone;
+  std::ranges::pop_heap(member.late, std::greater<>());
+  const uint32_t step = member.late.back();
+  member.late.pop_back();
+  return step;
+}
+
+// Also without start-up costs one message at a time: members that begin at once take turns.
+void FlowPlayer::start_next(uint64_t member, int64_t now) {
+  Member& m = members_[member];
+  if (m.is_starting) return;
+  if (costs_.max_in_flight > 0 && m.in_flight == costs_.max_in_flight) return;
+  const uint32_t send = take_waiting(m);
+  if (send == kNone) return;
+  ++m.in_flight;
+  ++m.num_started;
+  m.is_starting = true;
+  m.processor_free = std::max(now, m.processor_free) + send_ticks_;
+  push_special(m.processor_free, kStartedUp, send, member);
+}
+
+void FlowPlayer::issue(uint32_t send, uint64_t member, int64_t now) {
+  const FlowStep& step = steps_[send];
+  if (bytes_of(send) <= static_cast<uint64_t>(costs_.eager_bytes)) {
+    depart(send, member, now);
+    return;
+  }
+  if (is_plain(send)) {
+    begin_transfer(send, member, now, 0, now);
+    return;
+  }
+  State& receive = state_[step.match];
+  if (receive.phase == Phase::kPosted) {
+    begin_transfer(send, member, now, receive.time, now);
+    return;
+  }
+  receive.phase = Phase::kSenderWaits;
+  receive.time = now;
+}
+
+// Both sides of a rendezvous are known.
+void FlowPlayer::begin_transfer(uint32_t send, uint64_t from, int64_t issued, int64_t posted,
+                                int64_t now) {
+  const int64_t latency = latency_[routes_.common_level(from, steps_[send].peer)];
+  int64_t begin = 0;
+  switch (costs_.rendezvous) {
+    case Rendezvous::kReady:
+      begin = std::max(issued, posted);
+      break;
+    case Rendezvous::kGrant:
+      begin = std::max(issued, posted + latency);
+      break;
+    case Rendezvous::kOffer:
+      begin = std::max(issued + latency, posted) + latency;
+      break;
+  }
+  if (begin <= now)
+    depart(send, from, now);
+  else
+    push_special(begin, kDepart, send, from);
+}
+
+// Bytes of a packet of a message of `bytes`; 0: it goes whole.
+uint64_t FlowPlayer::packet_of(uint64_t bytes, uint32_t first, uint64_t to) const {
+  auto packet = static_cast<uint64_t>(costs_.packet_bytes);
+  if (costs_.packets_across == 1) return packet;
+  const bool is_across = routes_.next(routes_.next(first, to), to) != FlowRoutes::kEnd;
+  if (!is_across) return packet;
+  const auto num_packets = static_cast<uint64_t>(costs_.packets_across);
+  const uint64_t part = (bytes + num_packets - 1) / num_packets;
+  return packet == 0 ? part : std::min(packet, part);
+}
+
+void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
+  if (costs_.turns == Turns::kByPeer) {
+    join_line(send, from, now);
+    return;
+  }
+  const FlowStep step = steps_[send];
+  const uint64_t to = step.peer;
+  const size_t level = routes_.common_level(from, to);
+  const uint32_t first = routes_.first(from, level);
+  const Port& port = ports_[static_cast<size_t>(routes_.port(first, to))];
+  if (options_.record_intervals) intervals_[send].first = std::max(now, port.free);
+  uint64_t left = bytes_of(send);
+  if (const uint64_t packet = packet_of(left, first, to); packet > 0)
+    for (; left > packet; left -= packet)
+      depart_packet(first, to, packet, kPart, now, latency_[level]);
+  depart_packet(first, to, left, is_plain(send) ? kNone : step.match, now, latency_[level]);
+  end_at(send, from, port.free);
+}
+
+void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
+  const uint64_t pair = from << Event::kMemberBits | steps_[send].peer;
+  const uint64_t index = line_of_.try_emplace(pair, lines_.size()).first->second;
+  if (index == lines_.size()) lines_.emplace_back();
+  Line& line = lines_[index];
+  state_[send].time = kNone;
+  const bool is_alone = line.first == kNone;
+  if (is_alone)
+    line.first = send;
+  else
+    state_[line.last].time = send;
+  line.last = send;
+  if (!is_alone) return;
+  line.left = bytes_of(send);
+  next_packet(index, from, now);
+}
+
+// One packet of the line's first message goes to the end of the port's queue; the next one when this
+// has left, so that every line has one packet there.
+void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
+  Line& line = lines_[index];
+  if (line.is_leaving) {
+    line.is_leaving = false;
+    line.first = static_cast<uint32_t>(state_[line.first].time);
+    if (line.first == kNone) return;
+    line.left = bytes_of(line.first);
+  }
+  const uint32_t send = line.first;
+  const FlowStep step = steps_[send];
+  const uint64_t to = step.peer;
+  const size_t level = routes_.common_level(from, to);
+  const uint32_t first = routes_.first(from, level);
+  const Port& port = ports_[static_cast<size_t>(routes_.port(first, to))];
+  const uint64_t whole = bytes_of(send), packet = packet_of(whole, first, to);
+  if (options_.record_intervals && line.left == whole)
+    intervals_[send].first = std::max(now, port.free);
+  line.is_leaving = packet == 0 || line.left <= packet;
+  const uint64_t bytes = line.is_leaving ? line.left : packet;
+  const uint32_t receive = !line.is_leaving ? kPart : is_plain(send) ? kNone : step.match;
+  depart_packet(first, to, bytes, receive, now, latency_[level]);
+  line.left -= bytes;
+  if (line.is_leaving) end_at(send, from, port.free);
+  wheel_.push({port.free, static_cast<int64_t>(index), from, Event::where_of(kNextPacket, send)});
+}
+
+void FlowPlayer::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step,
+                               int64_t now, int64_t latency) {
+  int64_t tail = 0;
+  Port& port = ports_[static_cast<size_t>(routes_.port(first, to))];
+  const int64_t begin = cross(port, now, tail, bytes);
+  wheel_.push({begin + latency, tail + latency, Event::message_of(bytes, to),
+               Event::where_of(routes_.next(first, to), step)});
+}
+
+// The tail of a message will be there at `tail`.
+void FlowPlayer::arrive(uint32_t receive, uint64_t member, int64_t tail) {
+  if (receive_ticks_ > 0 || costs_.max_in_flight > 0)
+    push_special(tail, kArrived, receive, member);
+  else
+    arrived(receive, member, tail);
+}
+
+// `now` may lie ahead when nothing but the receive's end depends on it.
+void FlowPlayer::arrived(uint32_t receive, uint64_t member, int64_t now) {
+  if (costs_.max_in_flight > 0) {
+    const uint64_t from = steps_[receive].peer;
+    --members_[from].in_flight;
+    start_next(from, now);
+  }
+  int64_t done = now;
+  if (receive_ticks_ > 0) {
+    Member& m = members_[member];
+    m.processor_free = std::max(now, m.processor_free) + receive_ticks_;
+    done = m.processor_free;
+  }
+  State& state = state_[receive];
+  if (state.phase == Phase::kPosted) {
+    state.phase = Phase::kDone;
+    end_at(receive, member, done);
+  } else {
+    state.phase = Phase::kThere;
+    state.time = done;
+  }
+}
+
+// The step ends at `time`, now or later.
+void FlowPlayer::end_at(uint32_t step, uint64_t member, int64_t time) {
+  ++num_done_;
+  if (options_.record_intervals) intervals_[step].second = time;
+  Member& m = members_[member];
+  m.end = std::max(m.end, time);
+  if (has_next(step)) push_special(time, kFinished, step, member);
+}
+
+}  // namespace piper::sim

@@ -1,0 +1,164 @@
+#include <piper/base/error.h>
+#include <piper/sim/flow_player.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <new>
+#include <string>
+
+namespace piper::sim {
+namespace {
+
+constexpr double kTicksPerSecond = 1e12;
+
+int64_t ticks(double seconds) { return std::llround(seconds * kTicksPerSecond); }
+double seconds_of(int64_t ticks) { return static_cast<double>(ticks) / kTicksPerSecond; }
+
+}  // namespace
+
+FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const PlayOptions& options)
+    : program_(program),
+      fabric_(fabric),
+      options_(options),
+      steps_(program.steps()),
+      routes_(fabric),
+      costs_(fabric.costs),
+      send_ticks_(ticks(costs_.send_seconds)),
+      receive_ticks_(ticks(costs_.receive_seconds)),
+      local_ticks_(ticks(costs_.local_seconds)),
+      watches_arrival_(receive_ticks_ > 0 || costs_.max_in_flight > 0 || options.record_intervals),
+      ports_(fabric.bytes_per_second.size()),
+      members_(static_cast<size_t>(program.num_members())),
+      // Megabytes for every thousand members: what a flat exchange never looks at costs no memory.
+      state_(static_cast<State*>(std::calloc(program.num_steps() + 1, sizeof(State)))) {
+  if (!state_) throw std::bad_alloc();
+  for (size_t p = 0; p < ports_.size(); ++p)
+    ports_[p].ticks_per_byte = kTicksPerSecond / fabric.bytes_per_second[p];
+  for (const FabricLevel& level : fabric.levels) latency_.push_back(ticks(level.latency_seconds));
+  if (costs_.local_bytes_per_second > 0)
+    local_ticks_per_unit_ =
+        options.bytes_per_unit * kTicksPerSecond / costs_.local_bytes_per_second;
+  if (!program.next().empty())
+    pending_.assign(program.num_after().begin(), program.num_after().end());
+  if (options.record_intervals) intervals_.resize(program.num_steps());
+}
+
+PlayedFlows FlowPlayer::run() {
+  begin();
+  play_events();
+  if (num_done_ != static_cast<int64_t>(program_.num_steps())) fail_in_circle();
+  return result();
+}
+
+void FlowPlayer::begin() {
+  const std::span<const uint32_t> first = program_.first_step();
+  for (size_t m = 0; m < members_.size(); ++m) {
+    members_[m].first_early = first[m];
+    members_[m].end_early = first[m + 1];
+    for (uint32_t s = first[m]; s < first[m + 1]; ++s)
+      if (kind(s) != FlowKind::kSend && program_.num_after()[s] == 0 &&
+          !(kind(s) == FlowKind::kReceive && is_plain(s)))
+        post(s, m, 0);
+  }
+  // After what takes no time.
+  for (size_t m = 0; m < members_.size(); ++m) push_special(0, kBegin, kNone, m);
+}
+
+PlayedFlows FlowPlayer::result() const {
+  PlayedFlows played;
+  played.num_messages = program_.num_messages();
+  played.num_events = num_events_;
+  for (const Member& member : members_) {
+    played.member_seconds.push_back(seconds_of(member.end));
+    played.startup_seconds.push_back(seconds_of(member.num_started * send_ticks_));
+    played.seconds = std::max(played.seconds, played.member_seconds.back());
+  }
+  for (const Port& port : ports_) played.port_bytes.push_back(static_cast<double>(port.bytes));
+  for (const auto& [begin, end] : intervals_)
+    played.intervals.push_back({seconds_of(begin), seconds_of(end)});
+  return played;
+}
+
+void FlowPlayer::post(uint32_t step, uint64_t member, int64_t now) {
+  switch (kind(step)) {
+    case FlowKind::kReceive:
+      post_receive(step, member, now);
+      return;
+    case FlowKind::kLocal:
+      post_local(step, member, now);
+      return;
+    case FlowKind::kSend:
+      break;
+  }
+  Member& m = members_[member];
+  m.late.push_back(step);
+  std::ranges::push_heap(m.late, std::greater<>());
+  start_next(member, now);
+}
+
+void FlowPlayer::post_receive(uint32_t step, uint64_t member, int64_t now) {
+  State& state = state_[step];
+  if (options_.record_intervals) intervals_[step].first = now;
+  if (state.phase == Phase::kThere) {
+    state.phase = Phase::kDone;
+    end_at(step, member, std::max(now, state.time));
+    return;
+  }
+  const int64_t issued = state.time;
+  const bool sender_waits = state.phase == Phase::kSenderWaits;
+  state.phase = Phase::kPosted;
+  state.time = now;
+  if (sender_waits) begin_transfer(steps_[step].match, steps_[step].peer, issued, now, now);
+}
+
+void FlowPlayer::post_local(uint32_t step, uint64_t member, int64_t now) {
+  Member& m = members_[member];
+  const bool is_meeting = steps_[step].units == 0;
+  const bool was_busy = m.memory_free > now;
+  const int64_t begin = is_meeting ? now : std::max(now, m.memory_free);
+  if (!is_meeting)
+    m.memory_free = begin + (was_busy ? 0 : local_ticks_) +
+                    std::llround(static_cast<double>(steps_[step].units) * local_ticks_per_unit_);
+  if (options_.record_intervals) intervals_[step].first = begin;
+  end_at(step, member, is_meeting ? now : m.memory_free);
+}
+
+void FlowPlayer::finished(uint32_t step, uint64_t member, int64_t now) {
+  for (uint32_t i = steps_[step].first_next; i < steps_[step + 1].first_next; ++i) {
+    const uint32_t follower = program_.next()[i];
+    if (--pending_[follower] == 0) post(follower, member, now);
+  }
+}
+
+// Names a message that both sides could not agree on; else a step that waits for others.
+void FlowPlayer::fail_in_circle() const {
+  const std::span<const uint32_t> first = program_.first_step();
+  std::string found;
+  for (size_t m = 0; m < members_.size(); ++m)
+    for (uint32_t s = first[m]; s < first[m + 1]; ++s) {
+      const bool waits = !pending_.empty() && pending_[s] > 0;
+      const bool unmet = kind(s) == FlowKind::kReceive && state_[s].phase == Phase::kPosted;
+      if (!waits && !unmet) continue;
+      const std::string line =
+          "step " + std::to_string(s - first[m]) + " of member " + std::to_string(m) +
+          (unmet ? " waits for a message of member " + std::to_string(steps_[s].peer)
+                 : " waits for steps before it");
+      PIPER_CHECK(!unmet, "members wait in a circle: " + line);
+      if (found.empty()) found = line;
+    }
+  PIPER_CHECK(false, "members wait in a circle: " + found);
+  std::abort();
+}
+
+PlayedFlows play_flows(const FlowProgram& program, const Fabric& fabric,
+                       const PlayOptions& options) {
+  std::vector<std::string> problems = problems_of(fabric);
+  if (fabric.num_members() != program.num_members())
+    problems.push_back("the fabric has " + std::to_string(fabric.num_members()) +
+                       " members, the steps are those of " + std::to_string(program.num_members()));
+  if (!problems.empty()) throw InvalidInput(problems);
+  return FlowPlayer(program, fabric, options).run();
+}
+
+}  // namespace piper::sim
