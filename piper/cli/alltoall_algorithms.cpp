@@ -1,84 +1,69 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cli/alltoall_algorithms.h>
-#include <piper/collective/all_to_all_halo_chunked.h>
-#include <piper/collective/all_to_all_halo_printed.h>
-#include <piper/collective/all_to_all_naive.h>
-#include <piper/collective/all_to_all_node_aware.h>
-#include <piper/collective/all_to_all_pairwise.h>
-#include <piper/collective/all_to_all_windowed.h>
+#include <piper/collective/algorithms.h>
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 
 namespace piper::cli {
 namespace {
 
-using collective::CountOf;
-using collective::MemberSteps;
-using collective::Topology;
+using collective::AllToAll;
 
-constexpr int64_t kWindow = 4;
-constexpr int64_t kChunks = 4;  // of a node's message, when the chunk is not given
-
-int64_t chunk_of(int64_t chunk_bytes, const Topology& topology, const CountOf& count) {
-  if (chunk_bytes > 0) return chunk_bytes;
-  const collective::Units nodes(topology, 0);
-  return std::max<int64_t>(collective::chunk_for(kChunks, nodes.size(0), count(0, 1)), 1);
+bool cuts(AllToAll algorithm) {
+  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
 }
 
-struct Named {
-  const char* name;
-  MemberSteps (*steps)(int64_t member, const Topology&, const CountOf&, int64_t chunk);
-};
-
-constexpr std::array kAll = {
-    Named{"flat",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t) {
-            return collective::all_to_all_node_aware(member, topology, count);
-          }},
-    Named{"naive", [](int64_t member, const Topology& topology, const CountOf& count,
-                      int64_t) { return collective::all_to_all_naive(member, topology, count); }},
-    Named{"pairwise",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t) {
-            return collective::all_to_all_pairwise(member, topology, count);
-          }},
-    Named{"windowed",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t) {
-            return collective::all_to_all_windowed(member, topology, count, kWindow);
-          }},
-    Named{"halo-printed",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t) {
-            return collective::all_to_all_halo_printed(member, topology, count);
-          }},
-    Named{"halo",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t) {
-            return collective::all_to_all_halo_chunked(member, topology, count);
-          }},
-    Named{"halo-chunked",
-          [](int64_t member, const Topology& topology, const CountOf& count, int64_t chunk) {
-            return collective::all_to_all_halo_chunked(member, topology, count, {.chunk = chunk});
-          }},
-};
+AllToAll algorithm_named(const std::string& name) {
+  for (const AllToAll algorithm : strategy::kAllToAlls)
+    if (name == strategy::name(algorithm)) return algorithm;
+  throw InvalidInput(fmt::format("--algorithms names '{}'; allowed: {}", name,
+                                 fmt::join(all_to_all_names(), ", ")));
+}
 
 }  // namespace
 
 std::vector<std::string> all_to_all_names() {
   std::vector<std::string> names;
-  for (const Named& named : kAll) names.emplace_back(named.name);
+  for (const AllToAll algorithm : strategy::kAllToAlls)
+    names.emplace_back(strategy::name(algorithm));
   return names;
 }
 
-comm::Exchange all_to_all(const std::string& name, const Topology& topology, const CountOf& count,
-                          int64_t num_ranks, int64_t chunk_bytes) {
-  const auto* const found = std::ranges::find(kAll, name, &Named::name);
-  if (found == kAll.end())
-    throw InvalidInput(fmt::format("--algorithms names '{}'; allowed: {}", name,
-                                   fmt::join(all_to_all_names(), ", ")));
-  const int64_t chunk = num_ranks > 1 ? chunk_of(chunk_bytes, topology, count) : 1;
-  return {name, [steps = found->steps, &topology, &count, chunk](int64_t member) {
-            return steps(member, topology, count, chunk);
+comm::Exchange all_to_all(const std::string& name, const collective::Topology& topology,
+                          const collective::CountOf& count) {
+  const size_t colon = name.find(':');
+  const AllToAll algorithm = algorithm_named(name.substr(0, colon));
+  collective::AllToAllOptions options;
+  if (colon != std::string::npos) {
+    std::vector<std::string> problems;
+    if (!cuts(algorithm))
+      problems.push_back(fmt::format(
+          "--algorithms names '{}'; allowed: a size behind halo and halo-switch only", name));
+    options.chunk =
+        read_bytes("--algorithms " + name, name.substr(colon + 1), 1, int64_t{1} << 30, &problems);
+    if (!problems.empty()) throw InvalidInput(problems);
+  }
+  return {name, [algorithm, options, &topology, &count](int64_t member) {
+            return collective::all_to_all(algorithm, member, topology, count, options);
           }};
+}
+
+int64_t read_bytes(const std::string& flag, const std::string& text, int64_t min, int64_t max,
+                   std::vector<std::string>* problems) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const std::string suffix(rest, end);
+  const size_t shift = suffix.size() == 1 ? std::string("KMG").find(suffix) : std::string::npos;
+  const bool known = suffix.empty() || shift != std::string::npos;
+  const int64_t scale = suffix.empty() ? 1 : int64_t{1} << (10 * (shift + 1) % 64);
+  if (error == std::errc() && known && value >= 0 && value <= max / scale && value * scale >= min)
+    return value * scale;
+  problems->push_back(fmt::format("{} is '{}'; allowed: an integer from {} to {}{}", flag, text,
+                                  min, max, max > 4096 ? ", K, M or G may follow" : ""));
+  return min;
 }
 
 }  // namespace piper::cli

@@ -5,7 +5,6 @@
 #include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
-#include <piper/comm/bench.h>
 #include <piper/comm/control.h>
 #include <piper/comm/exchange_limit.h>
 #include <piper/comm/launch.h>
@@ -16,8 +15,7 @@
 #include <piper/report/progress.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -26,26 +24,9 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
-// "4096", "4K", "16M", "1G" (powers of 1024).
-int64_t read_count(const std::string& flag, const std::string& text, int64_t min, int64_t max,
-                   std::vector<std::string>* problems) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  const std::string suffix(rest, end);
-  const size_t shift = suffix.size() == 1 ? std::string("KMG").find(suffix) : std::string::npos;
-  const bool known = suffix.empty() || shift != std::string::npos;
-  const int64_t scale = suffix.empty() ? 1 : int64_t{1} << (10 * (shift + 1) % 64);
-  if (error == std::errc() && known && value >= 0 && value <= max / scale && value * scale >= min)
-    return value * scale;
-  problems->push_back(fmt::format("{} is '{}'; allowed: an integer from {} to {}{}", flag, text,
-                                  min, max, max > 4096 ? ", K, M or G may follow" : ""));
-  return min;
-}
-
 struct Flags {
   std::string ranks = "4", min_bytes = "1K", max_bytes = "16M", factor = "4", seconds = "10";
-  std::string chunk = "0", rounds = "3", load = "uniform", cluster, plot;
+  std::string rounds = "3", load = "uniform", cluster, plot;
   std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
@@ -66,10 +47,10 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
                                 std::vector<std::string>* problems) {
   std::vector<int64_t> sizes;
   for (const std::string& text : flags.pair_bytes)
-    sizes.push_back(read_count("--pair-bytes", text, 0, kMaxBytes, problems));
-  const int64_t low = read_count("--min-bytes", flags.min_bytes, 1, kMaxBytes, problems);
-  const int64_t high = read_count("--max-bytes", flags.max_bytes, 1, kMaxBytes, problems);
-  const int64_t factor = read_count("--factor", flags.factor, 2, kMaxBytes, problems);
+    sizes.push_back(read_bytes("--pair-bytes", text, 0, kMaxBytes, problems));
+  const int64_t low = read_bytes("--min-bytes", flags.min_bytes, 1, kMaxBytes, problems);
+  const int64_t high = read_bytes("--max-bytes", flags.max_bytes, 1, kMaxBytes, problems);
+  const int64_t factor = read_bytes("--factor", flags.factor, 2, kMaxBytes, problems);
   if (problems->empty() && low > high)
     problems->push_back(
         fmt::format("--min-bytes is {}; allowed: at most --max-bytes, which is {}", low, high));
@@ -85,15 +66,14 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
 Question read_flags(const Flags& flags) {
   std::vector<std::string> problems;
   Question q;
-  q.num_ranks = read_count("--ranks", flags.ranks, 1, 64, &problems);
+  q.num_ranks = read_bytes("--ranks", flags.ranks, 1, 64, &problems);
   q.launch = comm::launch_from();
   if (q.launch) q.num_ranks = q.launch->num_processes;
   q.options.bytes_per_pair = read_sizes(flags, q.num_ranks, &problems);
-  q.options.chunk_bytes = read_count("--chunk", flags.chunk, 0, kMaxBytes, &problems);
-  q.options.min_rounds = read_count("--rounds", flags.rounds, 1, 1000, &problems);
+  q.options.min_rounds = read_bytes("--rounds", flags.rounds, 1, 1000, &problems);
   q.options.max_rounds = std::max<int64_t>(q.options.max_rounds, q.options.min_rounds);
   q.options.budget_seconds =
-      static_cast<double>(read_count("--seconds", flags.seconds, 1, 3600, &problems));
+      static_cast<double>(read_bytes("--seconds", flags.seconds, 1, 3600, &problems));
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
   q.options.load = cost::parse_load(flags.load);
@@ -146,8 +126,12 @@ class Bench {
     const collective::CountOf count = counts_of(shares_, bytes_per_pair);
     const int64_t n = world_.size();
     std::vector<comm::Exchange> exchanges;
-    for (const std::string& name : names_)
-      exchanges.push_back(all_to_all(name, topology_, count, n, options_.chunk_bytes));
+    for (const std::string& name : names_) exchanges.push_back(all_to_all(name, topology_, count));
+    if (const auto native = comm::native_all_to_all(world_))
+      exchanges.push_back({.name = "MPI_Alltoallv", .steps = {}, .native = native});
+    const size_t num_exchanges = exchanges.size();
+    const bool copies = !options_.cluster && world_.num_processes() == 1;
+    if (copies) exchanges.push_back({.name = "copy", .steps = {}, .native = copy});
     const std::vector<comm::ExchangeResult> results =
         comm::measure_exchanges(world_, exchanges, count,
                                 {.budget_seconds = budget_seconds,
@@ -157,27 +141,32 @@ class Bench {
                                  .progress = progress});
     int64_t bytes = 0;
     for (int64_t to = 0; to < n; ++to) bytes += count(0, to);
-    const std::optional<double> limit = limit_seconds(count, bytes);
+    const std::optional<double> limit =
+        copies ? std::optional(results.back().seconds) : limit_seconds(count);
     std::vector<AllToAllPoint> points;
-    for (size_t e = 0; e < exchanges.size(); ++e)
+    for (size_t e = 0; e < num_exchanges; ++e)
       points.push_back(
-          {names_[e], bytes_per_pair, bytes, results[e], limit, prediction(exchanges[e])});
+          {exchanges[e].name, bytes_per_pair, bytes, results[e], limit, prediction(exchanges[e])});
     return points;
   }
 
  private:
-  // Without a cluster, of threads: a plain copy, since whatever the transport does, it copies once.
-  std::optional<double> limit_seconds(const collective::CountOf& count, int64_t bytes) {
-    if (options_.cluster)
-      return comm::exchange_limit(topology_, count, world_.size(),
-                                  comm::link_rates(*options_.cluster, topology_));
-    if (world_.num_processes() > 1) return std::nullopt;
-    constexpr double kBudgetSeconds = 0.25;
-    return comm::measure_copy(world_, {bytes}, {.budget_seconds = kBudgetSeconds}).front().seconds;
+  // The limit among threads, timed in turn with the exchanges: whatever the transport does, it
+  // copies once. What arrives is not checked: it is not an exchange.
+  static void copy(std::span<const std::byte> sent, std::span<const int>,
+                   std::span<std::byte> received, std::span<const int>) {
+    const size_t bytes = std::min(sent.size(), received.size());
+    if (bytes > 0) std::memcpy(received.data(), sent.data(), bytes);
+  }
+
+  std::optional<double> limit_seconds(const collective::CountOf& count) const {
+    if (!options_.cluster) return std::nullopt;
+    return comm::exchange_limit(topology_, count, world_.size(),
+                                comm::link_rates(*options_.cluster, topology_));
   }
 
   std::optional<double> prediction(const comm::Exchange& exchange) const {
-    if (!options_.cluster || world_.process() != 0) return std::nullopt;
+    if (!options_.cluster || exchange.native || world_.process() != 0) return std::nullopt;
     return predicted_seconds(exchange, topology_, world_.size(), *options_.cluster);
   }
 
@@ -221,9 +210,8 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--factor", flags->factor, "between one size and the next")->capture_default_str();
   option("--pair-bytes", flags->pair_bytes, "instead: bytes of a pair of ranks, for example 64,4K")
       ->delimiter(',');
-  option("--algorithms", flags->algorithms, "for example flat,halo (all)")->delimiter(',');
-  option("--chunk", flags->chunk, "bytes of a chunk of chunked algorithms (0: they choose)")
-      ->capture_default_str();
+  option("--algorithms", flags->algorithms, "for example node-aware,halo,halo:64K (all)")
+      ->delimiter(',');
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
       ->capture_default_str();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");

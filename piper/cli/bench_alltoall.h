@@ -3,7 +3,7 @@
 // and what the simulation predicts.
 //
 // The ranks are threads of this process, or the processes that a launcher started (one rank each):
-// over MPI under an mpirun, over TCP otherwise.
+// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise.
 #pragma once
 
 #include <piper/base/json.h>
@@ -24,7 +24,6 @@ struct AllToAllOptions {
   std::vector<int64_t> bytes_per_pair;  // of a pair of ranks, ascending; with an uneven load as
                                         // alltoall_load.h says
   std::vector<std::string> algorithms;  // empty: all
-  int64_t chunk_bytes = 0;              // of chunked ones; 0: a quarter of a node's message
   cost::LoadDistribution load;
   std::optional<cluster::Cluster> cluster;  // whose rates the limit and the prediction take
   double budget_seconds = 10;

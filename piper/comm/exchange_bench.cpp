@@ -34,13 +34,15 @@ class Member {
  public:
   Member(Transport& transport, const std::vector<Exchange>& exchanges,
          const collective::CountOf& count, const ExchangeBenchOptions& options)
-      : transport_(transport), count_(count), options_(options) {
+      : transport_(transport), exchanges_(exchanges), count_(count), options_(options) {
     group_.index = transport.rank().value;
     for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
     fill_input();
     for (const Exchange& exchange : exchanges)
-      operations_.push_back(make_exchange(transport, group_, exchange.name,
-                                          exchange.steps(group_.index), input_, output_));
+      operations_.push_back(exchange.native
+                                ? nullptr
+                                : make_exchange(transport, group_, exchange.name,
+                                                exchange.steps(group_.index), input_, output_));
   }
 
   size_t num_exchanges() const { return operations_.size(); }
@@ -94,7 +96,11 @@ class Member {
   void fill_input() {
     const auto n = static_cast<int64_t>(group_.members.size());
     int64_t bytes = 0;
-    for (int64_t from = 0; from < n; ++from) bytes += count_(from, group_.index);
+    for (int64_t other = 0; other < n; ++other) {
+      bytes += count_(other, group_.index);
+      sent_bytes_.push_back(static_cast<int>(count_(group_.index, other)));
+      received_bytes_.push_back(static_cast<int>(count_(other, group_.index)));
+    }
     output_.resize(bytes);
     for (int64_t to = 0; to < n; ++to)
       for (int64_t i = 0; i < count_(group_.index, to); ++i)
@@ -112,6 +118,8 @@ class Member {
   }
 
   void play(size_t exchange) {
+    if (operations_[exchange] == nullptr)
+      return exchanges_[exchange].native(input_, sent_bytes_, output_, received_bytes_);
     operations_[exchange]->start(next_key_++);
     wait(transport_, *operations_[exchange], options_.timeout_seconds);
   }
@@ -131,12 +139,14 @@ class Member {
   }
 
   Transport& transport_;
+  const std::vector<Exchange>& exchanges_;
   const collective::CountOf& count_;
   const ExchangeBenchOptions& options_;
   Group group_;
   uint64_t next_key_ = uint64_t{0xEB} << 56;
   std::vector<std::byte> input_, output_;
-  std::vector<std::unique_ptr<RepeatedOperation>> operations_;
+  std::vector<int> sent_bytes_, received_bytes_;                // by rank; for native exchanges
+  std::vector<std::unique_ptr<RepeatedOperation>> operations_;  // null: native
 };
 
 // All ranks decide alike, because they decide by times that they share.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ struct Exchange {
   std::string name;
   // Steps in bytes: from the pairs' input, member 0's first, to their output, back to back.
   std::function<collective::MemberSteps(int64_t member)> steps;
+  // Instead of steps: someone else's exchange of the same bytes.
+  std::function<void(std::span<const std::byte> sent, std::span<const int> sent_bytes,
+                     std::span<std::byte> received, std::span<const int> received_bytes)>
+      native = {};
 };
 
 struct ExchangeBenchOptions {

@@ -10,16 +10,19 @@
 // mailboxes' one after the other.
 #pragma once
 
+#include <piper/comm/pool_allocator.h>
 #include <piper/comm/transport.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace piper::comm::internal {
@@ -95,9 +98,13 @@ class LocalState {
  public:
   // Every rank lives here unless `remote` says otherwise, which outlives this object.
   explicit LocalState(int64_t num_ranks, RemoteSide* remote = nullptr)
-      : mailboxes_(num_ranks), bells_(num_ranks), remote_(remote) {}
+      : pool_(make_pool()), bells_(num_ranks), remote_(remote) {
+    for (int64_t r = 0; r < num_ranks; ++r) mailboxes_.emplace_back(pool_);
+  }
 
   int64_t size() const { return static_cast<int64_t>(bells_.size()); }
+  // For postings and requests.
+  const Pool& pool() const { return pool_; }
 
   // Claims and gives back a rank: one endpoint each.
   void enter(Rank rank);
@@ -127,9 +134,11 @@ class LocalState {
 
  private:
   using Key = std::tuple<int32_t, uint64_t, uint32_t>;  // sender, key, part
+  using Waiting = std::pair<const Key, std::shared_ptr<Posting>>;
   struct Mailbox {
+    explicit Mailbox(const Pool& pool) : waiting(PoolAllocator<Waiting>(pool)) {}
     mutable std::mutex mutex;
-    std::map<Key, std::shared_ptr<Posting>> waiting;
+    std::map<Key, std::shared_ptr<Posting>, std::less<>, PoolAllocator<Waiting>> waiting;
   };
   struct Bell {
     std::mutex mutex;
@@ -145,6 +154,7 @@ class LocalState {
   bool take_back(Posting& posting);
   bool elsewhere(Rank rank) const { return remote_ != nullptr && !remote_->is_local(rank); }
 
+  Pool pool_;
   // deques: neither mutexes nor condition variables can be moved.
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;

@@ -47,7 +47,7 @@ class LocalTransport final : public Transport {
                                      std::span<const std::byte> bytes) override {
     auto posting = make(Direction::kSend, peer, name, part, bytes.size());
     posting->source = bytes.data();
-    auto request = std::make_shared<LocalRequest>(state_, std::move(posting));
+    auto request = make_request(std::move(posting));
     bytes_sent_[peer.index()] += static_cast<int64_t>(bytes.size());
     return request;
   }
@@ -56,7 +56,7 @@ class LocalTransport final : public Transport {
                                         std::span<std::byte> bytes) override {
     auto posting = make(Direction::kReceive, peer, name, part, bytes.size());
     posting->target = bytes.data();
-    return std::make_shared<LocalRequest>(state_, std::move(posting));
+    return make_request(std::move(posting));
   }
 
   uint64_t wait_completion(uint64_t seen, double timeout_seconds) override {
@@ -68,10 +68,15 @@ class LocalTransport final : public Transport {
   std::string unmatched() const override { return state_->unmatched(); }
 
  private:
+  std::shared_ptr<LocalRequest> make_request(std::shared_ptr<Posting> posting) const {
+    return std::allocate_shared<LocalRequest>(PoolAllocator<LocalRequest>(state_->pool()), state_,
+                                              std::move(posting));
+  }
+
   std::shared_ptr<Posting> make(Direction direction, Rank peer, const OperationName& name,
                                 uint32_t part, size_t size) {
     PIPER_CHECK(peer.valid() && peer.value < state_->size(), "peer " + std::to_string(peer.value));
-    auto posting = std::make_shared<Posting>();
+    auto posting = std::allocate_shared<Posting>(PoolAllocator<Posting>(state_->pool()));
     posting->owner = rank_;
     posting->peer = peer;
     posting->direction = direction;

@@ -33,7 +33,7 @@ std::unique_ptr<MpiWire> open_plugin(Launcher launcher) {
 
 }  // namespace
 
-std::unique_ptr<Wire> open_mpi_wire(Launch& launch, const ControlOptions& options) {
+std::unique_ptr<MpiWire> open_mpi_wire(Launch& launch, const ControlOptions& options) {
   std::unique_ptr<MpiWire> wire = open_plugin(launch.launcher);
   if (wire->process() != launch.process || wire->num_processes() != launch.num_processes)
     throw InvalidInput(fmt::format(

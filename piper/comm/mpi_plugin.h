@@ -19,6 +19,10 @@ class MpiWire : public Wire {
   virtual bool one_host() const = 0;  // whether all processes share one
   // Process 0's text, in all processes.
   virtual std::string broadcast(const std::string& text) = 0;
+  // The MPI's own MPI_Alltoallv, by process, back to back: an opponent to be timed, not what carries
+  // a run. Every process calls it, and no message is on its way. Throws CommError.
+  virtual void all_to_all(std::span<const std::byte> sent, std::span<const int> sent_bytes,
+                          std::span<std::byte> received, std::span<const int> received_bytes) = 0;
 };
 
 // What a plug-in exports under the name kMakeMpiWire: initialises MPI. The result is deleted by the
@@ -29,6 +33,6 @@ constexpr const char* kMakeMpiWire = "piper_make_mpi_wire";
 // Opens the plug-in of launch.launcher and starts MPI; fills in where the control channel is, and
 // the run's secret. Throws InvalidInput when the plug-in is not there, or when processes on several
 // hosts are not told which interface to use.
-std::unique_ptr<Wire> open_mpi_wire(Launch& launch, const ControlOptions& options);
+std::unique_ptr<MpiWire> open_mpi_wire(Launch& launch, const ControlOptions& options);
 
 }  // namespace piper::comm

@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -68,6 +69,23 @@ class MpiWireThread final : public MpiWire {
     std::promise<std::string> result;
     command([&] { result.set_value(broadcast_now(text)); });
     return result.get_future().get();
+  }
+
+  void all_to_all(std::span<const std::byte> sent, std::span<const int> sent_bytes,
+                  std::span<std::byte> received, std::span<const int> received_bytes) override {
+    const auto places = [](std::span<const int> bytes) {
+      std::vector<int> at(bytes.size());
+      std::exclusive_scan(bytes.begin(), bytes.end(), at.begin(), 0);
+      return at;
+    };
+    const std::vector<int> sent_at = places(sent_bytes), received_at = places(received_bytes);
+    std::promise<int> result;
+    command([&] {
+      result.set_value(MPI_Alltoallv(sent.data(), sent_bytes.data(), sent_at.data(), MPI_BYTE,
+                                     received.data(), received_bytes.data(), received_at.data(),
+                                     MPI_BYTE, comm_));
+    });
+    if (result.get_future().get() != MPI_SUCCESS) throw CommError("MPI_Alltoallv failed");
   }
 
   void start(WireEvents& events) override {

@@ -62,8 +62,11 @@ class ProcessState {
                   {.failed = [this](const Failure& failure) { tell(failure); },
                    .lost = [this](int64_t process,
                                   const std::string& why) { control_->suspect(process, why); }}) {
-    if (launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kMpich)
-      wire_ = open_mpi_wire(launch, options.control);
+    if (launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kMpich) {
+      std::unique_ptr<MpiWire> wire = open_mpi_wire(launch, options.control);
+      mpi_ = wire.get();
+      wire_ = std::move(wire);
+    }
     control_ = std::make_unique<Control>(launch, num_ranks, options.control, events());
     try {
       if (wire_ == nullptr) connect_tcp(launch, num_ranks, options.control);
@@ -80,6 +83,7 @@ class ProcessState {
   LocalState& state() { return protocol_.state(); }
   Control& control() { return *control_; }
   Activities& activities() { return activities_; }
+  MpiWire* mpi() const { return mpi_; }
 
   // The world is over, in peace or not; endpoints that are left fail.
   void close() {
@@ -122,6 +126,7 @@ class ProcessState {
   MessageProtocol protocol_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Wire> wire_;
+  MpiWire* mpi_ = nullptr;  // of wire_, where it is one
 };
 
 class ProcessWorld final : public World {
@@ -133,6 +138,7 @@ class ProcessWorld final : public World {
   ~ProcessWorld() override { state_->close(); }
 
   int64_t size() const override { return num_ranks_; }
+  MpiWire* mpi() const { return num_ranks_ == launch_.num_processes ? state_->mpi() : nullptr; }
   int64_t process() const override { return launch_.process; }
   int64_t num_processes() const override { return launch_.num_processes; }
 
@@ -176,6 +182,16 @@ std::unique_ptr<World> make_process_world(const Launch& launch, int64_t num_rank
         "that divides the number of ranks",
         to_string(launch.launcher), launch.num_processes, num_ranks));
   return std::make_unique<ProcessWorld>(launch, num_ranks, options);
+}
+
+NativeAllToAll native_all_to_all(World& world) {
+  const auto* const processes = dynamic_cast<const ProcessWorld*>(&world);
+  MpiWire* const mpi = processes != nullptr ? processes->mpi() : nullptr;
+  if (mpi == nullptr) return {};
+  return [mpi](std::span<const std::byte> sent, std::span<const int> sent_bytes,
+               std::span<std::byte> received, std::span<const int> received_bytes) {
+    mpi->all_to_all(sent, sent_bytes, received, received_bytes);
+  };
 }
 
 }  // namespace piper::comm

@@ -7,7 +7,9 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/world.h>
 
+#include <functional>
 #include <memory>
+#include <span>
 
 namespace piper::comm {
 
@@ -25,5 +27,14 @@ struct ProcessOptions {
 // MPI_Abort at its exit, so that mpirun ends the run.
 std::unique_ptr<World> make_process_world(const Launch& launch, int64_t num_ranks,
                                           const ProcessOptions& options = {});
+
+// The all-to-all of the library that carries the messages, as an opponent: bytes by rank, back to
+// back. A rank's thread calls it while nothing else is on its way. Throws CommError.
+using NativeAllToAll =
+    std::function<void(std::span<const std::byte> sent, std::span<const int> sent_bytes,
+                       std::span<std::byte> received, std::span<const int> received_bytes)>;
+// Empty where there is none: in worlds that are not over MPI, or with several ranks in a process.
+// `world` outlives it.
+NativeAllToAll native_all_to_all(World& world);
 
 }  // namespace piper::comm

@@ -94,10 +94,25 @@ Layout layout_of(const std::map<std::string, double>& settings) {
           speed("inner"), speed("nic"),   speed("rack")};
 }
 
+// Of the control channel, or TCP without bytes and without an end (an acknowledgement, the opening of a
+// connection): may arrive before bytes that were sent earlier.
+bool goes_first(const std::vector<unsigned char>& frame, int64_t size, int64_t control_port) {
+  constexpr int64_t kIp = kEthernetBytes, kLeast = kIp + 40;
+  constexpr int kTcp = 6, kFinOrReset = 0x05;
+  const auto number = [&](int64_t at) { return frame[at] * 256 + frame[at + 1]; };
+  if (size < kLeast || number(12) != 0x0800 || frame[kIp + 9] != kTcp) return false;
+  const int64_t ip_bytes = (frame[kIp] & 15) * 4, tcp = kIp + ip_bytes;
+  if (size < tcp + 20) return false;
+  if (number(tcp) == control_port || number(tcp + 2) == control_port) return true;
+  if ((frame[tcp + 13] & kFinOrReset) != 0) return false;
+  return number(kIp + 2) == ip_bytes + (frame[tcp + 12] >> 4) * 4;
+}
+
 class Fabric {
  public:
-  Fabric(const std::string& prefix, const Layout& layout)
+  Fabric(const std::string& prefix, const Layout& layout, int64_t control_port)
       : layout_(layout),
+        control_port_(control_port),
         network_(layout),
         poll_(epoll_create1(0)),
         timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)) {
@@ -150,7 +165,7 @@ class Fabric {
   }
 
  private:
-  using Frame = std::vector<unsigned char>;
+  using Bytes = std::vector<unsigned char>;
 
   void watch(int fd, int64_t source) const {
     epoll_event event{};
@@ -194,7 +209,7 @@ class Fabric {
       if (buffer_[0] != 2 || to >= layout_.size() || to == from) continue;  // to all, or to itself
       const int64_t frame = take_frame();
       frames_[frame].assign(buffer_.begin(), buffer_.begin() + size);
-      network_.enter(now(), frame, size, from, to);
+      network_.enter(now(), {frame, size, from, to, goes_first(buffer_, size, control_port_)});
       deliver();
     }
   }
@@ -204,19 +219,20 @@ class Fabric {
       const Nanoseconds time = now();
       const std::optional<Delivery> due = network_.pop(time);
       if (!due) return;
-      const Frame& frame = frames_[due->frame];
-      if (write(taps_[due->to], frame.data(), frame.size()) < 0) ++num_lost_;
+      const Bytes& frame = frames_[due->frame.number];
+      if (write(taps_[due->frame.to], frame.data(), frame.size()) < 0) ++num_lost_;
       lateness_.push_back(now() - due->at);
-      free_.push_back(due->frame);
+      free_.push_back(due->frame.number);
     }
   }
 
   Layout layout_;
+  int64_t control_port_;
   Network network_;
   int poll_, timer_;
   std::vector<int> taps_;
   std::vector<unsigned char> buffer_ = std::vector<unsigned char>(kMaxFrame);
-  std::vector<Frame> frames_;
+  std::vector<Bytes> frames_;
   std::vector<int64_t> free_;
   std::vector<Nanoseconds> lateness_;
   int64_t num_lost_ = 0;
@@ -231,7 +247,8 @@ int run(int argc, char** argv) {
     if (equal == std::string::npos) throw std::runtime_error("'" + word + "' is no key=value");
     settings[word.substr(0, equal)] = std::stod(word.substr(equal + 1));
   }
-  Fabric fabric(argv[1], layout_of(settings));
+  const auto port = static_cast<int64_t>(settings["control_port"]);
+  Fabric fabric(argv[1], layout_of(settings), port);
   std::printf("ready\n");
   std::fflush(stdout);
   fabric.run();

@@ -11,10 +11,14 @@ Link make(std::string name, const Speed& speed, Nanoseconds latency) {
   return {std::move(name), speed.bytes_per_second, latency, speed.frame_cost};
 }
 
-Nanoseconds service_of(const Link& link, int64_t bytes) {
-  return static_cast<Nanoseconds>(static_cast<double>(bytes) / link.bytes_per_second *
+Nanoseconds cost_of(const Link& link, const Frame& frame) {
+  return frame.goes_first ? 0 : link.frame_cost;
+}
+
+Nanoseconds service_of(const Link& link, const Frame& frame) {
+  return static_cast<Nanoseconds>(static_cast<double>(frame.bytes) / link.bytes_per_second *
                                   kNanosecondsPerSecond) +
-         link.frame_cost;
+         cost_of(link, frame);
 }
 
 }  // namespace
@@ -44,50 +48,50 @@ Network::Network(const Layout& layout)
 }
 
 int32_t Network::link_at(const Hop& hop) const {
+  const int64_t from = hop.frame.from, to = hop.frame.to;
   const auto nic = [&](int64_t rank) {
     return first_nic_ + 2 * (layout_.node_of(rank) * layout_.num_nics + layout_.nic_of(rank));
   };
-  const bool inside = layout_.node_of(hop.from) == layout_.node_of(hop.to);
-  const int64_t rack_from = layout_.rack_of(hop.from), rack_to = layout_.rack_of(hop.to);
-  const int32_t num_links = inside ? 2 : rack_from == rack_to ? 2 : 4;
+  const bool inside = layout_.node_of(from) == layout_.node_of(to);
+  const int64_t rack_from = layout_.rack_of(from), rack_to = layout_.rack_of(to);
+  const int32_t num_links = inside || rack_from == rack_to ? 2 : 4;
   if (hop.position >= num_links) return -1;
   const bool first = hop.position == 0, last = hop.position == num_links - 1;
   int64_t link = 0;
   if (inside)
-    link = first ? 2 * hop.from : 2 * hop.to + 1;
+    link = first ? 2 * from : 2 * to + 1;
   else if (first)
-    link = nic(hop.from);
+    link = nic(from);
   else if (last)
-    link = nic(hop.to) + 1;
+    link = nic(to) + 1;
   else
     link = first_rack_ + (hop.position == 1 ? 2 * rack_from : 2 * rack_to + 1);
   return static_cast<int32_t>(link);
 }
 
-void Network::enter(Nanoseconds now, int64_t frame, int64_t bytes, int64_t from, int64_t to) {
+void Network::enter(Nanoseconds now, const Frame& frame) {
   serve_until(now);
-  int64_t& num_waiting = num_waiting_[from * layout_.size() + to];
-  const bool first = bytes <= kShortFrame && num_waiting == 0;
-  if (!first) ++num_waiting;
-  hops_.push({now, next_order_++, frame, bytes, from, to, 0, first});
+  const bool first = frame.goes_first || (frame.bytes <= kShortFrame && num_waiting(frame) == 0);
+  if (!first) ++num_waiting(frame);
+  hops_.push({now, next_order_++, frame, 0, first});
 }
 
 void Network::serve(Hop hop) {
   Link& link = links_[link_at(hop)];
-  const Nanoseconds service = service_of(link, hop.bytes);
+  const Nanoseconds service = service_of(link, hop.frame);
   Nanoseconds& free_at = hop.first ? link.first_free_at : link.free_at;
   const Nanoseconds begin = std::max(hop.at, free_at);
   free_at = begin + service;
   if (hop.first) link.free_at = std::max(link.free_at, begin) + service;
   ++link.num_frames;
-  link.num_bytes += hop.bytes;
-  const Nanoseconds head = begin + link.frame_cost + link.latency;
+  link.num_bytes += hop.frame.bytes;
+  const Nanoseconds head = begin + cost_of(link, hop.frame) + link.latency;
   const Nanoseconds tail = begin + service + link.latency;
   ++hop.position;
   const int32_t next = link_at(hop);
-  if (next < 0) return deliveries_.push({tail, hop.frame, hop.to, hop.from, hop.first});
+  if (next < 0) return arrivals_.push({{tail, hop.frame}, hop.first});
   // A faster link begins late enough not to run dry: it would stand still while others wait.
-  hop.at = std::max(head, tail - service_of(links_[next], hop.bytes));
+  hop.at = std::max(head, tail - service_of(links_[next], hop.frame));
   hop.order = next_order_++;
   hops_.push(hop);
 }
@@ -102,17 +106,17 @@ void Network::serve_until(Nanoseconds now) {
 
 std::optional<Delivery> Network::pop(Nanoseconds now) {
   serve_until(now);
-  if (deliveries_.empty() || deliveries_.top().at > now) return std::nullopt;
-  const Delivery delivery = deliveries_.top();
-  deliveries_.pop();
-  if (!delivery.first) --num_waiting_[delivery.from * layout_.size() + delivery.to];
-  return delivery;
+  if (arrivals_.empty() || arrivals_.top().delivery.at > now) return std::nullopt;
+  const Arrival arrival = arrivals_.top();
+  arrivals_.pop();
+  if (!arrival.first) --num_waiting(arrival.delivery.frame);
+  return arrival.delivery;
 }
 
 // A hop can wait as long as its own link's latency: nothing is delivered sooner.
 std::optional<Nanoseconds> Network::next() const {
   std::optional<Nanoseconds> at;
-  if (!deliveries_.empty()) at = deliveries_.top().at;
+  if (!arrivals_.empty()) at = arrivals_.top().delivery.at;
   if (!hops_.empty()) {
     const Nanoseconds hop = hops_.top().at + least_latency_;
     at = at ? std::min(*at, hop) : hop;

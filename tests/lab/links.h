@@ -9,8 +9,10 @@
 // `latency` after its service began; a faster link begins later, so that it ends with the tail.
 //
 // Short frames have a lane of their own, which goes first, as virtual lanes of a card do:
-// acknowledgements and announcements of messages do not wait behind others' messages. No frame
-// overtakes an earlier one between the same two ranks.
+// announcements of messages do not wait behind others' messages. No frame overtakes an earlier one
+// between the same two ranks, but for those that are marked: they always go first and cost their
+// bytes alone. These are acknowledgements, which a card makes by itself, and the control channel,
+// which has a network of its own elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,7 @@ struct Link {
   std::string name;
   double bytes_per_second = 0;  // > 0
   Nanoseconds latency = 0;      // of a head
-  Nanoseconds frame_cost = 0;   // of every frame, beside its bytes
+  Nanoseconds frame_cost = 0;   // of every frame that is not marked, beside its bytes
   // What it did.
   Nanoseconds free_at = 0, first_free_at = 0;
   int64_t num_frames = 0;
@@ -56,12 +58,16 @@ struct Layout {
   int64_t size() const { return num_nodes * num_ranks; }
 };
 
+struct Frame {
+  int64_t number = 0;  // the caller's
+  int64_t bytes = 0;
+  int64_t from = 0, to = 0;  // two different ranks of the world
+  bool goes_first = false;
+};
+
 struct Delivery {
   Nanoseconds at = 0;
-  int64_t frame = 0;  // the caller's number
-  int64_t to = 0;     // ranks of the world
-  int64_t from = 0;
-  bool first = false;  // came by the lane that goes first
+  Frame frame;
 };
 
 // Not thread-safe. Times never go backwards: enter() and pop() are called with `now` ascending.
@@ -69,8 +75,7 @@ class Network {
  public:
   explicit Network(const Layout& layout);
 
-  // A frame of `bytes` leaves rank `from` for rank `to`, two different ranks of the world.
-  void enter(Nanoseconds now, int64_t frame, int64_t bytes, int64_t from, int64_t to);
+  void enter(Nanoseconds now, const Frame& frame);
   // The next frame whose time has come.
   std::optional<Delivery> pop(Nanoseconds now);
   // Before then pop() has nothing to give, unless something enters.
@@ -80,22 +85,29 @@ class Network {
 
  private:
   struct Hop {
-    Nanoseconds at = 0;  // the head reaches path[position]
+    Nanoseconds at = 0;  // the head reaches the link
     uint64_t order = 0;  // first come, first served at equal times
-    int64_t frame = 0, bytes = 0, from = 0, to = 0;
-    int32_t position = 0;
+    Frame frame;
+    int32_t position = 0;  // of the link on the way
+    bool first = false;    // in the lane that goes first
+  };
+  struct Arrival {
+    Delivery delivery;
     bool first = false;
   };
   struct Later {
     bool operator()(const Hop& a, const Hop& b) const {
       return a.at != b.at ? a.at > b.at : a.order > b.order;
     }
-    bool operator()(const Delivery& a, const Delivery& b) const {
-      return a.at != b.at ? a.at > b.at : a.frame > b.frame;
+    bool operator()(const Arrival& a, const Arrival& b) const {
+      return a.delivery.at > b.delivery.at;
     }
   };
 
   int32_t link_at(const Hop& hop) const;  // -1: no further link
+  int64_t& num_waiting(const Frame& frame) {
+    return num_waiting_[frame.from * layout_.size() + frame.to];
+  }
   void serve(Hop hop);
   void serve_until(Nanoseconds now);
 
@@ -106,7 +118,7 @@ class Network {
   uint64_t next_order_ = 0;
   std::vector<int64_t> num_waiting_;  // by from and to: under way, not in the lane that goes first
   std::priority_queue<Hop, std::vector<Hop>, Later> hops_;
-  std::priority_queue<Delivery, std::vector<Delivery>, Later> deliveries_;
+  std::priority_queue<Arrival, std::vector<Arrival>, Later> arrivals_;
 };
 
 }  // namespace piper::lab

@@ -31,14 +31,14 @@ Nanoseconds drain(Network& network, int64_t* count = nullptr) {
 
 TEST_CASE("one frame takes its latency and its bytes once") {
   Network network(layout(1));
-  network.enter(0, 0, 1000, 0, 4);
+  network.enter(0, {0, 1000, 0, 4});
   CHECK(drain(network) == 200 * kMicrosecond + kMillisecond);  // cut through, not stored
 }
 
 TEST_CASE("a single stream gets the whole rate inside and outside") {
   for (const auto& [to, rate] : {std::pair{1, 4e6}, {4, 1e6}}) {
     Network network(layout(1));
-    for (int64_t f = 0; f < 1000; ++f) network.enter(0, f, 1000, 0, to);
+    for (int64_t f = 0; f < 1000; ++f) network.enter(0, {f, 1000, 0, to});
     const double seconds = static_cast<double>(drain(network)) * 1e-9;
     CHECK(seconds == doctest::Approx(1e6 / rate).epsilon(0.002));
   }
@@ -51,7 +51,7 @@ TEST_CASE("a uniform exchange within a node fills all ports") {
   for (int64_t round = 0; round < 200; ++round)
     for (int64_t rank = 0; rank < 4; ++rank)
       for (int64_t distance = 1; distance < 4; ++distance)
-        network.enter(0, frame++, 1000, rank, (rank + distance) % 4);
+        network.enter(0, {frame++, 1000, rank, (rank + distance) % 4});
   const double limit = 600 * 1000 / 4e6;
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(limit).epsilon(0.01));
 }
@@ -64,7 +64,7 @@ TEST_CASE("a uniform exchange between nodes fills all cards") {
       for (int64_t rank = 0; rank < 16; ++rank)
         for (int64_t distance = 1; distance < 4; ++distance)
           for (int64_t other = 0; other < 4; ++other)
-            network.enter(0, frame++, 1000, rank, (rank / 4 + distance) % 4 * 4 + other);
+            network.enter(0, {frame++, 1000, rank, (rank / 4 + distance) % 4 * 4 + other});
     const double limit = 20 * 12 * 4 * 1000 / (1e6 * static_cast<double>(num_nics));
     const double seconds = static_cast<double>(drain(network)) * 1e-9;
     CHECK(seconds >= limit);
@@ -75,13 +75,13 @@ TEST_CASE("a uniform exchange between nodes fills all cards") {
 // The receiver is busy with another's frames; a sender that has something for a third goes on.
 TEST_CASE("a busy receiver does not hold up the senders port") {
   Network network(layout(1));
-  for (int64_t f = 0; f < 100; ++f) network.enter(0, f, 1000, 1, 0);  // fills rank 0's port in
-  network.enter(0, 100, 1000, 2, 0);
-  network.enter(0, 101, 1000, 2, 3);
+  for (int64_t f = 0; f < 100; ++f) network.enter(0, {f, 1000, 1, 0});  // fills rank 0's port in
+  network.enter(0, {100, 1000, 2, 0});
+  network.enter(0, {101, 1000, 2, 3});
   Nanoseconds third = 0;
   while (const auto at = network.next())
     while (const auto delivery = network.pop(*at))
-      if (delivery->frame == 101) third = delivery->at;
+      if (delivery->frame.number == 101) third = delivery->at;
   CHECK(third <= kMillisecond);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("a thin rack link is shared by its nodes without gaps") {
   thin.nodes_per_rack = 2;
   thin.rack.bytes_per_second = 1.5e6;  // of two cards' 2 MB/s, and faster than one
   Network network(thin);
-  for (int64_t f = 0; f < 400; ++f) network.enter(0, f, 1000, f % 2 * 4, 8 + f % 2 * 4);
+  for (int64_t f = 0; f < 400; ++f) network.enter(0, {f, 1000, f % 2 * 4, 8 + f % 2 * 4});
   const double limit = 400 * 1000 / 1.5e6;
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(limit).epsilon(0.01));
 }
@@ -99,19 +99,19 @@ TEST_CASE("every frame costs beside its bytes") {
   Layout costly = layout(1);
   costly.nic.frame_cost = 50 * kMicrosecond;
   Network network(costly);
-  for (int64_t f = 0; f < 100; ++f) network.enter(0, f, 10, 0, 4);
+  for (int64_t f = 0; f < 100; ++f) network.enter(0, {f, 10, 0, 4});
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(100 * 60e-6).epsilon(0.05));
 }
 
 TEST_CASE("a short frame overtakes long ones that wait, and what it takes of the link is theirs") {
   Network network(layout(1));
-  for (int64_t f = 0; f < 10; ++f) network.enter(0, f, 1000, 0, 4);
-  network.enter(0, 10, 100, 1, 5);
+  for (int64_t f = 0; f < 10; ++f) network.enter(0, {f, 1000, 0, 4});
+  network.enter(0, {10, 100, 1, 5});
   const auto first = [&] {
     for (;;)
       if (const auto delivery = network.pop(*network.next())) return *delivery;
   }();
-  CHECK(first.frame == 10);
+  CHECK(first.frame.number == 10);
   CHECK(first.at == 300 * kMicrosecond);
   CHECK(drain(network) == 200 * kMicrosecond + 10 * kMillisecond + 100 * kMicrosecond);
 }
@@ -122,20 +122,34 @@ TEST_CASE("frames between the same two ranks arrive in their order, short or lon
   Nanoseconds now = 0;
   int64_t next = 0;
   const auto take = [&](Nanoseconds until) {
-    while (const auto delivery = network.pop(until)) CHECK(delivery->frame == next++);
+    while (const auto delivery = network.pop(until)) CHECK(delivery->frame.number == next++);
   };
   for (; frame < 200; ++frame, now += 150 * kMicrosecond) {
     take(now);
-    network.enter(now, frame, frame % 3 == 0 ? 1000 : 60, 0, 4);
+    network.enter(now, {frame, frame % 3 == 0 ? 1000 : 60, 0, 4});
   }
   while (const auto at = network.next()) take(*at);
   CHECK(next == 200);
 }
 
+TEST_CASE("a marked frame goes first and costs its bytes alone") {
+  Layout costly = layout(1);
+  costly.nic.frame_cost = 5 * kMillisecond;
+  Network network(costly);
+  for (int64_t f = 0; f < 3; ++f) network.enter(0, {f, 1000, 0, 4});
+  network.enter(0, {3, 100, 0, 4, true});
+  const auto first = [&] {
+    for (;;)
+      if (const auto delivery = network.pop(*network.next())) return *delivery;
+  }();
+  CHECK(first.frame.number == 3);
+  CHECK(first.at == 300 * kMicrosecond);
+}
+
 TEST_CASE("ranks share the cards of their node and nothing is lost") {
   Network network(layout(2));
   int64_t count = 0;
-  for (int64_t rank = 0; rank < 4; ++rank) network.enter(0, rank, 1000, rank, 4 + rank);
+  for (int64_t rank = 0; rank < 4; ++rank) network.enter(0, {rank, 1000, rank, 4 + rank});
   drain(network, &count);
   CHECK(count == 4);
   for (const Link& link : network.links())

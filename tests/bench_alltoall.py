@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""`piper bench alltoall`: every algorithm brings the right bytes under every load, on threads, over TCP and over MPI where it is."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+PIPER = os.environ["PIPER"]
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
+KEYS = {"algorithm", "transport", "bytes_per_pair", "seconds", "limit_seconds", "predicted_seconds", "wrong"}
+
+
+def run(*words, code=0):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, check=False,
+                          env={**os.environ, **MPI})
+    assert done.returncode == code, done
+    return done
+
+
+def points(transport, *words):
+    told = json.loads(run(*words, "--json", "--seconds", 1, "--rounds", 1).stdout)
+    assert told["wrong"] == 0, told
+    for point in told["points"]:
+        assert KEYS <= set(point) and point["transport"] == transport and point["wrong"] == 0 and point["seconds"] > 0, point
+    return told["points"]
+
+
+def worlds():
+    yield "local", [PIPER, "bench", "alltoall", "--ranks", 4]
+    yield "tcp", [PIPER, "launch", "-n", 4, "bench", "alltoall"]
+    plugins = pathlib.Path(PIPER).parent
+    if shutil.which("mpirun.openmpi") and (plugins / "piper_mpi_openmpi.so").exists():
+        yield "mpi", ["mpirun.openmpi", "--oversubscribe", "-n", 4, PIPER, "bench", "alltoall"]
+
+
+def refusals():
+    for flags, said in ((["--algorithms", "hallo"], "--algorithms names 'hallo'; allowed: flat"),
+                        (["--algorithms", "bruck:4K"], "a size behind halo"),
+                        (["--pair-bytes", "-3"], "--pair-bytes is '-3'"),
+                        (["--load", "drift:1"], "allowed here: uniform, hot-rank:F, zipf:S or trace:FILE"),
+                        (["--cluster", "nowhere"], "nowhere")):
+        done = run(PIPER, "bench", "alltoall", *flags, code=2)
+        assert said in done.stderr and not done.stdout, done
+
+
+def main():
+    for transport, words in worlds():
+        names = {point["algorithm"] for point in points(transport, *words, "--pair-bytes", "0,1,3000,300K")}
+        assert len(names) >= 10 and ("MPI_Alltoallv" in names) == (transport == "mpi"), names
+        for load in ("hot-rank:4", "zipf:1.2"):
+            points(transport, *words, "--pair-bytes", "1000", "--load", load)
+        print(f"{transport}: {len(names)} algorithms, {transport} bytes are right")
+    with tempfile.TemporaryDirectory() as folder:
+        picture, trace = pathlib.Path(folder) / "a.svg", pathlib.Path(folder) / "trace.json"
+        trace.write_text(json.dumps({"steps": [[[5, 1, 0, 2, 9, 1, 1, 1]]]}))
+        text = run(PIPER, "bench", "alltoall", "--ranks", 4, "--pair-bytes", "1K,4K", "--load", f"trace:{trace}", "--seconds", 1,
+                   "--rounds", 1, "--plot", picture).stdout
+        assert "algbw" in text and "# Wrong bytes          : 0 OK" in text, text
+        assert picture.read_text().startswith("<svg") and "three-level" in picture.read_text()
+    refusals()
+
+
+if __name__ == "__main__":
+    main()

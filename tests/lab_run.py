@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The lab runs the program as one process a rank over its emulated network, tells how it went, and leaves nothing behind.
+Skipped where the lab cannot run (it says why)."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LAB = pathlib.Path("scripts/lab").resolve()
+PIPER = os.environ["PIPER"]
+FABRIC = pathlib.Path(PIPER).parent / "piper_fabric"
+
+
+def lab(flags, *command, **options):
+    return subprocess.run([str(LAB), "--fabric", str(FABRIC), *map(str, flags), "--", *map(str, command)], capture_output=True,
+                          text=True, timeout=300, check=False, **options)
+
+
+def namespaces():
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if line.startswith("piperlab")]
+
+
+def exchanges(folder):
+    """2 nodes of 2 ranks, a card each: right bytes; each card carries what its own rank has for the other node."""
+    report = pathlib.Path(folder) / "report.json"
+    size = 20000
+    done = lab(["--nodes", 2, "--ranks", 2, "--nics", 2, "--nic-rate", 100, "--json", report], PIPER, "bench", "alltoall", "--json",
+               "--cluster", "{cluster}", "--pair-bytes", size, "--algorithms", "node-aware,halo", "--seconds", 1)
+    if done.returncode == 77:
+        print(done.stderr.strip())
+        sys.exit(77)
+    assert done.returncode in (0, 3), done  # 3: other work on the machine cost a packet
+    run = json.loads(done.stdout)
+    assert run["transport"] == "tcp" and run["ranks"] == 4 and run["nodes"] == 2 and run["wrong"] == 0, run
+    assert [point["algorithm"] for point in run["points"]] == ["node-aware", "halo"], run
+    for point in run["points"]:
+        assert abs(point["limit_seconds"] - 2 * size * 8 / 100e6) < 1e-6, point
+        assert point["seconds"] > point["limit_seconds"], point
+    links = {link["name"]: link["bytes"] for link in json.loads(report.read_text())["links"]}
+    cards = [links[f"node {node} nic {nic} {way}"] for node in range(2) for nic in range(2) for way in ("up", "down")]
+    assert min(cards) > 0.8 * max(cards), links  # equal loads: no byte on a foreign card
+    return done.returncode
+
+
+def failures():
+    done = lab(["--nodes", 2, "--ranks", 1], "false")
+    assert done.returncode == 1, done
+    done = lab(["--nodes", 2, "--ranks", 1, "--seconds", 2], "sleep", "60")
+    assert done.returncode != 0 and "stopped" in done.stderr, done
+    for flags, said in ((["--nodes", 0], "--nodes is 0"), (["--nics", 5], "--nics is 5; allowed: at most --ranks"),
+                        (["--nic-rate", 0], "--nic-rate is 0")):
+        done = lab(flags, "true")
+        assert done.returncode == 2 and said in done.stderr, done
+
+
+def without_root():
+    if os.geteuid() != 0:
+        return
+    done = subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", str(LAB), "--", "true"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 77 and "skipped: it needs root" in done.stderr, done
+
+
+def main():
+    before = namespaces()
+    with tempfile.TemporaryDirectory() as folder:
+        refused = exchanges(folder)
+    failures()
+    without_root()
+    assert namespaces() == before, (before, namespaces())
+    print("the lab carries exchanges, each rank's over its own card" + (" (measurement refused: busy machine)" if refused else ""))
+
+
+if __name__ == "__main__":
+    main()
