@@ -56,27 +56,30 @@ Json to_json(const Sized& sized) {
                       {"chunk_bytes", p.chunk_bytes},
                       {"seconds", p.seconds}});
   return {{"bytes_per_pair", sized.bytes},
-          {"limit_seconds", sized.choice.limit_seconds},
+          {"straight_limit_seconds", sized.choice.straight_limit_seconds},
           {"flat_seconds", sized.flat_seconds},
           {"priced", priced}};
 }
 
 std::string to_text(const std::vector<Sized>& all) {
   report::Table table;
-  table.columns = {{"a pair", Align::kRight},         {"choice"},
-                   {"time", Align::kRight},           {"flat / choice", Align::kRight},
-                   {"choice / limit", Align::kRight}, {"next other algorithm"},
+  table.columns = {{"a pair", Align::kRight},
+                   {"choice"},
+                   {"time", Align::kRight},
+                   {"flat / choice", Align::kRight},
+                   {"/ straight limit", Align::kRight},
+                   {"next other algorithm"},
                    {"behind", Align::kRight}};
   for (const Sized& s : all) {
     const plan::PricedExchange& best = s.choice.best();
     const auto next = std::ranges::find_if(s.choice.priced, [&](const plan::PricedExchange& p) {
       return p.algorithm != best.algorithm;
     });
-    table.rows.push_back({format_bytes(static_cast<double>(s.bytes)), form(best),
-                          format_seconds(best.seconds),
-                          fmt::format("{:.2f}", s.flat_seconds / best.seconds),
-                          fmt::format("{:.2f}", best.seconds / s.choice.limit_seconds), form(*next),
-                          fmt::format("{:.1f} %", 100 * (next->seconds / best.seconds - 1))});
+    table.rows.push_back(
+        {format_bytes(static_cast<double>(s.bytes)), form(best), format_seconds(best.seconds),
+         fmt::format("{:.2f}", s.flat_seconds / best.seconds),
+         fmt::format("{:.2f}", best.seconds / s.choice.straight_limit_seconds), form(*next),
+         fmt::format("{:.1f} %", 100 * (next->seconds / best.seconds - 1))});
   }
   return report::to_text(table);
 }

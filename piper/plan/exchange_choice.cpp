@@ -52,7 +52,7 @@ ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topo
                                const collective::CountOf& bytes_of,
                                std::span<const AllToAll> among) {
   ExchangeChoice choice{.priced = {},
-                        .limit_seconds = sim::exchange_limit(fabric, bytes_of).seconds};
+                        .straight_limit_seconds = sim::exchange_limit(fabric, bytes_of).seconds};
   const auto add = [&](AllToAll algorithm, int64_t chunk) {
     choice.priced.push_back(
         {algorithm, chunk, exchange_seconds(fabric, topology, bytes_of, algorithm, chunk)});

@@ -1,8 +1,7 @@
 // Which all-to-all, and in which pieces: chosen by price, which is the time that its very steps take in virtual time
 // (sim/play_flows.h) over the ports of the machine. No thresholds: what wins at which size follows.
 //
-// Forms of one algorithm that differ in the bytes of a piece are all tried, by powers of four. A form is passed over only
-// when even its first bound, the ports' limit of the exchange, is not below what is found already.
+// Forms of one algorithm that differ in the bytes of a piece are all tried, by powers of four.
 #pragma once
 
 #include <piper/collective/algorithms.h>
@@ -22,8 +21,10 @@ struct PricedExchange {
 
 struct ExchangeChoice {
   std::vector<PricedExchange>
-      priced;                // ascending in seconds, ties in the order of strategy::kAllToAlls
-  double limit_seconds = 0;  // of any order of messages
+      priced;  // ascending in seconds, ties in the order of strategy::kAllToAlls
+  // The busiest port when every pair's bytes take their own route. Forms that forward can be below it: they spread what is
+  // for a hot rank over the cards of its node.
+  double straight_limit_seconds = 0;
   const PricedExchange& best() const { return priced.front(); }
 };
 

@@ -20,6 +20,7 @@ struct Machine {
   sim::Fabric fabric() const {
     const collective::Topology of = topology();
     sim::Fabric fabric;
+    fabric.costs.send_seconds = 2e-6;
     constexpr double kNic = 10e9;
     sim::add_nodes(fabric, of.unit[0], of.nic,
                    {.inner_bytes_per_second = inner * kNic,
@@ -61,7 +62,6 @@ TEST_CASE("the choice is within 5 % of the best form of a finer grid, over 500 c
     const sim::Fabric fabric = machine.fabric();
     const collective::Topology topology = machine.topology();
     const ExchangeChoice choice = choose_exchange(fabric, topology, count);
-    CHECK(choice.best().seconds >= choice.limit_seconds * (1 - 1e-9));
     double best = choice.best().seconds;
     for (const AllToAll algorithm : strategy::kAllToAlls)
       best = std::min(best, exchange_seconds(fabric, topology, count, algorithm));
@@ -69,7 +69,8 @@ TEST_CASE("the choice is within 5 % of the best form of a finer grid, over 500 c
          {1500.0, 6000.0, 12000.0, 24000.0, 48000.0, 100000.0, 200000.0, 400000.0})
       best = std::min(best, exchange_seconds(fabric, topology, count, AllToAll::kHalo,
                                              static_cast<int64_t>(chunk)));
-    const double behind = choice.best().seconds / best - 1;
+    const double behind =
+        best > 0 ? choice.best().seconds / best - 1 : 0;  // one rank alone: nothing
     worst = std::max(worst, behind);
     sum += behind;
   }
@@ -83,12 +84,10 @@ TEST_CASE("small messages go by way of few, large ones straight or in pieces") {
   const auto best = [&](int64_t bytes) {
     return choose_exchange(machine.fabric(), machine.topology(), pattern(bytes, false, 0)).best();
   };
-  const AllToAll small = best(16).algorithm;
-  CHECK((small == AllToAll::kBruck || small == AllToAll::kLeader || small == AllToAll::kTwoD ||
-         small == AllToAll::kHalo));
+  CHECK(collective::forwards(best(16).algorithm));
   const ExchangeChoice large =
       choose_exchange(machine.fabric(), machine.topology(), pattern(1 << 20, false, 0));
-  CHECK(large.best().seconds <= 1.1 * large.limit_seconds);
+  CHECK(large.best().seconds <= 1.1 * large.straight_limit_seconds);
 }
 
 }  // namespace piper::plan
