@@ -181,6 +181,9 @@ class StepPricer {
       }
       case TaskKind::kAllToAll:
         return {all_to_all(task)};
+      case TaskKind::kCollective:
+      case TaskKind::kStateCollective:
+        break;
       case TaskKind::kAllReduce:
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};
     }
@@ -275,6 +278,11 @@ class StepPricer {
       case SegmentKind::kMtpJoin:
       case SegmentKind::kGradientNorm:
       case SegmentKind::kOptimizer:
+      case SegmentKind::kTensor:
+      case SegmentKind::kContext:
+      case SegmentKind::kWeights:
+      case SegmentKind::kHostCopy:
+      case SegmentKind::kMessageWait:
         break;
     }
     PIPER_CHECK(false, fmt::format("nothing to reduce in {}", schedule::task_name(step_, task)));
