@@ -5,7 +5,9 @@
 #include <piper/cost/prices.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
+#include <piper/stack/whole_step.h>
 #include <piper/strategy/mesh.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
 
@@ -33,10 +35,15 @@ double uncovered(const std::vector<graph::Interval>& communication,
   return seconds;
 }
 
+// Waiting for a message is no computing.
 std::vector<graph::Interval> intervals(const PlayedSteps& played, Rank rank, Stream stream) {
   std::vector<graph::Interval> list;
-  for (const graph::TaskId id : played.step.graph.stream(rank, stream))
-    list.push_back(played.timeline.tasks[id.index()]);
+  for (const graph::TaskId id : played.step.graph.stream(rank, stream)) {
+    const graph::Task& task = played.step.graph.task(id);
+    if (!task.segment.valid() ||
+        played.step.segment(task).kind != schedule::SegmentKind::kMessageWait)
+      list.push_back(played.timeline.tasks[id.index()]);
+  }
   std::ranges::sort(list, {}, &graph::Interval::start_seconds);
   return list;
 }
@@ -46,37 +53,43 @@ RankShare share_of(const PlayedSteps& played, Rank rank) {
   const std::vector<graph::Interval> compute = intervals(played, rank, Stream::kCompute);
   for (const graph::Interval& interval : compute)
     share.compute_seconds += interval.end_seconds - interval.start_seconds;
-  share.exposed_seconds = uncovered(intervals(played, rank, Stream::kExchange), compute);
+  std::vector<graph::Interval> moving = intervals(played, rank, Stream::kExchange);
+  std::ranges::copy(intervals(played, rank, Stream::kStates), std::back_inserter(moving));
+  std::ranges::sort(moving, {}, &graph::Interval::start_seconds);
+  share.exposed_seconds = uncovered(moving, compute);
   share.idle_seconds =
       std::max(0.0, played.timeline.seconds() - share.compute_seconds - share.exposed_seconds);
   return share;
 }
 
 // A task takes about half a kilobyte while it is played.
-void check_size(const Priced& priced, int64_t num_ranks) {
+void check_size(const Priced& priced, double tasks, int64_t num_ranks) {
   constexpr double kMostTasks = 30e6;
-  const strategy::Strategy& s = priced.strategy;
-  const double tasks = static_cast<double>(num_ranks) * static_cast<double>(s.num_micro_batches) *
-                       20 * static_cast<double>(priced.model.num_layers()) /
-                       static_cast<double>(s.mesh.pp);
   if (tasks > kMostTasks)
     throw InvalidInput(fmt::format(
         "num_micro_batches is {}: about {} tasks to play on {} ranks; allowed: up to {} "
         "(`piper estimate` prices any number)",
-        s.num_micro_batches, format_count(tasks), num_ranks, format_count(kMostTasks)));
+        priced.strategy.num_micro_batches, format_count(tasks), num_ranks,
+        format_count(kMostTasks)));
 }
 
+double num_exact_tasks(const Priced& priced, int64_t num_ranks) {
+  const strategy::Strategy& s = priced.strategy;
+  return static_cast<double>(num_ranks) * static_cast<double>(s.num_micro_batches) * 20 *
+         static_cast<double>(priced.model.num_layers()) / static_cast<double>(s.mesh.pp);
+}
+
+// Empty: all. `why_not`: one pipeline does not stand for all.
 std::vector<Rank> ranks_to_play(const Priced& priced, const PlayRequest& request,
+                                const std::string& why_not, std::vector<Rank> pipeline,
                                 PlayedSteps& played) {
-  const strategy::Mesh& mesh = priced.strategy.mesh;
-  if (mesh.world() <= kMostRanksPlayed) return {};
-  played.why_all = request.load ? "the load is not balanced"
-                   : !request.disturbance.none()
-                       ? "ranks are not equally fast"
-                       : sim::why_not_symmetric(priced.strategy, priced.cluster);
+  if (priced.strategy.mesh.world() <= kMostRanksPlayed) return {};
+  played.why_all = request.all_ranks             ? "as asked for"
+                   : !request.disturbance.none() ? "ranks are not equally fast"
+                                                 : why_not;
   played.one_pipeline = played.why_all.empty();
   if (!played.one_pipeline) return {};
-  return strategy::pipeline_group(mesh, Rank(0));
+  return pipeline;
 }
 
 cost::Prices prices_of(const Priced& priced, const PlayRequest& request,
@@ -86,33 +99,103 @@ cost::Prices prices_of(const Priced& priced, const PlayRequest& request,
     load = cost::sample_load(*request.load, priced.model, priced.strategy.mesh.ep, request.seed,
                              sample, request.num_samples);
   cost::Prices prices = cost::price(step, priced.model, priced.strategy, priced.cluster, load);
-  sim::Disturbance disturbance = request.disturbance;
-  disturbance.seed = request.seed + static_cast<uint64_t>(sample);
-  sim::disturb(step, disturbance, prices);
   return prices;
+}
+
+void keep_slowest(PlayedSteps& played, graph::Timeline timeline) {
+  const double seconds = timeline.seconds();
+  std::vector<double>& all = played.sampled.seconds;
+  played.sampled.peak_bytes.push_back(
+      static_cast<double>(*std::ranges::max_element(timeline.peak_bytes)));
+  if (all.empty() || seconds > *std::ranges::max_element(all))
+    played.timeline = std::move(timeline);
+  all.push_back(seconds);
+}
+
+// Plays every sample; `write(sample)` gives its prices.
+template <class F>
+void play_samples(const PlayRequest& request, PlayedSteps& played, F write) {
+  for (int64_t sample = 0; sample < request.num_samples; ++sample) {
+    cost::Prices prices = write(sample);
+    sim::Disturbance disturbance = request.disturbance;
+    disturbance.seed = request.seed + static_cast<uint64_t>(sample);
+    sim::disturb(played.step, disturbance, prices);
+    keep_slowest(played, sim::play(played.step, prices, request.keep_memory));
+  }
+}
+
+void add_shares(PlayedSteps& played) {
+  for (int64_t rank = 0; rank < played.step.graph.num_ranks(); ++rank)
+    if (played.step.graph.takes_part(Rank(rank)))
+      played.ranks.push_back(share_of(played, Rank(rank)));
+}
+
+// Rows of the busiest expert rank over the mean, mean over the layers with experts.
+double imbalance_of(const cost::ExpertLoad& load, const Priced& priced) {
+  const auto ep = static_cast<size_t>(priced.strategy.mesh.ep);
+  double sum = 0, layers = 0;
+  for (const std::vector<double>& share : load.share) {
+    if (share.empty()) continue;
+    const size_t held = share.size() / ep;
+    double busiest = 0;
+    for (size_t rank = 0; rank < ep; ++rank) {
+      double rows = 0;
+      for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows += share[e];
+      busiest = std::max(busiest, rows * static_cast<double>(ep));
+    }
+    sum += busiest;
+    ++layers;
+  }
+  return layers > 0 ? std::max(1.0, sum / layers) : 1;
 }
 
 }  // namespace
 
+bool has_exact_step(const strategy::Strategy& strategy) {
+  strategy::Strategy plain = strategy;
+  plain.schedule = strategy::PipelineSchedule::k1F1B;
+  plain.mesh.vpp = 1;
+  return strategy::not_runnable(plain).empty();
+}
+
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
-  std::vector<Rank> ranks = ranks_to_play(priced, request, played);
-  const int64_t world = priced.strategy.mesh.world();
-  check_size(priced, ranks.empty() ? world : std::ssize(ranks));
-  played.step = schedule::write_step(priced.model, priced.strategy, ranks);
-  for (int64_t sample = 0; sample < request.num_samples; ++sample) {
-    graph::Timeline timeline = sim::play(
-        played.step, prices_of(priced, request, played.step, sample), request.keep_memory);
-    const double seconds = timeline.seconds();
-    played.sampled.peak_bytes.push_back(
-        static_cast<double>(*std::ranges::max_element(timeline.peak_bytes)));
-    if (sample == 0 || seconds > *std::ranges::max_element(played.sampled.seconds))
-      played.timeline = std::move(timeline);
-    played.sampled.seconds.push_back(seconds);
-  }
-  if (ranks.empty())
-    for (int64_t rank = 0; rank < world; ++rank) ranks.push_back(Rank(rank));
-  for (const Rank rank : ranks) played.ranks.push_back(share_of(played, rank));
+  const strategy::Strategy& s = priced.strategy;
+  const std::string why_not =
+      request.load ? "the load is not balanced" : sim::why_not_symmetric(s, priced.cluster);
+  const std::vector<Rank> ranks =
+      ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);
+  const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
+  check_size(priced, num_exact_tasks(priced, num_ranks), num_ranks);
+  played.step = schedule::write_step(priced.model, s, ranks, schedule::WrittenFor::kSimulation);
+  play_samples(request, played,
+               [&](int64_t sample) { return prices_of(priced, request, played.step, sample); });
+  add_shares(played);
+  return played;
+}
+
+PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
+                             const stack::Stack& stack) {
+  PlayedSteps played;
+  const strategy::Strategy& s = priced.strategy;
+  const std::vector<Rank> ranks =
+      ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
+                    strategy::Layout(s).first_pipeline(), played);
+  const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
+  check_size(priced, stack::whole_step_tasks(s, priced.model, num_ranks), num_ranks);
+  stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
+  play_samples(request, played, [&](int64_t sample) {
+    double imbalance = 1;
+    if (request.load)
+      imbalance = imbalance_of(cost::sample_load(*request.load, priced.model, s.mesh.ep,
+                                                 request.seed, sample, request.num_samples),
+                               priced);
+    stack::WholeStep whole = stack::write_whole_step(estimator, s, ranks, imbalance);
+    played.step = std::move(whole.step);
+    return std::move(whole.prices);
+  });
+  played.closed_form_seconds = estimator.estimate(s).seconds;
+  add_shares(played);
   return played;
 }
 

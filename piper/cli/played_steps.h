@@ -6,6 +6,7 @@
 #include <piper/graph/timeline.h>
 #include <piper/schedule/step.h>
 #include <piper/sim/disturbance.h>
+#include <piper/stack/stack.h>
 
 #include <optional>
 #include <string>
@@ -29,6 +30,8 @@ struct PlayedSteps {
   SampledSteps sampled;
   bool one_pipeline = false;
   std::string why_all;  // of more than 64 ranks all were played: why; "" otherwise
+  // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk schedules alone.
+  std::optional<double> closed_form_seconds;
 };
 
 struct PlayRequest {
@@ -37,11 +40,20 @@ struct PlayRequest {
   uint64_t seed = 0;
   int64_t num_samples = 1;
   bool keep_memory = false;  // over time
+  bool all_ranks = false;    // also where one pipeline would do
   bool is_balanced() const { return !load && disturbance.none(); }
 };
 
 // Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all (sim/symmetry.h). Throws
 // InvalidInput when that is more than can be played.
+//
+// With this Piper's exact costs: what it executes, and the further schedules.
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request);
+// Any strategy, as the stack would run it (stack/whole_step.h). Of a load that is not balanced every rank is the busiest
+// of its group: exchanges let none be faster.
+PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
+                             const stack::Stack& stack);
+// Whether play_steps() knows the strategy.
+bool has_exact_step(const strategy::Strategy& strategy);
 
 }  // namespace piper::cli

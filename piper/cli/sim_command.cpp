@@ -9,10 +9,13 @@
 #include <piper/cli/validators.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/step_time.h>
+#include <piper/plan/whole.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/report.h>
 #include <piper/report/table.h>
-#include <piper/strategy/mesh.h>
+#include <piper/stack/rates.h>
+#include <piper/strategy/layout.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
 #include <charconv>
@@ -31,8 +34,8 @@ struct Flags {
   LoadFlags load;
   std::vector<std::string> stragglers;
   double jitter = 0;
-  std::string trace, html;
-  bool json = false;
+  std::string trace, html, stack;
+  bool json = false, all_ranks = false;
 };
 
 // "3:1.5": rank 3 takes 1.5 times as long.
@@ -57,7 +60,8 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
 PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy) {
   PlayRequest request{.load = load_of(flags.load),
                       .seed = flags.load.seed,
-                      .keep_memory = !flags.trace.empty() || !flags.html.empty()};
+                      .keep_memory = !flags.trace.empty() || !flags.html.empty(),
+                      .all_ranks = flags.all_ranks};
   for (const std::string& text : flags.stragglers)
     request.disturbance.stragglers.push_back(parse_straggler(text, strategy.mesh.world()));
   request.disturbance.jitter_sigma = flags.jitter;
@@ -66,20 +70,28 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy) {
 }
 
 struct Summary {
-  double step_seconds = 0, closed_form_seconds = 0, mfu = 0, compute = 0, exposed = 0,
-         idle = 0;  // shares: mean over ranks
+  double step_seconds = 0;
+  std::optional<double> closed_form_seconds;
+  double mfu = 0, compute = 0, exposed = 0, idle = 0;  // shares: mean over ranks
   int64_t peak_bytes = 0;
 };
+
+double peak_of(const Priced& priced) {
+  return priced.cluster.compute.at(stack::compute_key(priced.strategy.precision))
+             .peak_flops_per_second *
+         static_cast<double>(priced.strategy.mesh.world());
+}
 
 Summary summarise(const Priced& priced, const PlayedSteps& played) {
   const strategy::Strategy& s = priced.strategy;
   Summary summary{.step_seconds = played.timeline.seconds()};
-  summary.closed_form_seconds =
-      cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
+  summary.closed_form_seconds = played.closed_form_seconds;
+  if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
+    summary.closed_form_seconds =
+        cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
   summary.mfu = cost::step_flops(priced.model, s.sequence, s.global_batch_sequences,
                                  cost::kept_part(priced.model, s)) /
-                (summary.step_seconds *
-                 cost::peak_flops_per_second(priced.cluster, s.precision, s.mesh.world()));
+                (summary.step_seconds * peak_of(priced));
   for (const RankShare& rank : played.ranks) {
     const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
     summary.compute += rank.compute_seconds / whole;
@@ -105,7 +117,8 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
             {"cluster", priced.cluster.name},
             {"strategy", strategy::to_json(strategy)},
             {"step_seconds", summary.step_seconds},
-            {"closed_form_seconds", summary.closed_form_seconds},
+            {"closed_form_seconds",
+             summary.closed_form_seconds ? Json(*summary.closed_form_seconds) : Json()},
             {"mfu", summary.mfu},
             {"mfu_formula", cost::kMfuFormula},
             {"compute_fraction", summary.compute},
@@ -115,6 +128,7 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
             {"num_tasks", played.step.graph.tasks().size()},
             {"one_pipeline", played.one_pipeline},
             {"ranks", ranks}};
+  if (!flags.stack.empty()) json["stack"] = flags.stack;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter;
@@ -122,14 +136,19 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   return json;
 }
 
+std::string words(const Flags& flags, const Priced& priced) {
+  return flags.stack.empty() ? describe(priced.strategy) : plan::describe_whole(priced.strategy);
+}
+
 void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
                 const Summary& summary) {
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
+  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, words(flags, priced));
+  if (!flags.stack.empty()) fmt::print("as the stack '{}' would run it\n", flags.stack);
   if (played.one_pipeline)
     fmt::print(
-        "one pipeline of {} played (dp index 0): the load is balanced and no device is shared, so "
-        "the others do the same\n",
-        priced.strategy.mesh.dp);
+        "one pipeline of {} played (the first of each stage): ranks of a stage are alike and no "
+        "device is shared, so the others do the same\n",
+        priced.strategy.mesh.ranks_per_stage());
   if (!played.why_all.empty()) fmt::print("all ranks played: {}\n", played.why_all);
   if (played.sampled.seconds.size() > 1) {
     std::string what = flags.load.load.empty() ? "" : "load " + flags.load.load + ", ";
@@ -138,23 +157,26 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
   }
-  fmt::print("step {} ({} tasks; closed form {}), MFU {}\n", format_seconds(summary.step_seconds),
-             played.step.graph.tasks().size(), format_seconds(summary.closed_form_seconds),
-             format_percent(summary.mfu));
+  const std::string closed =
+      summary.closed_form_seconds
+          ? fmt::format("; closed form {}", format_seconds(*summary.closed_form_seconds))
+          : "";
+  fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
+             played.step.graph.tasks().size(), closed, format_percent(summary.mfu));
   fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
              format_percent(summary.compute), format_percent(summary.exposed),
              format_percent(summary.idle));
+  const strategy::Layout layout(priced.strategy);
   report::Table table;
   table.columns = {{"rank", Align::kRight},    {"stage", Align::kRight},
                    {"compute", Align::kRight}, {"exposed", Align::kRight},
                    {"bubble", Align::kRight},  {"peak memory", Align::kRight}};
   for (const RankShare& rank : played.ranks) {
     if (table.rows.size() == kMostRanksShown) break;
-    table.rows.push_back({std::to_string(rank.rank.value),
-                          std::to_string(strategy::coordinates(priced.strategy.mesh, rank.rank).pp),
-                          format_seconds(rank.compute_seconds),
-                          format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
-                          format_bytes(static_cast<double>(rank.peak_bytes))});
+    table.rows.push_back(
+        {std::to_string(rank.rank.value), std::to_string(layout.place(rank.rank).stage),
+         format_seconds(rank.compute_seconds), format_seconds(rank.exposed_seconds),
+         format_seconds(rank.idle_seconds), format_bytes(static_cast<double>(rank.peak_bytes))});
   }
   fmt::print("{}", report::to_text(table));
   if (played.ranks.size() > kMostRanksShown)
@@ -162,34 +184,40 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 }
 
 // The page of `piper report` with what a simulation knows.
-void write_html(const std::string& path, const Priced& priced, const PlayedSteps& played,
+void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& played,
                 const Summary& summary, const std::vector<int64_t>& stage_of_rank) {
   report::Report page;
   page.header = {.model = priced.model.name,
                  .cluster = priced.cluster.name,
-                 .strategy = describe(priced.strategy),
+                 .strategy = words(flags, priced),
                  .facts = {{"ranks played", std::to_string(played.ranks.size())}}};
-  page.trained = priced.strategy;
-  page.machine = priced.cluster;
+  if (flags.stack.empty()) {
+    page.trained = priced.strategy;
+    page.machine = priced.cluster;
+  }
   page.predicted = report::make_gantt(played.step, played.timeline, stage_of_rank, kMostRanksDrawn);
   page.comparison.emplace();
   page.comparison->predicted_step_seconds = summary.step_seconds;
   page.comparison->predicted_mfu = summary.mfu;
-  write_text_file(path, report::render(page));
+  write_text_file(flags.html, report::render(page));
 }
 
-int run(const Flags& flags) {
+int run(Flags flags) {
   const Priced priced = priced_from_flags(flags.strategy);
-  require_runnable(priced.strategy, priced.model, "sim");
-  const PlayedSteps played = play_steps(priced, request_of(flags, priced.strategy));
+  if (flags.stack.empty() && !has_exact_step(priced.strategy)) flags.stack = "piper";
+  const PlayRequest request = request_of(flags, priced.strategy);
+  const PlayedSteps played =
+      flags.stack.empty() ? play_steps(priced, request)
+                          : play_whole_steps(priced, request, stack::load_stack(flags.stack));
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
+  const strategy::Layout layout(priced.strategy);
   for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
-    stage_of_rank.push_back(strategy::coordinates(priced.strategy.mesh, Rank(rank)).pp);
+    stage_of_rank.push_back(layout.place(Rank(rank)).stage);
   if (!flags.trace.empty())
     report::write_chrome_trace_file(flags.trace, played.step, played.timeline,
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
-  if (!flags.html.empty()) write_html(flags.html, priced, played, summary, stage_of_rank);
+  if (!flags.html.empty()) write_html(flags, priced, played, summary, stage_of_rank);
   if (flags.json) {
     std::cout << to_json(flags, priced, played, summary).dump(2) << "\n";
     return 0;
@@ -217,6 +245,12 @@ Run add_sim(CLI::App& command) {
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
       ->check(writable_file());
   command.add_option("--html", flags->html, "write the timeline as a page")->check(writable_file());
+  command.add_option(
+      "--stack", flags->stack,
+      "play it as this software would run it (a name of configs/stacks or a file); always so for "
+      "axes that this Piper does not execute");
+  command.add_flag("--all-ranks", flags->all_ranks,
+                   "play every rank, also where one pipeline stands for all");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

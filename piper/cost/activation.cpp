@@ -216,6 +216,11 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
+    case SegmentKind::kTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kMessageWait:
       return {};
   }
   PIPER_CHECK(false, "an unknown segment");

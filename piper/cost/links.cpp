@@ -67,8 +67,14 @@ Ports::Ports(const cluster::Cluster& cluster, std::vector<char> is_here)
     const double shares =
         static_cast<double>(devices) / std::min(static_cast<double>(devices), stands_for);
     const int64_t num_ports = 2 * ((world + devices - 1) / devices);
-    capacity_.resize(capacity_.size() + static_cast<size_t>(num_ports),
-                     std::llround(shares * static_cast<double>(kWholeShare)));
+    // Every rank that stands for others has its share, also where those of several stages meet at a port.
+    std::vector<int64_t> present(static_cast<size_t>(num_ports / 2));
+    for (int64_t rank = 0; rank < world && stands_for > 1; ++rank)
+      present[static_cast<size_t>(rank / devices)] += is_here_[static_cast<size_t>(rank)];
+    for (int64_t i = 0; i < num_ports; ++i)
+      capacity_.push_back(
+          std::llround(std::max(shares, static_cast<double>(present[static_cast<size_t>(i / 2)])) *
+                       static_cast<double>(kWholeShare)));
   }
 }
 
@@ -193,6 +199,35 @@ Transfer Ports::message(Rank from, Rank to, double bytes) const {
   add(traffic, from.value, kOut, uses);
   add(traffic, to.value, kIn, uses);
   return finish(std::move(uses));
+}
+
+void Ports::add(std::span<const double> part, int64_t device, Direction direction,
+                Uses& uses) const {
+  for (size_t level = 0; level < cluster_.levels.size(); ++level) {
+    if (part[level] <= 0) continue;
+    uses.longest = std::max(uses.longest, part[level]);
+    if (is_here_[static_cast<size_t>(device)])
+      uses.seconds.emplace_back(port(level, device, direction), part[level]);
+  }
+}
+
+Transfer Ports::among(std::span<const Rank> members, std::span<const double> part,
+                      double seconds) const {
+  Uses uses;
+  for (const Rank member : members)
+    for (const Direction direction : {kOut, kIn}) add(part, member.value, direction, uses);
+  Transfer transfer = finish(std::move(uses));
+  transfer.seconds = seconds;
+  return transfer;
+}
+
+Transfer Ports::message(Rank from, Rank to, std::span<const double> part, double seconds) const {
+  Uses uses;
+  add(part, from.value, kOut, uses);
+  add(part, to.value, kIn, uses);
+  Transfer transfer = finish(std::move(uses));
+  transfer.seconds = seconds;
+  return transfer;
 }
 
 }  // namespace piper::cost

@@ -86,6 +86,11 @@ class Ports {
   Transfer all_reduce(const Group& group, double bytes) const;
   Transfer message(Rank from, Rank to, double bytes) const;
 
+  // Of operations that are priced elsewhere: `part` is what an end needs of its share of every level (level_needs in
+  // last_backward.h) for so many seconds. All members send and receive; a message leaves one and enters the other.
+  Transfer among(std::span<const Rank> members, std::span<const double> part, double seconds) const;
+  Transfer message(Rank from, Rank to, std::span<const double> part, double seconds) const;
+
  private:
   enum Direction : uint8_t { kOut, kIn };
   struct Uses {  // seconds that an operation keeps a port busy
@@ -94,6 +99,7 @@ class Ports {
   };
   int32_t port(size_t level, int64_t device, Direction direction) const;
   void add(const Traffic& traffic, int64_t device, Direction direction, Uses& uses) const;
+  void add(std::span<const double> part, int64_t device, Direction direction, Uses& uses) const;
   static Transfer finish(Uses uses);
   // Where the exchange itself was measured: a device's own port, for so long.
   void as_measured(Traffic& sent, Traffic& received) const;

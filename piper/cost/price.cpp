@@ -180,6 +180,9 @@ class StepPricer {
       }
       case TaskKind::kAllToAll:
         return {all_to_all(task)};
+      case TaskKind::kCollective:
+      case TaskKind::kStateCollective:
+        break;
       case TaskKind::kAllReduce:
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};
     }

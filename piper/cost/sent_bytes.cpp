@@ -50,6 +50,9 @@ class Sender {
         return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
+      case TaskKind::kCollective:
+      case TaskKind::kStateCollective:
+        break;  // of axes that are priced, not executed
     }
   }
 
@@ -182,6 +185,11 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kMtpJoin:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kOptimizer:
+    case SegmentKind::kTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kMessageWait:
       break;
   }
   PIPER_CHECK(false, std::string("nothing to reduce in ") + schedule::name(segment.kind));

@@ -323,7 +323,12 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
-      PIPER_CHECK(false, "work of the update is in update_work()");
+    case SegmentKind::kTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kMessageWait:
+      PIPER_CHECK(false, "no work of a layer or an end of the model");
   }
   return list.take();
 }

@@ -17,7 +17,10 @@ Stream stream_of(TaskKind kind) {
     case TaskKind::kExchangeCounts:
     case TaskKind::kAllToAll:
     case TaskKind::kAllReduce:
+    case TaskKind::kCollective:
       return Stream::kExchange;
+    case TaskKind::kStateCollective:
+      return Stream::kStates;
   }
   return Stream::kCompute;
 }
@@ -90,6 +93,10 @@ const char* name(TaskKind kind) {
       return "all-to-all";
     case TaskKind::kAllReduce:
       return "all-reduce";
+    case TaskKind::kCollective:
+      return "collective";
+    case TaskKind::kStateCollective:
+      return "collective of states";
   }
   return "?";
 }
@@ -122,6 +129,8 @@ const char* name(Stream stream) {
       return "send";
     case Stream::kReceive:
       return "receive";
+    case Stream::kStates:
+      return "states";
   }
   return "?";
 }

@@ -24,6 +24,8 @@ std::vector<Rank> members(const Graph& graph, const Task& task) {
     case TaskKind::kExchangeCounts:
     case TaskKind::kAllToAll:
     case TaskKind::kAllReduce:
+    case TaskKind::kCollective:
+    case TaskKind::kStateCollective:
       if (!task.group.valid() || task.group.index() >= graph.groups().size()) return {task.rank};
       return graph.group(task.group);
   }

@@ -71,6 +71,8 @@ BarClass bar_class(const schedule::StepGraph& step, const graph::Task& task) {
     case TaskKind::kAllToAll:
       return BarClass::kExchange;
     case TaskKind::kAllReduce:
+    case TaskKind::kCollective:
+    case TaskKind::kStateCollective:
       return BarClass::kReduction;
   }
   PIPER_CHECK(false, "task kind");

@@ -70,6 +70,8 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
       return start_all_to_all(task, std::move(name));
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
+    case TaskKind::kCollective:
+    case TaskKind::kStateCollective:
     case TaskKind::kCompute:
       break;
   }

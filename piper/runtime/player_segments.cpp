@@ -145,6 +145,11 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
+    case SegmentKind::kTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kMessageWait:
       PIPER_CHECK(false, "not a forward segment");
   }
 }
@@ -218,6 +223,11 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
+    case SegmentKind::kTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kMessageWait:
       PIPER_CHECK(false, "not a backward segment");
   }
 }

@@ -38,6 +38,8 @@ const char* what(const StepGraph& step, const graph::Task& task) {
       return segment.kind == SegmentKind::kGate ? "dispatch" : "combine";
     case graph::TaskKind::kCompute:
     case graph::TaskKind::kAllReduce:
+    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:
       return name(segment.kind);
@@ -89,6 +91,16 @@ const char* name(SegmentKind kind) {
       return "statistics";
     case SegmentKind::kOptimizer:
       return "optimizer";
+    case SegmentKind::kTensor:
+      return "tensor collective";
+    case SegmentKind::kContext:
+      return "keys and values";
+    case SegmentKind::kWeights:
+      return "gathered weights";
+    case SegmentKind::kHostCopy:
+      return "host copy";
+    case SegmentKind::kMessageWait:
+      return "waits for a message";
   }
   return "?";
 }

@@ -51,6 +51,12 @@ enum class SegmentKind : uint8_t {
   kGradientNorm,
   kStatistics,  // all-reduce over the world: squared norm, loss sum, token count, ...
   kOptimizer,   // compute: clip and AdamW
+  // Only in steps that a stack prices (stack/whole_step.h), which this folder does not write:
+  kTensor,       // gathers and scatters of ranks that share a layer's matrices, or one expert's
+  kContext,      // keys and values in a ring, of ranks that share a sequence
+  kWeights,      // weights that are gathered before they compute (ZeRO)
+  kHostCopy,     // activations or optimizer states, to the host or back
+  kMessageWait,  // compute: the part of a message that computing does not hide
 };
 
 struct Segment {

@@ -11,7 +11,7 @@ using graph::TaskKind;
 
 namespace {
 
-constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kOptimizer) + 1;
+constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kMessageWait) + 1;
 constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kRoutingGradient) + 1;
 constexpr int32_t kFirstLayer = -2;
 

@@ -189,7 +189,8 @@ class Simulation {
     std::sort(touched_.begin(), touched_.end());
     for (const Rank rank : touched_) {
       advance_compute(rank);
-      for (const Stream stream : {Stream::kExchange, Stream::kSend, Stream::kReceive})
+      for (const Stream stream :
+           {Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates})
         advance_stream(rank, stream);
     }
     // A core is freed by a rank that was touched, and asked for by one: its node is among theirs.

@@ -2,6 +2,7 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/links.h>
 #include <piper/sim/symmetry.h>
+#include <piper/strategy/layout.h>
 
 namespace piper::sim {
 namespace {
@@ -77,6 +78,22 @@ class Check {
 
 std::string why_not_symmetric(const strategy::Strategy& strategy, const cluster::Cluster& cluster) {
   return Check(strategy, cluster).why_not();
+}
+
+std::string why_not_symmetric_whole(const strategy::Strategy& strategy,
+                                    const cluster::Cluster& cluster) {
+  const strategy::Layout layout(strategy);
+  const int64_t together = layout.num_together();
+  // Ranks that follow each other and hold as many of every stage.
+  const int64_t whole =
+      layout.num_members() == together ? together : together * layout.num_stages();
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    const int64_t devices = cost::devices_of_port(cluster, level);
+    if (together % devices == 0 || devices % whole == 0) continue;
+    return fmt::format("a port of level {} serves {} devices, {} of a stage sit together",
+                       cluster.levels[level].name, devices, together);
+  }
+  return "";
 }
 
 }  // namespace piper::sim

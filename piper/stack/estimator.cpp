@@ -1,9 +1,9 @@
 #include <piper/base/error.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/mfu.h>
-#include <piper/cost/pipeline_player.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
+#include <piper/stack/sums.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,37 +14,6 @@ using strategy::PipelineSchedule;
 using strategy::Recompute;
 using strategy::Strategy;
 
-struct Estimator::Prices {
-  std::vector<LayerPrice> types;
-  EndPrice ends;
-};
-
-// One rank of the pipeline, all its chunks.
-struct Estimator::StageSums {
-  PassPrice forward, backward, again;  // compute before calibration
-  double weights = 0;                  // compute of backward that makes gradients of weights
-  double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
-  double head_bytes = 0, head_placeholder_bytes = 0;
-  double dense_parameters = 0, expert_parameters = 0;
-  double layers = 0, host_seconds = 0;
-};
-
-struct Estimator::Busy {
-  double forward = 0, backward = 0, weights = 0, hideable = 0;
-  double total() const { return forward + backward; }
-  double shown() const { return total() - hideable; }  // of a micro-batch in the steady state
-};
-
-struct Estimator::Sums {
-  const Prices* prices = nullptr;
-  bool is_v = false;
-  int64_t vpp = 0;
-  Recompute recompute = Recompute::kNone;
-  std::vector<Recompute> recompute_per_stage;
-  std::vector<int64_t> split;
-  std::vector<StageSums> stages;
-};
-
 namespace {
 
 void add(PassPrice& to, const PassPrice& what, double times = 1) {
@@ -52,19 +21,6 @@ void add(PassPrice& to, const PassPrice& what, double times = 1) {
   to.tensor += what.tensor * times;
   to.exchange += what.exchange * times;
   to.context += what.context * times;
-}
-
-double communication(const PassPrice& p) { return p.tensor + p.exchange + p.context; }
-
-// Virtual stages of one rank of the pipeline.
-void for_each_chunk(const Strategy& s, int64_t stage, auto visit) {
-  const int64_t pp = s.mesh.pp;
-  if (strategy::is_v(s.schedule)) {
-    visit(stage);
-    visit(2 * pp - 1 - stage);
-    return;
-  }
-  for (int64_t chunk = 0; chunk < s.mesh.vpp; ++chunk) visit(chunk * pp + stage);
 }
 
 }  // namespace
@@ -120,6 +76,14 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
       found->types.push_back(price_layer(model_, model_.layers[static_cast<size_t>(layer)], shape,
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
+    double copies = 1;
+    if (stack_.deduplicates_rows)
+      for (const model::Layer& layer : model_.layers)
+        copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
+    found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),
+                    .context = rates_.ring_needs(shape.cp, shape.tp),
+                    .expert_tensor = rates_.ring_needs(shape.etp, 1),
+                    .experts = rates_.all_to_all_needs(shape.ep, shape.etp, copies)};
   }
   last_key_ = key;
   last_ = found.get();
@@ -159,6 +123,7 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;
     sums.host_seconds += p.host_seconds * count;
+    sums.hideable += count * hidden_in_pairs(p);
     layer = next;
   }
   const EndPrice& ends = prices.ends;
@@ -176,50 +141,22 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
   if (model_.tied_embeddings && chunk != 0) sums.dense_parameters += ends.embedding_parameters;
 }
 
+// Forward and backward of two micro-batches hide each other's exchanges: while one's rows travel, the other computes the
+// block between two of its own, and the backward makes the gradients of the weights of its last block.
+double Estimator::hidden_in_pairs(const LayerPrice& p) const {
+  const auto behind = [&](const Travel& travel, double compute) {
+    return std::min(travel.exposed(), compute / efficiency_);
+  };
+  const BlockCompute &a = p.attention, &f = p.feed_forward;
+  return behind(p.combine, a.forward + a.backward_weights) +
+         behind(p.dispatch, f.backward - f.backward_weights) +
+         behind(p.dispatch, f.forward + f.backward_weights) +
+         behind(p.combine, a.backward - a.backward_weights);
+}
+
 double in_flight(const Strategy& s, int64_t stage) {
   return cost::rank_forwards_in_flight(s.schedule, s.mesh.pp, s.mesh.vpp, stage,
                                        s.num_micro_batches);
-}
-
-StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
-  const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
-  const auto edp = static_cast<double>(s.mesh.edp());
-  const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
-  const StateBytes& bytes =
-      keeps_weights ? stack_.state_zero3_pipelined : stack_.state[static_cast<size_t>(s.zero)];
-  StageBytes b;
-  const bool away = strategy::offloads_optimizer(s.offload);
-  constexpr double kOptimizer = 12;  // master copy and two moments: what may live with the host
-  const auto held = [&](double parameters, double replicas) {
-    if (replicas <= 1) {
-      b.weights_and_gradients += parameters * std::min(stack_.state_alone, 6.0);
-      if (!away) b.optimizer += parameters * std::max(stack_.state_alone - 6.0, 0.0);
-      return;
-    }
-    const double whole =
-        away ? std::max(bytes.replicated - kOptimizer, std::min(bytes.replicated, 6.0))
-             : bytes.replicated;
-    const double divided =
-        away && bytes.sharded >= kOptimizer ? bytes.sharded - kOptimizer : bytes.sharded;
-    b.weights_and_gradients += parameters * whole;
-    b.optimizer += parameters * divided / replicas;
-  };
-  held(sums.dense_parameters, dp);
-  held(sums.expert_parameters, edp);
-  if (s.mesh.tp > 1)
-    b.working += stack_.gathered_buffers * 2 *
-                 static_cast<double>(s.micro_batch_sequences * s.sequence * model_.hidden) /
-                 static_cast<double>(s.mesh.cp);
-  if (s.zero == 3 && !keeps_weights && sums.layers > 0)  // two layers' weights are whole at a time
-    b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
-  const double flights = in_flight(s, stage);
-  b.activations = sums.kept_bytes * flights;
-  if (strategy::offloads_activations(s.offload))
-    b.activations = sums.kept_bytes * std::min(flights, 1.0);
-  b.working += sums.placeholder_bytes +
-               std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
-  b.fixed = stack_.fixed_bytes;
-  return b;
 }
 
 // Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p - 1 means.
@@ -243,43 +180,6 @@ double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, 
   return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
 }
 
-void Estimator::price_update(const Strategy& s, const StageSums& fullest, double hides,
-                             Estimate& e) const {
-  const Rates& r = rates_;
-  const int64_t replicas = s.mesh.dp * s.mesh.cp, edp = s.mesh.edp();
-  const bool far = s.placement == strategy::Placement::kPipelineInside;
-  const int64_t stride = s.mesh.tp * (far ? s.mesh.pp : 1);
-  const int64_t expert_stride = s.mesh.ep * s.mesh.etp * (far ? s.mesh.pp : 1);
-  const double bytes = stack_.reduction_bytes;
-  constexpr double kWeight = 2;
-  const auto of = [&](int64_t size, int64_t step, double parameters) {
-    if (size <= 1 || parameters <= 0) return 0.0;
-    if (s.zero == 0) return r.all_reduce_seconds(size, step, parameters * bytes);
-    // Scatter of gradients, gather of weights; with ZeRO 3 weights are gathered for forward and backward of every
-    // micro-batch, with ZeRO 2 and more gradients are scattered after each, unless the stack keeps both whole in a
-    // pipeline.
-    const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
-    const double m = keeps ? 1.0 : static_cast<double>(s.num_micro_batches);
-    const double scatters = s.zero >= 2 ? m : 1, gathers = s.zero == 3 ? 2 * m : 1;
-    return scatters * r.reduce_scatter_seconds(size, step, parameters * bytes) +
-           gathers * r.all_gather_seconds(size, step, parameters * kWeight);
-  };
-  const double all = of(replicas, stride, fullest.dense_parameters) +
-                     of(edp, expert_stride, fullest.expert_parameters);
-  e.time.reductions = std::max(all * (1 - stack_.hidden_gradients), all - hides);
-  const auto share = [&](double parameters, int64_t size) {
-    return parameters / (s.zero >= 1 ? static_cast<double>(size) : 1.0);
-  };
-  const double updated =
-      share(fullest.dense_parameters, replicas) + share(fullest.expert_parameters, edp);
-  constexpr double kTouched =
-      34;  // gradient, two moments and master read and written, weight written
-  e.time.update = r.pass_seconds(updated * kTouched);
-  if (strategy::offloads_optimizer(s.offload))
-    e.time.offload +=
-        r.host_copy_seconds(updated * 6);  // gradients down, weights up; the host updates meanwhile
-}
-
 Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const {
   const auto slow = [&](double compute, double least) {
     return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
@@ -291,9 +191,7 @@ Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const 
                communication(u.again);
   b.weights = u.weights / efficiency_;
   if (s.schedule == PipelineSchedule::kDualPipeV) {
-    // Forward and backward of two micro-batches hide each other's exchanges behind compute.
-    const double exchange = u.forward.exchange + u.backward.exchange;
-    b.hideable = std::min(exchange, (u.forward.compute + u.backward.compute) / efficiency_);
+    b.hideable = u.hideable;
   }
   return b;
 }
@@ -320,11 +218,29 @@ const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s
   return last.stages;
 }
 
+const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Prices& prices,
+                                                     const std::vector<StageSums>& sums) {
+  const Sums::OverlapKey key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement,
+                             strategy::splits_backward(s.schedule)};
+  for (const auto& [known, found] : sums_->overlaps)
+    if (known == key) return found;
+  std::vector<StageOverlap> stages;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    const auto i = static_cast<size_t>(stage);
+    const bool repeats = stage > 1 && sums[i].same_as(sums[i - 1]) &&
+                         s.layers_per_stage[i] == s.layers_per_stage[i - 1] &&
+                         s.recompute_of(stage) == s.recompute_of(stage - 1);
+    stages.push_back(repeats ? stages.back() : stage_overlap(s, prices, sums[i], stage));
+  }
+  return sums_->overlaps.emplace_back(key, std::move(stages)).second;
+}
+
 Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
   const std::vector<StageSums>& sums = stage_sums(s, prices);
+  const std::vector<StageOverlap>& states = overlaps(s, prices, sums);
   busy_->assign(pp, {});
   std::vector<Busy>& busy = *busy_;
   Estimate e;
@@ -333,6 +249,7 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
     const StageSums& u = sums[i];
     Busy& b = busy[i];
     b = busy_of(s, u);
+    b.add(states[i], s.schedule == PipelineSchedule::kDualPipeV);
     if (b.shown() > busy[busiest].shown()) busiest = i;
     const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
     if (bytes.total() > e.fullest.total()) {
@@ -347,70 +264,44 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
 
   const auto m = static_cast<double>(s.num_micro_batches);
   const StageSums& u = sums[busiest];
-  const Busy& b = busy[busiest];
+  const Busy b = busy[busiest];
   const double hidden =
       b.hideable > 0 ? 1 - b.hideable / (u.forward.exchange + u.backward.exchange) : 1;
   e.time.tensor = m * (u.forward.tensor + u.backward.tensor);
   e.time.exchange = m * hidden * (u.forward.exchange + u.backward.exchange);
   e.time.context = m * (u.forward.context + u.backward.context);
   e.time.recompute = m * (u.again.compute / efficiency_ + communication(u.again));
-  e.time.compute =
-      m * b.shown() - e.time.tensor - e.time.exchange - e.time.context - e.time.recompute;
-  double message = 0;
-  if (s.mesh.pp > 1) {
-    const bool far = s.placement == strategy::Placement::kDataInside;
-    const int64_t distance = s.mesh.tp * s.mesh.cp * (far ? s.mesh.dp : 1);
-    message =
-        rates_.message_seconds(distance, prices.ends.message_bytes) + stack_.seconds_per_message;
-    const auto chunks = static_cast<double>(s.mesh.vpp);
-    e.time.messages = 2 * message * (1 - stack_.hidden_messages) * m * chunks;
-  }
+  const double with_states =
+      m * (states[busiest].forward + states[busiest].backward + states[busiest].weights);
+  e.time.compute = m * b.shown() - e.time.tensor - e.time.exchange - e.time.context -
+                   e.time.recompute - with_states;
+  const double message = this->message(s, prices).total();
+  e.time.messages =
+      2 * message * (1 - stack_.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
+  // Copies to the host take as long whatever travels beside them.
+  if (strategy::offloads_activations(s.offload))
+    for (size_t i = 0; i < pp; ++i) busy[i] = busy_of(s, sums[i]);
   e.time.bubble = bubble_of(s, busy, busiest, message);
-  double pass = b.shown();  // what hides reductions: copies to the host stretch it
+  double stretched = 0;  // a pass, by copies to the host: it hides more
   if (strategy::offloads_activations(s.offload)) {
-    for (const StageSums& stage : sums)
-      pass = std::max(pass, 2 * rates_.host_copy_seconds(stage.kept_bytes));
-    e.time.offload = m * (pass - b.shown());
+    double pass = b.shown();
+    const std::vector<double>& copied = copied_parts(s);
+    for (size_t i = 0; i < pp; ++i)
+      pass = std::max(pass, 2 * copied[i] * rates_.host_copy_seconds(sums[i].kept_bytes));
+    stretched = pass - b.shown();
+    e.time.offload = m * stretched;
   }
+  e.time.reductions =
+      with_states +
+      std::max(0.0,
+               shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp)) - stretched);
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
-  // The last micro-batch's backward hides reductions; gathers hide behind the first forward.
-  price_update(s, most, (s.zero >= 2 ? m : 1) * pass, e);
+  const double updated = updated_parameters(s, most);
+  e.time.update = update_seconds(updated);
+  e.time.offload += optimizer_copy_seconds(s, updated);
   e.seconds = e.time.total();
   return e;
-}
-
-double Estimator::played_seconds(const Strategy& s, double imbalance) {
-  const Estimate e = estimate(s, imbalance);
-  if (s.mesh.pp == 1) return e.seconds;
-  const Prices& prices = this->prices(s, imbalance);
-  const bool far = s.placement == strategy::Placement::kDataInside;
-  const double message = rates_.message_seconds(s.mesh.tp * s.mesh.cp * (far ? s.mesh.dp : 1),
-                                                prices.ends.message_bytes) +
-                         stack_.seconds_per_message;
-  const int64_t virtual_stages = s.mesh.pp * s.mesh.vpp;
-  std::vector<cost::ChunkSeconds> chunks(static_cast<size_t>(virtual_stages));
-  double hideable = 0;
-  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
-    for_each_chunk(s, stage, [&](int64_t chunk) {
-      StageSums sums;
-      sum_chunk(s, prices, s.recompute_of(stage), chunk, sums);
-      const Busy b = busy_of(s, sums);
-      chunks[static_cast<size_t>(chunk)] = {.forward = b.forward,
-                                            .backward_input = b.backward - b.weights,
-                                            .backward_weights = b.weights,
-                                            .backward = b.backward,
-                                            .send_forward = message,
-                                            .send_backward = message};
-      hideable += b.hideable / static_cast<double>(virtual_stages);
-    });
-  cost::PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
-  const auto ranks = player.play(
-      chunks, s.schedule == PipelineSchedule::kDualPipeV ? std::optional(hideable) : std::nullopt);
-  double finish = 0;
-  for (const cost::RankSeconds& rank : ranks) finish = std::max(finish, rank.finish);
-  // What is not the pipeline's, and messages that the stack does not hide in the steady state.
-  return finish + e.time.messages + e.time.reductions + e.time.update + e.time.offload;
 }
 
 Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {

@@ -16,6 +16,7 @@
 #include <piper/stack/layer_price.h>
 #include <piper/stack/rates.h>
 #include <piper/stack/stack.h>
+#include <piper/stack/step_parts.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -27,14 +28,7 @@
 
 namespace piper::stack {
 
-struct StageBytes {
-  double weights_and_gradients = 0;  // replicated states
-  double optimizer = 0;              // sharded states
-  double activations = 0;            // kept of all micro-batches in flight
-  double working = 0;                // of the moment
-  double fixed = 0;
-  double total() const { return weights_and_gradients + optimizer + activations + working + fixed; }
-};
+struct StageOverlap;
 
 // Seconds of the busiest stage by what they are spent on; they add up to the step.
 struct StepSeconds {
@@ -81,6 +75,9 @@ class Estimator {
   // The same step with its pipeline played action by action (cost/pipeline_player.h) instead of a bubble in closed form.
   double played_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
+  // What the step is made of. Requires what estimate() requires; valid as long as this.
+  StepParts parts(const strategy::Strategy& strategy, double imbalance = 1);
+
   // What no strategy with this micro-batch, mesh and sequence parallelism goes below, whatever its schedule, split,
   // recomputation, ZeRO and offload: m x mean work of a stage, exchanges left out (schedules that pair micro-batches hide
   // them).
@@ -90,6 +87,9 @@ class Estimator {
   Bound bound(const strategy::Strategy& strategy, double imbalance = 1);
 
   const Rates& rates() const { return rates_; }
+  const Stack& stack() const { return stack_; }
+  const model::Model& model() const { return model_; }
+  const cluster::Cluster& cluster() const { return cluster_; }
   // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split should balance.
   struct Pass {
     std::vector<double> layers;
@@ -100,19 +100,35 @@ class Estimator {
  private:
   struct Prices;  // of one shape: layers by type, ends
   struct StageSums;
+  class OverlapWalk;
   struct Sums;
   struct Busy;
   const Prices& prices(const strategy::Strategy& strategy, double imbalance);
   void sum_stage(const strategy::Strategy& s, const Prices& prices, int64_t stage, StageSums& sums);
   void sum_chunk(const strategy::Strategy& s, const Prices& prices, strategy::Recompute recompute,
                  int64_t chunk, StageSums& sums);
+  double hidden_in_pairs(const LayerPrice& p) const;
+  // Of what each stage keeps, what goes to the host.
+  const std::vector<double>& copied_parts(const strategy::Strategy& s);
+  ChunkPart chunk_part(const strategy::Strategy& s, const Prices& prices, int64_t stage,
+                       int64_t chunk);
   Busy busy_of(const strategy::Strategy& s, const StageSums& sums) const;
   const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage) const;
-  void price_update(const strategy::Strategy& s, const StageSums& fullest, double hides,
-                    Estimate& estimate) const;
+  StateTraffic state_traffic(const strategy::Strategy& s, const StageSums& sums) const;
+  double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;
+  double update_seconds(double parameters) const;
+  double optimizer_copy_seconds(const strategy::Strategy& s, double parameters) const;
+  cost::Moves message(const strategy::Strategy& s, const Prices& prices) const;
+  cost::LevelNeeds state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;
+  StageOverlap stage_overlap(const strategy::Strategy& s, const Prices& prices,
+                             const StageSums& sums, int64_t stage) const;
+  const std::vector<StageOverlap>& overlaps(const strategy::Strategy& s, const Prices& prices,
+                                            const std::vector<StageSums>& sums);
+  static double shown_states(const strategy::Strategy& s, const std::vector<StageOverlap>& stages,
+                             double last_backward);
 
   const model::Model& model_;
   const cluster::Cluster& cluster_;
@@ -127,6 +143,8 @@ class Estimator {
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};
+  using CopiedKey = std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t>;
+  std::map<CopiedKey, std::vector<double>> copied_;
   std::unique_ptr<Sums> sums_;  // of the last strategy's stages
   std::unique_ptr<std::vector<Busy>> busy_;
 };

@@ -12,6 +12,9 @@ using strategy::Recompute;
 
 constexpr double kElement = 2;  // bytes of an activation: bf16 under every stack here
 
+cost::Moves twice(const cost::Moves& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
+Travel hidden_behind(const cost::Moves& moves, double seconds) { return {moves, seconds}; }
+
 // Collects a pass forward and its backward.
 class Pass {
  public:
@@ -212,9 +215,14 @@ class LayerPricer {
     if (s_.cp == 1) return;
     const auto cp = static_cast<double>(s_.cp);
     const double bytes = kElement * s_.tokens * h.keys_and_values * cp;
-    const double seconds = rates_.all_gather_seconds(s_.cp, s_.tp, bytes);
-    p_.forward.context += std::max(seconds - attention_seconds, 0.1 * seconds);
-    p_.backward.context += std::max(2 * seconds - 2.5 * attention_seconds, 0.2 * seconds);
+    const cost::Moves ring = rates_.all_gather(s_.cp, s_.tp, bytes);
+    constexpr double kMostHidden = 0.9;
+    p_.context_forward =
+        hidden_behind(ring, std::min(attention_seconds, kMostHidden * ring.total()));
+    p_.context_backward = hidden_behind(
+        twice(ring), std::min(2.5 * attention_seconds, kMostHidden * 2 * ring.total()));
+    p_.forward.context += p_.context_forward.exposed();
+    p_.backward.context += p_.context_backward.exposed();
   }
 
   void activation(Pass& pass, double rows, double ffn, int64_t matrices) {
@@ -291,18 +299,18 @@ class LayerPricer {
     const double elements = rows * hidden_ * s_.imbalance;
     const double copies = stack_.deduplicates_rows ? k : 1;
     const auto travel = [&](double element_bytes) {
-      return rates_.all_to_all_seconds(s_.ep, s_.etp, element_bytes * elements, copies);
+      const cost::Moves moves = rates_.all_to_all(s_.ep, s_.etp, element_bytes * elements, copies);
+      return hidden_behind(moves, stack_.hidden_exchange * moves.total());
     };
-    p_.dispatch_seconds = travel(stack_.dispatch_element_bytes);
-    p_.combine_seconds = travel(kElement);
-    const double exposed =
-        (p_.dispatch_seconds + p_.combine_seconds) * (1 - stack_.hidden_exchange);
+    p_.dispatch = travel(stack_.dispatch_element_bytes);
+    p_.combine = travel(kElement);
+    const double exposed = p_.dispatch.exposed() + p_.combine.exposed();
     p_.forward.exchange += exposed;
     p_.backward.exchange += exposed;
     if (s_.etp == 1) return;
-    const double shared = rates_.all_gather_seconds(s_.etp, 1, kElement * received * hidden_);
-    p_.forward.tensor += 2 * shared;
-    p_.backward.tensor += 2 * shared;
+    p_.expert_tensor.moves = twice(rates_.all_gather(s_.etp, 1, kElement * received * hidden_));
+    p_.forward.tensor += p_.expert_tensor.moves.total();
+    p_.backward.tensor += p_.expert_tensor.moves.total();
   }
 
   // Two norms, two residual additions; with old stacks dropout in each.
@@ -321,16 +329,16 @@ class LayerPricer {
     const bool moe = layer_.feed_forward.is_moe();
     const bool shared = layer_.feed_forward.shared_ffn > 0;
     const double blocks = moe ? (shared ? 1.5 : 1) : 2;
-    const double part = 1 - stack_.hidden_tensor;
-    if (s_.sequence_parallel) {
-      const double one = rates_.all_gather_seconds(s_.tp, 1, bytes);
-      p_.forward.tensor += part * 2 * blocks * one;
-      p_.backward.tensor += part * (stack_.gathers_twice ? 3 : 2) * blocks * one;
-    } else {
-      const double one = rates_.all_reduce_seconds(s_.tp, 1, bytes);
-      p_.forward.tensor += part * blocks * one;
-      p_.backward.tensor += part * blocks * one;
-    }
+    const double backward = s_.sequence_parallel && stack_.gathers_twice ? 3 : 2;
+    const cost::Moves one = rates_.all_gather(s_.tp, 1, bytes);  // an all-reduce is two of them
+    const auto travel = [&](double times) {
+      const cost::Moves moves{times * one.latency, times * one.transfer};
+      return hidden_behind(moves, stack_.hidden_tensor * moves.total());
+    };
+    p_.tensor_forward = travel(2 * blocks);
+    p_.tensor_backward = travel(backward * blocks);
+    p_.forward.tensor += p_.tensor_forward.exposed();
+    p_.backward.tensor += p_.tensor_backward.exposed();
   }
 
   void host() {

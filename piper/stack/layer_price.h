@@ -40,6 +40,13 @@ struct PassPrice {
   double total() const { return compute + tensor + exchange + context; }
 };
 
+// One collective of a layer as it runs, and how much of it the stack hides behind compute: the rest is exposed.
+struct Travel {
+  cost::Moves moves;
+  double hidden = 0;
+  double exposed() const { return moves.total() - hidden; }
+};
+
 // Compute of one of a layer's two blocks, with its norm and its residual addition.
 struct BlockCompute {
   double forward = 0, backward = 0;
@@ -51,8 +58,10 @@ struct LayerPrice {
   PassPrice backward;           // both parts
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
   BlockCompute attention, feed_forward;  // add up to the compute above
-  // One exchange with the experts, whatever hides it; the backward does both again.
-  double dispatch_seconds = 0, combine_seconds = 0;
+  // What the exposed communication above is made of. `tensor`, `expert_tensor`: all gathers and scatters of a pass; the
+  // backward does both exchanges, and expert_tensor, again.
+  Travel tensor_forward, tensor_backward, expert_tensor, context_forward, context_backward;
+  Travel dispatch, combine;
   double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;

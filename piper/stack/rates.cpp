@@ -9,6 +9,7 @@
 namespace piper::stack {
 namespace {
 
+using cost::Moves;
 using strategy::Precision;
 
 constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing was measured
@@ -25,6 +26,13 @@ double number(const cluster::Cluster& cluster, const char* name, double fallback
 const cluster::Compute* find(const cluster::Cluster& cluster, const char* key) {
   const auto found = cluster.compute.find(key);
   return found == cluster.compute.end() ? nullptr : &found->second;
+}
+
+cost::LevelNeeds needs_of(const std::array<double, cost::kMaxLevels>& busy) {
+  cost::LevelNeeds needs;
+  const double longest = std::ranges::max(busy);
+  for (size_t l = 0; l < busy.size() && longest > 0; ++l) needs.part[l] = busy[l] / longest;
+  return needs;
 }
 
 }  // namespace
@@ -100,26 +108,34 @@ double Rates::step_seconds(size_t level) const {
                     : number(cluster_, "ring_step_seconds", kOuterStepSeconds);
 }
 
-double Rates::all_gather_seconds(int64_t size, int64_t stride, double bytes) const {
-  if (size <= 1 || bytes <= 0) return 0;
+Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) const {
+  BusySeconds busy{};
+  const auto n = static_cast<double>(size);
+  const double wire = bytes * (n - 1) / n;
+  busy[0] = wire / ring_bytes_per_second_;
   const size_t level = level_of(size, stride);
-  double bandwidth = ring_bytes_per_second_;
   for (size_t l = 1; l <= level; ++l) {
     // Members that one unit below this level holds speak through its cards together.
     const int64_t unit = cluster_.devices_of_level(l - 1);
     const auto members = static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
-    bandwidth = std::min(bandwidth, cost::device_bandwidth(cluster_, l) * members);
+    busy[l] = wire / (cost::device_bandwidth(cluster_, l) * members);
   }
-  const auto n = static_cast<double>(size);
-  return cluster_.levels[level].link.latency_seconds + (n - 1) * step_seconds(level) +
-         bytes * (n - 1) / n / bandwidth;
+  return busy;
 }
 
-double Rates::all_to_all_seconds(int64_t size, int64_t stride, double bytes, double copies) const {
-  if (size <= 1 || bytes <= 0) return 0;
+Moves Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
+  if (size <= 1 || bytes <= 0) return {};
   const size_t level = level_of(size, stride);
+  return {.latency = cluster_.levels[level].link.latency_seconds +
+                     static_cast<double>(size - 1) * step_seconds(level),
+          .transfer = std::ranges::max(ring_busy(size, stride, bytes))};
+}
+
+Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double bytes,
+                                          double copies) const {
+  BusySeconds busy{};
   const auto n = static_cast<double>(size);
-  double seconds = 0;
+  const size_t level = level_of(size, stride);
   for (size_t l = 0; l <= level; ++l) {
     const int64_t unit = l == 0 ? 1 : cluster_.devices_of_level(l - 1);
     const auto inside =
@@ -131,16 +147,40 @@ double Rates::all_to_all_seconds(int64_t size, int64_t stride, double bytes, dou
       const double distinct = units * (1 - std::pow(1 - 1 / units, copies));
       crossing = std::min(crossing, bytes / copies * distinct * (units - 1) / units);
     }
-    seconds = std::max(seconds, crossing / cost::device_bandwidth(cluster_, l));
+    busy[l] = crossing / cost::device_bandwidth(cluster_, l);
   }
-  return seconds + cluster_.levels[level].link.latency_seconds;
+  return busy;
 }
 
-double Rates::message_seconds(int64_t distance, double bytes) const {
-  if (distance == 0 || bytes <= 0) return 0;
+Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copies) const {
+  if (size <= 1 || bytes <= 0) return {};
+  return {.latency = cluster_.levels[level_of(size, stride)].link.latency_seconds,
+          .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
+}
+
+Moves Rates::message(int64_t distance, double bytes) const {
+  if (distance == 0 || bytes <= 0) return {};
   const size_t level = level_of(2, distance);
-  return cluster_.levels[level].link.latency_seconds +
-         bytes / cost::device_bandwidth(cluster_, level);
+  return {.latency = cluster_.levels[level].link.latency_seconds,
+          .transfer = bytes / cost::device_bandwidth(cluster_, level)};
+}
+
+cost::LevelNeeds Rates::ring_needs(int64_t size, int64_t stride) const {
+  return needs_of(ring_busy(size, stride, 1));
+}
+
+cost::LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double copies) const {
+  return needs_of(all_to_all_busy(size, stride, 1, copies));
+}
+
+// It crosses the levels below its own too, above the innermost.
+cost::LevelNeeds Rates::message_needs(int64_t distance) const {
+  const size_t level = level_of(2, distance);
+  BusySeconds busy{};
+  const double own = 1 / cost::device_bandwidth(cluster_, level);
+  for (size_t l = std::min<size_t>(level, 1); l <= level; ++l)
+    busy[l] = std::min(own, 1 / cost::device_bandwidth(cluster_, l));
+  return needs_of(busy);
 }
 
 }  // namespace piper::stack

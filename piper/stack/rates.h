@@ -8,8 +8,10 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/last_backward.h>
 #include <piper/strategy/strategy.h>
 
+#include <array>
 #include <cstdint>
 
 namespace piper::stack {
@@ -34,7 +36,10 @@ class Rates {
   double peak_flops_per_second() const { return peak_; }
 
   // `size` members, `stride` devices apart, the first on device 0. `bytes`: the whole buffer.
-  double all_gather_seconds(int64_t size, int64_t stride, double bytes) const;
+  cost::Moves all_gather(int64_t size, int64_t stride, double bytes) const;
+  double all_gather_seconds(int64_t size, int64_t stride, double bytes) const {
+    return all_gather(size, stride, bytes).total();
+  }
   double reduce_scatter_seconds(int64_t size, int64_t stride, double bytes) const {
     return all_gather_seconds(size, stride, bytes);
   }
@@ -43,16 +48,28 @@ class Rates {
   }
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
   // members, and crosses to a node once (deduplication).
-  double all_to_all_seconds(int64_t size, int64_t stride, double bytes, double copies) const;
-  double message_seconds(int64_t distance, double bytes) const;
+  cost::Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
+  cost::Moves message(int64_t distance, double bytes) const;
+  double message_seconds(int64_t distance, double bytes) const {
+    return message(distance, bytes).total();
+  }
+  // What a member of such a collective (either end of a message) needs of its share of each level while bytes move: 1 at
+  // the level that decides.
+  cost::LevelNeeds ring_needs(int64_t size, int64_t stride) const;
+  cost::LevelNeeds all_to_all_needs(int64_t size, int64_t stride, double copies) const;
+  cost::LevelNeeds message_needs(int64_t distance) const;
   // Host memory, over the device's link.
   double host_copy_seconds(double bytes) const { return bytes / host_bytes_per_second_; }
   // Level of the link that ties the group together, for people: "node", "pod".
   const char* link_of(int64_t size, int64_t stride) const;
 
  private:
+  using BusySeconds = std::array<double, cost::kMaxLevels>;  // by level
   size_t level_of(int64_t size, int64_t stride) const;
   double step_seconds(size_t level) const;
+  // How long a member keeps its share of every level busy.
+  BusySeconds ring_busy(int64_t size, int64_t stride, double bytes) const;
+  BusySeconds all_to_all_busy(int64_t size, int64_t stride, double bytes, double copies) const;
   const cluster::Cluster& cluster_;
   const cluster::Compute* compute_;    // of the precision
   const cluster::Compute* attention_;  // bf16 where products run in fewer bits

@@ -27,6 +27,8 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kAllToAll:
       return "exchange (with waiting)";
     case graph::TaskKind::kAllReduce:
+    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kStateCollective:
       return "reduction (with waiting)";
   }
   return "";

@@ -20,7 +20,9 @@ std::string what(const schedule::StepGraph& step, const Task& task) {
   const SegmentKind segment = task.segment.valid() ? step.segment(task).kind : SegmentKind::kHead;
   switch (task.kind) {
     case TaskKind::kCompute:
-      return "compute";
+    case TaskKind::kCollective:
+    case TaskKind::kStateCollective:
+      return graph::name(task.kind);
     case TaskKind::kSend:
     case TaskKind::kReceive:
       return "hidden";

@@ -159,8 +159,8 @@ std::vector<PricedPhase> price_phases(const PhaseRun& run) {
   const stack::LayerPrice price = stack::price_layer(model, layer, shape, stack, rates, precision);
   const Seconds seconds{.attention = price.attention,
                         .feed_forward = price.feed_forward,
-                        .dispatch = price.dispatch_seconds,
-                        .combine = price.combine_seconds};
+                        .dispatch = price.dispatch.moves.total(),
+                        .combine = price.combine.moves.total()};
   std::vector<PricedPhase> priced;
   for (const Phase& phase : run.phases) priced.push_back({phase, seconds_of(seconds, phase.price)});
   return priced;

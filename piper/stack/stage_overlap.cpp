@@ -1,0 +1,249 @@
+// The estimator's use of state_overlap.h.
+#include <piper/stack/state_overlap.h>
+#include <piper/stack/sums.h>
+
+#include <algorithm>
+
+namespace piper::stack {
+
+using strategy::Strategy;
+
+namespace {
+
+cost::LevelNeeds mixed(const cost::LevelNeeds& a, double part_a, const cost::LevelNeeds& b) {
+  cost::LevelNeeds both;
+  for (size_t l = 0; l < both.part.size(); ++l)
+    both.part[l] = part_a * a.part[l] + (1 - part_a) * b.part[l];
+  return both;
+}
+
+}  // namespace
+
+cost::LevelNeeds Estimator::state_needs(const Strategy& s, const StateTraffic& traffic) const {
+  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
+  const auto seconds = [](const Reduction& r) { return r.reduce.total() + r.gather.total(); };
+  const double dense = seconds(traffic.dense), experts = seconds(traffic.experts);
+  const auto needs = [&](double of, int64_t size, int64_t stride) {
+    return of > 0 ? rates_.ring_needs(size, stride * far) : cost::LevelNeeds{};
+  };
+  return mixed(needs(dense, s.mesh.dp * s.mesh.cp, s.mesh.tp), dense / (dense + experts),
+               needs(experts, s.mesh.edp(), s.mesh.ep * s.mesh.etp));
+}
+
+// Walks the layers of a stage's virtual stages; seconds as busy_of() has them.
+class Estimator::OverlapWalk {
+ public:
+  OverlapWalk(const Estimator& estimator, const Strategy& s, const Prices& prices,
+              const StageSums& sums, const StateTraffic& traffic, int64_t stage)
+      : e_(estimator),
+        s_(s),
+        prices_(prices),
+        sums_(sums),
+        traffic_(traffic),
+        idle_(prices.needs, estimator.state_needs(s, traffic)),
+        hidden_(estimator.stack_.hidden_gradients),
+        stage_(stage) {
+    const Busy busy = estimator.busy_of(s, sums);
+    const double backward = sums.backward.compute + sums.again.compute;
+    if (sums.forward.compute > 0)
+      forward_ = (busy.forward - communication(sums.forward)) / sums.forward.compute;
+    if (backward > 0)
+      backward_ =
+          (busy.backward - communication(sums.backward) - communication(sums.again)) / backward;
+    // What hides exchanges of a pair hides nothing else.
+    const double computing = forward_ * sums.forward.compute + backward_ * backward;
+    const double left = computing > 0 ? std::max(0.0, 1 - busy.hideable / computing) : 1;
+    forward_ *= left;
+    backward_ *= left;
+  }
+
+  // With every micro-batch.
+  void every(bool gathers, bool reduces, StageOverlap& out) const {
+    const LayerPrice* before = nullptr;
+    StageOverlap one;
+    for_each_chunk(s_, stage_, [&](int64_t chunk) {
+      for_each_layer(
+          chunk, false,
+          [&](const LayerPrice* p, double dense, double experts, double forward, double backward) {
+            if (p == nullptr || p != before)
+              one = with_layer(p, gathers ? seconds(&Reduction::gather, dense, experts) : 0,
+                               reduces ? seconds(&Reduction::reduce, dense, experts) : 0, forward,
+                               backward);
+            before = p;
+            out.forward += one.forward;
+            out.backward += one.backward;
+            out.weights += one.weights;
+          });
+    });
+  }
+
+  // Reductions beside the last backward of the rank's first chunk; a split one leaves them to the gradients of weights.
+  void last(StageOverlap& out) const {
+    Beside beside = idle_;
+    double alone = 0;
+    const bool split = strategy::splits_backward(s_.schedule);
+    for_each_layer(stage_, true,
+                   [&](const LayerPrice* p, double dense, double experts, double, double backward) {
+                     if (split) {
+                       beside.compute(p != nullptr ? p->backward_weights / e_.efficiency_ : 0);
+                     } else {
+                       pass_backward(beside, p, backward);
+                       alone += alone_backward(p, backward);
+                     }
+                     beside.post(hidden_ * seconds(&Reduction::reduce, dense, experts));
+                   });
+    out.slowed = split ? 0 : beside.now() - alone;
+    out.rest = beside.queue() +
+               (1 - hidden_) * (traffic_.dense.reduce.total() + traffic_.experts.reduce.total());
+  }
+
+  // Updated weights that come in before the first forward; what does not hide of them comes at the end.
+  void first(StageOverlap& out) const {
+    const double all =
+        traffic_.gathers * (traffic_.dense.gather.total() + traffic_.experts.gather.total());
+    out.gathered_last = (1 - hidden_) * all;
+    if (stage_ != 0 || all <= 0) return;
+    Beside beside = idle_;
+    double alone = 0, left = 0;
+    for_each_layer(0, false, [&](const LayerPrice*, double dense, double experts, double, double) {
+      left += hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+    });
+    beside.post(left);
+    for_each_layer(
+        0, false, [&](const LayerPrice* p, double dense, double experts, double forward, double) {
+          left -= hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+          beside.wait(std::max(0.0, left));
+          pass_forward(beside, p, forward);
+          alone += alone_forward(p, forward);
+        });
+    out.first = beside.now() - alone;
+  }
+
+ private:
+  // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
+  StageOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
+                          double backward) const {
+    Beside ahead = idle_, behind = idle_;
+    const bool split = strategy::splits_backward(s_.schedule) &&
+                       s_.schedule != strategy::PipelineSchedule::kDualPipeV;
+    const double weights = split && p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+    ahead.post(hidden_ * in);
+    behind.post(hidden_ * (split ? in : in + back));
+    pass_forward(ahead, p, forward);
+    pass_backward(behind, p, backward, weights);
+    ahead.wait();
+    behind.wait();
+    StageOverlap out;
+    out.forward = ahead.now() - alone_forward(p, forward) + (1 - hidden_) * in;
+    out.backward = behind.now() - alone_backward(p, backward) + weights +
+                   (1 - hidden_) * (split ? in : in + back);
+    if (split) out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
+    return out;
+  }
+
+  double seconds(cost::Moves Reduction::*what, double dense, double experts) const {
+    double sum = 0;
+    if (dense > 0) sum += (traffic_.dense.*what).total() * dense / sums_.dense_parameters;
+    if (experts > 0) sum += (traffic_.experts.*what).total() * experts / sums_.expert_parameters;
+    return sum;
+  }
+
+  // visit(layer or null for an end, parameters, an end's seconds forward and backward); backwards: from the head.
+  void for_each_layer(int64_t chunk, bool backwards, auto visit) const {
+    const EndPrice& ends = prices_.ends;
+    const bool head = chunk + 1 == std::ssize(s_.layers_per_stage);
+    int64_t first = 0;
+    for (int64_t c = 0; c < chunk; ++c) first += s_.layers_per_stage[static_cast<size_t>(c)];
+    const int64_t n = s_.layers_per_stage[static_cast<size_t>(chunk)];
+    const auto embed = [&] {
+      if (chunk == 0)
+        visit(nullptr, ends.embedding_parameters, 0.0, ends.embedding_forward * forward_,
+              ends.embedding_backward * backward_);
+    };
+    const auto project = [&] {
+      if (head)
+        visit(nullptr, ends.head_parameters, 0.0, ends.head_forward * forward_,
+              ends.head_backward * backward_);
+    };
+    if (backwards)
+      project();
+    else
+      embed();
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t layer = backwards ? first + n - 1 - i : first + i;
+      const LayerPrice& p = prices_.types[e_.type_[static_cast<size_t>(layer)]];
+      visit(&p, p.dense_parameters, p.expert_parameters, 0.0, 0.0);
+    }
+    if (backwards)
+      embed();
+    else
+      project();
+  }
+
+  double again(const LayerPrice& p) const {
+    const strategy::Recompute recompute = s_.recompute_of(stage_);
+    if (recompute == strategy::Recompute::kNone) return 0;
+    const PassPrice pass = p.again(recompute, e_.stack_);
+    return pass.compute * backward_ + communication(pass);
+  }
+  void pass_forward(Beside& beside, const LayerPrice* p, double end) const {
+    if (p == nullptr) return beside.compute(end);
+    beside.forward(*p, p->attention.forward * forward_, p->feed_forward.forward * forward_);
+  }
+  // `less`: gradients of weights that are made apart.
+  void pass_backward(Beside& beside, const LayerPrice* p, double end, double less = 0) const {
+    if (p == nullptr) return beside.compute(end);
+    beside.compute(again(*p));
+    const double all = p->backward.compute * backward_;
+    const double kept = all > 0 ? std::max(0.0, all - less) / all * backward_ : 0;
+    beside.backward(*p, p->attention.backward * kept, p->feed_forward.backward * kept);
+  }
+  double alone_forward(const LayerPrice* p, double end) const {
+    return p == nullptr ? end : p->forward.compute * forward_ + communication(p->forward);
+  }
+  double alone_backward(const LayerPrice* p, double end) const {
+    return p == nullptr ? end
+                        : again(*p) + p->backward.compute * backward_ + communication(p->backward);
+  }
+
+  const Estimator& e_;
+  const Strategy& s_;
+  const Prices& prices_;
+  const StageSums& sums_;
+  const StateTraffic& traffic_;
+  Beside idle_;
+  double hidden_;
+  int64_t stage_;
+  double forward_ = 1, backward_ = 1;  // seconds of compute over the prices', as StepParts has them
+};
+
+StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
+                                      const StageSums& sums, int64_t stage) const {
+  StageOverlap out;
+  const StateTraffic traffic = state_traffic(s, sums);
+  if (traffic.total() <= 0) return out;
+  const OverlapWalk walk(*this, s, prices, sums, traffic, stage);
+  const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
+  const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
+  if (reduces) walk.every(gathers, reduces, out);
+  if (!reduces) walk.last(out);
+  if (!gathers) walk.first(out);
+  return out;
+}
+
+// Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the stage behind it, and what
+// slows one slows the end; the stages behind have been done before. Split backwards end together.
+double Estimator::shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
+                               double last_backward) {
+  double tail = 0, slowed = 0, gathered = 0;
+  const bool split = strategy::splits_backward(s.schedule);
+  for (size_t i = stages.size(); i-- > 0;) {
+    slowed += stages[i].slowed;
+    const double earlier = split ? 0 : static_cast<double>(i) * last_backward;
+    tail = std::max(tail, slowed + stages[i].rest - earlier);
+    gathered = std::max(gathered, stages[i].gathered_last);
+  }
+  return std::max(tail, slowed) + stages.front().first + gathered;
+}
+
+}  // namespace piper::stack

@@ -1,0 +1,92 @@
+#include <piper/stack/sums.h>
+
+#include <algorithm>
+
+// What the states of a stage (weights, gradients, optimizer) take: bytes, and seconds of reductions and update.
+namespace piper::stack {
+
+using strategy::Strategy;
+
+StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
+  const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
+  const auto edp = static_cast<double>(s.mesh.edp());
+  const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
+  const StateBytes& bytes =
+      keeps_weights ? stack_.state_zero3_pipelined : stack_.state[static_cast<size_t>(s.zero)];
+  StageBytes b;
+  const bool away = strategy::offloads_optimizer(s.offload);
+  constexpr double kOptimizer = 12;  // master copy and two moments: what may live with the host
+  const auto held = [&](double parameters, double replicas) {
+    if (replicas <= 1) {
+      b.weights_and_gradients += parameters * std::min(stack_.state_alone, 6.0);
+      if (!away) b.optimizer += parameters * std::max(stack_.state_alone - 6.0, 0.0);
+      return;
+    }
+    const double whole =
+        away ? std::max(bytes.replicated - kOptimizer, std::min(bytes.replicated, 6.0))
+             : bytes.replicated;
+    const double divided =
+        away && bytes.sharded >= kOptimizer ? bytes.sharded - kOptimizer : bytes.sharded;
+    b.weights_and_gradients += parameters * whole;
+    b.optimizer += parameters * divided / replicas;
+  };
+  held(sums.dense_parameters, dp);
+  held(sums.expert_parameters, edp);
+  if (s.mesh.tp > 1)
+    b.working += stack_.gathered_buffers * 2 *
+                 static_cast<double>(s.micro_batch_sequences * s.sequence * model_.hidden) /
+                 static_cast<double>(s.mesh.cp);
+  if (s.zero == 3 && !keeps_weights && sums.layers > 0)  // two layers' weights are whole at a time
+    b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
+  const double flights = in_flight(s, stage);
+  b.activations = sums.kept_bytes * flights;
+  if (strategy::offloads_activations(s.offload))
+    b.activations = sums.kept_bytes * std::min(flights, 1.0);
+  b.working += sums.placeholder_bytes +
+               std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
+  b.fixed = stack_.fixed_bytes;
+  return b;
+}
+
+StateTraffic Estimator::state_traffic(const Strategy& s, const StageSums& sums) const {
+  const int64_t replicas = s.mesh.dp * s.mesh.cp, edp = s.mesh.edp();
+  const bool far = s.placement == strategy::Placement::kPipelineInside;
+  const int64_t stride = s.mesh.tp * (far ? s.mesh.pp : 1);
+  const int64_t expert_stride = s.mesh.ep * s.mesh.etp * (far ? s.mesh.pp : 1);
+  constexpr double kWeight = 2;  // bytes
+  const auto of = [&](int64_t size, int64_t step, double parameters) -> Reduction {
+    const cost::Moves scatter = rates_.all_gather(size, step, parameters * stack_.reduction_bytes);
+    if (s.zero == 0) return {.reduce = {2 * scatter.latency, 2 * scatter.transfer}, .gather = {}};
+    return {.reduce = scatter, .gather = rates_.all_gather(size, step, parameters * kWeight)};
+  };
+  StateTraffic traffic{.dense = of(replicas, stride, sums.dense_parameters),
+                       .experts = of(edp, expert_stride, sums.expert_parameters)};
+  // With ZeRO 3 weights are gathered for forward and backward of every micro-batch, with ZeRO 2 and more gradients are
+  // scattered after each, unless the stack keeps both whole in a pipeline.
+  const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
+  const double m = keeps ? 1.0 : static_cast<double>(s.num_micro_batches);
+  traffic.reduces = s.zero >= 2 ? m : 1;
+  traffic.gathers = s.zero == 3 ? 2 * m : 1;
+  return traffic;
+}
+
+double Estimator::updated_parameters(const Strategy& s, const StageSums& sums) const {
+  const auto share = [&](double parameters, int64_t size) {
+    return parameters / (s.zero >= 1 ? static_cast<double>(size) : 1.0);
+  };
+  return share(sums.dense_parameters, s.mesh.dp * s.mesh.cp) +
+         share(sums.expert_parameters, s.mesh.edp());
+}
+
+double Estimator::update_seconds(double parameters) const {
+  // Gradient, two moments and master read and written, weight written.
+  constexpr double kTouched = 34;
+  return rates_.pass_seconds(parameters * kTouched);
+}
+
+// Gradients down, weights up; the host updates meanwhile.
+double Estimator::optimizer_copy_seconds(const Strategy& s, double parameters) const {
+  return strategy::offloads_optimizer(s.offload) ? rates_.host_copy_seconds(parameters * 6) : 0;
+}
+
+}  // namespace piper::stack

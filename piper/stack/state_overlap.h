@@ -1,0 +1,57 @@
+// How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a rank, in closed form: one
+// rank's pieces in order, the traffic of states as one queue beside them. The same fluid as the play's (sim/network.h): a
+// collective and the queue that together need more of a level than there is get the same part of what each needs.
+#pragma once
+
+#include <piper/cost/last_backward.h>
+#include <piper/stack/layer_price.h>
+#include <piper/stack/step_parts.h>
+
+#include <array>
+
+namespace piper::stack {
+
+// Parts of their speed alone at which a collective and the queue move together.
+struct Together {
+  double collective = 1, queue = 1;
+};
+Together together(const cost::LevelNeeds& collective, const cost::LevelNeeds& queue);
+
+// Of the collectives of a shape.
+struct ShapeNeeds {
+  cost::LevelNeeds tensor, context, expert_tensor, experts;
+};
+
+// What that comes to for a stage, in seconds.
+struct StageOverlap {
+  double forward = 0, backward = 0;  // every micro-batch takes longer
+  double weights = 0;                // of `backward`, when the gradients of weights are made apart
+  double slowed = 0;                 // the last backward does
+  double rest = 0;                   // left to reduce behind it
+  double first = 0;                  // the first forward starts late, or waits, for weights
+  double gathered_last = 0;          // behind the update
+};
+
+// A rank's time while its queue is worked off.
+class Beside {
+ public:
+  Beside(const ShapeNeeds& needs, const cost::LevelNeeds& queue);
+
+  void post(double seconds) { queue_ += seconds; }
+  void compute(double seconds);
+  // A layer's pass; `compute`: seconds of its two blocks.
+  void forward(const LayerPrice& p, double attention, double feed_forward);
+  void backward(const LayerPrice& p, double attention, double feed_forward);
+  // Until no more than so many seconds are left in the queue.
+  void wait(double left = 0);
+
+  double now() const { return now_; }
+  double queue() const { return queue_; }
+
+ private:
+  void collective(const Travel& travel, const Together& speed);
+  Together tensor_, context_, expert_tensor_, experts_;
+  double now_ = 0, queue_ = 0;
+};
+
+}  // namespace piper::stack

@@ -1,0 +1,311 @@
+#include <piper/base/error.h>
+#include <piper/schedule/action.h>
+#include <piper/stack/step_writer.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::stack {
+
+using graph::OperationId;
+using graph::Phase;
+using graph::SlotId;
+using graph::TaskId;
+using graph::TaskKind;
+using schedule::Action;
+using schedule::Segment;
+using schedule::SegmentKind;
+using strategy::Members;
+using strategy::Place;
+
+namespace {
+
+std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
+  std::vector<char> is_here(static_cast<size_t>(world));
+  for (const Rank rank : ranks) is_here[rank.index()] = 1;
+  return is_here;
+}
+
+// Choices of a token whose rows a node takes once; 1: every row travels.
+double copies_of(const Estimator& estimator) {
+  if (!estimator.stack().deduplicates_rows) return 1;
+  for (const model::Layer& layer : estimator.model().layers)
+    if (layer.feed_forward.is_moe()) return static_cast<double>(layer.feed_forward.top_k);
+  return 1;
+}
+
+// Between neighbours of a group, as the stack's prices take it.
+int64_t priced_stride(Partners partners, const strategy::Strategy& s) {
+  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
+  switch (partners) {
+    case Partners::kContext:
+      return s.mesh.tp;
+    case Partners::kExperts:
+      return s.mesh.etp;
+    case Partners::kData:
+      return s.mesh.tp * far;
+    case Partners::kExpertData:
+      return s.mesh.ep * s.mesh.etp * far;
+    case Partners::kTensor:
+    case Partners::kExpertTensor:
+    case Partners::kHost:
+    case Partners::kWorld:
+      break;
+  }
+  return 1;
+}
+
+}  // namespace
+
+StepWriter::StepWriter(Estimator& estimator, const strategy::Strategy& s, const StepParts& parts,
+                       const std::vector<Rank>& written)
+    : estimator_(estimator),
+      strategy_(s),
+      parts_(parts),
+      layout_(s),
+      ports_(estimator.cluster(), marked(written, s.mesh.world())),
+      first_host_port_(static_cast<int32_t>(ports_.capacity().size())) {
+  PIPER_CHECK(s.mesh.world() <= estimator.cluster().num_devices(), "more ranks than devices");
+  const bool keeps = s.mesh.pp > 1 && estimator.stack().keeps_weights_in_pipelines;
+  every_ = {.gathers = s.zero == 3 && !keeps, .reduces = s.zero >= 2 && !keeps};
+  const int64_t world = s.mesh.world();
+  out_.step.graph = graph::Graph(world);
+  out_.step.slots = {{schedule::SlotKind::kTape, {SegmentKind::kAttention, -1}}};
+  cost::Links& links = out_.prices.links;
+  links.capacity = ports_.capacity();
+  links.capacity.resize(links.capacity.size() + static_cast<size_t>(world), cost::kWholeShare);
+  links.first_need = {0};
+  out_.prices.static_bytes.resize(static_cast<size_t>(world));
+  for (const Rank rank : written) {
+    const StageBytes& b = parts.stages[static_cast<size_t>(layout_.place(rank).stage)].bytes;
+    out_.prices.static_bytes[rank.index()] =
+        std::llround(b.weights_and_gradients + b.optimizer + b.fixed);
+  }
+  messages_.assign(
+      static_cast<size_t>(2 * s.mesh.pp * s.mesh.vpp * s.num_micro_batches * layout_.num_members()),
+      -1);
+}
+
+WholeStep StepWriter::take() {
+  out_.prices.node_of_rank.assign(static_cast<size_t>(graph().num_ranks()), 0);
+  return std::move(out_);
+}
+
+graph::SegmentId StepWriter::id_of(const Segment& segment) {
+  const auto [found, is_new] =
+      segments_.try_emplace({segment.kind, segment.layer}, graph::SegmentId(segments_.size()));
+  if (is_new) out_.step.segments.push_back(segment);
+  return found->second;
+}
+
+SlotId StepWriter::add_slot(Rank rank, int32_t micro_batch, double bytes) {
+  out_.prices.slot_bytes.push_back(std::llround(bytes));
+  return graph().add_slot({.rank = rank, .shape = graph::SlotShape(0), .micro_batch = micro_batch});
+}
+
+TaskId StepWriter::add(const graph::NewTask& task, double seconds, double transient_bytes) {
+  out_.prices.seconds.push_back(seconds);
+  out_.prices.transient_bytes.push_back(std::llround(transient_bytes));
+  return graph().add(task);
+}
+
+std::vector<Rank> StepWriter::members(Partners partners, Place place) const {
+  const auto of = [&](const Members& m) {
+    std::vector<Rank> ranks;
+    for (int64_t i = 0; i < m.size; ++i)
+      ranks.push_back(layout_.rank(place.stage, m.first + i * m.stride));
+    return ranks;
+  };
+  switch (partners) {
+    case Partners::kTensor:
+      return of(layout_.tensor(place.member));
+    case Partners::kContext:
+      return of(layout_.context(place.member));
+    case Partners::kExpertTensor:
+      return of(layout_.expert_tensor(place.member));
+    case Partners::kExperts:
+      return of(layout_.experts(place.member));
+    case Partners::kData:
+      return of(layout_.data(place.member));
+    case Partners::kExpertData:
+      return of(layout_.expert_data(place.member));
+    case Partners::kHost:
+      return {layout_.rank(place.stage, place.member)};
+    case Partners::kWorld:
+      break;
+  }
+  std::vector<Rank> all;
+  for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) all.push_back(Rank(rank));
+  return all;
+}
+
+StepWriter::Group& StepWriter::group(Partners partners, Rank rank) {
+  std::vector<Rank> ranks = members(partners, layout_.place(rank));
+  const auto [found, is_new] = groups_.try_emplace(
+      {partners, ranks.front().value, ranks.back().value, std::ssize(ranks)}, Group{});
+  if (is_new) {
+    found->second.pattern = pattern_of(partners, rank, ranks);
+    found->second.id = graph().add_group(std::move(ranks));
+  }
+  return found->second;
+}
+
+// As the stack prices it: for a group that begins at device 0.
+int32_t StepWriter::pattern_of(Partners partners, Rank rank, const std::vector<Rank>& ranks) {
+  if (partners == Partners::kWorld) return -1;
+  if (partners == Partners::kHost)
+    return new_pattern(
+        {.seconds = 1, .needs = {{first_host_port_ + rank.value, cost::kWholeShare}}});
+  if (ranks.size() < 2) return -1;
+  const auto size = std::ssize(ranks);
+  const int64_t stride = priced_stride(partners, strategy_);
+  const Rates& rates = estimator_.rates();
+  const cost::LevelNeeds needs = partners == Partners::kExperts
+                                     ? rates.all_to_all_needs(size, stride, copies_of(estimator_))
+                                     : rates.ring_needs(size, stride);
+  return new_pattern(ports_.among(ranks, needs.part, 1));
+}
+
+int32_t StepWriter::new_pattern(const cost::Transfer& transfer) {
+  cost::Links& links = out_.prices.links;
+  links.needs.insert(links.needs.end(), transfer.needs.begin(), transfer.needs.end());
+  links.first_need.push_back(static_cast<uint32_t>(links.needs.size()));
+  return static_cast<int32_t>(links.first_need.size()) - 2;
+}
+
+OperationId StepWriter::new_operation(int32_t pattern, const cost::Moves& moves) {
+  cost::Links& links = out_.prices.links;
+  const bool shares = pattern >= 0 && moves.transfer > cost::kLeastTransfer * moves.total();
+  links.pattern.push_back(shares ? pattern : -1);
+  links.transfer_seconds.push_back(moves.transfer);
+  return graph().new_operation();
+}
+
+OperationId StepWriter::nth(Group& group, size_t n, const cost::Moves& moves) {
+  if (group.operations.size() == n) group.operations.push_back(new_operation(group.pattern, moves));
+  return group.operations[n];
+}
+
+OperationId StepWriter::message(Rank from, Rank to, int64_t boundary, bool is_gradient,
+                                int32_t micro_batch) {
+  const int64_t member = layout_.place(from).member;
+  int32_t& found = messages_[static_cast<size_t>(
+      ((boundary * 2 + (is_gradient ? 1 : 0)) * strategy_.num_micro_batches + micro_batch) *
+          layout_.num_members() +
+      member)];
+  if (found >= 0) return OperationId(found);
+  const auto [pattern, is_new] = message_patterns_.try_emplace(
+      static_cast<uint64_t>(from.value) << 32 | static_cast<uint64_t>(to.value), -1);
+  if (is_new)
+    pattern->second = new_pattern(ports_.message(
+        from, to, estimator_.rates().message_needs(layout_.message_distance()).part, 1));
+  const OperationId id = new_operation(pattern->second, parts_.message);
+  found = id.value;
+  return id;
+}
+
+RankWriter::RankWriter(StepWriter& step, Rank rank)
+    : step_(step),
+      rank_(rank),
+      at_(step.layout().place(rank)),
+      placing_{.pp = step.strategy().mesh.pp,
+               .vpp = step.strategy().mesh.vpp,
+               .schedule = step.strategy().schedule} {}
+
+void RankWriter::begin(Phase phase, int32_t micro_batch) {
+  phase_ = phase;
+  micro_batch_ = micro_batch;
+}
+
+SlotId RankWriter::slot(double bytes, const Action& action) {
+  return bytes > 0 ? step_.add_slot(rank_, action.micro_batch, bytes) : SlotId::none();
+}
+
+TaskId RankWriter::compute(const Segment& segment, double seconds, double transient_bytes,
+                           const After& after, const Slots& slots) {
+  computed_ = step_.add({.rank = rank_,
+                         .kind = TaskKind::kCompute,
+                         .phase = phase_,
+                         .micro_batch = micro_batch_,
+                         .segment = step_.id_of(segment),
+                         .dependencies = after,
+                         .writes = {slots.writes},
+                         .frees = {slots.frees}},
+                        seconds, transient_bytes);
+  return computed_;
+}
+
+TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners partners,
+                              const cost::Moves& moves, const After& after, const Slots& slots) {
+  Posted& posted = posted_[static_cast<size_t>(partners)];
+  if (posted.group == nullptr) posted.group = &step_.group(partners, rank_);
+  return step_.add({.rank = rank_,
+                    .kind = kind,
+                    .phase = phase_,
+                    .micro_batch = micro_batch_,
+                    .segment = step_.id_of(segment),
+                    .operation = step_.nth(*posted.group, posted.num++, moves),
+                    .group = posted.group->id,
+                    .dependencies = after,
+                    .writes = {slots.writes},
+                    .frees = {slots.frees}},
+                   moves.total());
+}
+
+TaskId RankWriter::post(const Piece& piece, const After& after) {
+  return collective(piece.task, piece.segment, piece.partners, piece.moves, after, {});
+}
+
+TaskId RankWriter::copy(double seconds, TaskId after, const Slots& slots) {
+  return collective(TaskKind::kCollective, {SegmentKind::kHostCopy, -1}, Partners::kHost,
+                    {.latency = 0, .transfer = seconds}, {after}, slots);
+}
+
+TaskId RankWriter::sum_over_world(const After& after) {
+  return collective(TaskKind::kAllReduce, {SegmentKind::kStatistics, -1}, Partners::kWorld, {},
+                    after, {});
+}
+
+// A message is of the forward or of the backward, whether or not one of its ends splits the latter.
+void RankWriter::begin_message(const Action& action) {
+  begin(action.kind == Action::Kind::kForward ? Phase::kForward : Phase::kBackward,
+        action.micro_batch);
+}
+
+TaskId RankWriter::receive(const Action& action) {
+  begin_message(action);
+  const bool is_forward = action.kind == Action::Kind::kForward;
+  const int64_t from = schedule::virtual_stage_before(action, placing_, at_.stage);
+  const Rank peer =
+      step_.layout().rank(schedule::rank_received_from(action, placing_, at_.stage), at_.member);
+  return step_.add({.rank = rank_,
+                    .kind = TaskKind::kReceive,
+                    .phase = phase_,
+                    .micro_batch = micro_batch_,
+                    .operation = step_.message(peer, rank_, is_forward ? from : from - 1,
+                                               !is_forward, action.micro_batch),
+                    .peer = peer,
+                    .dependencies = {computed_}},
+                   step_.parts().message.total());
+}
+
+void RankWriter::send(const Action& action, TaskId after) {
+  begin_message(action);
+  const bool is_forward = action.kind == Action::Kind::kForward;
+  const int64_t to = schedule::virtual_stage_after(action, placing_, at_.stage);
+  const Rank peer =
+      step_.layout().rank(schedule::rank_sent_to(action, placing_, at_.stage), at_.member);
+  step_.add({.rank = rank_,
+             .kind = TaskKind::kSend,
+             .phase = phase_,
+             .micro_batch = micro_batch_,
+             .operation = step_.message(rank_, peer, is_forward ? to - 1 : to, !is_forward,
+                                        action.micro_batch),
+             .peer = peer,
+             .dependencies = {after}},
+            step_.parts().message.total());
+  if (step_.parts().message_wait > 0)
+    compute({SegmentKind::kMessageWait, -1}, step_.parts().message_wait, 0, {}, {});
+}
+
+}  // namespace piper::stack
