@@ -9,10 +9,6 @@ namespace {
 
 using strategy::AllToAll;
 
-constexpr std::array kChosen{AllToAll::kFlat,  AllToAll::kNodeAware,  AllToAll::kWindowed,
-                             AllToAll::kBruck, AllToAll::kTwoD,       AllToAll::kLeader,
-                             AllToAll::kHalo,  AllToAll::kHaloSwitch, AllToAll::kThreeLevel};
-
 constexpr int64_t kLeastChunk = 4096, kChunkFactor = 4;
 
 bool is_cut(AllToAll algorithm) {
@@ -32,8 +28,6 @@ int64_t largest_message(const collective::Topology& topology, const collective::
 }
 
 }  // namespace
-
-std::span<const AllToAll> chosen_among() { return kChosen; }
 
 double exchange_seconds(const sim::Fabric& fabric, const collective::Topology& topology,
                         const collective::CountOf& bytes_of, AllToAll algorithm,

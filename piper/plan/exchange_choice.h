@@ -28,15 +28,11 @@ struct ExchangeChoice {
   const PricedExchange& best() const { return priced.front(); }
 };
 
-// The algorithms that are worth a price: all but the oracles (naive, pairwise, HALO as printed), which
-// are never better than another one.
-std::span<const strategy::AllToAll> chosen_among();
-
 // Bytes from every member to every other: bytes_of(from, to). Throws InvalidInput for a fabric with problems or a topology
 // of other members. Thread-safe.
 ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topology& topology,
                                const collective::CountOf& bytes_of,
-                               std::span<const strategy::AllToAll> among = chosen_among());
+                               std::span<const strategy::AllToAll> among = strategy::kAllToAlls);
 
 // One form's price.
 double exchange_seconds(const sim::Fabric& fabric, const collective::Topology& topology,
