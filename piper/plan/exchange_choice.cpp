@@ -9,7 +9,7 @@ namespace {
 
 using strategy::AllToAll;
 
-constexpr int64_t kLeastChunk = 4096, kChunkFactor = 4;
+constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2;
 
 bool is_cut(AllToAll algorithm) {
   return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
