@@ -11,8 +11,6 @@ namespace piper::schedule {
 using graph::Phase;
 using graph::SlotId;
 
-namespace {
-
 Phase phase_of(Action::Kind kind) {
   switch (kind) {
     case Action::Kind::kForward:
@@ -26,6 +24,8 @@ Phase phase_of(Action::Kind kind) {
   }
   return Phase::kForward;
 }
+
+namespace {
 
 class RankLowering {
  public:

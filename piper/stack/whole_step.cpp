@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/schedule/stage.h>
 #include <piper/schedule/transfers.h>
 #include <piper/stack/step_writer.h>
 #include <piper/stack/whole_step.h>
@@ -19,20 +20,6 @@ using schedule::Item;
 using schedule::Segment;
 using schedule::SegmentKind;
 using strategy::Strategy;
-
-Phase phase_of(Action::Kind kind) {
-  switch (kind) {
-    case Action::Kind::kForward:
-      return Phase::kForward;
-    case Action::Kind::kBackward:
-      return Phase::kBackward;
-    case Action::Kind::kBackwardInput:
-      return Phase::kBackwardInput;
-    case Action::Kind::kBackwardWeights:
-      return Phase::kBackwardWeights;
-  }
-  return Phase::kForward;
-}
 
 // What all ranks of a stage do: its items, and the pieces of its actions.
 class StagePlan {
