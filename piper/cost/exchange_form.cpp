@@ -34,8 +34,8 @@ class Closed {
       : s_(site),
         form_(form),
         d_(load.pair_bytes),
-        hot_(load.hot),
         n_(site.members()),
+        hot_(std::clamp(load.hot, 1.0, n_)),
         r_(site.levels.front().members),
         nodes_(n_ / r_),
         m_(nodes_ - 1),
@@ -140,9 +140,7 @@ class Closed {
   double far_latency() const { return s_.levels.back().latency_seconds; }
   double touched(double bytes) const { return 2 * bytes * s_.memory_seconds_per_byte; }
   // The busiest receiver of so many that share a port, over the mean.
-  double hottest_of(double members) const {
-    return (hot_ + (members - 1) * others_) / members;
-  }
+  double hottest_of(double members) const { return (hot_ + (members - 1) * others_) / members; }
   // A member's rows for all units but its own of the level below, on its share; `shared_by`: members that take in together
   // what is for any of them.
   double across(size_t l, double shared_by) const {
@@ -152,7 +150,8 @@ class Closed {
   }
   double across_from(size_t first, double shared_by) const {
     double longest = 0;
-    for (size_t l = first; l < s_.levels.size(); ++l) longest = std::max(longest, across(l, shared_by));
+    for (size_t l = first; l < s_.levels.size(); ++l)
+      longest = std::max(longest, across(l, shared_by));
     return longest;
   }
   // One message alone, on a whole card.
@@ -173,12 +172,12 @@ class Closed {
   double naive() const {
     const bool one_node = s_.levels.size() == 1;
     const double last = one_node ? 1 : s_.members_of_card;
-    const double out = one_node ? inside((n_ - 2) * d_)
-                                : (n_ - r_ - last) * d_ * level(1).seconds_per_byte;
+    const double out =
+        one_node ? inside((n_ - 2) * d_) : (n_ - r_ - last) * d_ * level(1).seconds_per_byte;
     // As if nobody were hot: who is, and when its turn comes, is not known here.
     const double in = one_node ? inside((n_ - 1) * d_) : (n_ - r_) * d_ * level(1).seconds_per_byte;
-    return std::max(straight(), start_ + far_latency() + in +
-                                    std::max((n_ - 1 - last) * start_, out));
+    return std::max(straight(),
+                    start_ + far_latency() + in + std::max((n_ - 1 - last) * start_, out));
   }
 
   // A round in which everybody sends `bytes` so far. On its way a message waits for the latency, while those that share its
@@ -211,7 +210,8 @@ class Closed {
       if (rows > 1) seconds += s_.local_seconds + touched(rows * d_);
       // The later the round, the fewer targets in a message.
       const double for_hot = std::min(1.0, 2 * static_cast<double>(bit) / n_);
-      seconds += round(static_cast<double>(bit), rows * d_ * (others_ + (hot_ - others_) * for_hot));
+      seconds +=
+          round(static_cast<double>(bit), rows * d_ * (others_ + (hot_ - others_) * for_hot));
     }
     return seconds + s_.local_seconds + touched(rows * d_);
   }
@@ -226,7 +226,8 @@ class Closed {
     const double hot_place = hottest_of(nodes_);
     double seconds = 0;
     if (r_ > 1)
-      seconds += packed(r_ - 1, nodes_ * d_, inside((r_ - 1) * nodes_ * d_ * hot_place)) + near_latency();
+      seconds +=
+          packed(r_ - 1, nodes_ * d_, inside((r_ - 1) * nodes_ * d_ * hot_place)) + near_latency();
     return seconds + packed(m_, r_ * d_, across_from(1, 1)) + far_latency();
   }
 
@@ -261,7 +262,9 @@ class Closed {
     // Pieces that a row is handed on in; packets of a message.
     const double pieces = fit < 1 ? std::ceil(row / chunk - kRounding) : 1;
     const double rows_together = std::clamp(fit, 1.0, u);
-    const double packets = whole ? 1 : fit < 1 ? u * pieces : std::ceil((u - 1) / rows_together) + 1;
+    const double packets = whole     ? 1
+                           : fit < 1 ? u * pieces
+                                     : std::ceil((u - 1) / rows_together) + 1;
     const double piece = d_ / pieces;
     const double last = whole ? u - 1 : 1;  // rows of the last packet that go on
     const double handed_on = units * (u - 1) * pieces;
@@ -277,7 +280,8 @@ class Closed {
     const double first_there =
         start_ + far_latency() + alone(whole ? u * d_ : rows_together * piece);
     const double after = std::max(last * start_, inside(last * piece)) + inner_latency;
-    return std::max({start_ + beyond + far_latency() + after, start_ + busy + far_latency() + inner_latency,
+    return std::max({start_ + beyond + far_latency() + after,
+                     start_ + busy + far_latency() + inner_latency,
                      std::max((units * packets + u - 1) * start_, first_there) +
                          handed_on * start_ + inner_latency,
                      first_there + inner_busy + inner_latency});
@@ -296,20 +300,21 @@ class Closed {
     const double bytes = units * r_ * d_;
     const double busy = (here - 1) * bytes * level(1).seconds_per_byte * hottest_of(r_);
     if (here > 1)
-      seconds += (groups ? packed(here - 1, bytes, busy)
-                         : std::max((here - 1) * start_, start_ + busy)) +
-                 level(1).latency_seconds;
+      seconds +=
+          (groups ? packed(here - 1, bytes, busy) : std::max((here - 1) * start_, start_ + busy)) +
+          level(1).latency_seconds;
     const double handed = m_ * d_;
     if (r_ == 1) return seconds + s_.local_seconds + touched(handed);
     const double inner = inside((r_ - 1) * handed * hot_);
     // Of one other node there is one row for each: nothing to pack.
     if (m_ == 1) return seconds + std::max((r_ - 1) * start_, start_ + inner) + near_latency();
-    return seconds + packed(r_ - 1, handed, inner) + near_latency() + s_.local_seconds + touched(handed);
+    return seconds + packed(r_ - 1, handed, inner) + near_latency() + s_.local_seconds +
+           touched(handed);
   }
 
   const ExchangeSite& s_;
   const ExchangeForm& form_;
-  double d_, hot_, n_, r_, nodes_, m_;
+  double d_, n_, hot_, r_, nodes_, m_;
   double others_;  // bytes for the others over the mean
   double start_;
 };
@@ -327,7 +332,8 @@ ExchangeSite::ExchangeSite(const cluster::Cluster& cluster, const Group& group)
   double least = INFINITY;
   for (const cluster::Level& l : cluster.levels) least = std::min(least, l.link.latency_seconds);
   const auto stated = cluster.numbers.find("message_seconds");
-  startup_seconds = std::min(least, stated == cluster.numbers.end() ? kMessageSeconds : stated->second);
+  startup_seconds =
+      std::min(least, stated == cluster.numbers.end() ? kMessageSeconds : stated->second);
   for (size_t l = 0; l < cluster.levels.size(); ++l) {
     const double here = members_in(cluster.devices_of_level(l), group);
     const double rate = 1 / device_bandwidth(cluster, l);

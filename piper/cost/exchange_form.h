@@ -49,9 +49,10 @@ std::string to_text(const ExchangeForm& form);
 // even.
 struct ExchangeSite {
   struct Level {
-    double members = 1;           // of the group, in one unit
-    double latency_seconds = 0;   // between two that meet here, without start-up
-    double seconds_per_byte = 0;  // of what one member sends out of the level below (level 0: inside the node)
+    double members = 1;          // of the group, in one unit
+    double latency_seconds = 0;  // between two that meet here, without start-up
+    double seconds_per_byte =
+        0;  // of what one member sends out of the level below (level 0: inside the node)
   };
   std::vector<Level> levels;  // nodes, then what tells members apart; the last one holds all
   double members_of_card = 1;

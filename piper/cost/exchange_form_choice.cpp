@@ -59,8 +59,8 @@ double form_factor(const cluster::Cluster& cluster, const Group& group, const Ex
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
                    std::span<const double> to_bytes) {
   if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
-  const double mean = std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) /
-                      static_cast<double>(to_bytes.size());
+  const double mean =
+      std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
   const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;
   return form_factor(ExchangeSite(cluster, group), form, {mean, hot});
 }
@@ -90,8 +90,8 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const F
     if (fixed.algorithm ? algorithm != *fixed.algorithm : is_straight(algorithm)) continue;
     if (algorithm == AllToAll::kFlat) continue;
     const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);
-    const double most = best.form.algorithm == AllToAll::kFlat ? (1 - kFormTie) * best.factor
-                                                               : best.factor;
+    const double most =
+        best.form.algorithm == AllToAll::kFlat ? (1 - kFormTie) * best.factor : best.factor;
     if (found && other.factor >= most) continue;
     best = other;
     found = true;

@@ -151,8 +151,8 @@ int64_t LayerCosts::exchange_scratch(const SegmentWork& work, int64_t ep,
   if (ep == 1 || form.algorithm == strategy::AllToAll::kFlat) return 0;
   const auto bytes = static_cast<double>(std::max(work.rows, work.received_rows) * model_.hidden *
                                          work.element_bytes);
-  return std::llround(scratch_bytes(ExchangeSite(cluster_, {.size = ep}), form,
-                                    bytes / static_cast<double>(ep)));
+  return std::llround(
+      scratch_bytes(ExchangeSite(cluster_, {.size = ep}), form, bytes / static_cast<double>(ep)));
 }
 
 std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
@@ -231,8 +231,7 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
     with = recompute_cost(parts, exchange.rows, recompute);
-    with.memory =
-        layer_memory(model_, layer, work, exchanged, recompute, cost.exchange_scratch);
+    with.memory = layer_memory(model_, layer, work, exchanged, recompute, cost.exchange_scratch);
   }
   return cost;
 }
@@ -255,11 +254,11 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   for (int64_t i = 0; i < groups; ++i) {
     const Group group{.first = i * mesh.ep, .size = mesh.ep};
     const std::span<const double> uneven(to_bytes);
-    longest.rows = std::max(
-        longest.rows, load_ == nullptr ? all_to_all_seconds(cluster_, group, pair_bytes) *
-                                             form_factor(cluster_, group, form, pair_bytes)
-                                       : all_to_all_seconds(cluster_, group, uneven) *
-                                             form_factor(cluster_, group, form, uneven));
+    longest.rows =
+        std::max(longest.rows, load_ == nullptr ? all_to_all_seconds(cluster_, group, pair_bytes) *
+                                                      form_factor(cluster_, group, form, pair_bytes)
+                                                : all_to_all_seconds(cluster_, group, uneven) *
+                                                      form_factor(cluster_, group, form, uneven));
     longest.counts =
         std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
   }

@@ -31,10 +31,10 @@ struct RecomputeCost {
 };
 
 struct LayerCost {
-  double forward = 0;           // compute
-  double backward = 0;          // compute
-  double exchange_forward = 0;  // waiting: counts, dispatch, combine, less what hides them
-  double moving_part = 0;       // of one exchange of rows, the rest being latency
+  double forward = 0;            // compute
+  double backward = 0;           // compute
+  double exchange_forward = 0;   // waiting: counts, dispatch, combine, less what hides them
+  double moving_part = 0;        // of one exchange of rows, the rest being latency
   int64_t exchange_scratch = 0;  // of one, in the memory below
   std::array<RecomputeCost, strategy::kRecomputes.size()> by_recompute;
   const RecomputeCost& with(strategy::Recompute recompute) const {

@@ -151,8 +151,7 @@ KeptBytes KeptBytes::operator*(int64_t factor) const {
 }
 
 LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
-                         bool exchanged, strategy::Recompute recompute,
-                         int64_t exchange_scratch) {
+                         bool exchanged, strategy::Recompute recompute, int64_t exchange_scratch) {
   const Sizes sizes(model, layer, work);
   const bool moe = model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   const bool kept = recompute != strategy::Recompute::kFull;
@@ -172,8 +171,7 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
   if (!kept) forward_task(backward, hidden, attention, true);  // recomputation
 
   if (moe) {
-    const Mixture mixture(sizes,
-                          model.layers[static_cast<size_t>(layer)].feed_forward.has_shared(),
+    const Mixture mixture(sizes, model.layers[static_cast<size_t>(layer)].feed_forward.has_shared(),
                           exchange_scratch);
     mixture_forward(forward, mixture, hidden, exchanged, kept, nets_kept, /*merges=*/true);
     forward_task(forward, hidden, mixture.merge, true);

@@ -232,8 +232,8 @@ class StepPricer {
             ? all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task))
             : all_to_all_seconds(cluster_, group(task), std::span<const double>(to));
     return {seconds * form_factor(cluster_, group(task), form, std::span<const double>(to)),
-            scratch(task, form, std::accumulate(to.begin(), to.end(), 0.0) /
-                                    static_cast<double>(to.size()))};
+            scratch(task, form,
+                    std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size()))};
   }
 
   int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {

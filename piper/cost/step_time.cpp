@@ -69,9 +69,8 @@ int64_t Estimator::parameters(const Strategy& s, int64_t index, int64_t first_la
 }
 
 void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
-  const LayerCost& layer =
-      costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh, s.capacity.factor,
-                   form_of(s));
+  const LayerCost& layer = costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh,
+                                        s.capacity.factor, form_of(s));
   const RecomputeCost& again = layer.with(s.recompute);
   stage.forward += layer.forward;
   stage.backward += layer.backward;
@@ -291,9 +290,8 @@ StepEstimate Estimator::estimate(const Strategy& s) {
 PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
   const auto of_layer = [&](int32_t i) {
-    const LayerCost& layer =
-        costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh, s.capacity.factor,
-                     form_of(s));
+    const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh,
+                                          s.capacity.factor, form_of(s));
     const RecomputeCost& again = layer.with(s.recompute);
     return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
   };

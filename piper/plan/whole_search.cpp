@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/setting.h>
 #include <piper/plan/split.h>
 #include <piper/plan/whole.h>
@@ -47,7 +48,9 @@ class Search {
   explicit Search(const WholeRequest& request)
       : r_(request),
         estimator_(*request.model, *request.cluster, *request.stack, request.precision,
-                   request.sequence) {
+                   request.sequence),
+        exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack,
+                  &estimator_.rates(), request.imbalance) {
     for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
   }
 
@@ -201,6 +204,7 @@ class Search {
       return;
     }
     balanced_.clear();
+    exchange_.choose(s);
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!wanted(r_.fixed.schedule, schedule)) continue;
       if (shape.pp == 1 && schedule != PipelineSchedule::k1F1B &&
@@ -281,6 +285,7 @@ class Search {
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
     if (!fits) {
+      if (may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
         family.smallest = WholeCandidate{s, e};
       return;
@@ -322,6 +327,7 @@ class Search {
 
   const WholeRequest& r_;
   stack::Estimator estimator_;
+  ExchangeAxis exchange_;
 
   std::vector<Shape> shapes_;
   std::vector<Bounded> bounded_;

@@ -44,6 +44,7 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
     b.activations = sums.kept_bytes * std::min(flights, 1.0);
   b.working += sums.placeholder_bytes +
                std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
+  b.exchange = sums.exchange_bytes;
   b.fixed = stack_.fixed_bytes;
   return b;
 }
