@@ -377,11 +377,4 @@ WholeFamily family_of(const Strategy& s) {
 
 WholePlan search_whole(const WholeRequest& request) { return Search(request).run(); }
 
-void play_ranked(const WholeRequest& r, WholePlan& plan) {
-  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  for (WholeCandidate& c : plan.ranked)
-    c.played_seconds = estimator.played_seconds(c.strategy, r.imbalance);
-  std::ranges::stable_sort(plan.ranked, {}, &WholeCandidate::step_seconds);
-}
-
 }  // namespace piper::plan
