@@ -197,7 +197,7 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
       {"mfu_formula", cost::kMfuFormula},
       {"tokens_per_second",
        static_cast<double>(c.strategy.sequence * c.strategy.global_batch_sequences) / e.seconds},
-      {"method", c.played_seconds > 0 ? "pipeline played, the rest in closed form" : "closed form"},
+      {"method", c.played_seconds > 0 ? "whole step played" : "closed form"},
       {"stack", r.stack->name},
       {"time", time_json(e.time)},
       {"memory",

@@ -56,7 +56,7 @@ struct WholeRequest {
 struct WholeCandidate {
   strategy::Strategy strategy;
   stack::Estimate estimate;
-  double played_seconds = 0;  // of the step with its pipeline played (play_ranked); 0 = not played
+  double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
   double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
 };
 
@@ -94,8 +94,9 @@ struct WholePlan {
 // what divides).
 WholePlan search_whole(const WholeRequest& request);
 
-// Plays the pipelines of the ranked ones action by action and sorts them by that.
-void play_ranked(const WholeRequest& request, WholePlan& plan);
+// Plays the whole steps (stack/whole_step.h, one pipeline) of the first `count` that are ranked, those of a million tasks and
+// more left out, and sorts these by that.
+void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = 8);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

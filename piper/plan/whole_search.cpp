@@ -193,13 +193,7 @@ class Search {
   // --- one shape: splits, schedules, and what only memory and reductions feel ---
   void visit(const Shape& shape, double least) {
     Strategy s = base(shape);
-    FamilyBest& family = family_best(s);
-    FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
-    const auto beaten = [&](const FamilyBest& f) {
-      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
-    };
-    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
-    if (r_.prunes && least > bar() && beaten(family) && (!can_shard || beaten(sharded))) {
+    if (is_beaten(s, least)) {
       ++plan_.num_passed_over;
       return;
     }
@@ -219,6 +213,16 @@ class Search {
       }
       s.mesh.vpp = 1;
     }
+  }
+
+  // No strategy of that mesh which takes so long would be kept.
+  bool is_beaten(const Strategy& s, double least) {
+    const FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
+    const auto beats = [&](const FamilyBest& f) {
+      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
+    };
+    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
+    return r_.prunes && least > bar() && beats(family_best(s)) && (!can_shard || beats(sharded));
   }
 
   bool chunks_fit(const Strategy& s, int64_t vpp) const {
@@ -255,6 +259,7 @@ class Search {
   }
 
   void visit_states(Strategy& s) {
+    if (r_.prunes && is_beaten(s, estimator_.bound_of_split(s, r_.imbalance).seconds)) return;
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!wanted(r_.fixed.zero, s.zero)) continue;
       if (s.zero > 0 && s.mesh.dp * s.mesh.cp == 1 && s.mesh.edp() == 1) continue;
@@ -279,11 +284,16 @@ class Search {
   }
 
   void price(const Strategy& s) {
-    const stack::Estimate e = estimator_.estimate(s, r_.imbalance);
-    ++plan_.num_priced;
     FamilyBest& family = family_best(s);
+    const double wanted =
+        r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
+                  : kInfinity;
+    stack::Estimate e = estimator_.estimate(s, r_.imbalance, wanted);
+    ++plan_.num_priced;
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
+    // On the front of speed and memory stands nothing coarse.
+    if (fits && e.is_coarse && is_on_front(e)) e = estimator_.estimate(s, r_.imbalance);
     if (!fits) {
       if (may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
@@ -303,6 +313,14 @@ class Search {
     if (std::ssize(ranked) == r_.num_kept && !faster(candidate, ranked.back())) return;
     ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
     if (std::ssize(ranked) > r_.num_kept) ranked.pop_back();
+  }
+
+  bool is_on_front(const stack::Estimate& e) const {
+    const std::vector<WholeCandidate>& front = plan_.pareto;
+    const auto at =
+        std::ranges::lower_bound(front, e.seconds - e.time.bubble, {},
+                                 [](const WholeCandidate& c) { return c.estimate.seconds; });
+    return at == front.begin() || std::prev(at)->estimate.peak_bytes > e.peak_bytes;
   }
 
   // The front of seconds and memory, kept sorted by seconds.
@@ -364,12 +382,5 @@ WholeFamily family_of(const Strategy& s) {
 }
 
 WholePlan search_whole(const WholeRequest& request) { return Search(request).run(); }
-
-void play_ranked(const WholeRequest& r, WholePlan& plan) {
-  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  for (WholeCandidate& c : plan.ranked)
-    c.played_seconds = estimator.played_seconds(c.strategy, r.imbalance);
-  std::ranges::stable_sort(plan.ranked, {}, &WholeCandidate::step_seconds);
-}
 
 }  // namespace piper::plan

@@ -190,6 +190,21 @@ double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, 
   return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
 }
 
+// Until a stage's last backward, where its copies to the host and back are all that counts: its first micro-batch comes
+// through the stages before it and goes back through them. GPipe has all forwards first: what its copies out and back hide
+// behind, each hides behind alone.
+double Estimator::copying_seconds(const Strategy& s, const StageSums& u, const Busy& b,
+                                  size_t stage) {
+  const double copy = facts(s)[stage].copied * rates_.host_copy_seconds(u.kept_bytes);
+  if (copy <= 0) return 0;
+  const auto m = static_cast<double>(s.num_micro_batches), before = static_cast<double>(stage);
+  const double pass = b.total() / static_cast<double>(s.mesh.vpp);
+  const double both = m * 2 * copy + (before + 1) * pass;
+  if (s.schedule != PipelineSchedule::kGPipe) return both;
+  return std::max(both,
+                  m * (std::max(copy, b.forward) + std::max(copy, b.backward)) + before * pass);
+}
+
 Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const {
   const auto slow = [&](double compute, double least) {
     return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
@@ -245,7 +260,7 @@ const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Pr
   return sums_->overlaps.emplace_back(key, std::move(stages)).second;
 }
 
-Estimate Estimator::estimate(const Strategy& s, double imbalance) {
+Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_below) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
@@ -259,7 +274,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
     const StageSums& u = sums[i];
     Busy& b = busy[i];
     b = busy_of(s, u);
-    b.add(states[i], s.schedule == PipelineSchedule::kDualPipeV);
+    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    b.add(states[i]);
     if (b.shown() > busy[busiest].shown()) busiest = i;
     const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
     if (bytes.total() > e.fullest.total()) {
@@ -288,28 +304,29 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   const double message = this->message(s, prices).total();
   e.time.messages =
       2 * message * (1 - stack_.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
-  // Copies to the host take as long whatever travels beside them.
-  if (strategy::offloads_activations(s.offload))
-    for (size_t i = 0; i < pp; ++i) busy[i] = busy_of(s, sums[i]);
-  e.time.bubble = bubble_of(s, busy, busiest, message);
-  double stretched = 0;  // a pass, by copies to the host: it hides more
-  if (strategy::offloads_activations(s.offload)) {
-    double pass = b.shown();
-    const std::vector<double>& copied = copied_parts(s);
-    for (size_t i = 0; i < pp; ++i)
-      pass = std::max(pass, 2 * copied[i] * rates_.host_copy_seconds(sums[i].kept_bytes));
-    stretched = pass - b.shown();
-    e.time.offload = m * stretched;
-  }
-  e.time.reductions =
-      with_states +
-      std::max(0.0,
-               shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp)) - stretched);
+  const bool is_played = strategy::is_v(s.schedule) && s.mesh.pp > 1;
+  const double behind = shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp));
+  e.time.reductions = with_states + behind;
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
   const double updated = updated_parameters(s, most);
   e.time.update = update_seconds(updated);
   e.time.offload += optimizer_copy_seconds(s, updated);
+  const double in_turn = m * b.shown();
+  e.is_coarse = is_played && e.time.total() > worth_below;
+  e.time.bubble = is_played && !e.is_coarse
+                      ? pipeline_finish(s, prices, sums, states, message) - in_turn
+                      : bubble_of(s, busy, busiest, message);
+  e.in_pipeline = in_turn + e.time.bubble;
+  if (strategy::offloads_activations(s.offload)) {
+    double copying = 0;
+    for (size_t i = 0; i < pp; ++i)
+      copying = std::max(copying, copying_seconds(s, sums[i], busy[i], i));
+    const double waits = std::max(0.0, copying - e.in_pipeline);
+    e.time.offload += waits;
+    // Whoever waits for a pass's copies hides more of what follows it.
+    e.time.reductions -= std::min(behind, waits / m);
+  }
   e.seconds = e.time.total();
   return e;
 }
@@ -330,6 +347,17 @@ Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {
   const double serial = stack_.serial_seconds_per_layer * static_cast<double>(model_.num_layers());
   const double work = std::max(compute / efficiency_ + serial, host) + others;
   return {static_cast<double>(s.num_micro_batches) * work / static_cast<double>(s.mesh.pp)};
+}
+
+Estimator::Bound Estimator::bound_of_split(const Strategy& s, double imbalance) {
+  const std::vector<StageSums>& sums = stage_sums(s, prices(s, imbalance));
+  double busiest = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    Busy b = busy_of(s, sums[i]);
+    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    busiest = std::max(busiest, b.shown());
+  }
+  return {static_cast<double>(s.num_micro_batches) * busiest};
 }
 
 Estimator::Pass Estimator::pass_seconds(const Strategy& s, double imbalance) {

@@ -58,10 +58,6 @@ struct StagePart {
   double update_seconds = 0, optimizer_copy_seconds = 0;
 };
 
-// Whether what a forward of the stage keeps goes to the host until its backward, by chunk and micro-batch: all that is
-// offloaded but what is wanted again within three actions.
-std::vector<char> copied_forwards(const strategy::Strategy& strategy, int64_t stage);
-
 // The prices live as long as the estimator that made this.
 struct StepParts {
   std::vector<ChunkPart> chunks;  // in the order of the model

@@ -256,9 +256,9 @@ TaskId RankWriter::post(const Piece& piece, const After& after) {
   return collective(piece.task, piece.segment, piece.partners, piece.moves, after, {});
 }
 
-TaskId RankWriter::copy(double seconds, TaskId after, const Slots& slots) {
-  return collective(TaskKind::kCollective, {SegmentKind::kHostCopy, -1}, Partners::kHost,
-                    {.latency = 0, .transfer = seconds}, {after}, slots);
+TaskId RankWriter::copy(double seconds, const After& after, const Slots& slots) {
+  return collective(TaskKind::kHostCopy, {SegmentKind::kHostCopy, -1}, Partners::kHost,
+                    {.latency = 0, .transfer = seconds}, after, slots);
 }
 
 TaskId RankWriter::sum_over_world(const After& after) {
