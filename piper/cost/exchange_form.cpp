@@ -42,8 +42,12 @@ class Closed {
         others_(n_ > 1 ? (n_ - hot_) / (n_ - 1) : 1),
         start_(site.startup_seconds) {}
 
+  // The own row is copied beside everything else.
   double seconds() const {
-    if (n_ <= 1) return 0;
+    return n_ <= 1 ? 0 : std::max(travel(), s_.local_seconds + touched(d_));
+  }
+
+  double travel() const {
     if (s_.levels.size() == 1 && knows_nodes(form_.algorithm)) return straight();
     switch (form_.algorithm) {
       case AllToAll::kFlat:
@@ -222,6 +226,12 @@ class Closed {
            std::max({messages * start_, start_ + busy, messages * touched(bytes)});
   }
 
+  // Inside the node, by one member to all others: of one other node the rows lie right as they came.
+  double handed_out(double bytes, double hot) const {
+    const double busy = inside((r_ - 1) * bytes * hot);
+    return m_ > 1 ? packed(r_ - 1, bytes, busy) : std::max((r_ - 1) * start_, start_ + busy);
+  }
+
   double two_d() const {
     const double hot_place = hottest_of(nodes_);
     double seconds = 0;
@@ -241,7 +251,7 @@ class Closed {
     double busy = row * r_ * level(1).seconds_per_byte / s_.members_of_card * hot_node;
     for (size_t l = 2; l < s_.levels.size(); ++l) busy = std::max(busy, across(l, 1));
     seconds += packed(m_, r_ * r_ * d_, busy) + far_latency();
-    if (r_ > 1) seconds += packed(r_ - 1, row, inside((r_ - 1) * row)) + near_latency();
+    if (r_ > 1) seconds += handed_out(row, 1) + near_latency();
     return seconds + copied;
   }
 
@@ -280,8 +290,15 @@ class Closed {
     const double first_there =
         start_ + far_latency() + alone(whole ? u * d_ : rows_together * piece);
     const double after = std::max(last * start_, inside(last * piece)) + inner_latency;
-    return std::max({start_ + beyond + far_latency() + after,
-                     start_ + busy + far_latency() + inner_latency,
+    // What came in a packet with others' rows is copied to its place; behind the own row it waits for no start.
+    const double there = start_ + beyond + far_latency(),
+                 own_copied = s_.local_seconds + touched(d_);
+    const double copied =
+        whole || fit >= 2
+            ? std::max(own_copied, there + (there > own_copied ? s_.local_seconds : 0)) +
+                  touched(d_)
+            : 0;
+    return std::max({there + after, copied, start_ + busy + far_latency() + inner_latency,
                      std::max((units * packets + u - 1) * start_, first_there) +
                          handed_on * start_ + inner_latency,
                      first_there + inner_busy + inner_latency});
@@ -305,11 +322,8 @@ class Closed {
           level(1).latency_seconds;
     const double handed = m_ * d_;
     if (r_ == 1) return seconds + s_.local_seconds + touched(handed);
-    const double inner = inside((r_ - 1) * handed * hot_);
-    // Of one other node there is one row for each: nothing to pack.
-    if (m_ == 1) return seconds + std::max((r_ - 1) * start_, start_ + inner) + near_latency();
-    return seconds + packed(r_ - 1, handed, inner) + near_latency() + s_.local_seconds +
-           touched(handed);
+    seconds += handed_out(handed, hot_) + near_latency();
+    return m_ > 1 ? seconds + s_.local_seconds + touched(handed) : seconds;
   }
 
   const ExchangeSite& s_;

@@ -89,6 +89,8 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const F
   for (const AllToAll algorithm : strategy::kAllToAlls) {
     if (fixed.algorithm ? algorithm != *fixed.algorithm : is_straight(algorithm)) continue;
     if (algorithm == AllToAll::kFlat) continue;
+    const bool has_groups = site.levels.size() > 2;  // without, halo-switch is halo
+    if (algorithm == AllToAll::kHaloSwitch && !has_groups && !fixed.algorithm) continue;
     const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);
     const double most =
         best.form.algorithm == AllToAll::kFlat ? (1 - kFormTie) * best.factor : best.factor;

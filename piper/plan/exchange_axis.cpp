@@ -147,7 +147,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
          .deduplicated = is_flat && flat.part() < 1,
          .measured = is_flat && is_measured_all_to_all(cluster, task.group) && rates == nullptr});
   }
-  std::ranges::stable_sort(verdict.options, {}, &ExchangeOption::seconds);
+  std::ranges::stable_sort(verdict.options, {},
+                           [](const ExchangeOption& o) { return std::pair(o.seconds, !o.chosen); });
   verdict.why = why(verdict);
   return verdict;
 }
