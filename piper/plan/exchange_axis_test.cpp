@@ -196,8 +196,9 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
     layer.feed_forward.top_k = 4;
   }
   std::map<strategy::Recompute, int64_t> flat_apart;
-  for (const ExchangeForm& form :
-       {ExchangeForm{}, {AllToAll::kHaloPrinted, 0}, {AllToAll::kBruck, 0}, {AllToAll::kTwoD, 0}})
+  for (const AllToAll algorithm : {AllToAll::kFlat, AllToAll::kHaloPrinted, AllToAll::kBruck,
+                                   AllToAll::kTwoD, AllToAll::kLeader}) {
+    const ExchangeForm form{algorithm, 0};
     for (const strategy::Recompute recompute : strategy::kRecomputes) {
       CAPTURE(to_text(form));
       const std::string recomputed = strategy::name(recompute);
@@ -221,6 +222,7 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
       const bool flat = form == ExchangeForm{};
       CHECK((closed.memory[0].exchange_scratch > 4 * message) == !flat);
     }
+  }
 }
 
 TEST_CASE("the search over every axis takes the exchange that a hot rank asks for") {
