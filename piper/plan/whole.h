@@ -6,8 +6,11 @@
 //
 //   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
 //
-// and of the best of its family, and a test compares with the plain enumeration. The bound holds because no strategy of that shape and depth does less
+// and of the best of its family; a schedule, split and recomputation of it when m x its busiest stage, states and offload left
+// out, is. A test compares with the plain enumeration. The bounds hold because no strategy of that shape and depth does less
 // work, and the busiest stage does at least the mean.
+//
+// Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
 
 #include <piper/cluster/cluster.h>

@@ -3,6 +3,7 @@
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/setting.h>
 #include <piper/plan/split.h>
+#include <piper/plan/stage_recompute.h>
 #include <piper/plan/whole.h>
 
 #include <algorithm>
@@ -32,8 +33,9 @@ bool wanted(const std::optional<T>& fixed, T value) {
 auto order(const WholeCandidate& c) {
   const strategy::Mesh& m = c.strategy.mesh;
   return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,
-                    c.strategy.zero, c.strategy.recompute, c.strategy.offload,
-                    c.strategy.micro_batch_sequences, c.strategy.schedule, c.strategy.placement);
+                    c.strategy.zero, c.strategy.recompute, c.strategy.recompute_per_stage,
+                    c.strategy.offload, c.strategy.micro_batch_sequences, c.strategy.schedule,
+                    c.strategy.placement);
 }
 bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
 
@@ -210,6 +212,7 @@ class Search {
         if (!chunks_fit(s, vpp) || !wanted(r_.fixed.vpp, vpp)) continue;
         s.mesh.vpp = vpp;
         visit_splits(s);
+        visit_stage_recompute(s);
       }
       s.mesh.vpp = 1;
     }
@@ -248,6 +251,42 @@ class Search {
     }
   }
 
+  // Where not every stage fits without, or with the same recomputation.
+  void visit_stage_recompute(Strategy& s) {
+    if (r_.fixed.recompute || s.mesh.pp == 1) return;
+    s.recompute = Recompute::kNone;
+    const std::vector<int64_t> even =
+        strategy::even_split(r_.model->num_layers(), s.mesh.pp * s.mesh.vpp);
+    for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
+      s.layers_per_stage = split;
+      if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance).seconds)) continue;
+      // Sums of layers are kept from one state to the next, not from one recomputation to the next.
+      std::vector<LoadsByRecompute> loads;
+      for (size_t r = 0; r < strategy::kRecomputes.size(); ++r) {
+        s.recompute = strategy::kRecomputes[r];
+        size_t state = 0;
+        for_each_state(s, [&] {
+          if (loads.size() <= state) loads.emplace_back();
+          loads[state++][r] = estimator_.stage_loads(s, r_.imbalance);
+        });
+      }
+      size_t state = 0;
+      for_each_state(s, [&] {
+        const LoadsByRecompute& here = loads[state++];
+        // What is best for the stages as they are is not always best for those to come: tighter limits begin elsewhere.
+        for (const double part : {1.0, 0.92, 0.85}) {
+          const double limit = part * r_.memory_limit_bytes;
+          const auto choice = choose_by_stage(here, limit);
+          const auto m = static_cast<double>(s.num_micro_batches);
+          if (!choice || is_beaten(s, m * choice->mean)) return;
+          if (choice->is_uniform()) continue;
+          if (const auto chosen = with_stage_recompute(estimator_, s, *choice, limit, r_.imbalance))
+            price(*chosen);
+        }
+      });
+    }
+  }
+
   // Kept for a shape: schedules share it.
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
     const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
@@ -259,7 +298,17 @@ class Search {
   }
 
   void visit_states(Strategy& s) {
-    if (r_.prunes && is_beaten(s, estimator_.bound_of_split(s, r_.imbalance).seconds)) return;
+    if (is_beaten(s, estimator_.bound_of_split(s, r_.imbalance).seconds)) return;
+    for_each_state(s, [&] { price(s); });
+  }
+
+  bool can_place(const Strategy& s, Placement placement) const {
+    return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
+           wanted(r_.fixed.placement, placement);
+  }
+
+  // What only memory, reductions and messages feel.
+  void for_each_state(Strategy& s, auto visit) {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!wanted(r_.fixed.zero, s.zero)) continue;
       if (s.zero > 0 && s.mesh.dp * s.mesh.cp == 1 && s.mesh.edp() == 1) continue;
@@ -267,10 +316,9 @@ class Search {
         if (!wanted(r_.fixed.offload, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
-          if (placement != Placement::kDataInside && (s.mesh.pp == 1 || s.mesh.dp == 1)) continue;
-          if (!wanted(r_.fixed.placement, placement)) continue;
+          if (!can_place(s, placement)) continue;
           s.placement = placement;
-          price(s);
+          visit();
         }
       }
     }

@@ -350,14 +350,28 @@ Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {
 }
 
 Estimator::Bound Estimator::bound_of_split(const Strategy& s, double imbalance) {
-  const std::vector<StageSums>& sums = stage_sums(s, prices(s, imbalance));
   double busiest = 0;
+  for (const StageLoad& stage : stage_loads(s, imbalance))
+    busiest = std::max(busiest, stage.seconds);
+  return {static_cast<double>(s.num_micro_batches) * busiest};
+}
+
+Estimator::Bound Estimator::bound_of_schedule(const Strategy& s, double imbalance) {
+  double sum = 0;
+  for (const StageSums& stage : stage_sums(s, prices(s, imbalance)))
+    sum += busy_of(s, stage).shown();
+  return {static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp)};
+}
+
+std::vector<Estimator::StageLoad> Estimator::stage_loads(const Strategy& s, double imbalance) {
+  const std::vector<StageSums>& sums = stage_sums(s, prices(s, imbalance));
+  std::vector<StageLoad> loads;
   for (size_t i = 0; i < sums.size(); ++i) {
     Busy b = busy_of(s, sums[i]);
     if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
-    busiest = std::max(busiest, b.shown());
+    loads.push_back({stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.shown()});
   }
-  return {static_cast<double>(s.num_micro_batches) * busiest};
+  return loads;
 }
 
 Estimator::Pass Estimator::pass_seconds(const Strategy& s, double imbalance) {

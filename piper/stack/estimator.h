@@ -5,7 +5,9 @@
 //
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
 // the device, plus the communication that does not hide. Bubbles
-// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means.
+// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. The two
+// V's, which that does not fit, are played action by action. Held to whole steps that are played (whole_step.h): 0.9 % in the
+// mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
 // activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
@@ -96,6 +98,14 @@ class Estimator {
   Bound bound(const strategy::Strategy& strategy, double imbalance = 1);
   // The same for a schedule, split and recomputation, whatever ZeRO, offload and placement: m x the busiest stage.
   Bound bound_of_split(const strategy::Strategy& strategy, double imbalance = 1);
+  // The same for a schedule and recomputation, whatever the split besides: m x the mean stage, all that pairs could hide hidden.
+  Bound bound_of_schedule(const strategy::Strategy& strategy, double imbalance = 1);
+
+  // Of each stage: bytes at its peak, and seconds of one micro-batch, forward and backward (reductions left out).
+  struct StageLoad {
+    double bytes = 0, seconds = 0;
+  };
+  std::vector<StageLoad> stage_loads(const strategy::Strategy& strategy, double imbalance = 1);
 
   const Rates& rates() const { return rates_; }
   const Stack& stack() const { return stack_; }
