@@ -185,7 +185,7 @@ class StepPricer {
         return all_to_all(task);
       case TaskKind::kCollective:
       case TaskKind::kStateCollective:
-    case TaskKind::kHostCopy:
+      case TaskKind::kHostCopy:
         break;
       case TaskKind::kAllReduce:
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};

@@ -189,8 +189,7 @@ class Simulation {
     for (const Rank rank : touched_) {
       advance_compute(rank);
       for (const Stream stream :
-           {Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates,
-            Stream::kHost})
+           {Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates, Stream::kHost})
         advance_stream(rank, stream);
     }
     // A core is freed by a rank that was touched, and asked for by one: its node is among theirs.
