@@ -91,6 +91,34 @@ void tell(const TokenRoutes& experts, int64_t from, int64_t to, const Units& uni
         set_bit(table, token * units.size(unit) + units.place(member));
 }
 
+std::vector<int64_t> distinct_tokens(const TokenRoutes& members, const Units& units) {
+  std::vector<int64_t> distinct(static_cast<size_t>(units.num_members() + units.num_units()));
+  std::vector<int64_t> last(static_cast<size_t>(units.num_units()), -1);
+  for (int64_t token = 0; token < members.num_tokens(); ++token)
+    for (const int32_t member : members.of(token)) {
+      const auto unit = static_cast<size_t>(units.unit(member));
+      ++distinct[static_cast<size_t>(member)];
+      distinct[static_cast<size_t>(units.num_members()) + unit] += last[unit] != token;
+      last[unit] = token;
+    }
+  return distinct;
+}
+
+std::vector<int64_t> dispatched_rows(
+    int64_t member, const Units& units,
+    const std::function<const std::vector<int64_t>&(int64_t from)>& distinct) {
+  std::vector<int64_t> rows(static_cast<size_t>(units.num_members()));
+  for (const int32_t to : unit_targets(member, units)) {
+    const auto t = static_cast<size_t>(to);
+    rows[t] = distinct(member)[t];
+    for (const int32_t from : halo_sources(member, units)) rows[t] += distinct(from)[t];
+  }
+  for (const int32_t unit : units_from(member, units))
+    rows[static_cast<size_t>(units.counterpart(member, unit))] =
+        distinct(member)[static_cast<size_t>(units.num_members() + unit)];
+  return rows;
+}
+
 KnownRoutes::KnownRoutes(int64_t member, const Units& units, const RoutesShape& shape,
                          const TokenRoutes& experts)
     : member_(member),

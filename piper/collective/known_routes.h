@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,16 @@ int64_t told_bytes(int64_t from, int64_t to, const Units& units, const RoutesSha
 void tell(const TokenRoutes& experts, int64_t from, int64_t to, const Units& units,
           const RoutesShape& shape, std::span<std::byte> message);
 
+// How many of a member's tokens go to each member, then how many enter each unit: all that the bytes of dispatch and
+// combine depend on. `members`: by token, as members_of_experts.
+std::vector<int64_t> distinct_tokens(const TokenRoutes& members, const Units& units);
+
+// The rows that `member` sends each other one in a dispatch, where distinct(f) is f's distinct_tokens. In a combine it
+// sends what it receives in the dispatch.
+std::vector<int64_t> dispatched_rows(
+    int64_t member, const Units& units,
+    const std::function<const std::vector<int64_t>&(int64_t from)>& distinct);
+
 // One member's knowledge. Reading is thread-safe.
 class KnownRoutes {
  public:
@@ -55,6 +66,7 @@ class KnownRoutes {
   // The row of each copy; copies by source, local expert, token.
   const std::vector<int32_t>& row_of_copy() const { return row_of_copy_; }
   const TokenRoutes& own() const { return own_; }
+  int64_t experts_a_member() const { return shape_.experts_a_member; }
 
  private:
   int64_t member_;

@@ -88,6 +88,25 @@ TEST_CASE("what members are told of routes is enough to write dispatch and combi
             return expected;
           });
       CHECK(first_of(there.problems) == "");
+      std::vector<std::vector<int64_t>> distinct;
+      for (const TokenRoutes& of : members) distinct.push_back(distinct_tokens(of, units));
+      for (int64_t m = 0; m < n; ++m) {
+        const auto by_peer = [&](const MemberSteps& steps, StepKind kind) {
+          std::vector<int64_t> rows(static_cast<size_t>(n));
+          for (const Step& step : steps.steps)
+            if (step.kind == kind)
+              rows[static_cast<size_t>(step.peer)] +=
+                  (kind == StepKind::kSend ? step.source : step.target).count / 2;
+          return rows;
+        };
+        const auto rows = dispatched_rows(m, units, [&](int64_t f) -> const std::vector<int64_t>& {
+          return distinct[static_cast<size_t>(f)];
+        });
+        CHECK(rows == by_peer(halo_dedup_dispatch(m, topology, known[m].known(), dedup),
+                              StepKind::kSend));
+        CHECK(rows == by_peer(halo_dedup_combine(m, topology, known[m].known(), dedup),
+                              StepKind::kReceive));
+      }
       // Both ends of every message of the combine agree; what it adds is held by halo_dedup_test.
       std::map<std::tuple<int64_t, int64_t, uint32_t>, int64_t> open;
       for (int64_t m = 0; m < n; ++m)

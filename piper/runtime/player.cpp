@@ -85,6 +85,7 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   received_counts_.clear();
   received_rows_.clear();
   routed_rows_.clear();
+  distinct_tokens_.clear();
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
   last_progress_seconds_ = now_seconds();

@@ -13,6 +13,7 @@
 #include <piper/graph/timeline.h>
 #include <piper/nn/stage.h>
 #include <piper/runtime/cores.h>
+#include <piper/runtime/token_exchange.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -72,6 +73,10 @@ class Player {
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return routed_rows_;
   }
+  // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same; else empty.
+  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
+    return distinct_tokens_;
+  }
   // Rows received by this rank's experts in the last step: by layer, summed over micro-batches.
   const std::map<int32_t, int64_t>& received_rows() const { return received_rows_; }
 
@@ -105,6 +110,9 @@ class Player {
     std::vector<size_t> first_received;  // by peer
   };
   const GroupExchange& exchange_of(const graph::Task& task, const comm::Group& group);
+  collective::Topology topology_of(const comm::Group& group) const;
+  int64_t row_bytes() const;
+  TokenExchange& token_exchange_of(const graph::Task& task);
   void read_counts(const CountMessages& messages, nn::Routing& routing) const;
   collective::CountOf count_of(const graph::Task& task, const comm::Group& group,
                                const nn::Routing& routing, bool to_experts, int64_t row_bytes);
@@ -117,6 +125,8 @@ class Player {
   std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_to_all(const graph::Task& task,
                                                     comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_token_exchange(const graph::Task& task,
+                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
 
@@ -159,7 +169,8 @@ class Player {
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;
   std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_;
+  std::map<std::pair<int32_t, int32_t>, TokenExchange> token_exchanges_;  // by (layer, micro-batch)
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_, distinct_tokens_;
   std::vector<double> statistics_;
 
   int64_t step_number_ = 0;
