@@ -105,7 +105,8 @@ CountsTold counts_told(AllToAll algorithm, int64_t member, const Topology& topol
       });
     }
     case AllToAll::kHaloDedup:
-      PIPER_CHECK(false, "routes, not counts, are told of a deduplicated exchange (known_routes.h)");
+      PIPER_CHECK(false,
+                  "routes, not counts, are told of a deduplicated exchange (known_routes.h)");
     case AllToAll::kTwoD:
     case AllToAll::kLeader:
     case AllToAll::kHaloPrinted:

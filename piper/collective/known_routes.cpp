@@ -66,8 +66,36 @@ int64_t told_bytes(int64_t from, int64_t to, const Units& units, const RoutesSha
   return parts_of(from, to, units, shape).total();
 }
 
-void tell(const TokenRoutes& experts, int64_t from, int64_t to, const Units& units,
-          const RoutesShape& shape, std::span<std::byte> message) {
+namespace {
+
+bool goes_into(const Units& units, std::span<const int32_t> members, int64_t unit) {
+  return std::ranges::any_of(members, [&](int32_t m) { return units.unit(m) == unit; });
+}
+
+// As counts_told of halo_dedup.h, without the routes on the way.
+std::vector<int32_t> rows_of_pieces(const TokenRoutes& members, int64_t to, const Units& units,
+                                    int64_t num_pieces) {
+  const int64_t unit = units.unit(to);
+  int64_t num_tokens = 0;
+  for (int64_t token = 0; token < members.num_tokens(); ++token)
+    num_tokens += goes_into(units, members.of(token), unit);
+  std::vector<int32_t> rows(static_cast<size_t>(num_pieces));
+  int64_t piece = 0, next = 0;
+  for (int64_t token = 0; token < members.num_tokens(); ++token) {
+    const std::span<const int32_t> of_token = members.of(token);
+    if (!goes_into(units, of_token, unit)) continue;
+    while (next >= piece_rows(num_tokens, piece, num_pieces).end) ++piece;
+    ++next;
+    rows[static_cast<size_t>(piece)] +=
+        std::ranges::binary_search(of_token, static_cast<int32_t>(to));
+  }
+  return rows;
+}
+
+}  // namespace
+
+void tell(const TokenRoutes& experts, const TokenRoutes& members, int64_t from, int64_t to,
+          const Units& units, const RoutesShape& shape, std::span<std::byte> message) {
   const Parts parts = parts_of(from, to, units, shape);
   PIPER_CHECK(std::ssize(message) == parts.total() && experts.num_tokens() == shape.num_tokens,
               "a message of routes of another shape");
@@ -77,10 +105,8 @@ void tell(const TokenRoutes& experts, int64_t from, int64_t to, const Units& uni
     for (const int32_t expert : experts.of(token))
       if (expert / each == to) set_bit(message, token * each + expert % each);
   if (parts.pieces == 0) return;
-  const TokenRoutes members = members_of_experts(experts, each);
-  const std::vector<int64_t> counts = counts_told(members, from, to, units, shape.num_pieces);
-  const std::vector<int32_t> narrow(counts.begin(), counts.end());
-  std::memcpy(message.data() + parts.experts, narrow.data(), static_cast<size_t>(parts.pieces));
+  const std::vector<int32_t> rows = rows_of_pieces(members, to, units, shape.num_pieces);
+  std::memcpy(message.data() + parts.experts, rows.data(), static_cast<size_t>(parts.pieces));
   if (parts.unit == 0) return;
   const std::span<std::byte> table =
       message.subspan(static_cast<size_t>(parts.experts + parts.pieces));

@@ -33,9 +33,9 @@ int64_t dedup_pieces(int64_t chunk_bytes, int64_t num_tokens, int64_t row_bytes)
 TokenRoutes members_of_experts(const TokenRoutes& experts, int64_t experts_a_member);
 
 int64_t told_bytes(int64_t from, int64_t to, const Units& units, const RoutesShape& shape);
-// Writes told_bytes(from, to) bytes. `experts`: by token of `from`, the experts chosen, ascending.
-void tell(const TokenRoutes& experts, int64_t from, int64_t to, const Units& units,
-          const RoutesShape& shape, std::span<std::byte> message);
+// Writes told_bytes(from, to) bytes. `experts`: by token of `from`, the experts chosen, ascending; `members`: theirs.
+void tell(const TokenRoutes& experts, const TokenRoutes& members, int64_t from, int64_t to,
+          const Units& units, const RoutesShape& shape, std::span<std::byte> message);
 
 // How many of a member's tokens go to each member, then how many enter each unit: all that the bytes of dispatch and
 // combine depend on. `members`: by token, as members_of_experts.

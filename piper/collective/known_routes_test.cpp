@@ -33,7 +33,7 @@ std::vector<std::byte> message(const TokenRoutes& experts, int64_t from, int64_t
                                const Units& units, const RoutesShape& shape) {
   std::vector<std::byte> bytes(static_cast<size_t>(told_bytes(from, to, units, shape)),
                                std::byte{0xff});
-  tell(experts, from, to, units, shape, bytes);
+  tell(experts, members_of_experts(experts, shape.experts_a_member), from, to, units, shape, bytes);
   return bytes;
 }
 
@@ -102,8 +102,8 @@ TEST_CASE("what members are told of routes is enough to write dispatch and combi
         const auto rows = dispatched_rows(m, units, [&](int64_t f) -> const std::vector<int64_t>& {
           return distinct[static_cast<size_t>(f)];
         });
-        CHECK(rows == by_peer(halo_dedup_dispatch(m, topology, known[m].known(), dedup),
-                              StepKind::kSend));
+        CHECK(rows ==
+              by_peer(halo_dedup_dispatch(m, topology, known[m].known(), dedup), StepKind::kSend));
         CHECK(rows == by_peer(halo_dedup_combine(m, topology, known[m].known(), dedup),
                               StepKind::kReceive));
       }

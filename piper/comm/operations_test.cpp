@@ -291,8 +291,8 @@ TEST_CASE("two operations of one key, told apart by their parts, are done togeth
     std::array<int32_t, 2> theirs{};
     const auto in = std::as_bytes(std::span(mine));
     const auto out = std::as_writable_bytes(std::span(theirs));
-    const auto both = join(exchange(0, in.first(4), out.first(4)),
-                           exchange(1000, in.last(4), out.last(4)));
+    const auto both =
+        join(exchange(0, in.first(4), out.first(4)), exchange(1000, in.last(4), out.last(4)));
     wait(transport, *both, 10);
     num_right += theirs[0] == 11 - me && theirs[1] == 21 - me;
   });

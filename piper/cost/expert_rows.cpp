@@ -85,8 +85,8 @@ int64_t ExpertRows::expected_tokens(int32_t layer, int64_t num_members) const {
   const int64_t elsewhere = ff.num_experts / strategy_.mesh.ep * (strategy_.mesh.ep - num_members);
   double none = 1;
   for (int64_t i = 0; i < ff.top_k; ++i)
-    none *= std::max(0.0, static_cast<double>(elsewhere - i)) /
-            static_cast<double>(ff.num_experts - i);
+    none *=
+        std::max(0.0, static_cast<double>(elsewhere - i)) / static_cast<double>(ff.num_experts - i);
   const int64_t tokens =
       strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence);
   return std::llround(static_cast<double>(tokens) * (1 - none));

@@ -43,7 +43,8 @@ double loss(const Weights& w, const at::Tensor& x_UD, const at::Tensor& weights,
   const int64_t expert[] = {0, 2, 2, 1, 2}, row[] = {0, 0, 1, 2, 2};
   double sum = 0;
   for (int64_t i = 0; i < 5; ++i)
-    sum += (weights[i] * one_expert(w, expert[i], x_UD[row[i]])).dot(seed_UD[row[i]]).item<double>();
+    sum +=
+        (weights[i] * one_expert(w, expert[i], x_UD[row[i]])).dot(seed_UD[row[i]]).item<double>();
   return sum;
 }
 

@@ -74,15 +74,14 @@ TEST_CASE("tokens that travel once and are weighted at their experts give the sa
     CAPTURE(family);
     model::Model model = model::with_mtp(tiny_model(family), ep == 2 ? 1 : 0);
     for (model::Layer& layer : model.layers)
-      if (ep != 6) layer.feed_forward.top_k = 4;  // of 6: most tokens have several experts on a rank
+      if (ep != 6)
+        layer.feed_forward.top_k = 4;  // of 6: most tokens have several experts on a rank
     std::vector<Batch> batches;
     for (int64_t r = 0; r < ep; ++r)
       batches.push_back(random_batch(model, 1 + r % 2, 8, static_cast<uint64_t>(40 + r)));
     for (const double capacity : {0.0, 0.7}) {
-      const NamedTensors copies =
-          sharded(model, batches, strategy::AllToAll::kFlat, capacity);
-      const NamedTensors tokens =
-          sharded(model, batches, strategy::AllToAll::kHaloDedup, capacity);
+      const NamedTensors copies = sharded(model, batches, strategy::AllToAll::kFlat, capacity);
+      const NamedTensors tokens = sharded(model, batches, strategy::AllToAll::kHaloDedup, capacity);
       CHECK(largest_difference(tokens, copies) < 1e-10);
       CHECK(largest_difference(copies, tokens) < 1e-10);
       if (capacity == 0) CHECK(largest_difference(tokens, alone(model, batches)) < 1e-10);

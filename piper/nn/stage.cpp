@@ -16,8 +16,8 @@ using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 class ModelStage final : public Stage {
  public:
-  ModelStage(const model::Model& model, const StageShare& share,
-             const strategy::Strategy& strategy, const StageOptions& options)
+  ModelStage(const model::Model& model, const StageShare& share, const strategy::Strategy& strategy,
+             const StageOptions& options)
       : model_(model),
         options_(options),
         share_(share),

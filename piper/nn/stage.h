@@ -65,10 +65,10 @@ struct Routing {
   // return as many sums of weighted results; merge adds one row to each token, and its backward leaves no weights' gradient.
   // The caller fills these after the exchange of routes: R copies by peer, local expert, token.
   bool deduplicated = false;
-  at::Tensor received_row;         // [R] int32: among the U rows
-  at::Tensor received_position;    // [U, up to L] int32: copies of each row; -1 = none
-  at::Tensor received_weights;     // [R], as `weights`
-  at::Tensor g_received_weights;   // [R], which experts_backward fills
+  at::Tensor received_row;        // [R] int32: among the U rows
+  at::Tensor received_position;   // [U, up to L] int32: copies of each row; -1 = none
+  at::Tensor received_weights;    // [R], as `weights`
+  at::Tensor g_received_weights;  // [R], which experts_backward fills
 };
 
 struct StageOptions {

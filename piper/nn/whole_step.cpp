@@ -62,9 +62,8 @@ std::vector<collective::KnownRoutes> exchange_routes(const std::vector<Routing>&
   for (int64_t to = 0; to < ranks; ++to) {
     // Batches may differ in size here, so each message has its sender's shape.
     const auto shape_of = [&](int64_t r) {
-      return collective::RoutesShape{
-          .num_tokens = experts[static_cast<size_t>(r)].num_tokens(),
-          .experts_a_member = std::ssize(routing[0].counts) / ranks};
+      return collective::RoutesShape{.num_tokens = experts[static_cast<size_t>(r)].num_tokens(),
+                                     .experts_a_member = std::ssize(routing[0].counts) / ranks};
     };
     collective::RoutesShape largest = shape_of(0);
     for (int64_t r = 1; r < ranks; ++r)
@@ -75,7 +74,8 @@ std::vector<collective::KnownRoutes> exchange_routes(const std::vector<Routing>&
       while (padded.num_tokens() < largest.num_tokens) padded.add({});
       std::vector<std::byte> message(
           static_cast<size_t>(collective::told_bytes(from, to, units, largest)));
-      collective::tell(padded, from, to, units, largest, message);
+      collective::tell(padded, collective::members_of_experts(padded, largest.experts_a_member),
+                       from, to, units, largest, message);
       known.back().hear(from, message);
     }
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
+#include <piper/runtime/token_exchange.h>
 
 #include <algorithm>
 #include <chrono>

@@ -13,7 +13,6 @@
 #include <piper/graph/timeline.h>
 #include <piper/nn/stage.h>
 #include <piper/runtime/cores.h>
-#include <piper/runtime/token_exchange.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -26,6 +25,8 @@
 #include <vector>
 
 namespace piper::runtime {
+
+class TokenExchange;
 
 // Token ids and targets of one micro-batch on this rank. Only the last stage reads targets; tokens the first, and the
 // last for modules of multi-token prediction.
@@ -169,7 +170,8 @@ class Player {
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;
   std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)
-  std::map<std::pair<int32_t, int32_t>, TokenExchange> token_exchanges_;  // by (layer, micro-batch)
+  // By (layer, micro-batch).
+  std::map<std::pair<int32_t, int32_t>, std::unique_ptr<TokenExchange>> token_exchanges_;
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_, distinct_tokens_;
   std::vector<double> statistics_;
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
+#include <piper/runtime/token_exchange.h>
 
 #include <algorithm>
 #include <numeric>
@@ -88,8 +89,9 @@ int64_t Player::row_bytes() const {
 }
 
 collective::Topology Player::topology_of(const comm::Group& group) const {
-  return options_.topology != nullptr ? collective::topology_among(*options_.topology, group.members)
-                                      : collective::apart(std::ssize(group.members));
+  return options_.topology != nullptr
+             ? collective::topology_among(*options_.topology, group.members)
+             : collective::apart(std::ssize(group.members));
 }
 
 const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::Group& group) {
@@ -204,13 +206,14 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
 }
 
 TokenExchange& Player::token_exchange_of(const Task& task) {
-  const std::pair place{step_.segment(task).layer, task.micro_batch};
-  const auto found = token_exchanges_.find(place);
-  if (found != token_exchanges_.end()) return found->second;
-  const comm::Group group = group_of(task);
-  return token_exchanges_
-      .try_emplace(place, transport_, group, topology_of(group), strategy_.all_to_all_chunk_bytes)
-      .first->second;
+  std::unique_ptr<TokenExchange>& exchange =
+      token_exchanges_[{step_.segment(task).layer, task.micro_batch}];
+  if (exchange == nullptr) {
+    const comm::Group group = group_of(task);
+    exchange = std::make_unique<TokenExchange>(transport_, group, topology_of(group),
+                                               strategy_.all_to_all_chunk_bytes);
+  }
+  return *exchange;
 }
 
 std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
@@ -221,25 +224,19 @@ std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
   const graph::SlotId written = step_.graph.writes(task)[0];
   at::Tensor& target = value(written).tensor;
   const std::pair place{step_.segment(task).layer, task.micro_batch};
-  switch (step_.meaning(written).kind) {
-    case SlotKind::kReceived: {
-      const bool is_new = task.phase == graph::Phase::kForward;
-      exchange.hear(routing, is_new);
-      if (is_new) distinct_tokens_[place] = exchange.distinct();
-      return exchange.start_to_experts(std::move(name), source, target,
-                                       is_new ? &routing : nullptr);
-    }
-    case SlotKind::kExpertRowsGradient:
-      return exchange.start_to_experts(std::move(name), source, target, nullptr);
-    case SlotKind::kReturned:
-      return exchange.start_back(std::move(name), source, target, routing, nullptr);
-    case SlotKind::kRowsGradient:
-      return exchange.start_back(std::move(name), source, target, routing,
-                                 &value(step_.graph.writes(task)[1]).tensor);
-    default:
-      PIPER_CHECK(false, "an exchange of tokens writes something else in " + name.what);
+  const SlotKind kind = step_.meaning(written).kind;
+  if (kind == SlotKind::kReceived) {
+    const bool is_new = task.phase == graph::Phase::kForward;
+    exchange.hear(routing, is_new);
+    if (is_new) distinct_tokens_[place] = exchange.distinct();
+    return exchange.start_to_experts(std::move(name), source, target, is_new ? &routing : nullptr);
   }
-  return nullptr;
+  if (kind == SlotKind::kExpertRowsGradient)
+    return exchange.start_to_experts(std::move(name), source, target, nullptr);
+  PIPER_CHECK(kind == SlotKind::kReturned || kind == SlotKind::kRowsGradient, name.what);
+  at::Tensor* g_weights =
+      kind == SlotKind::kRowsGradient ? &value(step_.graph.writes(task)[1]).tensor : nullptr;
+  return exchange.start_back(std::move(name), source, target, routing, g_weights);
 }
 
 std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,

@@ -64,13 +64,13 @@ std::unique_ptr<comm::Operation> TokenExchange::start_telling(comm::OperationNam
   told_.resize(std::accumulate(told_bytes_.begin(), told_bytes_.end(), size_t{0}));
   heard_.resize(std::accumulate(heard_bytes_.begin(), heard_bytes_.end(), size_t{0}));
   const collective::TokenRoutes experts = nn::chosen_experts(routing);
+  known_.emplace(group_.index, units_, shape_, experts);
   std::span<std::byte> left = told_;
   for (int64_t m = 0; m < num_members; ++m) {
     const auto size = static_cast<size_t>(told_bytes_[static_cast<size_t>(m)]);
-    collective::tell(experts, group_.index, m, units_, shape_, left.first(size));
+    collective::tell(experts, known_->own(), group_.index, m, units_, shape_, left.first(size));
     left = left.subspan(size);
   }
-  known_.emplace(group_.index, units_, shape_, experts);
   weights_R_.reset();
   return comm::start_all_to_all(transport_, group_, std::move(name), told_, told_bytes_, heard_,
                                 heard_bytes_);
@@ -153,9 +153,8 @@ std::unique_ptr<comm::Operation> TokenExchange::start_back(comm::OperationName n
   if (g_weights == nullptr) return operation;
   *g_weights = at::empty_like(routing.weights);
   weights_R_.reset();  // the micro-batch ends here
-  return comm::join(std::move(operation),
-                    start_weights(name, routing, /*to_experts=*/false, routing.g_received_weights,
-                                  *g_weights));
+  return comm::join(std::move(operation), start_weights(name, routing, /*to_experts=*/false,
+                                                        routing.g_received_weights, *g_weights));
 }
 
 std::vector<int64_t> TokenExchange::distinct() const {

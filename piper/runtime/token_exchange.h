@@ -26,8 +26,8 @@ namespace piper::runtime {
 class TokenExchange {
  public:
   // `topology`: of the group's members. `chunk_bytes`: of a message at most; 0 = uncut.
-  TokenExchange(comm::Transport& transport, comm::Group group,
-                const collective::Topology& topology, int64_t chunk_bytes);
+  TokenExchange(comm::Transport& transport, comm::Group group, const collective::Topology& topology,
+                int64_t chunk_bytes);
 
   std::unique_ptr<comm::Operation> start_telling(comm::OperationName name,
                                                  const nn::Routing& routing, int64_t row_bytes);

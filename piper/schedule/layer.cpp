@@ -15,9 +15,7 @@ enum class Purpose {
 };
 
 // Whether tokens travel: what experts put out is weighted already, and no backward reads what came back of it.
-bool deduplicates(RankWriter& writer) {
-  return strategy::deduplicates(writer.step().strategy);
-}
+bool deduplicates(RankWriter& writer) { return strategy::deduplicates(writer.step().strategy); }
 
 bool has_shared_experts(const model::Model& model, int32_t layer) {
   return model.layers[layer].feed_forward.has_shared();
@@ -112,12 +110,12 @@ class LayerForward {
     const Segment merge{SegmentKind::kMerge, layer_};
     const SlotId output = writer_.slot(SlotKind::kHidden, merge);
     const bool own = residual_ != slots_.x1;
-    writer_.compute(merge, {.reads = {slots_.merge_input, slots_.routing, residual_},
-                            .writes = {output},
-                            .frees = {deduplicates(writer_) ? slots_.merge_input
-                                                            : unless_kept(slots_.merge_input),
-                                      unless_kept(slots_.routing),
-                                      own ? residual_ : unless_kept(slots_.x1)}});
+    writer_.compute(
+        merge,
+        {.reads = {slots_.merge_input, slots_.routing, residual_},
+         .writes = {output},
+         .frees = {deduplicates(writer_) ? slots_.merge_input : unless_kept(slots_.merge_input),
+                   unless_kept(slots_.routing), own ? residual_ : unless_kept(slots_.x1)}});
     return output;
   }
 

@@ -150,7 +150,8 @@ struct Strategy {
   Offload offload = Offload::kNone;
   Placement placement = Placement::kDataInside;
   AllToAll all_to_all = AllToAll::kFlat;
-  int64_t all_to_all_chunk_bytes = 0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
+  int64_t all_to_all_chunk_bytes =
+      0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
