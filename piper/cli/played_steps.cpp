@@ -54,7 +54,8 @@ RankShare share_of(const PlayedSteps& played, Rank rank) {
   for (const graph::Interval& interval : compute)
     share.compute_seconds += interval.end_seconds - interval.start_seconds;
   std::vector<graph::Interval> moving = intervals(played, rank, Stream::kExchange);
-  std::ranges::copy(intervals(played, rank, Stream::kStates), std::back_inserter(moving));
+  for (const Stream beside : {Stream::kStates, Stream::kHost})
+    std::ranges::copy(intervals(played, rank, beside), std::back_inserter(moving));
   std::ranges::sort(moving, {}, &graph::Interval::start_seconds);
   share.exposed_seconds = uncovered(moving, compute);
   share.idle_seconds =

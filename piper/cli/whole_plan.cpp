@@ -176,10 +176,11 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);
+    print_exchange(exchange_of(r, best.strategy));
   } else {
     fmt::print(
-        "--explain: the best of each family, why it lost, what would revive it, and the "
-        "front of speed and memory\n");
+        "--explain: the best of each family, why it lost, what would revive it, the "
+        "front of speed and memory, and what other exchanges would cost\n");
   }
 }
 
@@ -196,7 +197,7 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
       {"mfu_formula", cost::kMfuFormula},
       {"tokens_per_second",
        static_cast<double>(c.strategy.sequence * c.strategy.global_batch_sequences) / e.seconds},
-      {"method", c.played_seconds > 0 ? "pipeline played, the rest in closed form" : "closed form"},
+      {"method", c.played_seconds > 0 ? "whole step played" : "closed form"},
       {"stack", r.stack->name},
       {"time", time_json(e.time)},
       {"memory",
@@ -205,6 +206,7 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
         {"optimizer_bytes", e.fullest.optimizer},
         {"activations_bytes", e.fullest.activations},
         {"working_bytes", e.fullest.working},
+        {"exchange_scratch_bytes", e.fullest.exchange},
         {"fixed_bytes", e.fullest.fixed}}},
       {"not_runnable", strategy::not_runnable(c.strategy)}};
   return json;

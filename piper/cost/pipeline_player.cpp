@@ -81,7 +81,7 @@ void PipelinePlayer::end(const Step& step, double start, double at, double busy)
 }
 
 std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> chunks,
-                                                  std::optional<double> pair_saves) & {
+                                                  bool pairs_overlap) & {
   PIPER_DCHECK(!steps_.empty());
   std::ranges::fill(ranks_, Rank{});
   std::ranges::fill(times_, RankSeconds{});
@@ -89,14 +89,15 @@ std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> 
     const Step& step = steps_[i];
     const double seconds = seconds_of(step, chunks[static_cast<size_t>(step.stage)]);
     double start = start_of(step, chunks);
-    if (!pair_saves || !step.is_pair) {
+    if (!pairs_overlap || !step.is_pair) {
       end(step, start, start + seconds, seconds);
       continue;
     }
     const Step& other = steps_[++i];
     start = std::max(start, start_of(other, chunks));
-    const double both =
-        seconds + seconds_of(other, chunks[static_cast<size_t>(other.stage)]) - *pair_saves;
+    const ChunkSeconds &a = chunks[static_cast<size_t>(step.stage)],
+                       &b = chunks[static_cast<size_t>(other.stage)];
+    const double both = seconds + seconds_of(other, b) - std::min(a.pair_saves, b.pair_saves);
     end(step, start, start + both, both);
     end(other, start, start + both, 0);
   }

@@ -14,7 +14,6 @@
 #include <piper/schedule/action.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +29,7 @@ struct ChunkSeconds {
       0;  // the beginning of the (input's) backward that needs no gradient: recomputation
   double send_forward = 0;   // to the next virtual stage; unused on the last
   double send_backward = 0;  // to the one before; unused on the first
+  double pair_saves = 0;     // of a pair; two chunks save what the lesser does
 };
 
 struct RankSeconds {
@@ -47,11 +47,11 @@ class PipelinePlayer {
   PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                  int64_t num_micro_batches);
 
-  // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pair_saves`: when given, the two actions of a pair
-  // (DualPipeV) start together, once both could, and end together, so many seconds earlier than one after the other;
-  // when not, they are two actions like others. By rank; valid until the next call.
+  // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two actions of a pair
+  // (DualPipeV) start together, once both could, and end together, by their `pair_saves` earlier than one after the other;
+  // else they are two actions like others. By rank; valid until the next call.
   std::span<const RankSeconds> play(std::span<const ChunkSeconds> chunks,
-                                    std::optional<double> pair_saves = std::nullopt) &;
+                                    bool pairs_overlap = false) &;
 
   // The most chunk-forwards whose activations a rank holds at once: from the forward to the end of the whole backward or
   // of the weights' part. By rank; of the lists alone.

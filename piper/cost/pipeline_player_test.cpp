@@ -34,10 +34,10 @@ struct Bubbles {
 };
 
 Bubbles bubbles(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, const Times& t,
-                std::optional<double> pair_saves = std::nullopt) {
+                bool pairs_overlap = false) {
   PipelinePlayer player(schedule, pp, vpp, m);
   Bubbles b;
-  for (const RankSeconds& rank : player.play(uniform(pp * vpp, t), pair_saves)) {
+  for (const RankSeconds& rank : player.play(uniform(pp * vpp, t), pairs_overlap)) {
     b.longest = std::max(b.longest, rank.bubble());
     b.step = std::max(b.step, rank.finish - static_cast<double>(m * vpp) * t.whole());
   }
@@ -148,7 +148,7 @@ TEST_CASE("DualPipeV (DeepSeek 2025): bubble (PP/2-1)(F&B+B-3W), PP+1 chunks hel
         CAPTURE(p);
         CAPTURE(m);
         const double whole = t.input + t.weights, pair = t.forward + whole;
-        const Bubbles b = bubbles(PipelineSchedule::kDualPipeV, p, 2, m, t, 0.0);
+        const Bubbles b = bubbles(PipelineSchedule::kDualPipeV, p, 2, m, t, true);
         CHECK(b.longest == static_cast<double>(p - 1) * (pair + whole - 3 * t.weights));
         CHECK(bubbles(PipelineSchedule::kDualPipeV, p, 2, m, t).longest ==
               static_cast<double>(p - 1) * (t.forward + whole - 2 * t.weights));

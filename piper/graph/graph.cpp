@@ -21,6 +21,8 @@ Stream stream_of(TaskKind kind) {
       return Stream::kExchange;
     case TaskKind::kStateCollective:
       return Stream::kStates;
+    case TaskKind::kHostCopy:
+      return Stream::kHost;
   }
   return Stream::kCompute;
 }
@@ -97,6 +99,8 @@ const char* name(TaskKind kind) {
       return "collective";
     case TaskKind::kStateCollective:
       return "collective of states";
+    case TaskKind::kHostCopy:
+      return "host copy";
   }
   return "?";
 }
@@ -131,6 +135,8 @@ const char* name(Stream stream) {
       return "receive";
     case Stream::kStates:
       return "states";
+    case Stream::kHost:
+      return "host";
   }
   return "?";
 }

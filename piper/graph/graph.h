@@ -6,7 +6,7 @@
 //            exchange |              |         | F0 dispatch|
 //            send     |                                                        | F0 -> rank 2
 //
-// A rank has five streams (what this Piper executes uses four). On a stream, tasks *start* strictly in the order of their ids; a task
+// A rank has six streams (what this Piper executes uses four). On a stream, tasks *start* strictly in the order of their ids; a task
 // starts when the task before it on its stream has started (compute: has finished) and all its
 // dependencies have finished. Communication tasks finish by themselves; several may be in flight on
 // one stream.
@@ -40,8 +40,8 @@ using SegmentId =
 using SlotShape =
     StrongId<struct SlotShapeTag>;  // opaque: an index into the writer's table of shapes
 
-enum class Stream : uint8_t { kCompute, kExchange, kSend, kReceive, kStates };
-inline constexpr int kNumStreams = 5;
+enum class Stream : uint8_t { kCompute, kExchange, kSend, kReceive, kStates, kHost };
+inline constexpr int kNumStreams = 6;
 
 enum class TaskKind : uint8_t {
   kCompute,         // a segment, on the compute stream
@@ -50,11 +50,12 @@ enum class TaskKind : uint8_t {
   kExchangeCounts,  // every member tells every other how many rows will come
   kAllToAll,        // rows of slot reads[0] to slot writes[0], by the counts exchanged before
   kAllReduce,       // sums a buffer named by `segment` over the group, in rank order
-  // Simulation only: any other collective of the group that `segment` names; a group of one: a copy between the device and
-  // its host
+  // Simulation only: any other collective of the group that `segment` names
   kCollective,
   // Simulation only: the same on a stream of its own, for weights and gradients that travel beside everything else
   kStateCollective,
+  // Simulation only: a copy between the device and its host, on a stream of its own; the group is the rank alone
+  kHostCopy,
 };
 
 // A backward whole, or in two parts: what the stage before waits for, and what adds to the weights' gradients.

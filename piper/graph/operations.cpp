@@ -26,6 +26,7 @@ std::vector<Rank> members(const Graph& graph, const Task& task) {
     case TaskKind::kAllReduce:
     case TaskKind::kCollective:
     case TaskKind::kStateCollective:
+    case TaskKind::kHostCopy:
       if (!task.group.valid() || task.group.index() >= graph.groups().size()) return {task.rank};
       return graph.group(task.group);
   }

@@ -30,7 +30,8 @@ std::string print(const Graph& graph, const std::function<std::string(const Task
     if (!graph.takes_part(Rank(rank))) continue;
     text += fmt::format("rank {}\n", rank);
     for (const Stream stream :
-         {Stream::kCompute, Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates}) {
+         {Stream::kCompute, Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates,
+          Stream::kHost}) {
       const std::vector<TaskId>& ids = graph.stream(Rank(rank), stream);
       if (!ids.empty()) text += fmt::format("  {}\n", name(stream));
       for (const TaskId id : ids) {

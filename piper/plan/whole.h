@@ -6,11 +6,15 @@
 //
 //   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
 //
-// and of the best of its family, and a test compares with the plain enumeration. The bound holds because no strategy of that shape and depth does less
+// and of the best of its family; a schedule, split and recomputation of it when m x its busiest stage, states and offload left
+// out, is. A test compares with the plain enumeration. The bounds hold because no strategy of that shape and depth does less
 // work, and the busiest stage does at least the mean.
+//
+// Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/model/model.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/stack.h>
@@ -32,6 +36,7 @@ struct WholeFixed {
   std::optional<strategy::Recompute> recompute;
   std::optional<strategy::Offload> offload;
   std::optional<strategy::Placement> placement;
+  cost::FixedForm exchange;
 };
 
 struct WholeRequest {
@@ -54,7 +59,7 @@ struct WholeRequest {
 struct WholeCandidate {
   strategy::Strategy strategy;
   stack::Estimate estimate;
-  double played_seconds = 0;  // of the step with its pipeline played (play_ranked); 0 = not played
+  double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
   double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
 };
 
@@ -92,8 +97,9 @@ struct WholePlan {
 // what divides).
 WholePlan search_whole(const WholeRequest& request);
 
-// Plays the pipelines of the ranked ones action by action and sorts them by that.
-void play_ranked(const WholeRequest& request, WholePlan& plan);
+// Plays the whole steps (stack/whole_step.h, one pipeline) of the first `count` that are ranked, those of a million tasks and
+// more left out, and sorts these by that.
+void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = 8);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

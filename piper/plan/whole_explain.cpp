@@ -112,6 +112,22 @@ FamilyVerdict verdict(const WholeRequest& r, const FamilyBest& of, const WholeCa
   return v;
 }
 
+// "full", or "by stage 3 full + 5 none".
+std::string recompute_words(const Strategy& s) {
+  if (s.recompute_per_stage.empty()) return strategy::name(s.recompute);
+  std::string text;
+  for (size_t i = 0; i < s.recompute_per_stage.size();) {
+    size_t end = i;
+    while (end < s.recompute_per_stage.size() &&
+           s.recompute_per_stage[end] == s.recompute_per_stage[i])
+      ++end;
+    text += fmt::format("{}{} {}", i > 0 ? " + " : "by stage ", end - i,
+                        strategy::name(s.recompute_per_stage[i]));
+    i = end;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string limits(const stack::Estimate& e) {
@@ -135,12 +151,13 @@ std::string describe_whole(const Strategy& s) {
   if (m.etp > 1) text += fmt::format(" x etp {}", m.etp);
   text += fmt::format(", dp {}, {} x {}", m.dp, s.num_micro_batches, s.micro_batch_sequences);
   if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
-  text += fmt::format(", recompute {}", strategy::name(s.recompute));
+  text += ", recompute " + recompute_words(s);
   if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
   if (s.offload != strategy::Offload::kNone)
     text += fmt::format(", offload {}", strategy::name(s.offload));
   if (s.placement != strategy::Placement::kDataInside)
     text += fmt::format(", {}", strategy::name(s.placement));
+  if (s.all_to_all != strategy::AllToAll::kFlat) text += ", exchange " + to_text(cost::form_of(s));
   return text;
 }
 

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/setting.h>
 #include <piper/plan/split.h>
+#include <piper/plan/stage_recompute.h>
 #include <piper/plan/whole.h>
 
 #include <algorithm>
@@ -31,8 +33,9 @@ bool wanted(const std::optional<T>& fixed, T value) {
 auto order(const WholeCandidate& c) {
   const strategy::Mesh& m = c.strategy.mesh;
   return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,
-                    c.strategy.zero, c.strategy.recompute, c.strategy.offload,
-                    c.strategy.micro_batch_sequences, c.strategy.schedule, c.strategy.placement);
+                    c.strategy.zero, c.strategy.recompute, c.strategy.recompute_per_stage,
+                    c.strategy.offload, c.strategy.micro_batch_sequences, c.strategy.schedule,
+                    c.strategy.placement);
 }
 bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
 
@@ -47,7 +50,9 @@ class Search {
   explicit Search(const WholeRequest& request)
       : r_(request),
         estimator_(*request.model, *request.cluster, *request.stack, request.precision,
-                   request.sequence) {
+                   request.sequence),
+        exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack,
+                  &estimator_.rates(), request.imbalance) {
     for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
   }
 
@@ -190,17 +195,12 @@ class Search {
   // --- one shape: splits, schedules, and what only memory and reductions feel ---
   void visit(const Shape& shape, double least) {
     Strategy s = base(shape);
-    FamilyBest& family = family_best(s);
-    FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
-    const auto beaten = [&](const FamilyBest& f) {
-      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
-    };
-    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
-    if (r_.prunes && least > bar() && beaten(family) && (!can_shard || beaten(sharded))) {
+    if (is_beaten(s, least)) {
       ++plan_.num_passed_over;
       return;
     }
     balanced_.clear();
+    exchange_.choose(s);
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!wanted(r_.fixed.schedule, schedule)) continue;
       if (shape.pp == 1 && schedule != PipelineSchedule::k1F1B &&
@@ -212,9 +212,20 @@ class Search {
         if (!chunks_fit(s, vpp) || !wanted(r_.fixed.vpp, vpp)) continue;
         s.mesh.vpp = vpp;
         visit_splits(s);
+        visit_stage_recompute(s);
       }
       s.mesh.vpp = 1;
     }
+  }
+
+  // No strategy of that mesh which takes so long would be kept.
+  bool is_beaten(const Strategy& s, double least) {
+    const FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
+    const auto beats = [&](const FamilyBest& f) {
+      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
+    };
+    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
+    return r_.prunes && least > bar() && beats(family_best(s)) && (!can_shard || beats(sharded));
   }
 
   bool chunks_fit(const Strategy& s, int64_t vpp) const {
@@ -240,6 +251,42 @@ class Search {
     }
   }
 
+  // Where not every stage fits without, or with the same recomputation.
+  void visit_stage_recompute(Strategy& s) {
+    if (r_.fixed.recompute || s.mesh.pp == 1) return;
+    s.recompute = Recompute::kNone;
+    const std::vector<int64_t> even =
+        strategy::even_split(r_.model->num_layers(), s.mesh.pp * s.mesh.vpp);
+    for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
+      s.layers_per_stage = split;
+      if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance).seconds)) continue;
+      // Sums of layers are kept from one state to the next, not from one recomputation to the next.
+      std::vector<LoadsByRecompute> loads;
+      for (size_t r = 0; r < strategy::kRecomputes.size(); ++r) {
+        s.recompute = strategy::kRecomputes[r];
+        size_t state = 0;
+        for_each_state(s, [&] {
+          if (loads.size() <= state) loads.emplace_back();
+          loads[state++][r] = estimator_.stage_loads(s, r_.imbalance);
+        });
+      }
+      size_t state = 0;
+      for_each_state(s, [&] {
+        const LoadsByRecompute& here = loads[state++];
+        // What is best for the stages as they are is not always best for those to come: tighter limits begin elsewhere.
+        for (const double part : {1.0, 0.92, 0.85}) {
+          const double limit = part * r_.memory_limit_bytes;
+          const auto choice = choose_by_stage(here, limit);
+          const auto m = static_cast<double>(s.num_micro_batches);
+          if (!choice || is_beaten(s, m * choice->mean)) return;
+          if (choice->is_uniform()) continue;
+          if (const auto chosen = with_stage_recompute(estimator_, s, *choice, limit, r_.imbalance))
+            price(*chosen);
+        }
+      });
+    }
+  }
+
   // Kept for a shape: schedules share it.
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
     const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
@@ -251,6 +298,17 @@ class Search {
   }
 
   void visit_states(Strategy& s) {
+    if (is_beaten(s, estimator_.bound_of_split(s, r_.imbalance).seconds)) return;
+    for_each_state(s, [&] { price(s); });
+  }
+
+  bool can_place(const Strategy& s, Placement placement) const {
+    return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
+           wanted(r_.fixed.placement, placement);
+  }
+
+  // What only memory, reductions and messages feel.
+  void for_each_state(Strategy& s, auto visit) {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!wanted(r_.fixed.zero, s.zero)) continue;
       if (s.zero > 0 && s.mesh.dp * s.mesh.cp == 1 && s.mesh.edp() == 1) continue;
@@ -258,10 +316,9 @@ class Search {
         if (!wanted(r_.fixed.offload, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
-          if (placement != Placement::kDataInside && (s.mesh.pp == 1 || s.mesh.dp == 1)) continue;
-          if (!wanted(r_.fixed.placement, placement)) continue;
+          if (!can_place(s, placement)) continue;
           s.placement = placement;
-          price(s);
+          visit();
         }
       }
     }
@@ -275,12 +332,18 @@ class Search {
   }
 
   void price(const Strategy& s) {
-    const stack::Estimate e = estimator_.estimate(s, r_.imbalance);
-    ++plan_.num_priced;
     FamilyBest& family = family_best(s);
+    const double wanted =
+        r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
+                  : kInfinity;
+    stack::Estimate e = estimator_.estimate(s, r_.imbalance, wanted);
+    ++plan_.num_priced;
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
+    // On the front of speed and memory stands nothing coarse.
+    if (fits && e.is_coarse && is_on_front(e)) e = estimator_.estimate(s, r_.imbalance);
     if (!fits) {
+      if (may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
         family.smallest = WholeCandidate{s, e};
       return;
@@ -298,6 +361,14 @@ class Search {
     if (std::ssize(ranked) == r_.num_kept && !faster(candidate, ranked.back())) return;
     ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
     if (std::ssize(ranked) > r_.num_kept) ranked.pop_back();
+  }
+
+  bool is_on_front(const stack::Estimate& e) const {
+    const std::vector<WholeCandidate>& front = plan_.pareto;
+    const auto at =
+        std::ranges::lower_bound(front, e.seconds - e.time.bubble, {},
+                                 [](const WholeCandidate& c) { return c.estimate.seconds; });
+    return at == front.begin() || std::prev(at)->estimate.peak_bytes > e.peak_bytes;
   }
 
   // The front of seconds and memory, kept sorted by seconds.
@@ -322,6 +393,7 @@ class Search {
 
   const WholeRequest& r_;
   stack::Estimator estimator_;
+  ExchangeAxis exchange_;
 
   std::vector<Shape> shapes_;
   std::vector<Bounded> bounded_;
@@ -358,12 +430,5 @@ WholeFamily family_of(const Strategy& s) {
 }
 
 WholePlan search_whole(const WholeRequest& request) { return Search(request).run(); }
-
-void play_ranked(const WholeRequest& r, WholePlan& plan) {
-  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  for (WholeCandidate& c : plan.ranked)
-    c.played_seconds = estimator.played_seconds(c.strategy, r.imbalance);
-  std::ranges::stable_sort(plan.ranked, {}, &WholeCandidate::step_seconds);
-}
 
 }  // namespace piper::plan

@@ -54,6 +54,36 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "where one recomputation does not suit all stages, stages choose their own and layers move") {
+  const World world;
+  WholeRequest request = world.request(64, 256);
+  request.memory_limit_bytes = 40e9;
+  request.fixed.pp = 8;
+  request.fixed.tp = 1;
+  request.fixed.cp = 1;
+  request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
+  request.fixed.offload = strategy::Offload::kNone;
+  request.fixed.micro_batch_sequences = 2;
+  const WholePlan free = search_whole(request);
+  REQUIRE(!free.ranked.empty());
+  const WholeCandidate& best = free.ranked.front();
+  REQUIRE(best.strategy.recompute_per_stage.size() == 8);
+  CHECK(best.strategy.recompute_per_stage.front() > best.strategy.recompute_per_stage.back());
+  CHECK(best.estimate.peak_bytes <= request.memory_limit_bytes);
+  double uniform = 0;
+  for (const strategy::Recompute recompute : strategy::kRecomputes) {
+    request.fixed.recompute = recompute;
+    const WholePlan plan = search_whole(request);
+    if (plan.ranked.empty()) continue;
+    const double seconds = plan.ranked.front().estimate.seconds;
+    uniform = uniform == 0 ? seconds : std::min(uniform, seconds);
+  }
+  MESSAGE("by stage ", best.estimate.seconds, " s, the best that is the same on all ", uniform,
+          " s");
+  CHECK(best.estimate.seconds < 0.97 * uniform);
+}
+
 TEST_CASE("every strategy that is kept is sound and fits") {
   const World world;
   const WholePlan plan = search_whole(world.request(64, 256));

@@ -73,6 +73,7 @@ BarClass bar_class(const schedule::StepGraph& step, const graph::Task& task) {
     case TaskKind::kAllReduce:
     case TaskKind::kCollective:
     case TaskKind::kStateCollective:
+    case TaskKind::kHostCopy:
       return BarClass::kReduction;
   }
   PIPER_CHECK(false, "task kind");

@@ -13,7 +13,7 @@ namespace {
 using graph::Stream;
 
 constexpr double kWidth = 1080, kLeft = 130, kRight = 76, kTop = 4;
-constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 4 * (kThin + kGap) + 7;
+constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 5 * (kThin + kGap) + 7;
 constexpr double kNarrow = 0.5;  // pixels: a bar below cannot be told from its neighbour
 constexpr double kTouching = 0.25;
 
@@ -31,6 +31,8 @@ std::pair<double, double> lane_place(Stream stream) {
       return {kBelow + 2 * (kThin + kGap), kThin};
     case Stream::kStates:
       return {kBelow + 3 * (kThin + kGap), kThin};
+    case Stream::kHost:
+      return {kBelow + 4 * (kThin + kGap), kThin};
   }
   return {0, 0};
 }

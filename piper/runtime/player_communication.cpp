@@ -77,6 +77,7 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
       return start_all_reduce(task, std::move(name));
     case TaskKind::kCollective:
     case TaskKind::kStateCollective:
+    case TaskKind::kHostCopy:
     case TaskKind::kCompute:
       break;
   }

@@ -40,6 +40,7 @@ const char* what(const StepGraph& step, const graph::Task& task) {
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kCollective:
     case graph::TaskKind::kStateCollective:
+    case graph::TaskKind::kHostCopy:
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:
       return name(segment.kind);

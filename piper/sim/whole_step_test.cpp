@@ -82,7 +82,7 @@ std::string words(const Strategy& s) {
 
 }  // namespace
 
-// Of what is left, most is copies of activations and ZeRO 2 and 3 in the two V's: docs/validation.md.
+// What is left beyond 5 % (docs/validation.md): copies of activations and states, with few micro-batches.
 TEST_CASE("closed form against the played step, 200 random strategies of every axis that fit") {
   MESSAGE("seed ", seed());
   Draw draw(seed());
@@ -106,8 +106,7 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
     const double error = closed.seconds / played - 1;
     errors.push_back({std::abs(error), fmt::format("{:+.1f} % {} on {}: {}", 100 * error,
                                                    model.name, cluster.name, words(s))});
-    if (!strategy::is_v(s.schedule) && !strategy::offloads_activations(s.offload))
-      plain.push_back(errors.back());
+    if (!strategy::offloads_activations(s.offload)) plain.push_back(errors.back());
   }
   const auto stated = [](const std::string& what, std::vector<Error>& list) {
     std::ranges::sort(list, {}, &Error::size);
@@ -117,9 +116,11 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
             ", worst ", list.back().of);
     return mean;
   };
-  CHECK(stated("all", errors) <= 0.04);
-  CHECK(stated("no V, activations stay", plain) <= 0.02);
-  CHECK(errors[errors.size() / 2].size <= 0.015);
+  CHECK(stated("all", errors) <= 0.02);
+  CHECK(stated("activations stay", plain) <= 0.01);
+  CHECK(std::ranges::count_if(errors, [](const Error& e) { return e.size > 0.05; }) <= 10);
+  CHECK(errors.back().size <= 0.15);
+  CHECK(plain.back().size <= 0.10);
 }
 
 TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's closed form says") {
@@ -136,10 +137,17 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's cl
     const stack::WholeStep whole = stack::write_whole_step(estimator, s);
     CHECK(fmt::format("{}", fmt::join(graph::validate(whole.step.graph), "\n")) == "");
     CHECK(graph::find_deadlock(whole.step.graph) == "");
-    if (strategy::offloads_activations(s.offload) || s.mesh.vpp > 1) continue;
+    if (s.mesh.vpp > 1) continue;
     const graph::Timeline timeline = sim::play(whole.step, whole.prices, false);
-    CHECK(static_cast<double>(*std::ranges::max_element(timeline.peak_bytes)) ==
-          doctest::Approx(estimator.estimate(s).peak_bytes).epsilon(1e-6));
+    const auto peak = static_cast<double>(*std::ranges::max_element(timeline.peak_bytes));
+    const double closed = estimator.estimate(s).peak_bytes;
+    // How long copies to the host stay behind their forwards is a matter of speed: what is priced is enough for any.
+    if (strategy::offloads_activations(s.offload)) {
+      CHECK(peak <= closed * (1 + 1e-6));
+      CHECK(peak >= 0.9 * closed);
+    } else {
+      CHECK(peak == doctest::Approx(closed).epsilon(1e-6));
+    }
   }
 }
 

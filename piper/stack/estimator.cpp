@@ -56,8 +56,16 @@ Estimator::~Estimator() = default;
 void Estimator::set_compute_efficiency(double efficiency) { efficiency_ = efficiency; }
 
 const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) {
-  const Key key{s.micro_batch_sequences, s.mesh.tp,         s.mesh.cp, s.mesh.ep, s.mesh.etp,
-                s.sequence_parallel,     s.capacity.factor, imbalance};
+  const Key key{s.micro_batch_sequences,
+                s.mesh.tp,
+                s.mesh.cp,
+                s.mesh.ep,
+                s.mesh.etp,
+                s.sequence_parallel,
+                s.capacity.factor,
+                imbalance,
+                s.all_to_all,
+                s.all_to_all_chunk_bytes};
   if (last_ != nullptr && key == last_key_) return *last_;
   std::unique_ptr<Prices>& found = known_[key];
   if (!found) {
@@ -71,13 +79,14 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
                            .etp = s.mesh.etp,
                            .sequence_parallel = s.sequence_parallel,
                            .capacity_factor = s.capacity.factor,
-                           .imbalance = imbalance};
+                           .imbalance = imbalance,
+                           .exchange = cost::form_of(s)};
     for (const int64_t layer : representative_)
       found->types.push_back(price_layer(model_, model_.layers[static_cast<size_t>(layer)], shape,
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
     double copies = 1;
-    if (stack_.deduplicates_rows)
+    if (stack_.deduplicates_rows && s.all_to_all == strategy::AllToAll::kFlat)
       for (const model::Layer& layer : model_.layers)
         copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
     found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),
@@ -119,6 +128,7 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
         std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, stack_) -
                                           p.kept_bytes(recompute, stack_));
     sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
+    sums.exchange_bytes = std::max(sums.exchange_bytes, p.exchange_bytes);
     sums.dense_parameters += p.dense_parameters * count;
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;
@@ -180,6 +190,21 @@ double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, 
   return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
 }
 
+// Until a stage's last backward, where its copies to the host and back are all that counts: its first micro-batch comes
+// through the stages before it and goes back through them. GPipe has all forwards first: what its copies out and back hide
+// behind, each hides behind alone.
+double Estimator::copying_seconds(const Strategy& s, const StageSums& u, const Busy& b,
+                                  size_t stage) {
+  const double copy = facts(s)[stage].copied * rates_.host_copy_seconds(u.kept_bytes);
+  if (copy <= 0) return 0;
+  const auto m = static_cast<double>(s.num_micro_batches), before = static_cast<double>(stage);
+  const double pass = b.total() / static_cast<double>(s.mesh.vpp);
+  const double both = m * 2 * copy + (before + 1) * pass;
+  if (s.schedule != PipelineSchedule::kGPipe) return both;
+  return std::max(both,
+                  m * (std::max(copy, b.forward) + std::max(copy, b.backward)) + before * pass);
+}
+
 Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const {
   const auto slow = [&](double compute, double least) {
     return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
@@ -235,7 +260,7 @@ const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Pr
   return sums_->overlaps.emplace_back(key, std::move(stages)).second;
 }
 
-Estimate Estimator::estimate(const Strategy& s, double imbalance) {
+Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_below) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
@@ -249,7 +274,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
     const StageSums& u = sums[i];
     Busy& b = busy[i];
     b = busy_of(s, u);
-    b.add(states[i], s.schedule == PipelineSchedule::kDualPipeV);
+    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    b.add(states[i]);
     if (b.shown() > busy[busiest].shown()) busiest = i;
     const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
     if (bytes.total() > e.fullest.total()) {
@@ -278,28 +304,29 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance) {
   const double message = this->message(s, prices).total();
   e.time.messages =
       2 * message * (1 - stack_.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
-  // Copies to the host take as long whatever travels beside them.
-  if (strategy::offloads_activations(s.offload))
-    for (size_t i = 0; i < pp; ++i) busy[i] = busy_of(s, sums[i]);
-  e.time.bubble = bubble_of(s, busy, busiest, message);
-  double stretched = 0;  // a pass, by copies to the host: it hides more
-  if (strategy::offloads_activations(s.offload)) {
-    double pass = b.shown();
-    const std::vector<double>& copied = copied_parts(s);
-    for (size_t i = 0; i < pp; ++i)
-      pass = std::max(pass, 2 * copied[i] * rates_.host_copy_seconds(sums[i].kept_bytes));
-    stretched = pass - b.shown();
-    e.time.offload = m * stretched;
-  }
-  e.time.reductions =
-      with_states +
-      std::max(0.0,
-               shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp)) - stretched);
+  const bool is_played = strategy::is_v(s.schedule) && s.mesh.pp > 1;
+  const double behind = shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp));
+  e.time.reductions = with_states + behind;
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
   const double updated = updated_parameters(s, most);
   e.time.update = update_seconds(updated);
   e.time.offload += optimizer_copy_seconds(s, updated);
+  const double in_turn = m * b.shown();
+  e.is_coarse = is_played && e.time.total() > worth_below;
+  e.time.bubble = is_played && !e.is_coarse
+                      ? pipeline_finish(s, prices, sums, states, message) - in_turn
+                      : bubble_of(s, busy, busiest, message);
+  e.in_pipeline = in_turn + e.time.bubble;
+  if (strategy::offloads_activations(s.offload)) {
+    double copying = 0;
+    for (size_t i = 0; i < pp; ++i)
+      copying = std::max(copying, copying_seconds(s, sums[i], busy[i], i));
+    const double waits = std::max(0.0, copying - e.in_pipeline);
+    e.time.offload += waits;
+    // Whoever waits for a pass's copies hides more of what follows it.
+    e.time.reductions -= std::min(behind, waits / m);
+  }
   e.seconds = e.time.total();
   return e;
 }
@@ -320,6 +347,31 @@ Estimator::Bound Estimator::bound(const Strategy& s, double imbalance) {
   const double serial = stack_.serial_seconds_per_layer * static_cast<double>(model_.num_layers());
   const double work = std::max(compute / efficiency_ + serial, host) + others;
   return {static_cast<double>(s.num_micro_batches) * work / static_cast<double>(s.mesh.pp)};
+}
+
+Estimator::Bound Estimator::bound_of_split(const Strategy& s, double imbalance) {
+  double busiest = 0;
+  for (const StageLoad& stage : stage_loads(s, imbalance))
+    busiest = std::max(busiest, stage.seconds);
+  return {static_cast<double>(s.num_micro_batches) * busiest};
+}
+
+Estimator::Bound Estimator::bound_of_schedule(const Strategy& s, double imbalance) {
+  double sum = 0;
+  for (const StageSums& stage : stage_sums(s, prices(s, imbalance)))
+    sum += busy_of(s, stage).shown();
+  return {static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp)};
+}
+
+std::vector<Estimator::StageLoad> Estimator::stage_loads(const Strategy& s, double imbalance) {
+  const std::vector<StageSums>& sums = stage_sums(s, prices(s, imbalance));
+  std::vector<StageLoad> loads;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    Busy b = busy_of(s, sums[i]);
+    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    loads.push_back({stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.shown()});
+  }
+  return loads;
 }
 
 Estimator::Pass Estimator::pass_seconds(const Strategy& s, double imbalance) {

@@ -5,14 +5,18 @@
 //
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
 // the device, plus the communication that does not hide. Bubbles
-// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means.
+// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. The two
+// V's, which that does not fit, are played action by action. Held to whole steps that are played (whole_step.h): 0.9 % in the
+// mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
 // activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/pipeline_player.h>
 #include <piper/model/model.h>
+#include <piper/schedule/action.h>
 #include <piper/stack/layer_price.h>
 #include <piper/stack/rates.h>
 #include <piper/stack/stack.h>
@@ -20,6 +24,7 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -55,6 +60,9 @@ struct Estimate {
   int64_t fullest_stage = 0, busiest_stage = 0;
   StageBytes fullest;
   double states_bytes = 0;  // largest over stages, without activations
+  double in_pipeline =
+      0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
+  bool is_coarse = false;  // see estimate()
 };
 
 // Prices strategies of one model on one cluster under one stack; keeps what they have in common. Not thread-safe.
@@ -68,7 +76,10 @@ class Estimator {
 
   // Requires contradictions(strategy, model) to be empty and this Estimator's sequence and precision. `imbalance`: rows
   // of the busiest expert rank over the mean.
-  Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1);
+  // The two V's are played (cost/pipeline_player.h), some microseconds, unless their time without a bubble is beyond
+  // `worth_below` already: a formula's bubble will do then, `is_coarse`.
+  Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
+                    double worth_below = std::numeric_limits<double>::infinity());
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
@@ -85,6 +96,16 @@ class Estimator {
     double seconds = 0;
   };
   Bound bound(const strategy::Strategy& strategy, double imbalance = 1);
+  // The same for a schedule, split and recomputation, whatever ZeRO, offload and placement: m x the busiest stage.
+  Bound bound_of_split(const strategy::Strategy& strategy, double imbalance = 1);
+  // The same for a schedule and recomputation, whatever the split besides: m x the mean stage, all that pairs could hide hidden.
+  Bound bound_of_schedule(const strategy::Strategy& strategy, double imbalance = 1);
+
+  // Of each stage: bytes at its peak, and seconds of one micro-batch, forward and backward (reductions left out).
+  struct StageLoad {
+    double bytes = 0, seconds = 0;
+  };
+  std::vector<StageLoad> stage_loads(const strategy::Strategy& strategy, double imbalance = 1);
 
   const Rates& rates() const { return rates_; }
   const Stack& stack() const { return stack_; }
@@ -108,15 +129,28 @@ class Estimator {
   void sum_chunk(const strategy::Strategy& s, const Prices& prices, strategy::Recompute recompute,
                  int64_t chunk, StageSums& sums);
   double hidden_in_pairs(const LayerPrice& p) const;
-  // Of what each stage keeps, what goes to the host.
-  const std::vector<double>& copied_parts(const strategy::Strategy& s);
+  // Of a stage's list of actions.
+  struct ListFacts {
+    double paired = 0;  // part of the forwards that run with a backward
+    double copied =
+        0;  // part of what is kept that goes to the host, when activations are offloaded (host_copies.h),
+    double held =
+        0;  // and how many micro-batches of the rank's layers are on the device at once then
+  };
+  const std::vector<ListFacts>& facts(const strategy::Strategy& s);
   ChunkPart chunk_part(const strategy::Strategy& s, const Prices& prices, int64_t stage,
                        int64_t chunk);
   Busy busy_of(const strategy::Strategy& s, const StageSums& sums) const;
+  double copying_seconds(const strategy::Strategy& s, const StageSums& sums, const Busy& busy,
+                         size_t stage);
   const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
+  const std::vector<StageSums>& chunk_sums(const strategy::Strategy& s, const Prices& prices);
+  double pipeline_finish(const strategy::Strategy& s, const Prices& prices,
+                         const std::vector<StageSums>& sums,
+                         const std::vector<StageOverlap>& states, double message);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
-  StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage) const;
+  StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   StateTraffic state_traffic(const strategy::Strategy& s, const StageSums& sums) const;
   double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;
   double update_seconds(double parameters) const;
@@ -124,7 +158,7 @@ class Estimator {
   cost::Moves message(const strategy::Strategy& s, const Prices& prices) const;
   cost::LevelNeeds state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;
   StageOverlap stage_overlap(const strategy::Strategy& s, const Prices& prices,
-                             const StageSums& sums, int64_t stage) const;
+                             const StageSums& sums, int64_t stage);
   const std::vector<StageOverlap>& overlaps(const strategy::Strategy& s, const Prices& prices,
                                             const std::vector<StageSums>& sums);
   static double shown_states(const strategy::Strategy& s, const std::vector<StageOverlap>& stages,
@@ -139,12 +173,23 @@ class Estimator {
   double efficiency_;
   std::vector<size_t> type_;                              // of each layer
   std::vector<int64_t> representative_, layers_of_type_;  // of each type
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double,
+                         strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};
-  using CopiedKey = std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t>;
-  std::map<CopiedKey, std::vector<double>> copied_;
+  // What a stage does from the first action on that completes a chunk's gradients.
+  struct TailAction {
+    schedule::Action action;
+    bool completes = false;  // its chunk's gradients
+  };
+  using Tail = std::vector<TailAction>;
+  const Tail& tail(const strategy::Strategy& s, int64_t stage);
+  using ListKey = std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t>;
+  std::map<ListKey, std::vector<ListFacts>> facts_;
+  std::map<ListKey, std::vector<Tail>> tails_;
+  std::map<ListKey, std::unique_ptr<cost::PipelinePlayer>> players_;
+  std::vector<cost::ChunkSeconds> chunks_;
   std::unique_ptr<Sums> sums_;  // of the last strategy's stages
   std::unique_ptr<std::vector<Busy>> busy_;
 };

@@ -202,7 +202,7 @@ class Writer {
     const bool is_weights = action_.phase == Phase::kBackwardWeights;
     const double hidden = step_.hidden_gradients;
     if (every_.gathers && !is_weights) {
-      for (const int32_t one : gather(states, 1 - hidden)) wait(one);
+      for (const int32_t one : gather(states, 1 - hidden, TaskKind::kCollective)) wait(one);
       states.waits = gather(states, hidden);
     } else if (!gathered_.empty() && is_forward) {
       for (const int32_t one : gathered_.front()) wait(one);
@@ -230,7 +230,8 @@ class Writer {
     for (const int32_t one : states.waits) wait(one);
     if (!makes_gradients()) return;
     if (every_.reduces)
-      for (const int32_t one : reduce(states, 1 - step_.hidden_gradients)) wait(one);
+      for (const int32_t one : reduce(states, 1 - step_.hidden_gradients, TaskKind::kCollective))
+        wait(one);
     else if (action_.reduces)
       reduce(states, step_.hidden_gradients);
   }
@@ -239,11 +240,13 @@ class Writer {
     return action_.phase == Phase::kBackward || action_.phase == Phase::kBackwardWeights;
   }
 
-  std::vector<int32_t> gather(const States& s, double part) {
+  // What hides goes one after the other on a stream of its own; what is waited for at once does not queue behind it.
+  std::vector<int32_t> gather(const States& s, double part,
+                              TaskKind task = TaskKind::kStateCollective) {
     std::vector<int32_t> posted;
     const auto add = [&](Partners partners, const Reduction& r, double parameters, double all) {
       if (r.gather.total() <= 0 || parameters <= 0 || part <= 0) return;
-      posted.push_back(post(TaskKind::kStateCollective, {SegmentKind::kWeights, s.layer}, partners,
+      posted.push_back(post(task, {SegmentKind::kWeights, s.layer}, partners,
                             part_of(r.gather, part * parameters / all)));
     };
     add(Partners::kData, stage_.traffic.dense, s.dense, stage_.dense_parameters);
@@ -251,13 +254,14 @@ class Writer {
     return posted;
   }
 
-  std::vector<int32_t> reduce(const States& s, double part) {
+  std::vector<int32_t> reduce(const States& s, double part,
+                              TaskKind task = TaskKind::kStateCollective) {
     std::vector<int32_t> posted;
     const auto add = [&](Partners partners, SegmentKind kind, const Reduction& r, double parameters,
                          double all) {
       if (r.reduce.total() <= 0 || parameters <= 0 || part <= 0) return;
-      posted.push_back(post(TaskKind::kStateCollective, {kind, s.layer}, partners,
-                            part_of(r.reduce, part * parameters / all)));
+      posted.push_back(
+          post(task, {kind, s.layer}, partners, part_of(r.reduce, part * parameters / all)));
     };
     add(Partners::kData, SegmentKind::kDenseGradients, stage_.traffic.dense, s.dense,
         stage_.dense_parameters);

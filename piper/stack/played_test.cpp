@@ -44,16 +44,14 @@ strategy::Strategy draw(const model::Model& model, std::mt19937_64& random) {
 
 }  // namespace
 
-// The two V's, whose ends share a rank, are up to 8 % off where the head is heavy and micro-batches are few: what
-// plan::play_ranked() is for.
-TEST_CASE(
-    "closed form against the played pipeline: mean within 2 %, worst 5 %, of the V schedules 9 %") {
+// The two V's, whose ends share a rank, have no formula for stages that differ: they are played.
+TEST_CASE("closed form against the played pipeline: mean within 1 %, worst 5 %") {
   const uint64_t seed = 20261121;
   CAPTURE(seed);
   std::mt19937_64 random(seed);
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   const Stack stack = load_stack("piper");
-  double mean = 0, worst_other = 0, worst_v = 0;
+  double mean = 0, worst = 0;
   std::string of;
   for (int i = 0; i < 200; ++i) {
     const model::Model model = model::load_model(i % 2 == 0 ? "mixtral-8x7b" : "qwen3-30b-a3b");
@@ -62,13 +60,11 @@ TEST_CASE(
     const double played = estimator.played_seconds(s);
     const double error = std::abs(estimator.estimate(s).seconds / played - 1);
     mean += error / 200;
-    double& worst = strategy::is_v(s.schedule) ? worst_v : worst_other;
     if (error > worst) of = strategy::to_json(s).dump();
     worst = std::max(worst, error);
   }
   CAPTURE(of);
-  MESSAGE("mean " << mean << ", worst " << worst_other << ", of the V's " << worst_v);
-  CHECK(mean <= 0.02);
-  CHECK(worst_other <= 0.05);
-  CHECK(worst_v <= 0.09);
+  MESSAGE("mean " << mean << ", worst " << worst);
+  CHECK(mean <= 0.01);
+  CHECK(worst <= 0.05);
 }

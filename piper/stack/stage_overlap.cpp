@@ -42,17 +42,17 @@ class Estimator::OverlapWalk {
         traffic_(traffic),
         idle_(prices.needs, estimator.state_needs(s, traffic)),
         hidden_(estimator.stack_.hidden_gradients),
-        stage_(stage) {
-    const Busy busy = estimator.busy_of(s, sums);
+        stage_(stage),
+        busy_(estimator.busy_of(s, sums)) {
     const double backward = sums.backward.compute + sums.again.compute;
     if (sums.forward.compute > 0)
-      forward_ = (busy.forward - communication(sums.forward)) / sums.forward.compute;
+      forward_ = (busy_.forward - communication(sums.forward)) / sums.forward.compute;
     if (backward > 0)
       backward_ =
-          (busy.backward - communication(sums.backward) - communication(sums.again)) / backward;
+          (busy_.backward - communication(sums.backward) - communication(sums.again)) / backward;
     // What hides exchanges of a pair hides nothing else.
     const double computing = forward_ * sums.forward.compute + backward_ * backward;
-    const double left = computing > 0 ? std::max(0.0, 1 - busy.hideable / computing) : 1;
+    const double left = computing > 0 ? std::max(0.0, 1 - busy_.hideable / computing) : 1;
     forward_ *= left;
     backward_ *= left;
   }
@@ -73,26 +73,36 @@ class Estimator::OverlapWalk {
             out.forward += one.forward;
             out.backward += one.backward;
             out.weights += one.weights;
+            out.reduces += one.reduces;
           });
     });
   }
 
-  // Reductions beside the last backward of the rank's first chunk; a split one leaves them to the gradients of weights.
-  void last(StageOverlap& out) const {
+  // Reductions behind the last gradients of each chunk, layer by layer; beside them runs what the rank has still to do.
+  void last(const Tail& tail, StageOverlap& out) const {
     Beside beside = idle_;
     double alone = 0;
-    const bool split = strategy::splits_backward(s_.schedule);
-    for_each_layer(stage_, true,
-                   [&](const LayerPrice* p, double dense, double experts, double, double backward) {
-                     if (split) {
-                       beside.compute(p != nullptr ? p->backward_weights / e_.efficiency_ : 0);
-                     } else {
-                       pass_backward(beside, p, backward);
-                       alone += alone_backward(p, backward);
-                     }
-                     beside.post(hidden_ * seconds(&Reduction::reduce, dense, experts));
-                   });
-    out.slowed = split ? 0 : beside.now() - alone;
+    for (const auto& [action, completes] : tail) {
+      if (!completes) {
+        beside.compute(alone_of(action));
+        alone += alone_of(action);
+        continue;
+      }
+      const bool is_whole = action.kind == schedule::Action::Kind::kBackward;
+      const int64_t chunk = schedule::virtual_stage(s_.schedule, s_.mesh.pp, stage_, action.chunk);
+      for_each_layer(
+          chunk, true,
+          [&](const LayerPrice* p, double dense, double experts, double, double backward) {
+            const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+            if (is_whole)
+              pass_backward(beside, p, backward);
+            else
+              beside.compute(weights);
+            alone += is_whole ? alone_backward(p, backward) : weights;
+            beside.post(hidden_ * seconds(&Reduction::reduce, dense, experts));
+          });
+    }
+    out.slowed = beside.now() - alone;
     out.rest = beside.queue() +
                (1 - hidden_) * (traffic_.dense.reduce.total() + traffic_.experts.reduce.total());
   }
@@ -104,18 +114,25 @@ class Estimator::OverlapWalk {
     out.gathered_last = (1 - hidden_) * all;
     if (stage_ != 0 || all <= 0) return;
     Beside beside = idle_;
-    double alone = 0, left = 0;
-    for_each_layer(0, false, [&](const LayerPrice*, double dense, double experts, double, double) {
-      left += hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+    double alone = 0;
+    // Where nobody stands between, the other chunks follow at once.
+    for_each_chunk(s_, stage_, [&](int64_t chunk) {
+      if (chunk > 0 && s_.mesh.pp > 1) return;
+      double left = 0;
+      for_each_layer(
+          chunk, false, [&](const LayerPrice*, double dense, double experts, double, double) {
+            left += hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+          });
+      beside.post(left);
+      for_each_layer(
+          chunk, false,
+          [&](const LayerPrice* p, double dense, double experts, double forward, double) {
+            left -= hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+            beside.wait(std::max(0.0, left));
+            pass_forward(beside, p, forward);
+            alone += alone_forward(p, forward);
+          });
     });
-    beside.post(left);
-    for_each_layer(
-        0, false, [&](const LayerPrice* p, double dense, double experts, double forward, double) {
-          left -= hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
-          beside.wait(std::max(0.0, left));
-          pass_forward(beside, p, forward);
-          alone += alone_forward(p, forward);
-        });
     out.first = beside.now() - alone;
   }
 
@@ -137,6 +154,7 @@ class Estimator::OverlapWalk {
     out.forward = ahead.now() - alone_forward(p, forward) + (1 - hidden_) * in;
     out.backward = behind.now() - alone_backward(p, backward) + weights +
                    (1 - hidden_) * (split ? in : in + back);
+    if (!split && in + back > 0) out.reduces = back / (in + back) * out.backward;
     if (split) out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
     return out;
   }
@@ -180,6 +198,23 @@ class Estimator::OverlapWalk {
       project();
   }
 
+  // A chunk's part of what the rank's chunks take.
+  double alone_of(const schedule::Action& action) const {
+    using Kind = schedule::Action::Kind;
+    const auto chunks = static_cast<double>(s_.mesh.vpp);
+    switch (action.kind) {
+      case Kind::kForward:
+        return busy_.forward / chunks;
+      case Kind::kBackward:
+        return busy_.backward / chunks;
+      case Kind::kBackwardInput:
+        return (busy_.backward - busy_.weights) / chunks;
+      case Kind::kBackwardWeights:
+        return busy_.weights / chunks;
+    }
+    return 0;
+  }
+
   double again(const LayerPrice& p) const {
     const strategy::Recompute recompute = s_.recompute_of(stage_);
     if (recompute == strategy::Recompute::kNone) return 0;
@@ -214,11 +249,35 @@ class Estimator::OverlapWalk {
   Beside idle_;
   double hidden_;
   int64_t stage_;
+  Busy busy_;
   double forward_ = 1, backward_ = 1;  // seconds of compute over the prices', as StepParts has them
 };
 
+const Estimator::Tail& Estimator::tail(const Strategy& s, int64_t stage) {
+  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
+  std::vector<Tail>& tails = tails_[key];
+  for (int64_t i = std::ssize(tails); i <= stage; ++i) {
+    const std::vector<schedule::Action> actions =
+        schedule::actions(s.schedule, s.mesh.pp, i, s.num_micro_batches, s.mesh.vpp);
+    std::vector<char> is_complete(static_cast<size_t>(s.mesh.vpp));
+    size_t first = actions.size();
+    int64_t open = s.mesh.vpp;
+    Tail tail;
+    for (; open > 0 && first-- > 0;) {
+      const schedule::Action& action = actions[first];
+      char& complete = is_complete[static_cast<size_t>(action.chunk)];
+      const bool completes = schedule::makes_weight_gradients(action.kind) && complete == 0;
+      if (completes) --open, complete = 1;
+      tail.push_back({action, completes});
+    }
+    std::ranges::reverse(tail);
+    tails.push_back(std::move(tail));
+  }
+  return tails[static_cast<size_t>(stage)];
+}
+
 StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
-                                      const StageSums& sums, int64_t stage) const {
+                                      const StageSums& sums, int64_t stage) {
   StageOverlap out;
   const StateTraffic traffic = state_traffic(s, sums);
   if (traffic.total() <= 0) return out;
@@ -226,7 +285,7 @@ StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
   const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
   const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
   if (reduces) walk.every(gathers, reduces, out);
-  if (!reduces) walk.last(out);
+  if (!reduces) walk.last(tail(s, stage), out);
   if (!gathers) walk.first(out);
   return out;
 }
@@ -238,7 +297,7 @@ double Estimator::shown_states(const Strategy& s, const std::vector<StageOverlap
   double tail = 0, slowed = 0, gathered = 0;
   const bool split = strategy::splits_backward(s.schedule);
   for (size_t i = stages.size(); i-- > 0;) {
-    slowed += stages[i].slowed;
+    slowed = split ? std::max(slowed, stages[i].slowed) : slowed + stages[i].slowed;
     const double earlier = split ? 0 : static_cast<double>(i) * last_backward;
     tail = std::max(tail, slowed + stages[i].rest - earlier);
     gathered = std::max(gathered, stages[i].gathered_last);

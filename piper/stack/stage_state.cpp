@@ -7,7 +7,7 @@ namespace piper::stack {
 
 using strategy::Strategy;
 
-StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) const {
+StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) {
   const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
   const auto edp = static_cast<double>(s.mesh.edp());
   const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
@@ -38,12 +38,12 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
                  static_cast<double>(s.mesh.cp);
   if (s.zero == 3 && !keeps_weights && sums.layers > 0)  // two layers' weights are whole at a time
     b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
-  const double flights = in_flight(s, stage);
-  b.activations = sums.kept_bytes * flights;
-  if (strategy::offloads_activations(s.offload))
-    b.activations = sums.kept_bytes * std::min(flights, 1.0);
+  const bool leave = strategy::offloads_activations(s.offload);
+  b.activations =
+      sums.kept_bytes * (leave ? facts(s)[static_cast<size_t>(stage)].held : in_flight(s, stage));
   b.working += sums.placeholder_bytes +
                std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
+  b.exchange = sums.exchange_bytes;
   b.fixed = stack_.fixed_bytes;
   return b;
 }

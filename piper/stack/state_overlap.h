@@ -25,7 +25,8 @@ struct ShapeNeeds {
 // What that comes to for a stage, in seconds.
 struct StageOverlap {
   double forward = 0, backward = 0;  // every micro-batch takes longer
-  double weights = 0;                // of `backward`, when the gradients of weights are made apart
+  double weights = 0;                // likewise, where gradients of weights are made apart
+  double reduces = 0;                // of `backward`: what gradients of weights add
   double slowed = 0;                 // the last backward does
   double rest = 0;                   // left to reduce behind it
   double first = 0;                  // the first forward starts late, or waits, for weights

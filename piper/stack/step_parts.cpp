@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
-#include <piper/cost/pipeline_player.h>
 #include <piper/schedule/action.h>
+#include <piper/stack/host_copies.h>
 #include <piper/stack/sums.h>
 #include <piper/strategy/layout.h>
 
@@ -10,31 +10,18 @@ namespace piper::stack {
 
 using strategy::Strategy;
 
-std::vector<char> copied_forwards(const Strategy& s, int64_t stage) {
-  using schedule::Action;
-  constexpr int64_t kSoon = 3;
-  const std::vector<Action> actions =
-      schedule::actions(s.schedule, s.mesh.pp, stage, s.num_micro_batches, s.mesh.vpp);
-  std::vector<char> copied(static_cast<size_t>(s.mesh.vpp * s.num_micro_batches));
-  std::vector<int64_t> forward(copied.size());
-  for (int64_t i = 0; i < std::ssize(actions); ++i) {
-    const Action& action = actions[static_cast<size_t>(i)];
-    const auto at = static_cast<size_t>(action.chunk * s.num_micro_batches + action.micro_batch);
-    if (action.kind == Action::Kind::kForward) forward[at] = i;
-    if (schedule::makes_input_gradient(action.kind)) copied[at] = i > forward[at] + kSoon;
+const std::vector<Estimator::ListFacts>& Estimator::facts(const Strategy& s) {
+  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
+  std::vector<ListFacts>& known = facts_[key];
+  const int64_t m = s.num_micro_batches, vpp = s.mesh.vpp;
+  for (int64_t i = std::ssize(known); i < s.mesh.pp; ++i) {
+    const HostCopies copies = host_copies(s.schedule, s.mesh.pp, vpp, m, i);
+    const std::vector<schedule::Action> list = schedule::actions(s.schedule, s.mesh.pp, i, m, vpp);
+    const auto pairs = std::ranges::count(list, true, &schedule::Action::pairs_with_next);
+    known.push_back({static_cast<double>(pairs) / static_cast<double>(m * vpp), copies.copied_part,
+                     static_cast<double>(copies.most_held) / static_cast<double>(vpp)});
   }
-  return copied;
-}
-
-const std::vector<double>& Estimator::copied_parts(const Strategy& s) {
-  const CopiedKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
-  std::vector<double>& parts = copied_[key];
-  for (int64_t i = std::ssize(parts); i < s.mesh.pp; ++i) {
-    const std::vector<char> copied = copied_forwards(s, i);
-    parts.push_back(static_cast<double>(std::ranges::count(copied, 1)) /
-                    static_cast<double>(copied.size()));
-  }
-  return parts;
+  return known;
 }
 
 cost::Moves Estimator::message(const Strategy& s, const Prices& prices) const {
@@ -93,37 +80,6 @@ ChunkPart Estimator::chunk_part(const Strategy& s, const Prices& prices, int64_t
     part.backward_scale =
         (busy.backward - communication(u.backward) - communication(u.again)) / backward;
   return part;
-}
-
-double Estimator::played_seconds(const Strategy& s, double imbalance) {
-  const Estimate e = estimate(s, imbalance);
-  if (s.mesh.pp == 1) return e.seconds;
-  const Prices& prices = this->prices(s, imbalance);
-  const double message = this->message(s, prices).total();
-  const int64_t virtual_stages = s.mesh.pp * s.mesh.vpp;
-  std::vector<cost::ChunkSeconds> chunks(static_cast<size_t>(virtual_stages));
-  double hideable = 0;
-  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
-    for_each_chunk(s, stage, [&](int64_t chunk) {
-      StageSums sums;
-      sum_chunk(s, prices, s.recompute_of(stage), chunk, sums);
-      const Busy b = busy_of(s, sums);
-      chunks[static_cast<size_t>(chunk)] = {.forward = b.forward,
-                                            .backward_input = b.backward - b.weights,
-                                            .backward_weights = b.weights,
-                                            .backward = b.backward,
-                                            .send_forward = message,
-                                            .send_backward = message};
-      hideable += b.hideable / static_cast<double>(virtual_stages);
-    });
-  cost::PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
-  const auto ranks = player.play(chunks, s.schedule == strategy::PipelineSchedule::kDualPipeV
-                                             ? std::optional(hideable)
-                                             : std::nullopt);
-  double finish = 0;
-  for (const cost::RankSeconds& rank : ranks) finish = std::max(finish, rank.finish);
-  // What is not the pipeline's, and messages that the stack does not hide in the steady state.
-  return finish + e.time.messages + e.time.reductions + e.time.update + e.time.offload;
 }
 
 }  // namespace piper::stack

@@ -43,8 +43,11 @@ struct StageBytes {
   double optimizer = 0;              // sharded states
   double activations = 0;            // kept of all micro-batches in flight
   double working = 0;                // of the moment
+  double exchange = 0;               // scratch of an exchange that is not flat
   double fixed = 0;
-  double total() const { return weights_and_gradients + optimizer + activations + working + fixed; }
+  double total() const {
+    return weights_and_gradients + optimizer + activations + working + exchange + fixed;
+  }
 };
 
 // One rank of the pipeline.
@@ -54,10 +57,6 @@ struct StagePart {
   double dense_parameters = 0, expert_parameters = 0;
   double update_seconds = 0, optimizer_copy_seconds = 0;
 };
-
-// Whether what a forward of the stage keeps goes to the host until its backward, by chunk and micro-batch: all that is
-// offloaded but what is wanted again within three actions.
-std::vector<char> copied_forwards(const strategy::Strategy& strategy, int64_t stage);
 
 // The prices live as long as the estimator that made this.
 struct StepParts {

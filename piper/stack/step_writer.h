@@ -81,7 +81,7 @@ class RankWriter {
   graph::TaskId compute(const schedule::Segment& segment, double seconds, double transient_bytes,
                         const After& after, const Slots& slots);
   graph::TaskId post(const Piece& piece, const After& after);
-  graph::TaskId copy(double seconds, graph::TaskId after, const Slots& slots);
+  graph::TaskId copy(double seconds, const After& after, const Slots& slots);
   graph::TaskId sum_over_world(const After& after);
   graph::TaskId receive(const schedule::Action& action);
   // Behind `after`; what does not hide of the message keeps the rank from computing.

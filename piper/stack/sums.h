@@ -21,7 +21,7 @@ struct Estimator::StageSums {
   PassPrice forward, backward, again;  // compute before calibration
   double weights = 0;                  // compute of backward that makes gradients of weights
   double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
-  double head_bytes = 0, head_placeholder_bytes = 0;
+  double head_bytes = 0, head_placeholder_bytes = 0, exchange_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
   double layers = 0, host_seconds = 0;
   double hideable = 0;  // of exchanges, when forwards and backwards are paired
@@ -36,12 +36,11 @@ struct Estimator::Busy {
   double forward = 0, backward = 0, weights = 0, hideable = 0;
   double total() const { return forward + backward; }
   double shown() const { return total() - hideable; }  // of a micro-batch in the steady state
-  // `is_whole`: the traffic goes with backwards that are not split, gradients of weights included.
-  void add(const StageOverlap& states, bool is_whole) {
-    const double more = is_whole && backward > 0 ? weights / backward * states.backward : 0;
-    forward += states.forward;
-    backward += states.backward + states.weights;
-    weights += states.weights + more;
+  // `part` of what the states of the stage add. `backward` counts gradients of weights with it.
+  void add(const StageOverlap& states, double part = 1) {
+    forward += part * states.forward;
+    backward += part * (states.backward + states.weights);
+    weights += part * (states.weights + states.reduces);
   }
 };
 
@@ -52,7 +51,7 @@ struct Estimator::Sums {
   strategy::Recompute recompute = strategy::Recompute::kNone;
   std::vector<strategy::Recompute> recompute_per_stage;
   std::vector<int64_t> split;
-  std::vector<StageSums> stages;
+  std::vector<StageSums> stages, chunks;  // the latter when asked for
   // Of these stages, by what else they depend on.
   using OverlapKey = std::tuple<int64_t, int64_t, int64_t, strategy::Placement, bool>;
   std::vector<std::pair<OverlapKey, std::vector<StageOverlap>>> overlaps;

@@ -1,12 +1,14 @@
 #include <piper/base/error.h>
 #include <piper/schedule/stage.h>
 #include <piper/schedule/transfers.h>
+#include <piper/stack/host_copies.h>
 #include <piper/stack/step_writer.h>
 #include <piper/stack/whole_step.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 namespace piper::stack {
 namespace {
@@ -40,7 +42,8 @@ class StagePlan {
         first_[chunk] = action, seen[chunk] = 1;
       if (schedule::makes_weight_gradients(action.kind)) last_[chunk] = action;
     }
-    if (strategy::offloads_activations(s.offload)) copied_ = copied_forwards(s, stage);
+    if (strategy::offloads_activations(s.offload))
+      copies_ = host_copies(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, stage);
   }
 
   std::vector<Item> items;
@@ -67,11 +70,8 @@ class StagePlan {
     return found->second;
   }
 
-  // Whether what a forward keeps goes to the host until its backward.
-  bool is_copied(const Action& action) const {
-    return !copied_.empty() &&
-           copied_[static_cast<size_t>(action.chunk * s_.num_micro_batches + action.micro_batch)];
-  }
+  // Null where nothing leaves for the host.
+  const HostCopies* copies() const { return copies_ ? &*copies_ : nullptr; }
 
  private:
   using Key = std::tuple<int32_t, Phase, bool, bool, bool>;
@@ -81,7 +81,7 @@ class StagePlan {
   EveryMicroBatch every_;
   int64_t stage_;
   std::vector<Action> actions_, first_, last_;  // the latter two by chunk
-  std::vector<char> copied_;                    // by chunk and micro-batch
+  std::optional<HostCopies> copies_;
   std::map<Key, std::vector<Piece>> pieces_;
 };
 
@@ -104,11 +104,14 @@ class RankTasks {
         one(items[i]);
         continue;
       }
-      if (items[i].action.pairs_with_next)
+      if (items[i].action.pairs_with_next) {
         i = pair(i);
-      else
+        ++place_;
+      } else {
         one(items[i]);
-      bring_back(i);
+      }
+      bring_back();
+      ++place_;
     }
     end_of_step();
   }
@@ -116,7 +119,7 @@ class RankTasks {
  private:
   struct Kept {
     SlotId slot = SlotId::none();
-    TaskId back = TaskId::none();  // the copy from the host
+    TaskId out = TaskId::none(), back = TaskId::none();  // copies to the host and from it
   };
   // An action being written.
   struct Cursor {
@@ -189,6 +192,10 @@ class RankTasks {
   Cursor begin(const Action& action, bool is_paired = false) {
     Cursor cursor{.action = action, .pieces = &plan_.pieces(action, is_paired)};
     cursor.waits.push_back(arrived(action));
+    const HostCopies* copies = plan_.copies();
+    if (copies != nullptr && action.kind == Action::Kind::kForward)
+      if (const int32_t before = copies->starts_behind[index(action)]; before >= 0)
+        cursor.waits.push_back(kept_[static_cast<size_t>(before)].out);
     if (schedule::makes_input_gradient(action.kind))
       cursor.waits.push_back(kept_[index(action)].back);
     return cursor;
@@ -208,8 +215,9 @@ class RankTasks {
           slots.frees = kept_[index(c.action)].slot;
         if (slots.frees.valid() && slots.frees == slots.writes) slots.frees = SlotId::none();
         const bool works = graph::is_backward(piece.phase);
-        c.computed = out_.compute(piece.segment, piece.seconds, works ? part_.bytes.working : 0,
-                                  c.waits, slots);
+        c.computed =
+            out_.compute(piece.segment, piece.seconds,
+                         works ? part_.bytes.working + part_.bytes.exchange : 0, c.waits, slots);
         c.is_begun = true;
         c.waits = {};
         return true;
@@ -217,8 +225,7 @@ class RankTasks {
       case Piece::Kind::kPost: {
         graph::ShortList<TaskId> after = c.waits;
         after.push_back(c.computed.valid() ? c.computed : out_.computed());
-        const bool is_state =
-            piece.partners == Partners::kData || piece.partners == Partners::kExpertData;
+        const bool is_state = piece.task == TaskKind::kStateCollective;
         // Updated weights wait for nobody.
         if (is_state && piece.phase == Phase::kForward && !writer_.every().gathers) after = {};
         if (is_state) after.push_back(last_state_);
@@ -251,30 +258,30 @@ class RankTasks {
       c.computed = out_.compute({SegmentKind::kMerge, -1}, 0, 0, c.waits, {});
       c.waits = {};
     }
-    if (c.action.kind == Action::Kind::kForward && plan_.is_copied(c.action)) {
-      out_.begin(Phase::kForward, c.action.micro_batch);
-      out_.copy(plan_.chunk(c.action).copy_seconds, out_.computed(),
-                {.frees = kept_[index(c.action)].slot});
-    }
+    const HostCopies* copies = plan_.copies();
+    if (copies == nullptr || c.action.kind != Action::Kind::kForward ||
+        !copies->is_copied[index(c.action)])
+      return;
+    out_.begin(Phase::kForward, c.action.micro_batch);
+    Kept& kept = kept_[index(c.action)];
+    kept.out =
+        out_.copy(plan_.chunk(c.action).copy_seconds, {out_.computed()}, {.frees = kept.slot});
   }
 
-  // What the actions up to the third ahead need from the host.
-  void bring_back(size_t done) {
-    if (!strategy::offloads_activations(writer_.strategy().offload)) return;
-    const std::vector<Item>& items = plan_.items;
-    int ahead = 0;
-    for (size_t i = done + 1; i < items.size() && ahead < 3; ++i) {
-      if (items[i].kind != Item::Kind::kCompute) continue;
-      ++ahead;
-      const Action& action = items[i].action;
-      Kept& kept = kept_[index(action)];
-      if (!schedule::makes_input_gradient(action.kind) || !plan_.is_copied(action) ||
-          kept.back.valid())
-        continue;
+  // What comes back behind the action just written.
+  void bring_back() {
+    const HostCopies* copies = plan_.copies();
+    if (copies == nullptr) return;
+    const auto m = static_cast<int32_t>(writer_.strategy().num_micro_batches);
+    for (; brought_ < copies->back.size() && copies->back[brought_].place == place_; ++brought_) {
+      const int32_t which = copies->back[brought_].which;
+      const Action action{
+          .kind = Action::Kind::kBackward, .micro_batch = which % m, .chunk = which / m};
       const ChunkPart& chunk = plan_.chunk(action);
+      Kept& kept = kept_[index(action)];
       out_.begin(Phase::kBackward, action.micro_batch);
       kept.slot = out_.slot(chunk.kept_bytes, action);
-      kept.back = out_.copy(chunk.copy_seconds, out_.computed(), {.writes = kept.slot});
+      kept.back = out_.copy(chunk.copy_seconds, {out_.computed(), kept.out}, {.writes = kept.slot});
     }
   }
 
@@ -290,7 +297,8 @@ class RankTasks {
     graph::ShortList<TaskId> after;
     after.push_back(summed);
     TaskId last = out_.compute({SegmentKind::kOptimizer, -1}, part_.update_seconds, 0, after, {});
-    if (part_.optimizer_copy_seconds > 0) last = out_.copy(part_.optimizer_copy_seconds, last, {});
+    if (part_.optimizer_copy_seconds > 0)
+      last = out_.copy(part_.optimizer_copy_seconds, {last}, {});
     graph::ShortList<TaskId> updated;
     updated.push_back(last);
     if (!writer_.every().gathers) both(t, &Reduction::gather, shown * t.gathers, updated);
@@ -327,6 +335,8 @@ class RankTasks {
   RankWriter out_;
   std::vector<Kept> kept_;              // by chunk and micro-batch
   std::vector<TaskId> arrived_;         // likewise, forward and backward
+  int32_t place_ = 0;                   // of the action being written, in the stage's list
+  size_t brought_ = 0;                  // copies back that are posted
   TaskId last_state_ = TaskId::none();  // gathers and reductions follow each other
 };
 

@@ -29,6 +29,7 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kCollective:
     case graph::TaskKind::kStateCollective:
+    case graph::TaskKind::kHostCopy:
       return "reduction (with waiting)";
   }
   return "";

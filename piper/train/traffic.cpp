@@ -22,6 +22,7 @@ std::string what(const schedule::StepGraph& step, const Task& task) {
     case TaskKind::kCompute:
     case TaskKind::kCollective:
     case TaskKind::kStateCollective:
+    case TaskKind::kHostCopy:
       return graph::name(task.kind);
     case TaskKind::kSend:
     case TaskKind::kReceive:
