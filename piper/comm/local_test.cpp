@@ -132,7 +132,7 @@ TEST_CASE("a failure wakes everyone: pending and later calls name the failed ran
   CHECK(seconds_of([&] { CHECK(a->wait_completion(seen, 10) != seen); }) < 2);
   other.join();
   CHECK(thrown_by([&] { pending->done(); }) ==
-        "rank 0: receive 'F0 combine' from rank 1: rank 2 failed: out of memory");
+        "rank 0: receive 'F0 combine' from rank 1, 1 bytes: rank 2 failed: out of memory");
   CHECK(contains(thrown_by([&] {
                    b->post_send(Rank(0), {2, "x"}, 0, {});
                  }),
@@ -152,14 +152,14 @@ TEST_CASE("an endpoint that goes with requests outstanding is reported to the ot
     const auto send = a->post_send(Rank(1), {1, "F1 send"}, 0, sent);
     a.reset();
     CHECK(world.failure_reason() ==
-          "left with 1 unfinished request, among them: send 'F1 send' to rank 1");
+          "left with 1 unfinished request, among them: send 'F1 send' to rank 1, 1 bytes");
   }
   SUBCASE("the request dropped before") {
     a->post_send(Rank(1), {1, "F1 send"}, 0, sent);
     CHECK_FALSE(world.failed_rank().valid());
     a.reset();
     CHECK(world.failure_reason() ==
-          "left with 1 unfinished request, among them: send 'F1 send' to rank 1");
+          "left with 1 unfinished request, among them: send 'F1 send' to rank 1, 1 bytes");
   }
   CHECK(contains(thrown_by([&] {
                    b->post_send(Rank(0), {2, "x"}, 0, {});
@@ -176,7 +176,7 @@ TEST_CASE("a dropped request is withdrawn: its buffer is not touched afterwards"
   const auto send = a->post_send(Rank(1), {1, "x"}, 0, sent);
   CHECK_FALSE(send->done());
   CHECK(received == bytes(1, 5));
-  CHECK(a->unmatched() == "rank 0: send 'x' to rank 1");
+  CHECK(a->unmatched() == "rank 0: send 'x' to rank 1, 1 bytes");
 }
 
 TEST_CASE("a request dropped in the middle of a copy waits for its end") {
@@ -239,9 +239,9 @@ TEST_CASE(
   CHECK(seconds_of([&] { CHECK_THROWS_AS(run(), InvalidInput); }) < 2);
   for (const int r : {0, 1, 2, 4}) {
     CAPTURE(heard[r]);
-    CHECK(contains(
-        heard[r],
-        "'B2 receive' from rank 3: rank 3 failed: the data ends in the middle of a batch"));
+    CHECK(contains(heard[r],
+                   "'B2 receive' from rank 3, 16 bytes: rank 3 failed: the data ends in the middle "
+                   "of a batch"));
   }
 }
 
@@ -259,7 +259,8 @@ TEST_CASE("a rank that simply returns in the middle is named") {
     });
   });
   CHECK(error ==
-        "rank 1: left with 1 unfinished request, among them: send 'never awaited' to rank 0");
+        "rank 1: left with 1 unfinished request, among them: send 'never awaited' to rank 0, 4 "
+        "bytes");
 }
 
 }  // namespace
