@@ -26,11 +26,10 @@ struct Flags {
 void check(const Flags& f) {
   std::vector<std::string> problems;
   if (f.nodes.empty() == f.free.empty())
-    problems.emplace_back(
-        f.nodes.empty()
-            ? "--nodes is missing: the nodes of the job, such as \"$SLURM_JOB_NODELIST\"; or --free "
-              "with --count, to choose some"
-            : "--nodes beside --free; allowed: one of them");
+    problems.emplace_back(f.nodes.empty() ? "--nodes is missing: the nodes of the job, such as "
+                                            "\"$SLURM_JOB_NODELIST\"; or --free "
+                                            "with --count, to choose some"
+                                          : "--nodes beside --free; allowed: one of them");
   if (f.free.empty() != (f.count == 0))
     problems.emplace_back(f.free.empty() ? "--count without --free; allowed: both or neither"
                                          : "--free without --count: how many nodes are wanted");
@@ -71,9 +70,9 @@ int run(const Flags& f) {
   const auto num_ranks = static_cast<int32_t>(priced.strategy.mesh.world());
   PlaceReport report{.allocation = allocation_of(f, priced.cluster), .strategy = priced.strategy};
   if (report.allocation.num_slots() < num_ranks)
-    throw InvalidInput(fmt::format(
-        "the strategy has {} ranks, the {} nodes take {}; allowed: at most that many", num_ranks,
-        report.allocation.nodes.size(), report.allocation.num_slots()));
+    throw InvalidInput(
+        fmt::format("the strategy has {} ranks, the {} nodes take {}; allowed: at most that many",
+                    num_ranks, report.allocation.nodes.size(), report.allocation.num_slots()));
   report::Progress bar({.label = "place", .total = 3, .unit = "parts"});
   const std::vector<plan::RankGroup> groups = plan::rank_traffic(priced.model, priced.strategy);
   choose(f, groups, num_ranks, report);
@@ -124,22 +123,26 @@ Run add_place(CLI::App& command) {
   command.add_option("--topology", f.topology,
                      "Slurm's topology.conf, or JSON {\"node1\": [\"switch 1\", \"rack 1\"]} "
                      "(the cluster's levels, by the nodes' numbers)");
-  command.add_option("--levels", f.levels,
-                     "which levels of the cluster the topology's are, innermost first: "
-                     "switch_group,cabinet (from the first above nodes)")
+  command
+      .add_option("--levels", f.levels,
+                  "which levels of the cluster the topology's are, one for each, innermost first: "
+                  "cabinet,system (from the first above nodes)")
       ->delimiter(',');
-  command.add_option("--first-number", f.first_number,
-                     "number of the machine's first node, without --topology (0)")
+  command
+      .add_option("--first-number", f.first_number,
+                  "number of the machine's first node, without --topology (0)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 32));
   command.add_option("--ranks-per-node", f.slots,
                      "one count, or each node's: 8(x3),4 (the cluster's devices of a node)");
   command.add_option("--rankfile", f.rankfile, "write a rankfile of Open MPI there")
       ->check(writable_file());
-  command.add_option("--cores-per-rank", f.cores_per_rank,
-                     "cores that a rank's line of the rankfile names (1)")
+  command
+      .add_option("--cores-per-rank", f.cores_per_rank,
+                  "cores that a rank's line of the rankfile names (1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 12));
-  command.add_option("--hostfile", f.hostfile,
-                     "write a SLURM_HOSTFILE for srun --distribution=arbitrary there")
+  command
+      .add_option("--hostfile", f.hostfile,
+                  "write a SLURM_HOSTFILE for srun --distribution=arbitrary there")
       ->check(writable_file());
   command.add_flag("--json", f.json, "print everything as JSON");
   add_strategy_flags(command, f.strategy);

@@ -84,7 +84,8 @@ std::string map_text(const PlaceReport& r) {
 }
 
 std::string level_name(const PlaceReport& r, size_t level) {
-  return level == 0 ? "inside nodes" : "across " + r.allocation.machine.levels[level - 1].name + "s";
+  return level == 0 ? "inside nodes"
+                    : "across " + r.allocation.machine.levels[level - 1].name + "s";
 }
 
 std::string bytes_text(const PlaceReport& r) {
@@ -122,7 +123,8 @@ std::string price_text(const PlaceReport& r) {
   std::string text = report::to_text(table);
   if (r.chosen_exchange)
     text += fmt::format(
-        "\none exchange of a mixture layer, all expert groups at once, {} a pair, {}, played: {} as "
+        "\none exchange of a mixture layer, all expert groups at once, {} a pair, {}, played: {} "
+        "as "
         "given, {} placed ({:.2f}x)\n",
         format_bytes(r.pair_bytes), strategy::name(r.strategy.all_to_all),
         format_seconds(*r.given_exchange), format_seconds(*r.chosen_exchange),
@@ -138,16 +140,15 @@ std::string choice_text(const PlaceReport& r) {
     units.push_back(fmt::format("{} {}{} (the first in order: {})", c.num_units[i],
                                 levels[i + 1].name, c.num_units[i] == 1 ? "" : "s",
                                 c.first_units[i]));
-  std::string text = fmt::format("ask for {} of the {} free nodes: --nodelist={}",
-                                 r.allocation.nodes.size(), r.num_free,
-                                 cluster::compress_hostlist(r.hosts()));
+  std::string text =
+      fmt::format("ask for {} of the {} free nodes: --nodelist={}", r.allocation.nodes.size(),
+                  r.num_free, cluster::compress_hostlist(r.hosts()));
   if (!c.num_units.empty()) text += fmt::format(" --switches={}", c.num_units[0]);
-  text += fmt::format("\n{}{}links busy {} a step, on the first in order {}{}\n",
-                      fmt::join(units, ", "), units.empty() ? "" : "; ", format_seconds(c.seconds),
-                      format_seconds(c.first_seconds),
-                      c.first_seconds == INFINITY ? " (too few slots)"
-                                                  : fmt::format(" ({:.2f}x)", c.first_seconds /
-                                                                                  c.seconds));
+  text += fmt::format(
+      "\n{}{}links busy {} a step, on the first in order {}{}\n", fmt::join(units, ", "),
+      units.empty() ? "" : "; ", format_seconds(c.seconds), format_seconds(c.first_seconds),
+      c.first_seconds == INFINITY ? " (too few slots)"
+                                  : fmt::format(" ({:.2f}x)", c.first_seconds / c.seconds));
   if (c.is_best) text += "no other nodes are better: all ways to take them were priced\n";
   return text + "\n";
 }
@@ -209,18 +210,19 @@ Json to_json(const PlaceReport& r) {
                      {"slots", r.allocation.nodes[n].num_slots},
                      {"ranks", of_nodes[n]}});
   const plan::Placing& p = r.placing;
-  Json json = {{"cluster", r.allocation.machine.name},
-               {"nodelist", cluster::compress_hostlist(r.hosts())},
-               {"links_busy_seconds",
-                {{"given", p.given_seconds},
-                 {"random_median", p.random_seconds},
-                 {"placed", p.seconds},
-                 {"lower_bound", p.is_best ? p.seconds : p.least_seconds},
-                 {"is_best", p.is_best}}},
-               {"bytes", {{"given", bytes_json(r, r.given.bytes)},
-                          {"placed", bytes_json(r, r.chosen.bytes)}}},
-               {"nodes", nodes},
-               {"ranks", ranks}};
+  Json json = {
+      {"cluster", r.allocation.machine.name},
+      {"nodelist", cluster::compress_hostlist(r.hosts())},
+      {"links_busy_seconds",
+       {{"given", p.given_seconds},
+        {"random_median", p.random_seconds},
+        {"placed", p.seconds},
+        {"lower_bound", p.is_best ? p.seconds : p.least_seconds},
+        {"is_best", p.is_best}}},
+      {"bytes",
+       {{"given", bytes_json(r, r.given.bytes)}, {"placed", bytes_json(r, r.chosen.bytes)}}},
+      {"nodes", nodes},
+      {"ranks", ranks}};
   if (r.chosen_exchange)
     json["exchange"] = {{"algorithm", strategy::name(r.strategy.all_to_all)},
                         {"bytes_per_pair", r.pair_bytes},

@@ -113,8 +113,7 @@ class Allocator {
     for (size_t level = 0; level + 1 < result_.nodes[0].groups.size(); ++level) {
       std::map<std::string, std::string> outer;
       for (const AllocatedNode& node : result_.nodes) {
-        const auto [found, is_new] =
-            outer.try_emplace(node.groups[level], node.groups[level + 1]);
+        const auto [found, is_new] = outer.try_emplace(node.groups[level], node.groups[level + 1]);
         if (found->second != node.groups[level + 1])
           problem(fmt::format("group {} lies in {} and in {} (node {}); allowed: one",
                               node.groups[level], found->second, node.groups[level + 1],
@@ -173,8 +172,7 @@ class Allocator {
       throw InvalidInput("the groups of the nodes are too deep and too wide to be numbered");
     for (size_t n = 0; n < result_.nodes.size(); ++n)
       for (size_t i = 0; i <= depth; ++i)
-        result_.nodes[n].first_device +=
-            digits[n][i] * machine.devices_of_level(depth - i);
+        result_.nodes[n].first_device += digits[n][i] * machine.devices_of_level(depth - i);
   }
 
   const Cluster& cluster_;

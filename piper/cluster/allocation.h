@@ -24,7 +24,7 @@ struct Allocation {
   // The cluster with one level for each level of groups: node, groups, and whatever joins the outermost groups. A level
   // takes the link of the cluster's level of the same rank (or of the name given); those passed over count with the
   // slowest link of them; groups beyond the outermost level take its link again. Units are no smaller than the
-  // cluster's, and large enough for the groups. No nodes of it are where groups say nothing.
+  // cluster's, and large enough for the groups.
   Cluster machine;
 
   int64_t num_slots() const;

@@ -14,7 +14,11 @@ Cluster machine() {
   Cluster c;
   c.name = "machine";
   c.levels = {{.name = "node", .num_members = 4, .link = {1e-6, 100}},
-              {.name = "switch", .num_members = 2, .link = {2e-6, 50}, .num_nics = 2, .nic_bytes_per_second = 10},
+              {.name = "switch",
+               .num_members = 2,
+               .link = {2e-6, 50},
+               .num_nics = 2,
+               .nic_bytes_per_second = 10},
               {.name = "rack", .num_members = 3, .link = {3e-6, 4}},
               {.name = "system", .num_members = 2, .link = {4e-6, 2}}};
   return c;
@@ -63,7 +67,8 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
   CHECK(a.machine.levels.size() == 3);
   CHECK(a.machine.levels[1].name == "rack");
   CHECK(a.machine.levels[1].num_members == 6);
-  CHECK(a.machine.levels[1].link.bytes_per_second == 4);  // of 4 (rack) and 5 (two cards of 10 for four)
+  CHECK(a.machine.levels[1].link.bytes_per_second ==
+        4);  // of 4 (rack) and 5 (two cards of 10 for four)
   CHECK(a.machine.levels[2].name == "system");
   CHECK(common(a, 0, 1) == 1);
   CHECK(common(a, 0, 2) == 2);
@@ -74,7 +79,8 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
 }
 
 TEST_CASE("groups beyond the outermost level take its link again") {
-  const GroupsOfNodes deep = groups(R"({"a": ["1", "2", "3", "4", "5"], "b": ["x", "y", "z", "u", "5"]})");
+  const GroupsOfNodes deep =
+      groups(R"({"a": ["1", "2", "3", "4", "5"], "b": ["x", "y", "z", "u", "5"]})");
   const Allocation a = allocate(machine(), Names{"a", "b"}, deep, std::vector<int64_t>{4, 4});
   CHECK(common(a, 0, 1) == 5);
   CHECK(a.machine.levels[5].link.bytes_per_second == 2);

@@ -112,14 +112,18 @@ class Expander {
   size_t at_ = 0;
 };
 
-// "[001-004,017]", or "017" alone. Only numbers of as many digits make a range.
+// "[001-004,017]", or "017" alone. A range goes on from 99 to 100, since it is padded to the digits of its first number,
+// and not from 99 to 0100.
 std::string in_brackets(const std::set<std::pair<size_t, int64_t>>& numbers) {
   std::string text;
   size_t ranges = 0;
   for (auto it = numbers.begin(); it != numbers.end(); ++ranges) {
     const auto [digits, first] = *it;
     int64_t last = first;
-    for (++it; it != numbers.end() && it->first == digits && it->second == last + 1; ++it) ++last;
+    for (++it; it != numbers.end() && it->second == last + 1 &&
+               it->first == std::max(digits, fmt::formatted_size("{}", last + 1));
+         ++it)
+      ++last;
     text += fmt::format("{}{:0{}}", text.empty() ? "" : ",", first, digits);
     if (last > first) {
       text += fmt::format("-{:0{}}", last, digits);
@@ -163,9 +167,10 @@ std::string compress_hostlist(std::span<const std::string> hosts) {
 std::vector<int64_t> expand_tasks_per_node(std::string_view text, size_t num_nodes,
                                            const std::string& source) {
   const auto fail = [&](const std::string& what) {
-    throw InvalidInput(fmt::format("{} is '{}': {}; allowed: one count for all nodes or {} in "
-                                   "all, such as 8 or 8(x3),4",
-                                   source, text.substr(0, 60), what, num_nodes));
+    throw InvalidInput(
+        fmt::format("{} is '{}': {}; allowed: one count for all nodes or {} in "
+                    "all, such as 8 or 8(x3),4",
+                    source, text.substr(0, 60), what, num_nodes));
   };
   std::vector<int64_t> tasks;
   std::string_view rest = text;

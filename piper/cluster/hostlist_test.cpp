@@ -16,7 +16,8 @@ Names expand(const std::string& text) { return expand_hostlist(text, "--nodes");
 }  // namespace
 
 TEST_CASE("a host list is expanded as Slurm does: ranges, padding, several brackets, plain names") {
-  CHECK(expand("node[001-003,017],x12") == Names{"node001", "node002", "node003", "node017", "x12"});
+  CHECK(expand("node[001-003,017],x12") ==
+        Names{"node001", "node002", "node003", "node017", "x12"});
   CHECK(expand("r[1-2]n[09-10]") == Names{"r1n09", "r1n10", "r2n09", "r2n10"});
   CHECK(expand("n[8-11]") == Names{"n8", "n9", "n10", "n11"});
   CHECK(expand("a[1]b") == Names{"a1b"});
@@ -40,9 +41,11 @@ TEST_CASE("what is no host list is refused in one line that shows it") {
   CHECK_THROWS_AS(expand("n[1-1000]m[1-1000]"), InvalidInput);
 }
 
-TEST_CASE("hosts are compressed to ranges of as many digits") {
+TEST_CASE("hosts are compressed to ranges that keep their padding") {
   CHECK(compress_hostlist(Names{"node001", "node002", "node004"}) == "node[001-002,004]");
-  CHECK(compress_hostlist(Names{"n10", "n9", "n8", "login"}) == "n[8-9,10],login");
+  CHECK(compress_hostlist(Names{"n10", "n9", "n8", "login"}) == "n[8-10],login");
+  CHECK(compress_hostlist(Names{"n098", "n099", "n100", "n0101"}) == "n[098-100,0101]");
+  CHECK(compress_hostlist(Names{"n99", "n0100"}) == "n[99,0100]");
   CHECK(compress_hostlist(Names{"n7"}) == "n7");
   CHECK(compress_hostlist(Names{"n", "n1"}) == "n,n1");
   CHECK(compress_hostlist(Names{}) == "");

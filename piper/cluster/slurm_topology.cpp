@@ -186,8 +186,8 @@ GroupsOfNodes parse_slurm_topology(std::string_view text, const std::string& sou
 GroupsOfNodes parse_node_groups(const Json& json, const std::string& source) {
   Problems problems(source);
   if (!json.is_object() || json.empty())
-    throw InvalidInput(
-        source + ": allowed: an object such as {\"node[1-4]\": [\"switch 1\", \"rack 1\"]}");
+    throw InvalidInput(source +
+                       ": allowed: an object such as {\"node[1-4]\": [\"switch 1\", \"rack 1\"]}");
   GroupsOfNodes result;
   for (const auto& [hosts, groups] : json.items()) {
     std::vector<std::string> names;
@@ -233,10 +233,10 @@ GroupsOfNodes groups_by_number(const Cluster& cluster, std::span<const std::stri
       std::from_chars(node.data() + begin, node.data() + node.size(), number);
     const int64_t place = number - first_number;
     if (number < 0 || place < 0 || place >= num_nodes)
-      throw InvalidInput(fmt::format(
-          "node {} has no place in cluster {} by its number; allowed: numbers {} to {} "
-          "(--first-number), or --topology FILE",
-          node, cluster.name, first_number, first_number + num_nodes - 1));
+      throw InvalidInput(
+          fmt::format("node {} has no place in cluster {} by its number; allowed: numbers {} to {} "
+                      "(--first-number), or --topology FILE",
+                      node, cluster.name, first_number, first_number + num_nodes - 1));
     std::vector<std::string>& groups = result[node];
     groups.clear();
     for (size_t level = 1; level + 1 < cluster.levels.size(); ++level)

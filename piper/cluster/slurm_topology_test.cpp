@@ -46,7 +46,7 @@ TEST_CASE("a shorter branch stands alone on the levels that it lacks") {
 }
 
 TEST_CASE("what is wrong in topology.conf is told with its line, all at once") {
-  CHECK(refusal("") .find("no switch") != std::string::npos);
+  CHECK(refusal("").find("no switch") != std::string::npos);
   CHECK(refusal("SwitchName=s1").find("topology.conf:1: switch s1 holds neither") == 0);
   CHECK(refusal("\nNodes=n1").find("topology.conf:2: a line without SwitchName=") == 0);
   CHECK(refusal("SwitchName=s1 Node=n1").find("allowed: SwitchName, Nodes") != std::string::npos);
@@ -72,7 +72,8 @@ TEST_CASE("what is wrong in topology.conf is told with its line, all at once") {
 
 TEST_CASE("groups of nodes from JSON: host lists as keys") {
   const auto read = [](const char* text) { return parse_node_groups(parse_json(text, "f"), "f"); };
-  const GroupsOfNodes groups = read(R"({"n[1-2]": ["switch 1", "rack 1"], "x": ["switch 2", "rack 1"]})");
+  const GroupsOfNodes groups =
+      read(R"({"n[1-2]": ["switch 1", "rack 1"], "x": ["switch 2", "rack 1"]})");
   CHECK(groups.at("n2") == Names{"switch 1", "rack 1"});
   CHECK(groups.at("x") == Names{"switch 2", "rack 1"});
   for (const char* wrong : {"{}", "[]", R"({"n": []})", R"({"n": "s"})", R"({"n": [1]})",

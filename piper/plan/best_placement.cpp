@@ -25,8 +25,7 @@ class Brancher {
         seconds_(least_) {
     for (size_t g = 0; g < groups.size(); ++g) {
       best_seconds_ += group_seconds(slots, groups[g], known);
-      for (const int32_t rank : groups[g].ranks)
-        groups_of_[static_cast<size_t>(rank)].push_back(g);
+      for (const int32_t rank : groups[g].ranks) groups_of_[static_cast<size_t>(rank)].push_back(g);
     }
     for (const std::vector<int32_t>& unit : slots.unit)
       filled_.emplace_back(static_cast<size_t>(std::ranges::max(unit)) + 1);
@@ -178,12 +177,12 @@ class Brancher {
   std::vector<double> least_;
   std::vector<std::vector<size_t>> groups_of_;  // by rank
   std::vector<int32_t> node_of_;                // by rank
-  std::vector<double> seconds_;                 // by group, of the members placed; its least at least
-  std::vector<std::vector<int32_t>> filled_;    // [boundary][unit]: ranks
-  std::vector<int64_t> in_unit_;                // zeros between uses
+  std::vector<double> seconds_;               // by group, of the members placed; its least at least
+  std::vector<std::vector<int32_t>> filled_;  // [boundary][unit]: ranks
+  std::vector<int64_t> in_unit_;              // zeros between uses
   std::vector<int32_t> touched_;
   std::vector<Node> nodes_;
-  std::vector<std::vector<int32_t>> shape_;     // [boundary][unit]
+  std::vector<std::vector<int32_t>> shape_;  // [boundary][unit]
 };
 
 }  // namespace

@@ -120,8 +120,8 @@ class Chooser {
       for (int64_t taken = 0; taken <= count_; ++taken)
         for (int64_t here = 0; here <= std::min<int64_t>(std::ssize(pool.nodes), taken); ++here)
           next[static_cast<size_t>(taken)] =
-              std::min(kMostWays + 1, next[static_cast<size_t>(taken)] +
-                                          ways[static_cast<size_t>(taken - here)]);
+              std::min(kMostWays + 1,
+                       next[static_cast<size_t>(taken)] + ways[static_cast<size_t>(taken - here)]);
       ways = std::move(next);
     }
     if (ways.back() > kMostWays || num_ranks_ > 128) return false;
@@ -199,9 +199,8 @@ class Chooser {
       again = false;
       std::vector<int64_t> taken;
       for (const Pool& pool : pools_)
-        taken.push_back(std::ranges::count_if(pool.nodes, [&](int32_t n) {
-          return std::ranges::binary_search(result.nodes, n);
-        }));
+        taken.push_back(std::ranges::count_if(
+            pool.nodes, [&](int32_t n) { return std::ranges::binary_search(result.nodes, n); }));
       for (size_t from = 0; from < pools_.size() && !again; ++from)
         for (size_t to = 0; to < pools_.size() && !again; ++to) {
           if (from == to || taken[from] == 0 || taken[to] == 0 ||

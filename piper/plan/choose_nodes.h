@@ -17,12 +17,13 @@
 namespace piper::plan {
 
 struct NodeChoice {
-  std::vector<int32_t> nodes;        // indices of the allocation's, ascending
-  double seconds = 0;                // of the best placement found on them
-  double first_seconds = 0;          // the same on the first nodes in order
-  std::vector<int64_t> num_units;    // by boundary from the innermost groups on: how many they touch
+  std::vector<int32_t> nodes;      // indices of the allocation's, ascending
+  double seconds = 0;              // of the best placement found on them
+  double first_seconds = 0;        // the same on the first nodes in order
+  std::vector<int64_t> num_units;  // by boundary from the innermost groups on: how many they touch
   std::vector<int64_t> first_units;  // the same of the first nodes
-  bool is_best = false;  // all ways were looked at, up to nodes that are alike, each placement proven
+  bool is_best =
+      false;  // all ways were looked at, up to nodes that are alike, each placement proven
 };
 
 // `allocation`: all free nodes. Throws InvalidInput when they are fewer than `count`, or none of the candidates has

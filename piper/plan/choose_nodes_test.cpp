@@ -41,9 +41,9 @@ double brute_force(const Case& c, int64_t count) {
 
 TEST_CASE("nodes are taken from the switch that holds them all, and from the one that fits best") {
   // Free on the switches: 3, 4, 2 (rack 0 has the first two, rack 1 the third).
-  const cluster::Allocation free = allocation(
-      {{0, 0}, {0, 0}, {0, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {2, 1}, {2, 1}},
-      std::vector<int64_t>(9, 4));
+  const cluster::Allocation free =
+      allocation({{0, 0}, {0, 0}, {0, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {2, 1}, {2, 1}},
+                 std::vector<int64_t>(9, 4));
   const auto chosen = [&](int64_t count) {
     return choose_nodes(free, count, expert_groups(1, static_cast<int32_t>(4 * count)),
                         static_cast<int32_t>(4 * count));

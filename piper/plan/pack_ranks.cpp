@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace piper::plan {
 namespace {
@@ -121,6 +122,12 @@ class Packer {
     return counts;
   }
 
+  int64_t num_nodes(const Part& part) const {
+    std::set<int32_t> nodes;
+    for (const int32_t slot : part.slots) nodes.insert(slots_.node[static_cast<size_t>(slot)]);
+    return std::ssize(nodes);
+  }
+
   Part* choose(const Block& block, std::vector<Part>& parts) const {
     Part* best = nullptr;
     std::vector<int64_t> best_key;
@@ -129,7 +136,7 @@ class Packer {
       std::vector<int64_t> key = kin(block, part);
       const auto room = static_cast<int64_t>(part.room());
       if (rule_ != PackRule::kFirst)
-        key.push_back(rule_ == PackRule::kTogetherRoomy ? room : -room);
+        key.insert(key.end(), {rule_ == PackRule::kTogetherRoomy ? room : -room, -num_nodes(part)});
       if (best != nullptr && key <= best_key) continue;
       best = &part;
       best_key = std::move(key);

@@ -24,12 +24,13 @@ struct PlaceOptions {
 };
 
 struct Placing {
-  RankSlots ranks;            // by rank: its slot
-  double seconds = 0;         // price_placement()
-  double given_seconds = 0;   // rank i on slot i
-  double random_seconds = 0;  // nodes in random order, each filled in turn: the median of kRandomOrders
-  double least_seconds = 0;   // no placement is below
-  bool is_best = false;       // no placement is below `seconds`: proven
+  RankSlots ranks;           // by rank: its slot
+  double seconds = 0;        // price_placement()
+  double given_seconds = 0;  // rank i on slot i
+  double random_seconds =
+      0;  // nodes in random order, each filled in turn: the median of kRandomOrders
+  double least_seconds = 0;  // no placement is below
+  bool is_best = false;      // no placement is below `seconds`: proven
 };
 inline constexpr int kRandomOrders = 15;
 

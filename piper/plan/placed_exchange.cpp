@@ -31,8 +31,9 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
     const collective::Topology among = collective::topology_among(topology, members);
     for (size_t i = 0; i < members.size(); ++i) {
       collective::MemberSteps& own = steps[static_cast<size_t>(group.ranks[i])];
-      own = collective::all_to_all(strategy.all_to_all, static_cast<int64_t>(i), among,
-                                   [bytes](int64_t, int64_t) { return bytes; }, how);
+      own = collective::all_to_all(
+          strategy.all_to_all, static_cast<int64_t>(i), among,
+          [bytes](int64_t, int64_t) { return bytes; }, how);
       for (collective::Step& step : own.steps)
         if (step.peer >= 0) step.peer = group.ranks[static_cast<size_t>(step.peer)];
     }

@@ -11,7 +11,8 @@ namespace {
 
 // Of all members together, given how many each unit holds.
 double crossing_bytes(const RankGroup& group, std::span<const int64_t> counts) {
-  if (group.is_ring) return counts.size() > 1 ? group.bytes * static_cast<double>(counts.size()) : 0;
+  if (group.is_ring)
+    return counts.size() > 1 ? group.bytes * static_cast<double>(counts.size()) : 0;
   const auto n = static_cast<int64_t>(group.ranks.size());
   int64_t inside = 0;
   for (const int64_t count : counts) inside += count * count;
@@ -60,13 +61,14 @@ Slots slots_of(const cluster::Allocation& allocation, std::span<const int32_t> n
     std::map<int64_t, int32_t> number;
     std::vector<int32_t> units;
     for (const int64_t device : slots.device)
-      units.push_back(number.try_emplace(device / machine.devices_of_level(level),
-                                         static_cast<int32_t>(number.size()))
+      units.push_back(number
+                          .try_emplace(device / machine.devices_of_level(level),
+                                       static_cast<int32_t>(number.size()))
                           .first->second);
     slots.unit.push_back(std::move(units));
     const double seconds = 1 / cost::device_bandwidth(machine, level + 1);
-    slots.crossing_seconds.push_back(
-        level == 0 ? std::max(0.0, seconds - slots.inner_seconds) : seconds);
+    slots.crossing_seconds.push_back(level == 0 ? std::max(0.0, seconds - slots.inner_seconds)
+                                                : seconds);
   }
   return slots;
 }

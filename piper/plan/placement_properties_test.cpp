@@ -11,15 +11,16 @@
 
 namespace piper::plan {
 
-TEST_CASE("on any topology every rank has a slot of its own, and no placement is dearer than given") {
+TEST_CASE(
+    "on any topology every rank has a slot of its own, and no placement is dearer than given") {
   setenv("RC_PARAMS", "seed=20261 max_success=300", 0);
   CHECK(rc::check("placements", [] {
     std::mt19937 random(*rc::gen::arbitrary<uint32_t>());
     const auto most = *rc::gen::resize(100, rc::gen::inRange<int64_t>(1, 80));
     const example_places::Case c = example_places::any_case(random, most);
     const Slots slots = slots_of(c.allocation);
-    const Placing placing = place_ranks(
-        slots, c.groups, c.num_ranks, {.max_swaps = 20'000, .max_branches = 2'000});
+    const Placing placing =
+        place_ranks(slots, c.groups, c.num_ranks, {.max_swaps = 20'000, .max_branches = 2'000});
     RC_ASSERT(std::ssize(placing.ranks) == c.num_ranks);
     std::set<int32_t> used(placing.ranks.begin(), placing.ranks.end());
     RC_ASSERT(std::ssize(used) == c.num_ranks);

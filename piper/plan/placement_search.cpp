@@ -5,8 +5,8 @@
 namespace piper::plan {
 namespace {
 
-constexpr size_t kCounted = 12;        // members from which on a group's counts are kept
-constexpr double kLeastGain = 1e-9;    // of a group's seconds: below that sums are rounding
+constexpr size_t kCounted = 12;      // members from which on a group's counts are kept
+constexpr double kLeastGain = 1e-9;  // of a group's seconds: below that sums are rounding
 
 double hops(int64_t units) { return units > 1 ? static_cast<double>(units) : 0; }
 
@@ -46,8 +46,7 @@ PlacementSearch::PlacementSearch(const Slots& slots, std::span<const RankGroup> 
       if (!is_counted(g)) continue;
       const auto slot = static_cast<size_t>(slot_of_[static_cast<size_t>(rank)]);
       for (size_t b = 0; b < slots.num_boundaries(); ++b)
-        if (counted(g, b, slots.unit[b][slot])++ == 0)
-          ++num_units_[g * slots.num_boundaries() + b];
+        if (counted(g, b, slots.unit[b][slot])++ == 0) ++num_units_[g * slots.num_boundaries() + b];
     }
 }
 

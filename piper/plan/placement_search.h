@@ -38,15 +38,15 @@ class PlacementSearch {
   const Slots& slots_;
   std::span<const RankGroup> groups_;
   RankSlots slot_of_;
-  std::vector<int32_t> rank_at_;                    // by slot; -1: empty
-  std::vector<std::vector<int32_t>> groups_of_;     // by rank
+  std::vector<int32_t> rank_at_;                 // by slot; -1: empty
+  std::vector<std::vector<int32_t>> groups_of_;  // by rank
   std::vector<std::vector<int32_t>> slots_of_node_;
-  std::vector<double> least_;                       // least_group_seconds()
+  std::vector<double> least_;  // least_group_seconds()
   // Members in each unit and the units that have some, of groups too large to be counted each time.
-  std::vector<int64_t> first_count_;                // by group; -1: small
-  std::vector<int64_t> first_unit_;                 // by boundary, in a group's counts
+  std::vector<int64_t> first_count_;  // by group; -1: small
+  std::vector<int64_t> first_unit_;   // by boundary, in a group's counts
   std::vector<int32_t> counts_;
-  std::vector<int32_t> num_units_;                  // [group x boundaries + boundary]
+  std::vector<int32_t> num_units_;  // [group x boundaries + boundary]
 };
 
 }  // namespace piper::plan

@@ -58,15 +58,14 @@ class Writer {
   double micro_batches() const { return of(s_.num_micro_batches); }
   double tokens() const { return of(s_.micro_batch_sequences * s_.sequence) / of(s_.mesh.cp); }
   // Of a ring's whole buffer, what crosses one hop.
-  static double hop(double bytes, int64_t members) {
-    return bytes * of(members - 1) / of(members);
-  }
+  static double hop(double bytes, int64_t members) { return bytes * of(members - 1) / of(members); }
 
   void add_chunk(int64_t chunk, StageBytes& stage) {
     const int64_t first = strategy::first_layer(s_, chunk);
     const int64_t end = first + s_.layers_per_stage[static_cast<size_t>(chunk)];
     double divided = 0;  // parameters that tp divides
-    for (int64_t layer = first; layer < end; ++layer) add_layer(layer, stage_of(chunk), stage, divided);
+    for (int64_t layer = first; layer < end; ++layer)
+      add_layer(layer, stage_of(chunk), stage, divided);
     const int64_t last = s_.mesh.pp * s_.mesh.vpp - 1;
     if (chunk == last)
       for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer)
@@ -123,7 +122,8 @@ class Writer {
     const double heads = of(a.num_heads) / of(s_.mesh.tp);
     switch (a.kind) {
       case model::AttentionKind::kLatent:
-        return heads * of(a.latent.nope_head_dim + a.latent.rope_head_dim + a.latent.value_head_dim);
+        return heads *
+               of(a.latent.nope_head_dim + a.latent.rope_head_dim + a.latent.value_head_dim);
       case model::AttentionKind::kGatedDelta:
         return of(a.delta.key_heads * a.delta.key_head_dim +
                   a.delta.value_heads * a.delta.value_head_dim) /
@@ -168,8 +168,7 @@ class Writer {
   void add_ends() {
     if (!model_.tied_embeddings || !strategy::ends_apart(s_)) return;
     const double table = of(model_.vocabulary * model_.hidden) / of(s_.mesh.tp);
-    add_pairs(Axis::kEnds, 0, s_.mesh.pp - 1,
-              table * of(cost::state_bytes(s_.precision).gradient));
+    add_pairs(Axis::kEnds, 0, s_.mesh.pp - 1, table * of(cost::state_bytes(s_.precision).gradient));
   }
 
   const model::Model& model_;

@@ -59,7 +59,8 @@ strategy::Strategy wide(const model::Model& model) {
 
 TEST_CASE("bytes of every axis are those that the runtime sends") {
   for (const bool tied : {false, true})
-    for (const auto& [pp, ep, dp] : {std::array<int64_t, 3>{1, 2, 4}, {2, 2, 4}, {4, 1, 2}, {2, 4, 4}, {3, 1, 1}}) {
+    for (const auto& [pp, ep, dp] :
+         {std::array<int64_t, 3>{1, 2, 4}, {2, 2, 4}, {4, 1, 2}, {2, 4, 4}, {3, 1, 1}}) {
       CAPTURE(pp);
       CAPTURE(ep);
       const model::Model model = example::mixture(5, tied);
@@ -87,7 +88,8 @@ TEST_CASE("tensor, context and expert-tensor bytes, counted by hand") {
   for (const RankGroup& group : groups) {
     CHECK(std::ranges::is_sorted(group.ranks));
     switch (group.axis) {
-      case Axis::kTensor:  // attention alone: 2 gathers forward, 2 backward, half of the buffer a hop
+      case Axis::
+          kTensor:  // attention alone: 2 gathers forward, 2 backward, half of the buffer a hop
         CHECK(group.bytes == doctest::Approx(4 * state / 2));
         CHECK(group.ranks.size() == 2);
         break;
