@@ -45,7 +45,27 @@ def refusals():
         assert said in done.stderr and not done.stdout, done
 
 
+def deduplicated():
+    words = ["bench", "dedup", "--tokens", 40, "--row-bytes", 512, "--experts", 16, "--top-k", 4, "--load", "zipf:0.8", "--seconds", 1, "--rounds", 1,
+             "--json"]
+    commands = [("threads", 1, [PIPER, *words, "--ranks", 4]), ("tcp", 1, [PIPER, "launch", "-n", 4, *words])]
+    if any(transport == "mpi" for transport, _ in worlds()):
+        place = "PIPER_NODE=n$((OMPI_COMM_WORLD_RANK / 2)) exec " + " ".join(map(str, [PIPER, *words]))
+        commands.append(("mpi, two nodes", 2, ["mpirun.openmpi", "--oversubscribe", "-n", 4, "sh", "-c", place]))
+    for name, nodes, command in commands:
+        done = json.loads(run(*command).stdout)
+        assert done["nodes"] == nodes and len(done["exchanges"]) == 4, (name, done)
+        assert all(one["wrong"] == 0 and one["seconds"] > 0 for one in done["exchanges"]), (name, done)
+        assert 1 <= done["distinct_nodes"] <= nodes and done["k_over_distinct_nodes"] >= 2, (name, done)
+    for flags, said in ((["--experts", "63"], "--experts is 63; allowed: a multiple of the 4 ranks"),
+                        (["--top-k", "9", "--experts", "8"], "--top-k is 9; allowed: at most --experts"),
+                        (["--load", "hot-rank:3"], "allowed: uniform, zipf:S or trace:FILE")):
+        done = run(PIPER, "bench", "dedup", *flags, code=2)
+        assert said in done.stderr and not done.stdout, done
+
+
 def main():
+    deduplicated()
     for transport, words in worlds():
         names = {point["algorithm"] for point in points(transport, *words, "--pair-bytes", "0,1,3000,300K")}
         assert len(names) >= 10 and ("MPI_Alltoallv" in names) == (transport == "mpi"), names

@@ -119,7 +119,7 @@ def refuses():
                             (["bench", "pipeline", "--schedule", "zero"], ["--schedule", "zero", "gpipe"]),
                             (["bench", "pipeline", "--rows", 0], ["--rows is 0"]),
                             (["bench", "moe", "--experts", 4, "--ranks", 3], ["--ranks is 3", "divisor"]),
-                            (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, bench alltoall, bench pipeline, bench moe"])):
+                            (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, bench alltoall, bench dedup, bench pipeline, bench moe"])):
         done = run(PIPER, *words)
         assert done.returncode == 2 and not done.stdout and all(part in done.stderr for part in expected), (words, done)
 

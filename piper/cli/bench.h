@@ -16,6 +16,9 @@ const std::vector<Command>& benches();
 inline constexpr const char* kAllToAllSummary =
     "all-to-all algorithms side by side, against the least time and the prediction";
 Run add_bench_alltoall(CLI::App& command);
+inline constexpr const char* kDedupSummary =
+    "tokens for several experts: a row for each, or one for each node";
+Run add_bench_dedup(CLI::App& command);
 inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
 Run add_bench_sim(CLI::App& command);

@@ -87,13 +87,18 @@ std::vector<Figure> memory(const Side& a, const Side& b) {
   const auto row = [](const char* name, int64_t x, int64_t y) {
     return Figure{name, static_cast<double>(x), static_cast<double>(y), format_bytes};
   };
-  return {row("peak of the fullest stage", a.prediction.peak_bytes, b.prediction.peak_bytes),
-          row("  weights", ma.weights, mb.weights),
-          row("  gradients", ma.gradients, mb.gradients),
-          row("  optimizer", ma.optimizer, mb.optimizer),
-          row("  kept activations", ma.activations.total(), mb.activations.total()),
-          row("  working", ma.working, mb.working),
-          row("  messages", ma.messages, mb.messages)};
+  std::vector<Figure> rows{
+      row("peak of the fullest stage", a.prediction.peak_bytes, b.prediction.peak_bytes),
+      row("  weights", ma.weights, mb.weights),
+      row("  gradients", ma.gradients, mb.gradients),
+      row("  optimizer", ma.optimizer, mb.optimizer),
+      row("  kept activations", ma.activations.total(), mb.activations.total()),
+      row("  working", ma.working, mb.working),
+      row("  messages", ma.messages, mb.messages)};
+  if (ma.exchange_scratch + mb.exchange_scratch > 0)
+    rows.push_back(
+        row("    scratch of an exchange, in it", ma.exchange_scratch, mb.exchange_scratch));
+  return rows;
 }
 
 std::string change(double a, double b) {
@@ -114,6 +119,7 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
           {"pp", number(x.mesh.pp, y.mesh.pp)},
           {"ep", number(x.mesh.ep, y.mesh.ep)},
           {"dp", number(x.mesh.dp, y.mesh.dp)},
+          {"exchange", {to_text(cost::form_of(x)), to_text(cost::form_of(y))}},
           {"micro-batch", number(x.micro_batch_sequences, y.micro_batch_sequences)},
           {"micro-batches", number(x.num_micro_batches, y.num_micro_batches)},
           {"global batch", number(x.global_batch_sequences, y.global_batch_sequences)},

@@ -13,6 +13,7 @@
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -102,6 +103,10 @@ void print_memory(const plan::Prediction& p) {
   fmt::print(
       "\nmemory of a device (kept: activations of the micro-batches in flight but the newest)\n{}",
       report::to_text(table));
+  const auto scratch = [](const cost::StageMemory& m) { return m.exchange_scratch; };
+  if (const int64_t most = scratch(*std::ranges::max_element(p.estimate.memory, {}, scratch));
+      most > 0)
+    fmt::print("in the working memory: {} of scratch of one exchange\n", cell(most));
   fmt::print("fullest: stage {}, {} of {}\n", p.estimate.fullest_stage, cell(p.peak_bytes),
              cell(p.memory_bytes));
 }

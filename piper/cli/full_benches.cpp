@@ -9,6 +9,7 @@ Run add_bench_pipeline(CLI::App& command);
 const std::vector<Command>& benches() {
   static const std::vector<Command> list{
       {"alltoall", kAllToAllSummary, add_bench_alltoall},
+      {"dedup", kDedupSummary, add_bench_dedup},
       {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe},
       {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
        add_bench_pipeline},

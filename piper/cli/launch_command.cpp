@@ -187,13 +187,15 @@ int run(const Flags& flags, std::vector<std::string> command) {
   if (command.empty())
     throw InvalidInput("launch: no command is given; allowed: piper launch -n N train --model ...");
   const bool bench = command.size() > 1 && command[0] == "bench" &&
-                     (command[1] == "pipeline" || command[1] == "moe" || command[1] == "alltoall");
+                     (command[1] == "pipeline" || command[1] == "moe" || command[1] == "alltoall" ||
+                      command[1] == "dedup");
   if (command.front() != "train" && !bench)
-    throw InvalidInput(fmt::format(
-        "launch: '{}' does not run on several processes; allowed: train, bench alltoall, bench "
-        "pipeline, bench moe",
-        command.front() == "bench" && command.size() > 1 ? "bench " + command[1]
-                                                         : command.front()));
+    throw InvalidInput(
+        fmt::format("launch: '{}' does not run on several processes; allowed: train, bench "
+                    "alltoall, bench dedup, bench "
+                    "pipeline, bench moe",
+                    command.front() == "bench" && command.size() > 1 ? "bench " + command[1]
+                                                                     : command.front()));
   command.insert(command.begin(), "piper");
   return Launcher(flags, std::move(command)).run();
 }

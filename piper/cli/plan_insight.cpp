@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/plan/roofline.h>
 #include <piper/plan/sensitivity.h>
+#include <piper/report/table.h>
 
 namespace piper::cli {
 namespace {
@@ -39,7 +42,28 @@ Json roofline_json(const plan::WholeRequest& request, const strategy::Strategy& 
 Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
   return {{"memory_limit_bytes", request.memory_limit_bytes},
           {"sensitivity", sensitivity_json(request, strategy)},
-          {"roofline", roofline_json(request, strategy)}};
+          {"roofline", roofline_json(request, strategy)},
+          {"exchange", to_json(exchange_of(request, strategy))}};
+}
+
+plan::ExchangeVerdict exchange_of(const plan::WholeRequest& r, const strategy::Strategy& strategy) {
+  const stack::Rates rates(*r.cluster, r.precision);
+  return plan::explain_exchange(*r.model, *r.cluster, strategy, r.stack, &rates, r.imbalance);
+}
+
+void print_exchange(const plan::ExchangeVerdict& verdict) {
+  if (verdict.options.empty()) return;
+  report::Table table;
+  table.columns = {{"exchange"},
+                   {"time", report::Align::kRight},
+                   {"over flat", report::Align::kRight},
+                   {"scratch", report::Align::kRight},
+                   {"priced by"}};
+  for (const plan::ExchangeOption& o : verdict.options)
+    table.rows.push_back({to_text(o.form) + (o.chosen ? " (chosen)" : ""),
+                          format_seconds(o.seconds), fmt::format("{:.2f}", o.over_flat),
+                          format_bytes(o.scratch_bytes), plan::source_of(o)});
+  fmt::print("\n{}\n{}", verdict.why, report::to_text(table));
 }
 
 }  // namespace piper::cli

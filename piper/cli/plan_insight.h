@@ -3,11 +3,17 @@
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/whole.h>
 
 namespace piper::cli {
 
-// {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points": [...]}}
+plan::ExchangeVerdict exchange_of(const plan::WholeRequest& request,
+                                  const strategy::Strategy& strategy);
+// One exchange of a strategy by every algorithm, for `--explain`; nothing where no rows travel.
+void print_exchange(const plan::ExchangeVerdict& verdict);
+
+// {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points": [...]}, "exchange": {...}}
 Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy);
 
 }  // namespace piper::cli

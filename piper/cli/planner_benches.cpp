@@ -6,6 +6,7 @@ namespace piper::cli {
 const std::vector<Command>& benches() {
   static const std::vector<Command> list{
       {"alltoall", kAllToAllSummary, add_bench_alltoall},
+      {"dedup", kDedupSummary, add_bench_dedup},
       {"sim", kSimSummary, add_bench_sim},
       {"flows", kFlowsSummary, add_bench_flows},
       {"collectives", kCollectivesSummary, add_bench_collectives},

@@ -3,6 +3,7 @@
 #include <piper/base/suggest.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/validators.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/model/import.h>
 #include <piper/strategy/runnable.h>
 
@@ -329,10 +330,11 @@ std::string describe(const Strategy& s) {
                                                  s.capacity.factor, strategy::name(s.capacity.drop))
                                    : "";
   return fmt::format(
-      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}",
+      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
       strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision),
-      capacity, s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "");
+      capacity, s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "",
+      s.all_to_all != strategy::AllToAll::kFlat ? ", exchange " + to_text(cost::form_of(s)) : "");
 }
 
 }  // namespace piper::cli

@@ -42,12 +42,14 @@ std::vector<Row> times(const stack::Estimate& e) {
           {"  update", t.update},
           {"  copies to the host", t.offload}};
 }
+constexpr const char* kScratch = "  scratch of exchanges";  // of those that are not flat
 std::vector<Row> memory(const stack::Estimate& e) {
   return {{"memory of the fullest stage", e.peak_bytes},
           {"  weights and gradients", e.fullest.weights_and_gradients},
           {"  optimizer", e.fullest.optimizer},
           {"  activations", e.fullest.activations},
           {"  working", e.fullest.working},
+          {kScratch, e.fullest.exchange},
           {"  fixed", e.fullest.fixed}};
 }
 
@@ -86,7 +88,9 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, bool jso
   fmt::print("\n{}", report::to_text(table));
   report::Table bytes;
   bytes.columns = {{"memory"}, {"", Align::kRight}};
-  for (const Row& r : memory(e)) bytes.rows.push_back({r.name, format_bytes(r.seconds)});
+  for (const Row& r : memory(e))
+    if (r.name != kScratch || r.seconds > 0)
+      bytes.rows.push_back({r.name, format_bytes(r.seconds)});
   fmt::print("\n{}\nMFU {}; stage {} is the fullest, stage {} the busiest\n",
              report::to_text(bytes), format_percent(mfu_of(side)), e.fullest_stage,
              e.busiest_stage);

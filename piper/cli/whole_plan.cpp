@@ -176,10 +176,11 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);
+    print_exchange(exchange_of(r, best.strategy));
   } else {
     fmt::print(
-        "--explain: the best of each family, why it lost, what would revive it, and the "
-        "front of speed and memory\n");
+        "--explain: the best of each family, why it lost, what would revive it, the "
+        "front of speed and memory, and what other exchanges would cost\n");
   }
 }
 
@@ -205,6 +206,7 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
         {"optimizer_bytes", e.fullest.optimizer},
         {"activations_bytes", e.fullest.activations},
         {"working_bytes", e.fullest.working},
+        {"exchange_scratch_bytes", e.fullest.exchange},
         {"fixed_bytes", e.fullest.fixed}}},
       {"not_runnable", strategy::not_runnable(c.strategy)}};
   return json;

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/comm/exchange_bench.h>
 #include <piper/comm/operations.h>
+#include <piper/comm/step_player.h>
 
 #include <algorithm>
 #include <chrono>
@@ -38,20 +39,25 @@ class Member {
     group_.index = transport.rank().value;
     for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
     fill_input();
-    for (const Exchange& exchange : exchanges)
-      operations_.push_back(exchange.native
-                                ? nullptr
-                                : make_exchange(transport, group_, exchange.name,
-                                                exchange.steps(group_.index), input_, output_));
+    own_.resize(exchanges.size());
+    for (size_t e = 0; e < exchanges.size(); ++e) operations_.push_back(make(e));
   }
 
   size_t num_exchanges() const { return operations_.size(); }
 
   // Plays the exchange once and counts the bytes that are wrong here.
   int64_t check(size_t exchange) {
+    int64_t num_wrong = 0;
+    if (exchanges_[exchange].data) {
+      Own& own = own_[exchange];
+      std::ranges::transform(own.data.expected, own.output.begin(), std::bit_not<std::byte>());
+      play(exchange);
+      for (size_t i = 0; i < own.output.size(); ++i)
+        num_wrong += own.output[i] == own.data.expected[i] ? 0 : 1;
+      return num_wrong;
+    }
     for_output([](std::byte right, std::byte& byte) { byte = ~right; });
     play(exchange);
-    int64_t num_wrong = 0;
     for_output([&](std::byte right, std::byte& byte) { num_wrong += byte == right ? 0 : 1; });
     return num_wrong;
   }
@@ -93,6 +99,29 @@ class Member {
   }
 
  private:
+  struct Own {
+    Exchange::Data data;
+    std::vector<std::byte> output;
+  };
+
+  std::unique_ptr<RepeatedOperation> make(size_t e) {
+    const Exchange& exchange = exchanges_[e];
+    if (exchange.native) return nullptr;
+    collective::MemberSteps steps = exchange.steps(group_.index);
+    if (!exchange.data)
+      return make_exchange(transport_, group_, exchange.name, std::move(steps), input_, output_);
+    Own& own = own_[e];
+    own.data = exchange.data(group_.index);
+    own.output.resize(own.data.expected.size());
+    PlayBuffers buffers{
+        own.data.input, own.output,
+        std::shared_ptr<std::byte>(
+            new std::byte[static_cast<size_t>(steps.scratch_count * exchange.unit.bytes)],
+            std::default_delete<std::byte[]>())};
+    return std::make_unique<StepPlayer>(transport_, group_, exchange.name, std::move(steps),
+                                        std::move(buffers), exchange.unit);
+  }
+
   void fill_input() {
     const auto n = static_cast<int64_t>(group_.members.size());
     int64_t bytes = 0;
@@ -145,6 +174,7 @@ class Member {
   Group group_;
   uint64_t next_key_ = uint64_t{0xEB} << 56;
   std::vector<std::byte> input_, output_;
+  std::vector<Own> own_;                                        // by exchange
   std::vector<int> sent_bytes_, received_bytes_;                // by rank; for native exchanges
   std::vector<std::unique_ptr<RepeatedOperation>> operations_;  // null: native
 };

@@ -6,6 +6,7 @@
 #include <piper/cluster/timing.h>
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
+#include <piper/comm/step_player.h>
 #include <piper/comm/world.h>
 
 #include <cstdint>
@@ -24,6 +25,12 @@ struct Exchange {
   std::function<void(std::span<const std::byte> sent, std::span<const int> sent_bytes,
                      std::span<std::byte> received, std::span<const int> received_bytes)>
       native = {};
+  // Instead of the pairs' bytes: what a member has, and what must have come in the end.
+  struct Data {
+    std::vector<std::byte> input, expected;
+  };
+  std::function<Data(int64_t member)> data = {};
+  Unit unit = {};  // of the steps
 };
 
 struct ExchangeBenchOptions {

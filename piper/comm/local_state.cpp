@@ -38,8 +38,8 @@ std::string sentence(const Failure& failure) {
 
 std::string Posting::describe() const {
   return direction == Direction::kSend
-             ? fmt::format("send '{}' to rank {}", name.what, peer.value)
-             : fmt::format("receive '{}' from rank {}", name.what, peer.value);
+             ? fmt::format("send '{}' to rank {}, {} bytes", name.what, peer.value, size)
+             : fmt::format("receive '{}' from rank {}, {} bytes", name.what, peer.value, size);
 }
 
 void LocalState::enter(Rank rank) {

@@ -113,7 +113,17 @@ void wait(Transport& transport, Operation& operation, double timeout_seconds) {
   const auto begin = Clock::now();
   // No count of completions is this large: the first call only reads it.
   uint64_t seen = transport.wait_completion(~uint64_t{0}, 0);
-  while (!operation.advance()) {
+  const auto advance = [&] {
+    try {
+      return operation.advance();
+    } catch (const CommError& error) {
+      // A failure that was noticed between messages does not know what it stopped.
+      const std::string said = error.what();
+      if (said.find(" bytes") != std::string::npos) throw;
+      throw CommError(fmt::format("{} (in {})", said, operation.waiting_for()));
+    }
+  };
+  while (!advance()) {
     const double left =
         timeout_seconds - std::chrono::duration<double>(Clock::now() - begin).count();
     const uint64_t now = left > 0 ? transport.wait_completion(seen, left) : seen;

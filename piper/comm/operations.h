@@ -24,7 +24,7 @@ class Operation {
   // Does what can be done without blocking; true when finished. Only the rank's own thread calls
   // it. Throws CommError when a rank has failed or the sizes of a send and its receive differ.
   virtual bool advance() = 0;
-  // "'F3 L2 dispatch', waiting for rank 2 (receive)" - for timeouts.
+  // "'F3 L2 dispatch', waiting for rank 2 (receive, 4096 bytes)" - for timeouts.
   virtual std::string waiting_for() const = 0;
 };
 
@@ -85,8 +85,8 @@ std::unique_ptr<RepeatedOperation> make_exchange(Transport&, const Group&, std::
                                                  const Allocate& allocate = {});
 
 // Advances until done, sleeping between completions; throws CommError after `timeout_seconds`
-// naming rank, operation and peer: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting for
-// rank 2 (receive)", and what of all ranks is unmatched where the transport knows.
+// naming rank, operation, peer and bytes: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting
+// for rank 2 (receive, 4096 bytes)", and what of all ranks is unmatched where the transport knows.
 void wait(Transport&, Operation&, double timeout_seconds);
 
 }  // namespace piper::comm

@@ -251,8 +251,8 @@ TEST_CASE("a timeout names rank, operation and peer, and what is unmatched") {
   std::vector<std::byte> buffer(4);
   const auto operation = start_receive(*transport, Rank(2), {1, "F3 L2 dispatch"}, buffer);
   CHECK(error_of(*transport, *operation, 0.02) ==
-        "rank 1: timed out after 0.0 s in 'F3 L2 dispatch', waiting for rank 2 (receive) "
-        "(unmatched: rank 1: receive 'F3 L2 dispatch' from rank 2)");
+        "rank 1: timed out after 0.0 s in 'F3 L2 dispatch', waiting for rank 2 (receive, 4 bytes) "
+        "(unmatched: rank 1: receive 'F3 L2 dispatch' from rank 2, 4 bytes)");
 }
 
 TEST_CASE(
@@ -265,8 +265,8 @@ TEST_CASE(
   const auto second = start_receive(*b, Rank(0), {2, "B0 receive"}, y);
   const std::string error = error_of(*a, *first, 0.02);
   CAPTURE(error);
-  CHECK(error.find("'F0 receive', waiting for rank 1 (receive)") != std::string::npos);
-  CHECK(error.find("rank 1: receive 'B0 receive' from rank 0") != std::string::npos);
+  CHECK(error.find("'F0 receive', waiting for rank 1 (receive, 4 bytes)") != std::string::npos);
+  CHECK(error.find("rank 1: receive 'B0 receive' from rank 0, 4 bytes") != std::string::npos);
 }
 
 TEST_CASE("a disagreement about a count ends an exchange on both sides") {

@@ -2,15 +2,23 @@
 //   process_probe patterns R     R ranks in all compare what they exchange with what has to come
 //   process_probe fail R         rank 1 fails
 //   process_probe bench R        latency and bandwidth
+//   process_probe fault dies|hangs|disagrees ALGORITHM R    in the middle of exchanges, rank 1 does; every other rank says
+//                                what it noticed, and when; without a launcher: R threads
 // Process 0 says how it went; the exit code is 0 when all went well.
 #include <fmt/core.h>
 #include <piper/base/error.h>
+#include <piper/collective/algorithms.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/local.h>
+#include <piper/comm/operations.h>
 #include <piper/comm/process_world.h>
 #include <piper/comm/world_patterns.h>
+#include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -44,6 +52,68 @@ void bench(World& world) {
   if (world.process() == 0) fmt::print("idle: {:.1f} % of a core\n", 50 * (cpu_seconds() - before));
 }
 
+// Rank 1 fails in its fourth exchange: its process, where it has one of its own, else its thread.
+void go_wrong(const std::string& how, bool is_process) {
+  if (how == "dies") {
+    if (is_process) raise(SIGKILL);
+    throw IoError("the thread ends here");
+  }
+  if (how == "hangs") {
+    if (is_process) raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+  }
+}
+
+void exchange_until_it_fails(World& world, Transport& transport, const std::string& how,
+                             collective::AllToAll algorithm) {
+  constexpr double kTimeout = 2;
+  constexpr int64_t kExchanges = 8, kFaulty = 3;
+  const int64_t n = world.size(), me = transport.rank().value;
+  const collective::Topology topology =
+      n % 2 == 0 ? collective::even_nodes(2, n / 2) : collective::apart(n);
+  Group group{.members = {}, .index = me};
+  for (int64_t r = 0; r < n; ++r) group.members.emplace_back(r);
+  auto began = std::chrono::steady_clock::now();
+  try {
+    for (int64_t i = 0; i < kExchanges; ++i) {
+      const bool is_wrong = i == kFaulty && me == 1;
+      const auto count = [&](int64_t from, int64_t to) {
+        return 4096 + 64 * from + 8 * to + (is_wrong && how == "disagrees" && from == 1 ? 8 : 0);
+      };
+      const collective::MemberSteps steps = collective::all_to_all(algorithm, me, topology, count);
+      std::vector<std::byte> input(static_cast<size_t>(steps.input_count)),
+          output(static_cast<size_t>(steps.output_count));
+      const std::string what = fmt::format("exchange {}", i);
+      began = std::chrono::steady_clock::now();
+      world.note(transport.rank(), i, what);
+      if (is_wrong) go_wrong(how, world.num_processes() > 1);
+      const auto exchange = make_exchange(transport, group, what, steps, input, output);
+      exchange->start(static_cast<uint64_t>(i));
+      wait(transport, *exchange, kTimeout);
+    }
+  } catch (const std::exception& error) {
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+    fmt::print("after {:.2f} s {}\n", waited.count(), error.what());
+    std::fflush(stdout);
+    throw;
+  }
+}
+
+int fail(const std::string& how, const std::string& algorithm, int64_t num_ranks) {
+  const auto found = std::ranges::find(strategy::kAllToAlls, algorithm,
+                                       [](strategy::AllToAll a) { return strategy::name(a); });
+  if (found == strategy::kAllToAlls.end())
+    throw InvalidInput(fmt::format("no exchange is called '{}'", algorithm));
+  const std::optional<Launch> launch = launch_from();
+  const std::unique_ptr<World> world =
+      launch ? make_process_world(*launch, num_ranks, {control_options_from()})
+             : std::make_unique<LocalWorld>(num_ranks);
+  run_ranks(*world,
+            [&](Transport& transport) { exchange_until_it_fails(*world, transport, how, *found); });
+  fmt::print("nothing went wrong\n");
+  return 0;
+}
+
 int run(const std::string& mode, int64_t num_ranks) {
   const std::optional<Launch> launch = launch_from();
   if (!launch) throw InvalidInput("no launcher started several processes");
@@ -73,6 +143,8 @@ int run(const std::string& mode, int64_t num_ranks) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc == 5 && std::string(argv[1]) == "fault")
+      return piper::comm::fail(argv[2], argv[3], std::atoll(argv[4]));
     return piper::comm::run(argc > 1 ? argv[1] : "patterns", argc > 2 ? std::atoll(argv[2]) : 4);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -156,8 +156,10 @@ std::string StepPlayer::waiting_for() const {
   std::string text = fmt::format("'{}', waiting for ", name_.what);
   for (size_t i = 0; i < std::min(kShown, in_flight_.size()); ++i) {
     const Step& step = steps_[in_flight_[i].step];
-    text += fmt::format("{}rank {} ({})", i == 0 ? "" : ", ", members_[step.peer].value,
-                        step.kind == StepKind::kSend ? "send" : "receive");
+    const bool sends = step.kind == StepKind::kSend;
+    text += fmt::format("{}rank {} ({}, {} bytes)", i == 0 ? "" : ", ", members_[step.peer].value,
+                        sends ? "send" : "receive",
+                        (sends ? step.source : step.target).count * unit_.bytes);
   }
   if (in_flight_.size() > kShown) text += fmt::format(" and {} more", in_flight_.size() - kShown);
   return text;

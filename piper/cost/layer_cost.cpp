@@ -5,6 +5,7 @@
 #include <piper/cost/shard.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 
@@ -79,12 +80,14 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
 }
 
 const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
-                                   const strategy::Mesh& mesh, double capacity_factor) {
+                                   const strategy::Mesh& mesh, double capacity_factor,
+                                   const ExchangeForm& form) {
   const std::tuple key(type, micro_batch_sequences, mesh.ep,
-                       std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor);
+                       std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor,
+                       form.algorithm, form.chunk_bytes);
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
-  return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh, capacity_factor))
+  return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh, capacity_factor, form))
       .first->second;
 }
 
@@ -139,7 +142,17 @@ LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64
       model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe() && s.mesh.ep > 1;
   const SegmentWork work =
       rows(s.micro_batch_sequences, s.mesh, s.capacity.factor).work(layer, ep_index);
-  return layer_memory(model_, layer, work, exchanged, s.recompute);
+  return layer_memory(model_, layer, work, exchanged, s.recompute,
+                      exchanged ? exchange_scratch(work, s.mesh.ep, form_of(s)) : 0);
+}
+
+int64_t LayerCosts::exchange_scratch(const SegmentWork& work, int64_t ep,
+                                     const ExchangeForm& form) const {
+  if (ep == 1 || form.algorithm == strategy::AllToAll::kFlat) return 0;
+  const auto bytes = static_cast<double>(std::max(work.rows, work.received_rows) * model_.hidden *
+                                         work.element_bytes);
+  return std::llround(
+      scratch_bytes(ExchangeSite(cluster_, {.size = ep}), form, bytes / static_cast<double>(ep)));
 }
 
 std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
@@ -168,7 +181,7 @@ std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
 }
 
 LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                                 double capacity_factor) {
+                                 double capacity_factor, const ExchangeForm& form) {
   const int32_t layer = representative_[type];
   const std::vector<SegmentWork> busiest = works(layer, sequences, mesh, capacity_factor);
   const SegmentWork& work = busiest.front();
@@ -204,25 +217,29 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   }
   const bool exchanged = moe && mesh.ep > 1;
   const ExchangeSeconds exchange =
-      exchanged ? exchange_seconds(layer, work, mesh, capacity_factor) : ExchangeSeconds{};
+      exchanged ? exchange_seconds(layer, work, mesh, capacity_factor, form) : ExchangeSeconds{};
   if (exchanged) {
     const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
-    const Moves moves = all_to_all_moves(cluster_, {.size = mesh.ep}, pair_bytes);
+    const Group group{.size = mesh.ep};
+    const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
+                                  form_factor(cluster_, group, form, pair_bytes));
+    cost.exchange_scratch = exchange_scratch(work, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
   cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
     with = recompute_cost(parts, exchange.rows, recompute);
-    with.memory = layer_memory(model_, layer, work, exchanged, recompute);
+    with.memory = layer_memory(model_, layer, work, exchanged, recompute, cost.exchange_scratch);
   }
   return cost;
 }
 
 LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const SegmentWork& work,
                                                          const strategy::Mesh& mesh,
-                                                         double capacity_factor) {
+                                                         double capacity_factor,
+                                                         const ExchangeForm& form) {
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
@@ -236,10 +253,12 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   for (int64_t i = 0; i < groups; ++i) {
     const Group group{.first = i * mesh.ep, .size = mesh.ep};
-    longest.rows = std::max(
-        longest.rows, load_ == nullptr
-                          ? all_to_all_seconds(cluster_, group, pair_bytes)
-                          : all_to_all_seconds(cluster_, group, std::span<const double>(to_bytes)));
+    const std::span<const double> uneven(to_bytes);
+    longest.rows =
+        std::max(longest.rows, load_ == nullptr ? all_to_all_seconds(cluster_, group, pair_bytes) *
+                                                      form_factor(cluster_, group, form, pair_bytes)
+                                                : all_to_all_seconds(cluster_, group, uneven) *
+                                                      form_factor(cluster_, group, form, uneven));
     longest.counts =
         std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
   }

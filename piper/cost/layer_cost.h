@@ -4,6 +4,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_memory.h>
 #include <piper/cost/prices.h>
@@ -30,10 +31,11 @@ struct RecomputeCost {
 };
 
 struct LayerCost {
-  double forward = 0;           // compute
-  double backward = 0;          // compute
-  double exchange_forward = 0;  // waiting: counts, dispatch, combine, less what hides them
-  double moving_part = 0;       // of one exchange of rows, the rest being latency
+  double forward = 0;            // compute
+  double backward = 0;           // compute
+  double exchange_forward = 0;   // waiting: counts, dispatch, combine, less what hides them
+  double moving_part = 0;        // of one exchange of rows, the rest being latency
+  int64_t exchange_scratch = 0;  // of one, in the memory below
   std::array<RecomputeCost, strategy::kRecomputes.size()> by_recompute;
   const RecomputeCost& with(strategy::Recompute recompute) const {
     return by_recompute[static_cast<size_t>(recompute)];
@@ -79,7 +81,9 @@ class LayerCosts {
   size_t type_of(int32_t layer) const { return type_[static_cast<size_t>(layer)]; }
   int32_t representative(size_t type) const { return representative_[type]; }
   const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh,
-                         double capacity_factor);
+                         double capacity_factor, const ExchangeForm& form = {});
+  // Scratch of one exchange on a rank with this work; 0 where nothing is exchanged.
+  int64_t exchange_scratch(const SegmentWork& work, int64_t ep, const ExchangeForm& form) const;
   // Memory of a layer on a rank of this ep index; balanced: the same on all.
   LayerMemory memory(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
   // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced, else
@@ -90,7 +94,7 @@ class LayerCosts {
 
  private:
   LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                       double capacity_factor);
+                       double capacity_factor, const ExchangeForm& form);
   struct ExchangeSeconds {
     double rows = 0, counts = 0;  // one exchange of each
   };
@@ -102,7 +106,8 @@ class LayerCosts {
   std::vector<SegmentWork> works(int32_t layer, int64_t sequences, const strategy::Mesh& mesh,
                                  double capacity_factor);
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
-                                   const strategy::Mesh& mesh, double capacity_factor);
+                                   const strategy::Mesh& mesh, double capacity_factor,
+                                   const ExchangeForm& form);
   HeadCost make_head(int32_t layer, int64_t sequences) const;
   EndCost make_ends(int64_t sequences) const;
 
@@ -114,7 +119,9 @@ class LayerCosts {
   std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
-  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, double>, LayerCost> layers_;
+  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, double, strategy::AllToAll, int64_t>,
+           LayerCost>
+      layers_;
   std::map<int64_t, EndCost> ends_;
 };
 

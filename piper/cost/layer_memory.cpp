@@ -50,10 +50,12 @@ void task_again(Stretch& s, int64_t outputs, const SegmentBytes& bytes) {
 
 struct Mixture {
   bool has_shared;
+  int64_t scratch;  // of an exchange
   int64_t rows, routing, received, expert_rows, returned;
   SegmentBytes gate, experts, merge, shared;
-  Mixture(const Sizes& sizes, bool shares)
+  Mixture(const Sizes& sizes, bool shares, int64_t scratch_bytes)
       : has_shared(shares),
+        scratch(scratch_bytes),
         rows(sizes.slot(SlotKind::kRows, SegmentKind::kGate)),
         routing(sizes.slot(SlotKind::kRouting, SegmentKind::kGate)),
         received(sizes.slot(SlotKind::kReceived, SegmentKind::kGate)),
@@ -65,25 +67,33 @@ struct Mixture {
         shared(has_shared ? sizes.segment(SegmentKind::kSharedExperts) : SegmentBytes{}) {}
 };
 
+// A task that runs while an exchange is under way.
+SegmentBytes beside_exchange(const Mixture& m, SegmentBytes bytes) {
+  bytes.forward_transient += m.scratch;
+  bytes.backward_transient += m.scratch;
+  return bytes;
+}
+
+// What is sent dies when all has come.
+void exchange(Stretch& s, const Mixture& m, int64_t arriving, int64_t sent) {
+  s.allocate(arriving);
+  s.touch(m.scratch);
+  s.release(sent);
+}
+
 // Gate to combine; with `kept` the slots that the backward reads stay, and with `nets_kept` the tapes of the experts.
 // Leaves the rows for the merge live.
 void mixture_forward(Stretch& s, const Mixture& m, int64_t hidden, bool exchanged, bool kept,
                      bool nets_kept, bool merges) {
   forward_task(s, m.rows + m.routing, m.gate, kept);
-  if (exchanged) {
-    s.allocate(m.received);
-    s.release(m.rows);
-  }
+  if (exchanged) exchange(s, m, m.received, m.rows);
   if (m.has_shared) {
-    forward_task(s, hidden, m.shared, nets_kept);
+    forward_task(s, hidden, beside_exchange(m, m.shared), nets_kept);
     if (!kept || !merges) s.release(hidden);  // x1, or the output that nobody wants again
   }
   forward_task(s, m.expert_rows, m.experts, nets_kept);
   if (!kept) s.release(exchanged ? m.received : m.rows);
-  if (exchanged) {
-    s.allocate(m.returned);
-    s.release(m.expert_rows);
-  }
+  if (exchanged) exchange(s, m, m.returned, m.expert_rows);
 }
 
 // What the merge reads.
@@ -101,22 +111,17 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
   const int64_t returned_g = sizes.slot(SlotKind::kReturnedGradient, SegmentKind::kMerge);
   const int64_t routing_g = sizes.slot(SlotKind::kRoutingGradient, SegmentKind::kMerge);
   backward_task(s, returned_g + routing_g, m.merge, merged_rows(m, exchanged));
-  if (exchanged) {
-    s.allocate(expert_rows_g);
-    s.release(returned_g);
-  }
-  if (m.has_shared && nets_again) task_again(s, sizes.hidden(), m.shared);
+  if (exchanged) exchange(s, m, expert_rows_g, returned_g);
+  const SegmentBytes shared = beside_exchange(m, m.shared);
+  if (m.has_shared && nets_again) task_again(s, sizes.hidden(), shared);
   if (m.has_shared)
-    backward_task(s, sizes.hidden_gradient(), m.shared, sizes.hidden_gradient() + m.shared.tape);
-  if (nets_again) task_again(s, m.expert_rows, m.experts);
+    backward_task(s, sizes.hidden_gradient(), shared, sizes.hidden_gradient() + m.shared.tape);
+  if (nets_again) task_again(s, m.expert_rows, beside_exchange(m, m.experts));
   backward_task(s, exchanged ? received_g : rows_g, m.experts,
                 (exchanged ? expert_rows_g + m.received : returned_g + m.rows) + m.experts.tape);
-  if (exchanged) {
-    s.allocate(rows_g);
-    s.release(received_g);
-  }
+  if (exchanged) exchange(s, m, rows_g, received_g);
   if (strategy::drops_attention(parts))
-    task_again(s, sizes.hidden(), sizes.segment(SegmentKind::kAttention));
+    task_again(s, sizes.hidden(), beside_exchange(m, sizes.segment(SegmentKind::kAttention)));
   backward_task(s, sizes.hidden_gradient(), m.gate,
                 rows_g + routing_g + sizes.hidden_gradient() + m.routing + m.gate.tape);
 }
@@ -146,7 +151,7 @@ KeptBytes KeptBytes::operator*(int64_t factor) const {
 }
 
 LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
-                         bool exchanged, strategy::Recompute recompute) {
+                         bool exchanged, strategy::Recompute recompute, int64_t exchange_scratch) {
   const Sizes sizes(model, layer, work);
   const bool moe = model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   const bool kept = recompute != strategy::Recompute::kFull;
@@ -166,8 +171,8 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
   if (!kept) forward_task(backward, hidden, attention, true);  // recomputation
 
   if (moe) {
-    const Mixture mixture(sizes,
-                          model.layers[static_cast<size_t>(layer)].feed_forward.has_shared());
+    const Mixture mixture(sizes, model.layers[static_cast<size_t>(layer)].feed_forward.has_shared(),
+                          exchange_scratch);
     mixture_forward(forward, mixture, hidden, exchanged, kept, nets_kept, /*merges=*/true);
     forward_task(forward, hidden, mixture.merge, true);
     if (!kept) {

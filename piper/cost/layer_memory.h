@@ -29,12 +29,14 @@ struct KeptBytes {
 // Relative to a live input: the forward leaves the layer's output and what is kept (the input among
 // it, but not counted again), the backward starts with the gradient of the output live and ends
 // with that of the input, everything kept and the input released.
+// Beside an exchange its scratch is live (exchange_form.h); where shared experts run meanwhile, beside their peak.
 struct LayerMemory {
   Stretch forward;
   Stretch backward;  // preceded by the layer's recomputation where there is one
   KeptBytes kept;    // with the layer's input
 };
 LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
-                         bool exchanged, strategy::Recompute recompute);
+                         bool exchanged, strategy::Recompute recompute,
+                         int64_t exchange_scratch = 0);
 
 }  // namespace piper::cost

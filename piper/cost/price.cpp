@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/prices.h>
@@ -9,6 +10,8 @@
 #include <piper/strategy/mesh.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 namespace piper::cost {
@@ -179,10 +182,10 @@ class StepPricer {
         return {exchange_counts_seconds(cluster_, group(task), experts / strategy_.mesh.ep)};
       }
       case TaskKind::kAllToAll:
-        return {all_to_all(task)};
+        return all_to_all(task);
       case TaskKind::kCollective:
       case TaskKind::kStateCollective:
-    case TaskKind::kHostCopy:
+      case TaskKind::kHostCopy:
         break;
       case TaskKind::kAllReduce:
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};
@@ -216,10 +219,27 @@ class StepPricer {
 
   // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same
   // up to which side counts as sender.
-  double all_to_all(const Task& task) const {
-    if (rows_.balanced()) return all_to_all_seconds(cluster_, group(task), pair_bytes(task));
-    if (!rows_.exact()) return all_to_all_seconds(cluster_, group(task), bytes_to(task));
-    return all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
+  TaskPrice all_to_all(const Task& task) const {
+    const ExchangeForm form = form_of(strategy_);
+    if (rows_.balanced()) {
+      const double bytes = pair_bytes(task);
+      return {all_to_all_seconds(cluster_, group(task), bytes) *
+                  form_factor(cluster_, group(task), form, bytes),
+              scratch(task, form, bytes)};
+    }
+    const std::vector<double> to = bytes_to(task);
+    const double seconds =
+        rows_.exact()
+            ? all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task))
+            : all_to_all_seconds(cluster_, group(task), std::span<const double>(to));
+    return {seconds * form_factor(cluster_, group(task), form, std::span<const double>(to)),
+            scratch(task, form,
+                    std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size()))};
+  }
+
+  int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {
+    if (form.algorithm == strategy::AllToAll::kFlat) return 0;
+    return std::llround(scratch_bytes(ExchangeSite(cluster_, group(task)), form, bytes));
   }
 
   double row_bytes() const {
@@ -232,12 +252,19 @@ class StepPricer {
     return rows * row_bytes() / static_cast<double>(step_.graph.group(task.group).size());
   }
 
-  // From any member to each.
+  // From any member to each; where all rows are known, the mean of all members.
   std::vector<double> bytes_to(const Task& task) const {
-    std::vector<double> bytes;
-    for (int64_t to = 0; to < std::ssize(step_.graph.group(task.group)); ++to)
-      bytes.push_back(row_bytes() *
-                      static_cast<double>(rows_.rows_to(step_.segment(task).layer, to)));
+    const int64_t size = std::ssize(step_.graph.group(task.group));
+    std::vector<double> bytes(static_cast<size_t>(size));
+    if (rows_.exact()) {
+      const std::vector<double> between = bytes_between(task);
+      for (size_t i = 0; i < between.size(); ++i)
+        bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
+      return bytes;
+    }
+    for (int64_t to = 0; to < size; ++to)
+      bytes[static_cast<size_t>(to)] =
+          row_bytes() * static_cast<double>(rows_.rows_to(step_.segment(task).layer, to));
     return bytes;
   }
 

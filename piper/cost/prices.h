@@ -32,8 +32,9 @@ struct Prices {
   std::vector<double>
       seconds;  // by TaskId. Compute: on a core (or device) of its own. Communication: from the
                 // moment all members have posted.
-  std::vector<int64_t> transient_bytes;  // by TaskId: above the slots, while a compute task runs
-  std::vector<int64_t> slot_bytes;       // by SlotId
+  std::vector<int64_t>
+      transient_bytes;  // by TaskId: above the slots, while a task runs; an exchange's scratch
+  std::vector<int64_t> slot_bytes;    // by SlotId
   std::vector<int64_t> static_bytes;  // by rank: weights, gradients, optimizer, persistent buffers
   std::vector<int32_t> node_of_rank;  // ranks of one node share its cores
   int64_t cores_per_node = 0;         // 0 = every rank computes alone

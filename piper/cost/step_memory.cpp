@@ -50,7 +50,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
     if (!costs_.is_balanced()) return costs_.memory(static_cast<int32_t>(i), s, ep_index);
     return costs_
         .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh,
-               s.capacity.factor)
+               s.capacity.factor, form_of(s))
         .with(s.recompute)
         .memory;
   };
@@ -72,6 +72,13 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
       .working = walk.walked().peak,
       .in_flight = micro_batches_in_flight(s.schedule, s.mesh.pp, index, s.num_micro_batches)};
   memory.activations = walk.kept() * (memory.in_flight - 1);
+  for (int64_t i = first_layer; i < end; ++i)
+    memory.exchange_scratch =
+        std::max(memory.exchange_scratch,
+                 costs_
+                     .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences,
+                            s.mesh, s.capacity.factor, form_of(s))
+                     .exchange_scratch);
   if (s.mesh.pp > 1) memory.messages = (index > 0 && !last ? 3 : 2) * ends.hidden_bytes;
   return memory;
 }

@@ -69,8 +69,8 @@ int64_t Estimator::parameters(const Strategy& s, int64_t index, int64_t first_la
 }
 
 void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
-  const LayerCost& layer =
-      costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh, s.capacity.factor);
+  const LayerCost& layer = costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh,
+                                        s.capacity.factor, form_of(s));
   const RecomputeCost& again = layer.with(s.recompute);
   stage.forward += layer.forward;
   stage.backward += layer.backward;
@@ -122,7 +122,7 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
     const size_t type = costs_.type_of(layer);
     if (type != known_type) {
       const LayerCost& cost =
-          costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor);
+          costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
       const RecomputeCost& again = cost.with(s.recompute);
       known = {.compute = cost.backward + again.compute,
                .exchange = {.latency = again.exchange * (1 - cost.moving_part),
@@ -290,8 +290,8 @@ StepEstimate Estimator::estimate(const Strategy& s) {
 PassSeconds Estimator::pass_seconds(const Strategy& s) {
   PassSeconds pass;
   const auto of_layer = [&](int32_t i) {
-    const LayerCost& layer =
-        costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh, s.capacity.factor);
+    const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh,
+                                          s.capacity.factor, form_of(s));
     const RecomputeCost& again = layer.with(s.recompute);
     return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
   };

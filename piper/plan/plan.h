@@ -11,6 +11,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/step_time.h>
 #include <piper/model/model.h>
@@ -29,6 +30,7 @@ struct FixedAxes {
   std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches;
   std::optional<strategy::PipelineSchedule> schedule;
   std::optional<strategy::Recompute> recompute;
+  cost::FixedForm exchange;
 };
 
 struct Request {

@@ -35,6 +35,7 @@ Json stage_json(size_t stage, const cost::StageMemory& memory) {
           {"activations", activations_json(memory.activations)},
           {"working_bytes", memory.working},
           {"messages_bytes", memory.messages},
+          {"exchange_scratch_bytes", memory.exchange_scratch},
           {"micro_batches_in_flight", memory.in_flight}};
 }
 

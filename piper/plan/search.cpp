@@ -1,4 +1,5 @@
 #include <piper/cost/prices.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/search.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
@@ -37,13 +38,27 @@ int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Str
 
 }  // namespace
 
+namespace {
+
+// With the flat exchange, which has no scratch, where another one is what does not fit.
+Candidate priced(const Setting& setting, strategy::Strategy strategy, cost::Estimator& estimator) {
+  cost::StepEstimate estimate = estimator.estimate(strategy);
+  if (estimate.peak_bytes > setting.memory_limit_bytes &&
+      may_fall_back(setting.fixed().exchange, strategy)) {
+    strategy = with_flat_exchange(std::move(strategy));
+    estimate = estimator.estimate(strategy);
+  }
+  return {std::move(strategy), estimate.seconds, estimate.peak_bytes};
+}
+
+}  // namespace
+
 SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator) {
   SearchResult result;
   for (const Family& family : space.families) {
     FamilyResult& of = result.families.emplace_back(FamilyResult{.family = family});
     for_each_strategy(setting, family, estimator, [&](const strategy::Strategy& strategy) {
-      const cost::StepEstimate estimate = estimator.estimate(strategy);
-      Candidate candidate{strategy, estimate.seconds, estimate.peak_bytes};
+      Candidate candidate = priced(setting, strategy, estimator);
       ++of.num_strategies;
       if (!of.smallest || candidate.peak_bytes < of.smallest->peak_bytes) of.smallest = candidate;
       if (candidate.peak_bytes > setting.memory_limit_bytes) return;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/space.h>
 #include <piper/plan/split.h>
 
@@ -204,6 +205,7 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
                               .global_batch_sequences = s.global_batch_sequences};
   const FixedAxes& fixed = s.fixed();
   const int64_t per_rank = s.global_batch_sequences / family.dp;
+  ExchangeAxis exchange(s.model(), s.cluster(), fixed.exchange);
   const std::vector<PipelineSchedule> schedules =
       choices(fixed.schedule, family.pp == 1
                                   ? std::vector{PipelineSchedule::k1F1B}
@@ -215,6 +217,7 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
     if (fixed.num_micro_batches && per_rank / size != *fixed.num_micro_batches) continue;
     strategy.micro_batch_sequences = size;
     strategy.num_micro_batches = per_rank / size;
+    exchange.choose(strategy);
     for (const Recompute recompute :
          choices(fixed.recompute, {strategy::kRecomputes.begin(), strategy::kRecomputes.end()})) {
       strategy.recompute = recompute;

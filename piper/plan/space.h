@@ -1,5 +1,5 @@
 // Which strategies there are: Piper eq. 7-10 over PP x EP x DP, times micro-batch size and count, recompute,
-// schedule and the split of the layers.
+// schedule, the split of the layers and, chosen by price for each micro-batch size and EP, the exchange (exchange_axis.h).
 //
 //   eq. 7   PP x DP = devices, EP | DP        (the paper's form: DP = EP, no replicas of experts)
 //   eq. 8   EP | E

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/model/model.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/stack.h>
@@ -35,6 +36,7 @@ struct WholeFixed {
   std::optional<strategy::Recompute> recompute;
   std::optional<strategy::Offload> offload;
   std::optional<strategy::Placement> placement;
+  cost::FixedForm exchange;
 };
 
 struct WholeRequest {

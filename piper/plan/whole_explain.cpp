@@ -157,6 +157,7 @@ std::string describe_whole(const Strategy& s) {
     text += fmt::format(", offload {}", strategy::name(s.offload));
   if (s.placement != strategy::Placement::kDataInside)
     text += fmt::format(", {}", strategy::name(s.placement));
+  if (s.all_to_all != strategy::AllToAll::kFlat) text += ", exchange " + to_text(cost::form_of(s));
   return text;
 }
 

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/plan/exchange_axis.h>
 #include <piper/plan/setting.h>
 #include <piper/plan/split.h>
 #include <piper/plan/stage_recompute.h>
 #include <piper/plan/whole.h>
+#include <piper/plan/whole_shapes.h>
 
 #include <algorithm>
 #include <limits>
@@ -20,14 +22,8 @@ using strategy::Placement;
 using strategy::Recompute;
 using strategy::Strategy;
 
-constexpr int64_t kMostTensor = 64, kMostContext = 64, kMostExpertTensor = 8;
-constexpr int64_t kMostMicroBatch = 16, kMostChunks = 8;
+constexpr int64_t kMostChunks = 8;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-template <class T>
-bool wanted(const std::optional<T>& fixed, T value) {
-  return !fixed || *fixed == value;
-}
 
 auto order(const WholeCandidate& c) {
   const strategy::Mesh& m = c.strategy.mesh;
@@ -38,24 +34,19 @@ auto order(const WholeCandidate& c) {
 }
 bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
 
-// What a way to cut a stage's ranks and a micro-batch come to: everything that layer prices depend on, and the depth.
-struct Shape {
-  int64_t pp, tp, cp, dp, ep, etp, micro;
-  bool sequence_parallel;
-};
-
 class Search {
  public:
   explicit Search(const WholeRequest& request)
       : r_(request),
         estimator_(*request.model, *request.cluster, *request.stack, request.precision,
-                   request.sequence) {
+                   request.sequence),
+        exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack,
+                  &estimator_.rates(), request.imbalance) {
     for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
   }
 
   WholePlan run() {
-    collect_shapes();
-    if (shapes_.empty()) throw InvalidInput(why_empty());
+    shapes_ = whole_shapes(r_);
     plan_.num_shapes = std::ssize(shapes_);
     bound_shapes();
     // The most promising first: what they leave is the bar for the others.
@@ -75,90 +66,7 @@ class Search {
     size_t index;
   };
 
-  // Fixed axes that nothing divides by, with the nearest that do; else the batch.
-  std::vector<std::string> why_empty() const {
-    std::vector<std::string> lines;
-    const auto check = [&](const char* flag, const std::optional<int64_t>& fixed,
-                           const std::vector<int64_t>& allowed, const char* what) {
-      if (fixed && !std::ranges::binary_search(allowed, *fixed))
-        lines.push_back(fmt::format("{} {} does not divide {}; {}", flag, *fixed, what,
-                                    nearest_values(allowed, *fixed)));
-    };
-    const std::vector<int64_t> all = divisors(r_.num_devices);
-    std::vector<int64_t> tensor, stages;
-    for (const int64_t d : all) {
-      if (d <= kMostTensor && divides_heads(d)) tensor.push_back(d);
-      if (d <= r_.model->num_layers()) stages.push_back(d);
-    }
-    check("--tp", r_.fixed.tp, tensor, "the devices and heads");
-    check("--pp", r_.fixed.pp, stages, "the devices, or is more than the layers");
-    check("--ep", r_.fixed.ep, expert_degrees(*r_.model), "the experts");
-    check("--cp", r_.fixed.cp, all, "the devices");
-    check("--dp", r_.fixed.dp, all, "the devices");
-    if (lines.empty())
-      lines.emplace_back(
-          "no strategy divides these devices, layers, heads, experts and this batch; leave one of "
-          "the axes or --global-batch open");
-    return lines;
-  }
-
-  // Of every layer, as strategy::contradictions() asks.
-  bool divides_heads(int64_t tp) const {
-    return std::ranges::all_of(
-        r_.model->layers, [&](const model::Layer& l) { return l.attention.num_heads % tp == 0; });
-  }
-  bool divides_experts(int64_t etp) const {
-    return std::ranges::all_of(r_.model->layers, [&](const model::Layer& l) {
-      return !l.feed_forward.is_moe() || l.feed_forward.ffn % etp == 0;
-    });
-  }
-
-  // --- shapes ---
-  void collect_shapes() {
-    const model::Model& m = *r_.model;
-    const std::vector<int64_t> degrees = expert_degrees(m);
-    for (const int64_t tp : divisors(r_.num_devices)) {
-      if (tp > kMostTensor || !divides_heads(tp) || !wanted(r_.fixed.tp, tp)) continue;
-      for (const int64_t cp : divisors(r_.num_devices / tp)) {
-        if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
-        if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
-        for (const int64_t pp : divisors(r_.num_devices / (tp * cp))) {
-          if (pp > m.num_layers() || !wanted(r_.fixed.pp, pp)) continue;
-          const int64_t dp = r_.num_devices / (tp * cp * pp);
-          if (!wanted(r_.fixed.dp, dp) || r_.global_batch_sequences % dp != 0) continue;
-          add_shapes({pp, tp, cp, dp, 1, 1, 1, false}, degrees);
-        }
-      }
-    }
-  }
-
-  void add_shapes(Shape shape, const std::vector<int64_t>& degrees) {
-    const int64_t stage = shape.tp * shape.cp * shape.dp;
-    const int64_t per_rank = r_.global_batch_sequences / shape.dp;
-    const bool moe = r_.model->num_moe_layers() > 0;
-    for (shape.ep = 1; shape.ep <= stage; ++shape.ep) {
-      if (!std::ranges::binary_search(degrees, shape.ep) || stage % shape.ep != 0 ||
-          !wanted(r_.fixed.ep, shape.ep))
-        continue;
-      for (shape.etp = 1; shape.etp <= (moe ? kMostExpertTensor : 1); shape.etp *= 2) {
-        if (stage % (shape.ep * shape.etp) != 0 || !divides_experts(shape.etp) ||
-            !wanted(r_.fixed.etp, shape.etp))
-          continue;
-        for (shape.micro = 1; shape.micro <= std::min(per_rank, kMostMicroBatch); ++shape.micro) {
-          if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro))
-            continue;
-          for (const bool sp : {false, true}) {
-            if (sp && (shape.tp == 1 || r_.sequence % (shape.tp * shape.cp) != 0)) continue;
-            if (!wanted(r_.fixed.sequence_parallel, sp)) continue;
-            shape.sequence_parallel = sp;
-            shapes_.push_back(shape);
-          }
-        }
-      }
-    }
-  }
-
-  Strategy base(const Shape& s) const {
+  Strategy base(const WholeShape& s) const {
     Strategy strategy{
         .model = r_.model->name,
         .cluster = r_.cluster->name,
@@ -190,13 +98,14 @@ class Search {
   }
 
   // --- one shape: splits, schedules, and what only memory and reductions feel ---
-  void visit(const Shape& shape, double least) {
+  void visit(const WholeShape& shape, double least) {
     Strategy s = base(shape);
     if (is_beaten(s, least)) {
       ++plan_.num_passed_over;
       return;
     }
     balanced_.clear();
+    exchange_.choose(s);
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!wanted(r_.fixed.schedule, schedule)) continue;
       if (shape.pp == 1 && schedule != PipelineSchedule::k1F1B &&
@@ -339,6 +248,7 @@ class Search {
     // On the front of speed and memory stands nothing coarse.
     if (fits && e.is_coarse && is_on_front(e)) e = estimator_.estimate(s, r_.imbalance);
     if (!fits) {
+      if (may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
         family.smallest = WholeCandidate{s, e};
       return;
@@ -388,8 +298,9 @@ class Search {
 
   const WholeRequest& r_;
   stack::Estimator estimator_;
+  ExchangeAxis exchange_;
 
-  std::vector<Shape> shapes_;
+  std::vector<WholeShape> shapes_;
   std::vector<Bounded> bounded_;
   std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
   WholePlan plan_;

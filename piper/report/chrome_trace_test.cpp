@@ -156,7 +156,7 @@ TEST_CASE("tasks in flight together get lanes of their own, tasks not played are
   const Json trace = parse_json(sample.text(), "t");
   CHECK(count(trace, "X") == 11);
   CHECK(event(trace, "X", 0, 4)["tid"] == 3);
-  CHECK(event(trace, "X", 0, 5)["tid"] == 8);
+  CHECK(event(trace, "X", 0, 5)["tid"] == 3 + graph::kNumStreams);
   CHECK(event(trace, "X", 0, 6)["tid"] == 3);  // the first lane is free again
   CHECK(sample.text().find("\"receive 2\"") != std::string::npos);
 }

@@ -173,10 +173,9 @@ class Simulation {
   void end(const Task& task) {
     ++num_ended_;
     timeline_.tasks[task.id.index()].end_seconds = now_;
-    int64_t bytes = 0;
+    int64_t bytes = prices_.transient_bytes[task.id.index()];
     for (const graph::SlotId slot : graph_.frees(task)) bytes += prices_.slot_bytes[slot.index()];
     if (task.kind == TaskKind::kCompute) {
-      bytes += prices_.transient_bytes[task.id.index()];
       computing_[task.rank.index()] = 0;
       holds_core_[task.rank.index()] = shares_cores();
     }
@@ -190,8 +189,7 @@ class Simulation {
     for (const Rank rank : touched_) {
       advance_compute(rank);
       for (const Stream stream :
-           {Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates,
-            Stream::kHost})
+           {Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates, Stream::kHost})
         advance_stream(rank, stream);
     }
     // A core is freed by a rank that was touched, and asked for by one: its node is among theirs.
@@ -250,7 +248,7 @@ class Simulation {
   void advance_stream(Rank rank, Stream stream) {
     for (const Task* task = ready(rank, stream); task != nullptr; task = ready(rank, stream)) {
       ++next(rank, stream);
-      start(*task, 0);
+      start(*task, prices_.transient_bytes[task->id.index()]);
       const std::span<const TaskId> members = operations_.tasks(task->operation);
       if (static_cast<size_t>(++num_posted_[task->operation.index()]) == members.size())
         run(task->operation, members);

@@ -14,7 +14,7 @@
 //              (a faster link may therefore, rarely and by little, make a step slower: what is ready
 //              sooner may meet what it used to miss)
 //   memory     a slot lives from the start of the task that writes it (communication: from its
-//              posting) to the end of the task that frees it; transient bytes while a compute task
+//              posting) to the end of the task that frees it; transient bytes while a task
 //              runs; the static bytes always. What ends at an instant ends before what starts then.
 #pragma once
 

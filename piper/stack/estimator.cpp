@@ -56,8 +56,16 @@ Estimator::~Estimator() = default;
 void Estimator::set_compute_efficiency(double efficiency) { efficiency_ = efficiency; }
 
 const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) {
-  const Key key{s.micro_batch_sequences, s.mesh.tp,         s.mesh.cp, s.mesh.ep, s.mesh.etp,
-                s.sequence_parallel,     s.capacity.factor, imbalance};
+  const Key key{s.micro_batch_sequences,
+                s.mesh.tp,
+                s.mesh.cp,
+                s.mesh.ep,
+                s.mesh.etp,
+                s.sequence_parallel,
+                s.capacity.factor,
+                imbalance,
+                s.all_to_all,
+                s.all_to_all_chunk_bytes};
   if (last_ != nullptr && key == last_key_) return *last_;
   std::unique_ptr<Prices>& found = known_[key];
   if (!found) {
@@ -71,13 +79,14 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
                            .etp = s.mesh.etp,
                            .sequence_parallel = s.sequence_parallel,
                            .capacity_factor = s.capacity.factor,
-                           .imbalance = imbalance};
+                           .imbalance = imbalance,
+                           .exchange = cost::form_of(s)};
     for (const int64_t layer : representative_)
       found->types.push_back(price_layer(model_, model_.layers[static_cast<size_t>(layer)], shape,
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
     double copies = 1;
-    if (stack_.deduplicates_rows)
+    if (stack_.deduplicates_rows && s.all_to_all == strategy::AllToAll::kFlat)
       for (const model::Layer& layer : model_.layers)
         copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
     found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),
@@ -119,6 +128,7 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
         std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, stack_) -
                                           p.kept_bytes(recompute, stack_));
     sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
+    sums.exchange_bytes = std::max(sums.exchange_bytes, p.exchange_bytes);
     sums.dense_parameters += p.dense_parameters * count;
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;

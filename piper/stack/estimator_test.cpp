@@ -121,7 +121,8 @@ TEST_CASE("a step is the sum of its parts, none negative, and no less than its b
     CHECK(sum == doctest::Approx(e.seconds).epsilon(kRounding));
     CHECK(e.seconds >= estimator.bound(s).seconds * (1 - kRounding));
     const StageBytes& b = e.fullest;
-    CHECK(b.weights_and_gradients + b.optimizer + b.activations + b.working + b.fixed ==
+    CHECK(b.weights_and_gradients + b.optimizer + b.activations + b.working + b.exchange +
+              b.fixed ==
           doctest::Approx(e.peak_bytes).epsilon(kRounding));
     CHECK(b.weights_and_gradients + b.optimizer <= e.states_bytes * (1 + kRounding));
   });

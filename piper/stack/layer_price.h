@@ -29,6 +29,7 @@ struct LayerShape {
   bool sequence_parallel = false;
   double capacity_factor = 0;
   double imbalance = 1;  // rows of the busiest rank / mean
+  cost::ExchangeForm exchange;
 };
 
 // Compute and exposed communication apart, because the first is calibrated and the second is not.
@@ -72,6 +73,7 @@ struct LayerPrice {
   double other_bytes = 0;        // what neither drops
   double backward_bytes = 0;     // of the moment, while its backward runs
   double placeholder_bytes = 0;  // one buffer of each distinct shape of weight
+  double exchange_bytes = 0;     // scratch of one exchange that is not flat
   // Parameters of one rank.
   double dense_parameters = 0, expert_parameters = 0;
 

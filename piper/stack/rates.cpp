@@ -158,6 +158,20 @@ Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copie
           .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
 }
 
+double Rates::exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                              const cost::ExchangeLoad& load) const {
+  if (size <= 1) return 1;
+  return cost::form_factor(cost::ExchangeSite(cluster_, {.stride = stride, .size = size}), form,
+                           load);
+}
+
+double Rates::exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                               double pair_bytes) const {
+  if (size <= 1) return 0;
+  return cost::scratch_bytes(cost::ExchangeSite(cluster_, {.stride = stride, .size = size}), form,
+                             pair_bytes);
+}
+
 Moves Rates::message(int64_t distance, double bytes) const {
   if (distance == 0 || bytes <= 0) return {};
   const size_t level = level_of(2, distance);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
 #include <piper/cost/last_backward.h>
 #include <piper/strategy/strategy.h>
 
@@ -49,6 +50,11 @@ class Rates {
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
   // members, and crosses to a node once (deduplication).
   cost::Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
+  // Any other exchange of such a group over the flat one, and its scratch (cost/exchange_form.h).
+  double exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                         const cost::ExchangeLoad& load) const;
+  double exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                          double pair_bytes) const;
   cost::Moves message(int64_t distance, double bytes) const;
   double message_seconds(int64_t distance, double bytes) const {
     return message(distance, bytes).total();

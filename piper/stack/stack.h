@@ -65,11 +65,13 @@ struct Stack {
       false;  // a stage ends where its share of all parameters is reached (nanotron)
   bool counts_all_pairs = false;  // FLOPs that it reports count attention without the causal mask
   // --- communication: the part that hides behind compute ---
-  double hidden_gradients = 0;     // reductions of gradients and gathers of weights
-  double hidden_tensor = 0;        // of tensor parallelism
-  double hidden_messages = 0;      // between stages
-  double hidden_exchange = 0;      // to the experts and back
-  bool deduplicates_rows = false;  // a row for several experts of a node crosses once
+  double hidden_gradients = 0;  // reductions of gradients and gathers of weights
+  double hidden_tensor = 0;     // of tensor parallelism
+  double hidden_messages = 0;   // between stages
+  double hidden_exchange = 0;   // to the experts and back
+  bool deduplicates_rows =
+      false;  // a row for several experts of a node crosses once: with the flat exchange
+  bool chooses_exchange = false;  // runs any of strategy::AllToAll: the search picks one
   // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as FP8 with scales, and
   // is converted before it leaves instead of where it arrives.
   double dispatch_element_bytes = 2;

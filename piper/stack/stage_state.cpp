@@ -43,6 +43,7 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
       sums.kept_bytes * (leave ? facts(s)[static_cast<size_t>(stage)].held : in_flight(s, stage));
   b.working += sums.placeholder_bytes +
                std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
+  b.exchange = sums.exchange_bytes;
   b.fixed = stack_.fixed_bytes;
   return b;
 }

@@ -43,8 +43,11 @@ struct StageBytes {
   double optimizer = 0;              // sharded states
   double activations = 0;            // kept of all micro-batches in flight
   double working = 0;                // of the moment
+  double exchange = 0;               // scratch of an exchange that is not flat
   double fixed = 0;
-  double total() const { return weights_and_gradients + optimizer + activations + working + fixed; }
+  double total() const {
+    return weights_and_gradients + optimizer + activations + working + exchange + fixed;
+  }
 };
 
 // One rank of the pipeline.

@@ -27,8 +27,8 @@ std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
 }
 
 // Choices of a token whose rows a node takes once; 1: every row travels.
-double copies_of(const Estimator& estimator) {
-  if (!estimator.stack().deduplicates_rows) return 1;
+double copies_of(const Estimator& estimator, const strategy::Strategy& s) {
+  if (!estimator.stack().deduplicates_rows || s.all_to_all != strategy::AllToAll::kFlat) return 1;
   for (const model::Layer& layer : estimator.model().layers)
     if (layer.feed_forward.is_moe()) return static_cast<double>(layer.feed_forward.top_k);
   return 1;
@@ -160,9 +160,10 @@ int32_t StepWriter::pattern_of(Partners partners, Rank rank, const std::vector<R
   const auto size = std::ssize(ranks);
   const int64_t stride = priced_stride(partners, strategy_);
   const Rates& rates = estimator_.rates();
-  const cost::LevelNeeds needs = partners == Partners::kExperts
-                                     ? rates.all_to_all_needs(size, stride, copies_of(estimator_))
-                                     : rates.ring_needs(size, stride);
+  const cost::LevelNeeds needs =
+      partners == Partners::kExperts
+          ? rates.all_to_all_needs(size, stride, copies_of(estimator_, strategy_))
+          : rates.ring_needs(size, stride);
   return new_pattern(ports_.among(ranks, needs.part, 1));
 }
 

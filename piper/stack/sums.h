@@ -21,7 +21,7 @@ struct Estimator::StageSums {
   PassPrice forward, backward, again;  // compute before calibration
   double weights = 0;                  // compute of backward that makes gradients of weights
   double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
-  double head_bytes = 0, head_placeholder_bytes = 0;
+  double head_bytes = 0, head_placeholder_bytes = 0, exchange_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
   double layers = 0, host_seconds = 0;
   double hideable = 0;  // of exchanges, when forwards and backwards are paired

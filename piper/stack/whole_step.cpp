@@ -215,8 +215,9 @@ class RankTasks {
           slots.frees = kept_[index(c.action)].slot;
         if (slots.frees.valid() && slots.frees == slots.writes) slots.frees = SlotId::none();
         const bool works = graph::is_backward(piece.phase);
-        c.computed = out_.compute(piece.segment, piece.seconds, works ? part_.bytes.working : 0,
-                                  c.waits, slots);
+        c.computed =
+            out_.compute(piece.segment, piece.seconds,
+                         works ? part_.bytes.working + part_.bytes.exchange : 0, c.waits, slots);
         c.is_begun = true;
         c.waits = {};
         return true;

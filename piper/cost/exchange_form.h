@@ -1,0 +1,111 @@
+// Seconds and scratch of one exchange by any algorithm, in closed form: what the search prices exchanges other than the
+// flat one with, as a multiple of that one.
+//
+// The same ports and costs as sim/placement.h gives the player of messages: a start-up for every message, one latency a
+// way, a member's share of every level that its bytes cross, copies at the memory's bandwidth. A stage takes
+//
+//   max(start-ups, bytes on each level's share, copies that feed it) + the latency of the farthest way
+//
+// and stages that wait for each other add up. D bytes a pair, R members a node, N nodes, M = N - 1, n = N R:
+//
+//   exchange       messages of a member                      what it waits for
+//   flat, node-aware, windowed   n-1 of D                    nothing
+//   naive          n-1 of D                                  the last card, which all reach last
+//   pairwise       n-1 of D                                  every round for the one before
+//   bruck          ceil(log2 n) of about n D / 2             likewise; rows are packed
+//   2d             R-1 of N D inside, M of R D               cards for all of the inside
+//   leader         a leader: M of R^2 D                      gathered before, scattered after
+//   halo-printed   M of R D, R-1 of M D inside               inside for all of the cards
+//   halo           the same rows, handed on as they come     the last packet
+//   halo-switch    the same over the switch group            likewise
+//   three-level    beyond the group, the nodes, inside       each for the one before
+//
+// Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 2 to 9 %, naive
+// orders 13 %; docs/collectives.md has the worst cases. kFlat's own order, rotated by distance, is priced as the node-aware
+// one: what all_to_all_seconds() means. One rank is hot, wherever a load says that some are. A further algorithm: its case
+// in form_seconds and in scratch_bytes. Pure functions, thread-safe.
+#pragma once
+
+#include <piper/cost/exchange_time.h>
+#include <piper/cost/last_backward.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cost {
+
+struct ExchangeForm {
+  strategy::AllToAll algorithm = strategy::AllToAll::kFlat;
+  int64_t chunk_bytes = 0;  // 0: uncut
+  bool operator==(const ExchangeForm&) const = default;
+};
+ExchangeForm form_of(const strategy::Strategy& strategy);
+// "halo in pieces of 64.00 KiB"
+std::string to_text(const ExchangeForm& form);
+
+// How the members of a group lie and how fast they are. Groups whose units hold different numbers of members are taken as
+// even.
+struct ExchangeSite {
+  struct Level {
+    double members = 1;          // of the group, in one unit
+    double latency_seconds = 0;  // between two that meet here, without start-up
+    double seconds_per_byte =
+        0;  // of what one member sends out of the level below (level 0: inside the node)
+  };
+  std::vector<Level> levels;  // nodes, then what tells members apart; the last one holds all
+  double members_of_card = 1;
+  double startup_seconds = 0, local_seconds = 0, memory_seconds_per_byte = 0;
+
+  ExchangeSite(const cluster::Cluster& cluster, const Group& group);
+  double members() const { return levels.back().members; }
+};
+
+// `hot`: bytes for the busiest member over the mean `pair_bytes`, the others alike.
+struct ExchangeLoad {
+  double pair_bytes = 0;
+  double hot = 1;
+};
+
+double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
+
+// Seconds over those of one message a pair, all posted at once, in node-aware order: what all_to_all_seconds() and measured
+// curves price. 1 for kFlat and kNodeAware.
+double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
+// The same for a group whose members send to_bytes[j] to member j, or all alike. 1 for groups of one.
+double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                   double pair_bytes);
+double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                   std::span<const double> to_bytes);
+
+// Bytes that cross are those of the flat exchange: what is longer is waiting.
+Moves with_form(const Moves& flat, double factor);
+
+struct PricedForm {
+  ExchangeForm form;
+  double factor = 1;
+  double scratch_bytes = 0;
+};
+// What the user has decided of it.
+struct FixedForm {
+  std::optional<strategy::AllToAll> algorithm;
+  std::optional<int64_t> chunk_bytes;
+};
+// Every algorithm that is not excluded, each in its best pieces (powers of two), cheapest first; ties in the order of
+// strategy::kAllToAlls, of which the flat one is the first.
+std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
+                                     const FixedForm& fixed = {});
+
+// By so much an exchange must be cheaper than the flat one to be chosen: what the closed form may be off by.
+inline constexpr double kFormTie = 0.1;
+// The cheapest, or the flat one where none is cheaper by more than that. `flat_part`: seconds of the flat exchange over what
+// the factors multiply (less than 1 where it alone leaves out what crosses twice).
+PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
+                     const FixedForm& fixed = {}, double flat_part = 1);
+
+// Of one member at most, with even loads (collective/prove.h counts the same).
+double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes);
+
+}  // namespace piper::cost

@@ -1,0 +1,105 @@
+#include <piper/base/units.h>
+#include <piper/cost/exchange_form.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace piper::cost {
+namespace {
+
+using strategy::AllToAll;
+
+constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2;
+
+bool is_cut(AllToAll algorithm) {
+  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
+}
+
+// One message a pair, whatever the order: none of them is below the flat one.
+bool is_straight(AllToAll algorithm) { return algorithm < AllToAll::kBruck; }
+
+PricedForm priced(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
+  return {form, form_factor(site, form, load), 0};
+}
+
+PricedForm in_best_pieces(const ExchangeSite& site, AllToAll algorithm, const ExchangeLoad& load,
+                          const std::optional<int64_t>& fixed_chunk) {
+  if (fixed_chunk && is_cut(algorithm)) return priced(site, {algorithm, *fixed_chunk}, load);
+  PricedForm best = priced(site, {algorithm, 0}, load);
+  if (!is_cut(algorithm)) return best;
+  const double largest =
+      load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members;
+  for (int64_t chunk = kLeastChunk; static_cast<double>(chunk) < largest; chunk *= kChunkFactor)
+    if (const PricedForm other = priced(site, {algorithm, chunk}, load); other.factor < best.factor)
+      best = other;
+  return best;
+}
+
+}  // namespace
+
+std::string to_text(const ExchangeForm& form) {
+  std::string text = strategy::name(form.algorithm);
+  if (form.chunk_bytes > 0)
+    text += " in pieces of " + format_bytes(static_cast<double>(form.chunk_bytes));
+  return text;
+}
+
+double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
+  if (form.algorithm == AllToAll::kFlat || form.algorithm == AllToAll::kNodeAware) return 1;
+  const double flat = form_seconds(site, {AllToAll::kNodeAware, 0}, load);
+  return flat > 0 ? form_seconds(site, form, load) / flat : 1;
+}
+
+double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                   double pair_bytes) {
+  if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
+  return form_factor(ExchangeSite(cluster, group), form, {pair_bytes, 1});
+}
+
+double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                   std::span<const double> to_bytes) {
+  if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
+  const double mean =
+      std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
+  const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;
+  return form_factor(ExchangeSite(cluster, group), form, {mean, hot});
+}
+
+Moves with_form(const Moves& flat, double factor) {
+  const double total = factor * flat.total(), transfer = std::min(total, flat.transfer);
+  return {.latency = total - transfer, .transfer = transfer};
+}
+
+std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
+                                     const FixedForm& fixed) {
+  std::vector<PricedForm> all;
+  for (const AllToAll algorithm : strategy::kAllToAlls) {
+    if (fixed.algorithm && algorithm != *fixed.algorithm) continue;
+    all.push_back(in_best_pieces(site, algorithm, load, fixed.chunk_bytes));
+    all.back().scratch_bytes = scratch_bytes(site, all.back().form, load.pair_bytes);
+  }
+  std::ranges::stable_sort(all, {}, &PricedForm::factor);
+  return all;
+}
+
+PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const FixedForm& fixed,
+                     double flat_part) {
+  PricedForm best{{}, flat_part, 0};
+  bool found = !fixed.algorithm || *fixed.algorithm == AllToAll::kFlat;
+  for (const AllToAll algorithm : strategy::kAllToAlls) {
+    if (fixed.algorithm ? algorithm != *fixed.algorithm : is_straight(algorithm)) continue;
+    if (algorithm == AllToAll::kFlat) continue;
+    const bool has_groups = site.levels.size() > 2;  // without, halo-switch is halo
+    if (algorithm == AllToAll::kHaloSwitch && !has_groups && !fixed.algorithm) continue;
+    const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);
+    const double most =
+        best.form.algorithm == AllToAll::kFlat ? (1 - kFormTie) * best.factor : best.factor;
+    if (found && other.factor >= most) continue;
+    best = other;
+    found = true;
+  }
+  best.scratch_bytes = scratch_bytes(site, best.form, load.pair_bytes);
+  return best;
+}
+
+}  // namespace piper::cost

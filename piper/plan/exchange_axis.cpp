@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+#include <piper/base/units.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/shard.h>
+#include <piper/plan/exchange_axis.h>
+
+#include <algorithm>
+
+namespace piper::plan {
+namespace {
+
+using cost::ExchangeForm;
+using strategy::AllToAll;
+using strategy::Strategy;
+
+constexpr int64_t kStackElement = 2;  // stack::LayerPrice prices rows of the combine in two bytes
+
+double largest_top_k(const model::Model& model) {
+  double most = 1;
+  for (const model::Layer& layer : model.layers)
+    if (layer.feed_forward.is_moe())
+      most = std::max(most, static_cast<double>(layer.feed_forward.top_k));
+  return most;
+}
+
+// Seconds of one flat exchange, and of what factors multiply: the same, but where rows for one node cross once.
+struct Flat {
+  double seconds = 0, plain = 0;
+  double part() const { return plain > 0 ? seconds / plain : 1; }
+};
+
+Flat flat_of(const model::Model& model, const cluster::Cluster& cluster, const ExchangeTask& task,
+             const stack::Stack* stack, const stack::Rates* rates) {
+  if (rates == nullptr || stack == nullptr) {
+    const double bytes = task.load.pair_bytes * task.load.hot;
+    const double seconds = cost::all_to_all_seconds(cluster, task.group, bytes);
+    return {seconds, seconds};
+  }
+  const double bytes = task.load.pair_bytes * task.load.hot * static_cast<double>(task.group.size);
+  const auto by = [&](double copies) {
+    return rates->all_to_all(task.group.size, task.group.stride, bytes, copies).total();
+  };
+  return {by(stack->deduplicates_rows ? largest_top_k(model) : 1), by(1)};
+}
+
+std::string why(const ExchangeVerdict& verdict) {
+  const auto& options = verdict.options;
+  const auto own = std::ranges::find_if(options, &ExchangeOption::chosen);
+  const auto other = std::ranges::find_if(
+      options, [&](const ExchangeOption& o) { return o.form.algorithm != own->form.algorithm; });
+  std::string text =
+      fmt::format("{} of {} a pair among {} ranks: {} takes {}", "one exchange",
+                  format_bytes(verdict.task.load.pair_bytes), verdict.task.group.size,
+                  to_text(own->form), format_seconds(own->seconds));
+  if (own->form.algorithm != AllToAll::kFlat)
+    text += fmt::format(
+        ", {:.2f} of the flat one (assumed: the ratio of the two played), and {} of "
+        "scratch",
+        own->over_flat, format_bytes(own->scratch_bytes));
+  if (other != options.end())
+    text += fmt::format("; {} would take {:.2f} of that", to_text(other->form),
+                        other->seconds / own->seconds);
+  if (own->form.algorithm == AllToAll::kFlat && other != options.end() &&
+      other->seconds < own->seconds)
+    text += fmt::format(": less than {} apart is no difference that the price knows",
+                        format_percent(cost::kFormTie));
+  return text;
+}
+
+}  // namespace
+
+ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double imbalance,
+                           int64_t element_bytes) {
+  ExchangeTask task{.group = {.stride = s.mesh.etp, .size = s.mesh.ep}, .load = {0, imbalance}};
+  const double tokens = static_cast<double>(s.micro_batch_sequences * s.sequence) /
+                        static_cast<double>(s.mesh.cp * s.mesh.tp);
+  const double kept = s.capacity.factor > 0 ? std::min(1.0, s.capacity.factor) : 1;
+  task.load.pair_bytes =
+      tokens * largest_top_k(model) * kept * static_cast<double>(model.hidden) *
+      static_cast<double>(element_bytes > 0 ? element_bytes : cost::element_bytes(s.precision)) /
+      static_cast<double>(s.mesh.ep);
+  if (model.num_moe_layers() == 0) task.group.size = 1;
+  return task;
+}
+
+ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
+                           const cost::FixedForm& fixed, const stack::Stack* stack,
+                           const stack::Rates* rates, double imbalance)
+    : model_(model),
+      cluster_(cluster),
+      fixed_(fixed),
+      stack_(stack),
+      rates_(rates),
+      imbalance_(imbalance) {
+  if (stack_ != nullptr && !stack_->chooses_exchange && !fixed_.algorithm)
+    fixed_.algorithm = AllToAll::kFlat;
+}
+
+void ExchangeAxis::choose(Strategy& s) {
+  s.all_to_all = AllToAll::kFlat;
+  s.all_to_all_chunk_bytes = 0;
+  const ExchangeTask task = exchange_task(model_, s, imbalance_, rates_ ? kStackElement : 0);
+  if (task.group.size <= 1) return;
+  const auto [found, is_new] =
+      chosen_.try_emplace({task.group.size, task.group.stride, task.load.pair_bytes});
+  if (is_new)
+    found->second = cost::best_form(cost::ExchangeSite(cluster_, task.group), task.load, fixed_,
+                                    flat_of(model_, cluster_, task, stack_, rates_).part())
+                        .form;
+  s.all_to_all = found->second.algorithm;
+  s.all_to_all_chunk_bytes = found->second.chunk_bytes;
+}
+
+bool may_fall_back(const cost::FixedForm& fixed, const Strategy& s) {
+  return s.all_to_all != AllToAll::kFlat && !fixed.algorithm;
+}
+
+Strategy with_flat_exchange(Strategy s) {
+  s.all_to_all = AllToAll::kFlat;
+  s.all_to_all_chunk_bytes = 0;
+  return s;
+}
+
+ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Cluster& cluster,
+                                 const Strategy& s, const stack::Stack* stack,
+                                 const stack::Rates* rates, double imbalance) {
+  ExchangeVerdict verdict{.task = exchange_task(model, s, imbalance, rates ? kStackElement : 0),
+                          .options = {},
+                          .why = {}};
+  const ExchangeTask& task = verdict.task;
+  if (task.group.size <= 1) return verdict;
+  const Flat flat = flat_of(model, cluster, task, stack, rates);
+  const cost::ExchangeSite site(cluster, task.group);
+  const ExchangeForm own = cost::form_of(s);
+  for (cost::PricedForm p : cost::priced_forms(site, task.load)) {
+    const bool chosen = p.form.algorithm == own.algorithm;
+    if (chosen && p.form != own)
+      p = {own, form_factor(site, own, task.load), scratch_bytes(site, own, task.load.pair_bytes)};
+    const bool is_flat = p.form.algorithm == AllToAll::kFlat;
+    const double seconds = is_flat ? flat.seconds : p.factor * flat.plain;
+    verdict.options.push_back(
+        {.form = p.form,
+         .seconds = seconds,
+         .over_flat = flat.seconds > 0 ? seconds / flat.seconds : 1,
+         .scratch_bytes = p.scratch_bytes,
+         .chosen = chosen,
+         .deduplicated = is_flat && flat.part() < 1,
+         .measured = is_flat && is_measured_all_to_all(cluster, task.group) && rates == nullptr});
+  }
+  std::ranges::stable_sort(verdict.options, {},
+                           [](const ExchangeOption& o) { return std::pair(o.seconds, !o.chosen); });
+  verdict.why = why(verdict);
+  return verdict;
+}
+
+const char* source_of(const ExchangeOption& o) {
+  if (o.form.algorithm != AllToAll::kFlat) return "assumed: times the ratio of the two played";
+  if (o.deduplicated) return "links; rows for one node cross once";
+  return o.measured ? "measured curve" : "links";
+}
+
+Json to_json(const ExchangeVerdict& verdict) {
+  Json options = Json::array();
+  for (const ExchangeOption& o : verdict.options)
+    options.push_back({{"all_to_all", strategy::name(o.form.algorithm)},
+                       {"all_to_all_chunk_bytes", o.form.chunk_bytes},
+                       {"seconds", o.seconds},
+                       {"over_flat", o.over_flat},
+                       {"scratch_bytes", o.scratch_bytes},
+                       {"chosen", o.chosen},
+                       {"source", source_of(o)}});
+  return {{"ranks", verdict.task.group.size},
+          {"bytes_per_pair", verdict.task.load.pair_bytes},
+          {"why", verdict.why},
+          {"options", options}};
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,78 @@
+// The exchange as an axis of both searches: which algorithm, in which pieces. It depends on where the members of an expert
+// group sit and on what they send each other, and on nothing else of a strategy, so that it is chosen once for each and
+// multiplies no other axis.
+//
+// Prices are cost/exchange_form.h's: the flat exchange as ever (by a measured curve where the cluster has one), any other as
+// a multiple of it. The flat one stays where no other is cheaper by more than cost::kFormTie, and where the scratch of
+// another would not fit.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
+#include <piper/model/model.h>
+#include <piper/stack/estimator.h>
+#include <piper/strategy/strategy.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace piper::plan {
+
+// What one exchange of a strategy carries; the largest of its layers. Group size 1: nothing. `element_bytes` 0: those of the
+// precision.
+struct ExchangeTask {
+  cost::Group group;
+  cost::ExchangeLoad load;
+};
+ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& strategy,
+                           double imbalance = 1, int64_t element_bytes = 0);
+
+// Chooses for strategies of one model on one cluster; keeps what it chose. Not thread-safe; model and cluster outlive it.
+class ExchangeAxis {
+ public:
+  // `stack` nullptr: as this Piper runs it. A stack that does not choose keeps the flat exchange, or what is fixed.
+  ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
+               const cost::FixedForm& fixed, const stack::Stack* stack = nullptr,
+               const stack::Rates* rates = nullptr, double imbalance = 1);
+  // Sets all_to_all and all_to_all_chunk_bytes.
+  void choose(strategy::Strategy& strategy);
+
+ private:
+  const model::Model& model_;
+  const cluster::Cluster& cluster_;
+  cost::FixedForm fixed_;
+  const stack::Stack* stack_;
+  const stack::Rates* rates_;
+  double imbalance_;
+  std::map<std::tuple<int64_t, int64_t, double>, cost::ExchangeForm> chosen_;
+};
+
+// Whether a strategy that does not fit may be tried with the flat exchange instead, which has no scratch.
+bool may_fall_back(const cost::FixedForm& fixed, const strategy::Strategy& strategy);
+strategy::Strategy with_flat_exchange(strategy::Strategy strategy);
+
+// One exchange by every algorithm in its best pieces, the strategy's own in its own.
+struct ExchangeOption {
+  cost::ExchangeForm form;
+  double seconds = 0, over_flat = 1, scratch_bytes = 0;
+  bool chosen = false;
+  // The flat one only: the stack leaves out what crosses twice; priced by the cluster's curve.
+  bool deduplicated = false, measured = false;
+};
+struct ExchangeVerdict {
+  ExchangeTask task;
+  std::vector<ExchangeOption> options;  // cheapest first
+  std::string why;                      // one line
+};
+ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Cluster& cluster,
+                                 const strategy::Strategy& strategy,
+                                 const stack::Stack* stack = nullptr,
+                                 const stack::Rates* rates = nullptr, double imbalance = 1);
+// "measured curve", "links", "links; rows for one node cross once", "assumed: times the ratio of the two played".
+const char* source_of(const ExchangeOption& option);
+Json to_json(const ExchangeVerdict& verdict);
+
+}  // namespace piper::plan

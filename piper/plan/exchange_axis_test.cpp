@@ -1,0 +1,287 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/collective/algorithms.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/links.h>
+#include <piper/cost/prices.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/import.h>
+#include <piper/plan/exchange_axis.h>
+#include <piper/plan/exchange_choice.h>
+#include <piper/plan/plan.h>
+#include <piper/plan/whole.h>
+#include <piper/sim/placement.h>
+#include <piper/sim/play.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+namespace piper::plan {
+namespace {
+
+using cost::ExchangeForm;
+using cost::ExchangeSite;
+using strategy::AllToAll;
+
+cluster::Cluster random_cluster(std::mt19937& random) {
+  const auto one_of = [&](std::initializer_list<double> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  cluster::Cluster cluster = cluster::load_cluster("frontier");
+  cluster.levels.resize(3);
+  const double card = one_of({5e9, 12.5e9, 50e9}), latency = one_of({3e-6, 15e-6, 40e-6});
+  const double inner = one_of({2, 4, 16});
+  cluster.levels[0].num_members = static_cast<int64_t>(one_of({2, 4, 8}));
+  cluster.levels[1].num_members = static_cast<int64_t>(one_of({2, 4}));
+  cluster.levels[2].num_members = 4;
+  cluster.levels[0].link = {latency / 3, inner * card};
+  cluster.levels[1].link = {latency, card};
+  cluster.levels[2].link = {latency * one_of({1, 1.3}), card * one_of({1, 0.5})};
+  cluster.levels[1].num_nics = cluster.levels[0].num_members / static_cast<int64_t>(one_of({1, 2}));
+  cluster.levels[1].nic_bytes_per_second = card *
+                                           static_cast<double>(cluster.levels[0].num_members) /
+                                           static_cast<double>(cluster.levels[1].num_nics);
+  return cluster;
+}
+
+std::vector<ExchangeForm> forms(int64_t bytes) {
+  std::vector<ExchangeForm> all;
+  for (const AllToAll algorithm : strategy::kAllToAlls) all.push_back({algorithm, 0});
+  for (const AllToAll algorithm : {AllToAll::kHalo, AllToAll::kHaloSwitch})
+    for (const int64_t chunk : {bytes / 2, bytes, 3 * bytes})
+      if (chunk >= 1024) all.push_back({algorithm, chunk});
+  return all;
+}
+
+struct Error {
+  double least = 0, most = 0;
+  double squares = 0;
+  int64_t num = 0, num_beyond = 0;  // 10 %
+};
+
+}  // namespace
+
+TEST_CASE("closed forms of exchanges against the played steps, random machines and sizes") {
+  std::mt19937 random(20261123);
+  std::map<AllToAll, Error> errors;
+  for (int i = 0; i < 150; ++i) {
+    const cluster::Cluster cluster = random_cluster(random);
+    const int64_t most = cluster.num_devices() / cluster.devices_per_node();
+    const int64_t nodes = int64_t{1} << random() % 5;
+    const sim::Placement placement = sim::packed(cluster, std::min(nodes, most));
+    const auto n = std::ssize(placement.device);
+    const int64_t bytes = int64_t{64} << random() % 18;
+    const auto count = [=](int64_t, int64_t) { return bytes; };
+    const sim::Fabric fabric = sim::fabric_of(cluster, placement);
+    const collective::Topology topology = sim::topology_of(cluster, placement);
+    const ExchangeSite site(cluster, {.size = n});
+    for (const ExchangeForm& form : forms(bytes)) {
+      if (form.algorithm == AllToAll::kFlat) continue;  // what it is priced as: node-aware
+      const double played =
+          exchange_seconds(fabric, topology, count, form.algorithm, form.chunk_bytes);
+      const double error =
+          cost::form_seconds(site, form, {static_cast<double>(bytes), 1}) / played - 1;
+      Error& of = errors[form.algorithm];
+      of.least = std::min(of.least, error);
+      of.most = std::max(of.most, error);
+      of.squares += error * error;
+      ++of.num;
+      of.num_beyond += std::abs(error) > 0.1 ? 1 : 0;
+    }
+  }
+  for (const auto& [algorithm, e] : errors) {
+    const double rms = std::sqrt(e.squares / static_cast<double>(e.num));
+    MESSAGE(fmt::format("{}: {:+.1f} to {:+.1f} %, rms {:.1f} %, beyond 10 %: {} of {}",
+                        strategy::name(algorithm), 100 * e.least, 100 * e.most, 100 * rms,
+                        e.num_beyond, e.num));
+    CAPTURE(strategy::name(algorithm));
+    CHECK(std::max(-e.least, e.most) < 0.45);
+    CHECK(rms < (algorithm == AllToAll::kNaive ? 0.15 : 0.1));
+    CHECK(e.num_beyond * (algorithm == AllToAll::kHaloSwitch ? 4 : 6) < e.num);
+  }
+}
+
+TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the played steps") {
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  for (const int64_t nodes : {2, 4, 8})
+    for (const int64_t bytes : {4096, 65536, 1048576}) {
+      constexpr double kHot = 4;
+      const sim::Placement placement = sim::packed(cluster, nodes);
+      const auto n = static_cast<double>(placement.device.size());
+      const auto count = [=](int64_t, int64_t to) {
+        return to == 0 ? static_cast<int64_t>(kHot) * bytes : bytes;
+      };
+      const double mean = static_cast<double>(bytes) * (n - 1 + kHot) / n;
+      const ExchangeSite site(cluster, {.size = static_cast<int64_t>(n)});
+      for (const ExchangeForm& form : {ExchangeForm{AllToAll::kNodeAware, 0},
+                                       {AllToAll::kTwoD, 0},
+                                       {AllToAll::kLeader, 0},
+                                       {AllToAll::kHaloPrinted, 0},
+                                       {AllToAll::kHalo, 0},
+                                       {AllToAll::kHalo, bytes}}) {
+        CAPTURE(to_text(form));
+        CAPTURE(nodes);
+        CAPTURE(bytes);
+        const double played = exchange_seconds(sim::fabric_of(cluster, placement),
+                                               sim::topology_of(cluster, placement), count,
+                                               form.algorithm, form.chunk_bytes);
+        const double closed =
+            form_seconds(site, form, {mean, kHot * static_cast<double>(bytes) / mean});
+        CHECK(std::abs(closed / played - 1) < 0.35);
+      }
+    }
+}
+
+TEST_CASE("scratch in closed form is that of the steps") {
+  constexpr int64_t kBytes = 8192;
+  for (const char* name : {"frontier", "dgx-h100"}) {
+    const cluster::Cluster cluster = cluster::load_cluster(name);
+    for (const int64_t nodes : {1, 2, 4, 8})
+      for (const int64_t stride : {8, 4, 1}) {
+        const int64_t n = nodes * 8 / stride;
+        if (n < 2) continue;
+        std::vector<int64_t> devices;
+        for (int64_t i = 0; i < n; ++i) devices.push_back(i * stride);
+        const collective::Topology topology = cost::topology_of(cluster, devices);
+        const ExchangeSite site(cluster, {.stride = stride, .size = n});
+        for (ExchangeForm form : forms(kBytes)) {
+          form.chunk_bytes = form.chunk_bytes == 3 * kBytes ? 2 * kBytes : form.chunk_bytes;
+          collective::AllToAllOptions options;
+          if (form.chunk_bytes > 0) options.chunk = form.chunk_bytes;
+          int64_t most = 0;
+          for (int64_t member = 0; member < n; ++member)
+            most = std::max(most, collective::all_to_all(
+                                      form.algorithm, member, topology,
+                                      [](int64_t, int64_t) { return kBytes; }, options)
+                                      .scratch_count);
+          CAPTURE(to_text(form));
+          CAPTURE(nodes);
+          CAPTURE(stride);
+          CHECK(cost::scratch_bytes(site, form, kBytes) == static_cast<double>(most));
+        }
+      }
+  }
+}
+
+TEST_CASE("long even messages stay flat; short ones and hot ranks do not; what is fixed stays") {
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const ExchangeSite site(cluster, {.size = 64});
+  CHECK(cost::best_form(site, {8e6, 1}).form == ExchangeForm{});
+  CHECK(cost::best_form(site, {8e6, 1}).scratch_bytes == 0);
+  const cost::PricedForm small = cost::best_form(site, {64, 1});
+  CHECK(small.form.algorithm == AllToAll::kTwoD);
+  CHECK(small.factor < 0.75);
+  CHECK(small.scratch_bytes > 0);
+  const cost::PricedForm hot = cost::best_form(site, {1e6, 6});
+  CHECK(hot.form.algorithm == AllToAll::kHalo);
+  CHECK(hot.form.chunk_bytes > 0);
+  CHECK(hot.factor < 0.6);
+  // A flat exchange that leaves out half of the bytes is harder to beat.
+  CHECK(cost::best_form(site, {1e6, 2}).form.algorithm == AllToAll::kHalo);
+  CHECK(cost::best_form(site, {1e6, 2}, {}, 0.5).form == ExchangeForm{});
+  CHECK(cost::best_form(site, {64, 1}, {.algorithm = AllToAll::kFlat}).form == ExchangeForm{});
+  CHECK(cost::best_form(site, {8e6, 1}, {.algorithm = AllToAll::kLeader}).form ==
+        ExchangeForm{AllToAll::kLeader, 0});
+  CHECK(
+      cost::best_form(site, {8e6, 1}, {.algorithm = AllToAll::kHalo, .chunk_bytes = 12345}).form ==
+      ExchangeForm{AllToAll::kHalo, 12345});
+}
+
+TEST_CASE("a step with an exchange that is not flat: closed form, simulation, memory") {
+  const cluster::Cluster cluster = cost::example::nodes();
+  model::Model model = cost::example::mixture(4);
+  for (model::Layer& layer : model.layers) {
+    layer.feed_forward.num_experts = 8;
+    layer.feed_forward.top_k = 4;
+  }
+  std::map<strategy::Recompute, int64_t> flat_apart;
+  for (const AllToAll algorithm : {AllToAll::kFlat, AllToAll::kHaloPrinted, AllToAll::kBruck,
+                                   AllToAll::kTwoD, AllToAll::kLeader}) {
+    const ExchangeForm form{algorithm, 0};
+    for (const strategy::Recompute recompute : strategy::kRecomputes) {
+      CAPTURE(to_text(form));
+      const std::string recomputed = strategy::name(recompute);
+      CAPTURE(recomputed);
+      strategy::Strategy s = cost::example::strategy(model, 1, 8, 8, 3);  // two nodes
+      s.sequence = 64;
+      s.recompute = recompute;
+      s.all_to_all = form.algorithm;
+      const schedule::StepGraph step = schedule::write_step(model, s);
+      const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
+      const cost::StepEstimate closed =
+          cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s);
+      const int64_t message = s.micro_batch_sequences * s.sequence * model.hidden * 4;
+      CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
+      CAPTURE(closed.peak_bytes);
+      CAPTURE(closed.memory[0].exchange_scratch);
+      const int64_t apart = closed.peak_bytes - played.peak_bytes[0];
+      CHECK(std::abs(apart) <= 4 * message);
+      // Scratch itself is exact.
+      CHECK(apart == flat_apart.try_emplace(recompute, apart).first->second);
+      const bool flat = form == ExchangeForm{};
+      CHECK((closed.memory[0].exchange_scratch > 4 * message) == !flat);
+    }
+  }
+}
+
+TEST_CASE("the search over every axis takes the exchange that a hot rank asks for") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  stack::Stack stack = stack::load_stack("piper");
+  stack.deduplicates_rows = false;
+  WholeRequest request{.model = &model,
+                       .cluster = &cluster,
+                       .stack = &stack,
+                       .num_devices = 32,
+                       .sequence = 4096,
+                       .global_batch_sequences = 64,
+                       .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
+                       .imbalance = 3};
+  request.fixed.ep = 8;
+  request.fixed.etp = 2;  // two nodes
+  const auto best = [&] { return search_whole(request).ranked.front(); };
+  const WholeCandidate chosen = best();
+  CHECK(chosen.strategy.all_to_all == AllToAll::kHalo);
+  CHECK(chosen.estimate.fullest.exchange > 0);
+  const stack::Rates rates(cluster, request.precision);
+  const ExchangeVerdict verdict =
+      explain_exchange(model, cluster, chosen.strategy, &stack, &rates, request.imbalance);
+  CHECK(verdict.options.size() == strategy::kAllToAlls.size());
+  CHECK(verdict.options.front().chosen);
+  request.fixed.exchange.algorithm = AllToAll::kFlat;
+  const WholeCandidate flat = best();
+  CHECK(flat.strategy.all_to_all == AllToAll::kFlat);
+  CHECK(flat.estimate.fullest.exchange == 0);
+  CHECK(flat.estimate.seconds > chosen.estimate.seconds);
+  // Where nothing but the flat one fits, it is taken.
+  request.fixed.exchange = {};
+  request.memory_limit_bytes = flat.estimate.peak_bytes;
+  CHECK(search_whole(request).ranked.front().estimate.peak_bytes <= flat.estimate.peak_bytes);
+  stack.chooses_exchange = false;
+  request.memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes);
+  CHECK(best().strategy.all_to_all == AllToAll::kFlat);
+}
+
+TEST_CASE("the search of what is trained takes a short exchange for short messages") {
+  Request request{.model = model::load_model("piper-10m"),
+                  .cluster = cluster::load_cluster("dgx-h100"),
+                  .num_devices = 16,
+                  .sequence = 16,
+                  .global_batch_sequences = 16,
+                  .num_simulated = 0};
+  request.fixed.pp = 1;
+  request.fixed.ep = request.model.num_experts() >= 16 ? 16 : request.model.num_experts();
+  request.fixed.exchange.algorithm = AllToAll::kHaloPrinted;
+  const Plan fixed = make_plan(request);
+  REQUIRE(!fixed.strategies.empty());
+  CHECK(fixed.strategies.front().strategy.all_to_all == AllToAll::kHaloPrinted);
+  request.fixed.exchange = {};
+  const Plan free = make_plan(request);
+  const strategy::Strategy& best = free.strategies.front().strategy;
+  const ExchangeTask task = exchange_task(request.model, best);
+  CHECK(cost::form_of(best) ==
+        cost::best_form(ExchangeSite(request.cluster, task.group), task.load).form);
+}
+
+}  // namespace piper::plan
