@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kExample = "allowed: such as node[001-004,017],x12";
 constexpr size_t kMostDigits = 17;
+constexpr size_t kMostLetters = 253;  // of a host's name (RFC 1123)
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name(char c) {
@@ -26,6 +27,14 @@ std::optional<int64_t> number_in(std::string_view text) {
     return std::nullopt;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
+}
+
+// For messages: at most 60 characters, none of which steers a terminal.
+std::string printable(std::string_view text) {
+  std::string shown(text.substr(0, 60));
+  for (char& c : shown)
+    if (c < ' ' || c > '~') c = '?';
+  return shown + (text.size() > shown.size() ? "..." : "");
 }
 
 class Expander {
@@ -44,11 +53,8 @@ class Expander {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    std::string shown(text_.substr(0, 60));
-    for (char& c : shown)
-      if (c < ' ' || c > '~') c = '?';
-    throw InvalidInput(fmt::format("{} is '{}'{}: {}; {}", source_, shown,
-                                   text_.size() > 60 ? "..." : "", what, kExample));
+    throw InvalidInput(
+        fmt::format("{} is '{}': {}; {}", source_, printable(text_), what, kExample));
   }
   [[noreturn]] void too_many() const {
     throw InvalidInput(
@@ -68,6 +74,8 @@ class Expander {
       }
     }
     if (at_ == begin) fail("a host without a name");
+    if (std::ranges::any_of(hosts, [](const std::string& h) { return h.size() > kMostLetters; }))
+      fail(fmt::format("a name of more than {} letters", kMostLetters));
     return hosts;
   }
 
@@ -100,8 +108,8 @@ class Expander {
     const std::string_view low = text.substr(0, dash);
     const std::string_view high = dash == std::string_view::npos ? low : text.substr(dash + 1);
     const std::optional<int64_t> first = number_in(low), last = number_in(high);
-    if (!first || !last) fail(fmt::format("'{}' is neither a number nor a range", text));
-    if (*last < *first) fail(fmt::format("the range '{}' runs backwards", text));
+    if (!first || !last) fail(fmt::format("'{}' is neither a number nor a range", printable(text)));
+    if (*last < *first) fail(fmt::format("the range '{}' runs backwards", printable(text)));
     if (*last - *first >= kMostHosts - std::ssize(numbers)) too_many();
     for (int64_t i = *first; i <= *last; ++i)
       numbers.push_back(fmt::format("{:0{}}", i, low.size()));
@@ -170,7 +178,7 @@ std::vector<int64_t> expand_tasks_per_node(std::string_view text, size_t num_nod
     throw InvalidInput(
         fmt::format("{} is '{}': {}; allowed: one count for all nodes or {} in "
                     "all, such as 8 or 8(x3),4",
-                    source, text.substr(0, 60), what, num_nodes));
+                    source, printable(text), what, num_nodes));
   };
   std::vector<int64_t> tasks;
   std::string_view rest = text;
@@ -184,7 +192,7 @@ std::vector<int64_t> expand_tasks_per_node(std::string_view text, size_t num_nod
       repeated = item.ends_with(')') ? number_in(item.substr(times + 2, item.size() - times - 3))
                                      : std::nullopt;
     if (!count || !repeated || *count < 1 || *repeated < 1)
-      fail(fmt::format("'{}' is no count of tasks", item.substr(0, 30)));
+      fail(fmt::format("'{}' is no count of tasks", printable(item)));
     if (*repeated > kMostHosts - std::ssize(tasks)) fail("too many nodes");
     tasks.insert(tasks.end(), static_cast<size_t>(*repeated), *count);
     more = comma != std::string_view::npos;

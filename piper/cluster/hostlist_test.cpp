@@ -38,6 +38,8 @@ TEST_CASE("what is no host list is refused in one line that shows it") {
     }
   }
   CHECK_THROWS_AS(expand("n[1-1000000]"), InvalidInput);
+  CHECK_THROWS_AS(expand(std::string(254, 'n')), InvalidInput);
+  CHECK_THROWS_WITH(expand("n[1\n]"), doctest::Contains("'1?' is neither"));
   CHECK_THROWS_AS(expand("n[1-1000]m[1-1000]"), InvalidInput);
 }
 

@@ -24,6 +24,14 @@ std::string lower(std::string text) {
   return text;
 }
 
+// Of a group: what fits into a line of a message.
+bool is_name(const std::string& text) {
+  constexpr size_t kMostLetters = 253;
+  return !text.empty() && text.size() <= kMostLetters && std::ranges::none_of(text, [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20) || c == 0x7f;
+  });
+}
+
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
   while (true) {
@@ -193,7 +201,7 @@ GroupsOfNodes parse_node_groups(const Json& json, const std::string& source) {
     std::vector<std::string> names;
     const bool sound = groups.is_array() && !groups.empty() && groups.size() <= kMostGroupLevels &&
                        std::ranges::all_of(groups, [](const Json& g) {
-                         return g.is_string() && !g.get_ref<const std::string&>().empty();
+                         return g.is_string() && is_name(g.get_ref<const std::string&>());
                        });
     if (!sound) {
       problems.add(hosts, fmt::format("is {}; allowed: 1 to {} names, innermost group first",
