@@ -18,6 +18,11 @@ bool cuts(AllToAll algorithm) {
 AllToAll algorithm_named(const std::string& name) {
   for (const AllToAll algorithm : strategy::kAllToAlls)
     if (name == strategy::name(algorithm)) return algorithm;
+  if (name == strategy::name(AllToAll::kHaloDedup))
+    throw InvalidInput(fmt::format(
+        "--algorithms names '{}', which moves routed tokens, not bytes a pair: train with "
+        "--all-to-all {}; allowed here: {}",
+        name, name, fmt::join(all_to_all_names(), ", ")));
   throw InvalidInput(fmt::format("--algorithms names '{}'; allowed: {}", name,
                                  fmt::join(all_to_all_names(), ", ")));
 }

@@ -167,8 +167,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
     s.placement = parse("--placement", f.placement,
                         std::vector(strategy::kPlacements.begin(), strategy::kPlacements.end()));
   if (!f.all_to_all.empty())
-    s.all_to_all = parse("--all-to-all", f.all_to_all,
-                         std::vector(strategy::kAllToAlls.begin(), strategy::kAllToAlls.end()));
+    s.all_to_all = parse("--all-to-all", f.all_to_all, strategy::every_all_to_all());
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
@@ -229,10 +228,10 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
   command.add_option(
       "--all-to-all", f.all_to_all,
       "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
-      "leader, halo-printed, halo-switch, halo or three-level (flat)");
+      "leader, halo-printed, halo-switch, halo, three-level or halo-dedup (flat)");
   command
       .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
-                  "bytes of a message of halo and halo-switch at most (uncut)")
+                  "bytes of a message of halo, halo-switch and halo-dedup at most (uncut)")
       ->check(count);
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");

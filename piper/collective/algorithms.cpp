@@ -75,6 +75,8 @@ MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topol
                                      {options.chunk, options.phase_one, 0});
     case AllToAll::kThreeLevel:
       return all_to_all_three_level(member, topology, count, options.phase_one);
+    case AllToAll::kHaloDedup:
+      PIPER_CHECK(false, "counts are not enough to write a deduplicated exchange (halo_dedup.h)");
   }
   PIPER_CHECK(false, "an exchange that is not in the list");
   return {};
@@ -102,6 +104,9 @@ CountsTold counts_told(AllToAll algorithm, int64_t member, const Topology& topol
         return three_level_counts_told(from, to, where);
       });
     }
+    case AllToAll::kHaloDedup:
+      PIPER_CHECK(false,
+                  "routes, not counts, are told of a deduplicated exchange (known_routes.h)");
     case AllToAll::kTwoD:
     case AllToAll::kLeader:
     case AllToAll::kHaloPrinted:

@@ -1,5 +1,6 @@
-// The closed list of exchanges from which runtime, bench and planner choose: strategy::AllToAll.
+// The closed list of exchanges from which runtime, bench and planner choose: strategy::kAllToAlls.
 // One function writes any of them, one says which counts its members must tell each other first.
+// kHaloDedup is not among them: it moves tokens by their routes (halo_dedup.h, known_routes.h).
 #pragma once
 
 #include <piper/collective/halo.h>

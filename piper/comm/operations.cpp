@@ -39,6 +39,24 @@ std::unique_ptr<Operation> start_message(Transport& transport, Rank peer, Operat
                                       Unit{});
 }
 
+class Both final : public Operation {
+ public:
+  Both(std::unique_ptr<Operation> one, std::unique_ptr<Operation> other)
+      : one_(std::move(one)), other_(std::move(other)) {}
+
+  bool advance() override {
+    if (one_ && one_->advance()) one_.reset();
+    if (other_ && other_->advance()) other_.reset();
+    return !one_ && !other_;
+  }
+  std::string waiting_for() const override {
+    return one_ ? one_->waiting_for() : other_ ? other_->waiting_for() : "nothing";
+  }
+
+ private:
+  std::unique_ptr<Operation> one_, other_;  // null: done
+};
+
 void check_group(const Transport& transport, const Group& group, const std::string& what) {
   PIPER_CHECK(group.index >= 0 && group.index < static_cast<int64_t>(group.members.size()) &&
                   group.members[group.index] == transport.rank(),
@@ -101,11 +119,17 @@ std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Gro
                                                  std::string what, MemberSteps steps,
                                                  std::span<const std::byte> input,
                                                  std::span<std::byte> output,
-                                                 const Allocate& allocate) {
+                                                 const Allocate& allocate,
+                                                 std::optional<Element> element) {
   check_group(transport, group, what);
-  PlayBuffers buffers{input, output, make_scratch(steps.scratch_count, allocate)};
+  const Unit unit = element ? Unit{size_of(*element), *element} : Unit{};
+  PlayBuffers buffers{input, output, make_scratch(steps.scratch_count * unit.bytes, allocate)};
   return std::make_unique<StepPlayer>(transport, group, std::move(what), std::move(steps),
-                                      std::move(buffers), Unit{});
+                                      std::move(buffers), unit);
+}
+
+std::unique_ptr<Operation> join(std::unique_ptr<Operation> one, std::unique_ptr<Operation> other) {
+  return std::make_unique<Both>(std::move(one), std::move(other));
 }
 
 void wait(Transport& transport, Operation& operation, double timeout_seconds) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ struct Group {
   int64_t index = 0;          // of this rank in members
 };
 
-enum class Element { kFloat32, kFloat64, kInt64 };
+enum class Element { kFloat32, kFloat64, kInt64, kBFloat16 };
 
 std::unique_ptr<Operation> start_send(Transport&, Rank peer, OperationName,
                                       std::span<const std::byte>);
@@ -74,15 +75,20 @@ std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationN
                                             std::span<std::byte> buffer,
                                             const Allocate& allocate = {});
 
-// Plays a member's steps of any collective whose units are bytes, e.g. an algorithm of
-// collective/algorithms.h. Every member makes it with its own steps of the same collective; buffers
-// are as large as the steps say and stay alive with the operation, the scratch of the steps is its
-// own.
+// Plays a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
+// units are bytes, or where `unit` is given elements, which steps may add. Every member makes it
+// with its own steps of the same collective; buffers are as large as the steps say and stay alive
+// with the operation, the scratch of the steps is its own.
 std::unique_ptr<RepeatedOperation> make_exchange(Transport&, const Group&, std::string what,
                                                  collective::MemberSteps steps,
                                                  std::span<const std::byte> input,
                                                  std::span<std::byte> output,
-                                                 const Allocate& allocate = {});
+                                                 const Allocate& allocate = {},
+                                                 std::optional<Element> unit = {});
+
+// Two that have been started, as one: done when both are. Where they share a key, the parts of
+// their messages differ.
+std::unique_ptr<Operation> join(std::unique_ptr<Operation> one, std::unique_ptr<Operation> other);
 
 // Advances until done, sleeping between completions; throws CommError after `timeout_seconds`
 // naming rank, operation, peer and bytes: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting

@@ -1,14 +1,18 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/collective/all_to_all_flat.h>
 #include <piper/comm/element.h>
 #include <piper/comm/local.h>
 #include <piper/comm/operations.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -243,6 +247,56 @@ std::string error_of(Transport& transport, Operation& operation, double timeout_
     return error.what();
   }
   return "";
+}
+
+TEST_CASE("sums of narrow floats are rounded to the nearest, ties to even") {
+  const auto narrow = [](float value) {  // of values that need no rounding
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  };
+  // 8 bits of mantissa: behind 1 the next values are 1 + 1/128 and 1 + 2/128.
+  const std::vector<std::array<float, 3>> sums{{1, 2, 3},
+                                               {1, 1.0f / 256, 1},  // a tie, down to even
+                                               {1 + 1.0f / 128, 1.0f / 256, 1 + 2.0f / 128},  // up
+                                               {1, 1.0f / 256 + 1.0f / 1024, 1 + 1.0f / 128},
+                                               {1e30f, -1e30f, 0}};
+  for (const auto& [a, b, sum] : sums) {
+    std::vector<uint16_t> to{narrow(a)}, from{narrow(b)};
+    add(Element::kBFloat16, std::as_writable_bytes(std::span(to)), std::as_bytes(std::span(from)));
+    CAPTURE(a);
+    CAPTURE(b);
+    CHECK(to[0] == narrow(sum));
+  }
+  std::vector<uint16_t> to{narrow(std::numeric_limits<float>::infinity())};
+  std::vector<uint16_t> from{narrow(-std::numeric_limits<float>::infinity())};
+  add(Element::kBFloat16, std::as_writable_bytes(std::span(to)), std::as_bytes(std::span(from)));
+  CHECK(std::isnan(std::bit_cast<float>(uint32_t{to[0]} << 16)));
+}
+
+TEST_CASE("two operations of one key, told apart by their parts, are done together") {
+  LocalWorld world(2);
+  std::atomic<int> num_right{0};
+  run_ranks(world, [&](Transport& transport) {
+    const int64_t me = transport.rank().value;
+    const Group group{{Rank(0), Rank(1)}, me};
+    const auto exchange = [&](uint32_t part, std::span<const std::byte> in,
+                              std::span<std::byte> out) {
+      const std::vector<int64_t> bytes{me == 0 ? 0 : 4, me == 0 ? 4 : 0};
+      collective::MemberSteps steps = collective::all_to_all_flat(me, bytes, bytes);
+      for (collective::Step& step : steps.steps) step.part += part;
+      auto operation = make_exchange(transport, group, "one of two", std::move(steps), in, out);
+      operation->start(9);
+      return operation;
+    };
+    const std::array<int32_t, 2> mine{static_cast<int32_t>(10 + me), static_cast<int32_t>(20 + me)};
+    std::array<int32_t, 2> theirs{};
+    const auto in = std::as_bytes(std::span(mine));
+    const auto out = std::as_writable_bytes(std::span(theirs));
+    const auto both =
+        join(exchange(0, in.first(4), out.first(4)), exchange(1000, in.last(4), out.last(4)));
+    wait(transport, *both, 10);
+    num_right += theirs[0] == 11 - me && theirs[1] == 21 - me;
+  });
+  CHECK(num_right == 2);
 }
 
 TEST_CASE("a timeout names rank, operation and peer, and what is unmatched") {

@@ -118,6 +118,44 @@ SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
                         product_bytes(e, 2 * f.ffn, model.hidden)})};
 }
 
+// Weight and token of every row, position of every choice.
+int64_t sent_routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
+  return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
+         work.tokens() * f.top_k * kIndexBytes;
+}
+
+// Where tokens travel, the same and the weights' gradients on the experts' side.
+int64_t routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
+  const int64_t main = main_element_bytes(work.element_bytes);
+  const int64_t sent = sent_routing_bytes(f, work);
+  if (!work.deduplicated()) return sent;
+  return sent + work.received_rows * (2 * main + kIndexBytes) +
+         work.received_tokens * std::min(f.top_k, work.local_experts) * kIndexBytes;
+}
+
+// Where tokens travel no rows are made, and what goes before them shows: choosing groups (the ranks of all and the best of
+// them), while there is no routing yet; then the sums of the losses in fp64, of sigmoid scores beside their probabilities.
+int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& work, int64_t choice,
+                             int64_t scores, int64_t auxiliary, int64_t log_sums) {
+  const int64_t main = main_element_bytes(work.element_bytes);
+  const int64_t pair = main + kIndexOfTokenBytes;  // a value and where it stood
+  const bool sigmoid = f.score == model::Score::kSigmoid;
+  const bool limited = f.num_groups > 1 && f.top_groups < f.num_groups;
+  const bool two_best = sigmoid && f.num_experts > f.num_groups;
+  const int64_t ranks = two_best ? f.num_groups * (2 * pair + main) : f.num_groups * pair;
+  const int64_t best =
+      f.num_groups * main +
+      std::max(f.top_groups * pair, f.top_groups * kIndexOfTokenBytes + f.num_groups);
+  const int64_t groups = limited ? work.tokens() * std::max(ranks, best) : 0;
+  constexpr int64_t kDouble = 8;
+  const int64_t probabilities =
+      3 * kDouble * auxiliary +
+      (sigmoid && auxiliary > 0 ? main * work.tokens() * (f.num_experts + 1) : 0);
+  const int64_t squares = (main == kDouble ? 1 : 2) * kDouble * log_sums;
+  return std::max(choice + groups - sent_routing_bytes(f, work) - main * auxiliary,
+                  scores + std::max(probabilities, squares));
+}
+
 SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
   const int64_t e = work.element_bytes, main = main_element_bytes(e);
@@ -130,11 +168,15 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
   const int64_t log_sums = z_loss ? work.tokens() : 0;
   const bool keeps_logits = z_loss && f.score == model::Score::kSigmoid;
   const int64_t scores = keeps_logits ? work.tokens() * f.num_experts : 0;
+  const int64_t before_rows = main * (choice + scores);
+  const int64_t forward =
+      work.deduplicated()
+          ? token_gate_transient(f, work, before_rows, main * scores, auxiliary, log_sums)
+          : e * work.tokens() * model.hidden +  // norm(x1)
+                std::max<int64_t>(0, before_rows - e * work.rows * model.hidden);
   return {.tape = main * (work.tokens() * f.num_experts + auxiliary + log_sums) +
                   kIndexBytes * work.tokens() * f.top_k,
-          .forward_transient =
-              e * work.tokens() * model.hidden +  // norm(x1)
-              std::max<int64_t>(0, main * (choice + scores) - e * work.rows * model.hidden),
+          .forward_transient = forward,
           // The gradient of the logits, narrow.
           .backward_transient = main == e ? 0
                                           : e * work.tokens() * f.num_experts +
@@ -161,10 +203,19 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   // Rows from several peers are copied together, an expert at a time.
   const int64_t scratch = work.local_experts < f.num_experts ? largest * model.hidden : 0;
   const int64_t transient = e * (largest * f.ffn + scratch);
-  return {.tape = e * 2 * work.received_rows * f.ffn,
-          .forward_transient = transient + product_bytes(e, 2 * f.ffn, model.hidden),
-          .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
-                                                     product_bytes(e, 2 * f.ffn, model.hidden))};
+  const SegmentBytes rows{
+      .tape = e * 2 * work.received_rows * f.ffn,
+      .forward_transient = transient + product_bytes(e, 2 * f.ffn, model.hidden),
+      .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
+                                                 product_bytes(e, 2 * f.ffn, model.hidden))};
+  if (!work.deduplicated()) return rows;
+  // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put out is kept; backward,
+  // its gradient, its input again and that one's gradient.
+  const int64_t copies = e * work.received_rows * model.hidden;
+  const int64_t tokens = e * work.received_tokens * model.hidden;
+  return {.tape = rows.tape + copies,
+          .forward_transient = std::max(copies - tokens + rows.forward_transient, tokens),
+          .backward_transient = 2 * copies - tokens + rows.backward_transient};
 }
 
 SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
@@ -238,19 +289,20 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
              row;
     case SlotKind::kTape:
       return segment_bytes(model, slot.segment, work).tape;
+    case SlotKind::kReturnedGradient:
+      if (work.deduplicated()) return 0;  // it is gradient(x)
+      [[fallthrough]];
     case SlotKind::kRows:
     case SlotKind::kReturned:
     case SlotKind::kRowsGradient:
-    case SlotKind::kReturnedGradient:
-      return work.rows * row;
+      return (work.deduplicated() ? work.tokens() : work.rows) * row;
     case SlotKind::kReceived:
     case SlotKind::kExpertRows:
     case SlotKind::kReceivedGradient:
     case SlotKind::kExpertRowsGradient:
-      return work.received_rows * row;
-    case SlotKind::kRouting:  // weight and token of every row, position of every choice
-      return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
-             work.tokens() * layer_of(model, slot.segment).feed_forward.top_k * kIndexBytes;
+      return (work.deduplicated() ? work.received_tokens : work.received_rows) * row;
+    case SlotKind::kRouting:
+      return routing_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
   }

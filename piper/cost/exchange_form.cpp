@@ -69,6 +69,7 @@ class Closed {
       case AllToAll::kHaloSwitch:
         return halo(switch_level());
       case AllToAll::kHalo:
+      case AllToAll::kHaloDedup:  // as if every copy crossed: at most this
         return halo(0);
       case AllToAll::kThreeLevel:
         return three_level();
@@ -98,6 +99,7 @@ class Closed {
       case AllToAll::kHaloSwitch:
         return halo_scratch(switch_level());
       case AllToAll::kHalo:
+      case AllToAll::kHaloDedup:
         return halo_scratch(0);
       case AllToAll::kThreeLevel:
         return three_level_scratch();

@@ -19,6 +19,7 @@
 //   halo           the same rows, handed on as they come     the last packet
 //   halo-switch    the same over the switch group            likewise
 //   three-level    beyond the group, the nodes, inside       each for the one before
+//   halo-dedup     as halo, every copy crossing: at most that
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 2 to 9 %, naive
 // orders 13 %; docs/collectives.md has the worst cases. kFlat's own order, rotated by distance, is priced as the node-aware

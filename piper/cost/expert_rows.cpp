@@ -71,15 +71,40 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
 }
 
 SegmentWork ExpertRows::balanced(int32_t layer) const {
-  return balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
-                       strategy_.mesh.ep, element_bytes(strategy_.precision),
-                       strategy_.capacity.factor);
+  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
+                                   strategy_.sequence, strategy_.mesh.ep,
+                                   element_bytes(strategy_.precision), strategy_.capacity.factor);
+  if (work.local_experts > 0 && strategy::deduplicates(strategy_))
+    work.received_tokens = strategy_.mesh.ep * expected_tokens(layer, 1);
+  return work;
 }
 
-const std::vector<int64_t>& ExpertRows::routed(int32_t layer, int32_t micro_batch,
-                                               int64_t dp_index) const {
-  const auto found = load_.routed.find({layer, micro_batch, dp_index});
-  if (found == load_.routed.end())
+// Of a micro-batch's tokens, those with an expert on some of the members: k different ones are drawn of all.
+int64_t ExpertRows::expected_tokens(int32_t layer, int64_t num_members) const {
+  const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
+  const int64_t elsewhere = ff.num_experts / strategy_.mesh.ep * (strategy_.mesh.ep - num_members);
+  double none = 1;
+  for (int64_t i = 0; i < ff.top_k; ++i)
+    none *=
+        std::max(0.0, static_cast<double>(elsewhere - i)) / static_cast<double>(ff.num_experts - i);
+  const int64_t tokens =
+      strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence);
+  return std::llround(static_cast<double>(tokens) * (1 - none));
+}
+
+std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,
+                                          const collective::Units& units) const {
+  if (exact()) return of_rank(load_.distinct, layer, micro_batch, dp_index);
+  std::vector<int64_t> tokens(static_cast<size_t>(units.num_members()), expected_tokens(layer, 1));
+  for (int64_t unit = 0; unit < units.num_units(); ++unit)
+    tokens.push_back(expected_tokens(layer, units.size(unit)));
+  return tokens;
+}
+
+const std::vector<int64_t>& ExpertRows::of_rank(const RoutedRows& all, int32_t layer,
+                                                int32_t micro_batch, int64_t dp_index) const {
+  const auto found = all.find({layer, micro_batch, dp_index});
+  if (found == all.end())
     throw InvalidInput(
         fmt::format("expert load: nothing of layer {}, micro-batch {}, data index {}", layer,
                     micro_batch, dp_index));
@@ -88,7 +113,7 @@ const std::vector<int64_t>& ExpertRows::routed(int32_t layer, int32_t micro_batc
 
 int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp,
                                  int64_t to) const {
-  const std::vector<int64_t>& rows = routed(layer, micro_batch, from_dp);
+  const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, from_dp);
   const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, std::ssize(rows), to);
   return std::accumulate(rows.begin() + range.first, rows.begin() + range.first + range.count,
                          int64_t{0});
@@ -97,17 +122,23 @@ int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t fro
 SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t dp_index) const {
   SegmentWork work = balanced(layer);
   if (work.local_experts == 0 || micro_batch < 0) return work;
-  const std::vector<int64_t>& sent = routed(layer, micro_batch, dp_index);
+  const std::vector<int64_t>& sent = of_rank(load_.routed, layer, micro_batch, dp_index);
   work.rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const int64_t ep = strategy_.mesh.ep, ep_index = dp_index % ep, first = dp_index - ep_index;
   std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
   for (int64_t peer = first; peer < first + ep; ++peer) {
-    const std::vector<int64_t>& rows = routed(layer, micro_batch, peer);
+    const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, peer);
     for (int64_t e = 0; e < work.local_experts; ++e)
       received[static_cast<size_t>(e)] +=
           rows[static_cast<size_t>(ep_index * work.local_experts + e)];
   }
   work.received_rows = std::accumulate(received.begin(), received.end(), int64_t{0});
+  if (work.deduplicated()) {
+    work.received_tokens = 0;
+    for (int64_t peer = first; peer < first + ep; ++peer)
+      work.received_tokens +=
+          of_rank(load_.distinct, layer, micro_batch, peer)[static_cast<size_t>(ep_index)];
+  }
   work.largest_expert_rows = *std::ranges::max_element(received);
   return work;
 }

@@ -1,6 +1,7 @@
 // How many rows go where: a load distribution over experts becomes rows of ranks.
 #pragma once
 
+#include <piper/collective/topology.h>
 #include <piper/cost/activation.h>
 #include <piper/cost/prices.h>
 
@@ -27,11 +28,17 @@ class ExpertRows {
   // With exact(): of a rank, by its dp index, in a micro-batch; and what it sends to the experts of ep index `to`.
   SegmentWork work(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
   int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp, int64_t to) const;
+  // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not exact(), those to expect when
+  // every expert is as likely as any other. `units`: of the expert group.
+  std::vector<int64_t> distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,
+                                const collective::Units& units) const;
 
  private:
+  int64_t expected_tokens(int32_t layer, int64_t num_members) const;
   int64_t rows_of_expert(int32_t layer, int64_t expert) const;
   SegmentWork balanced(int32_t layer) const;
-  const std::vector<int64_t>& routed(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
+  const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,
+                                      int64_t dp_index) const;
 
   const model::Model& model_;
   const strategy::Strategy& strategy_;

@@ -26,6 +26,8 @@ struct ExpertLoad {
   std::vector<double> kept;
   // All of a step, or empty. Where it is given, it decides and the shares are not read.
   RoutedRows routed;
+  // The same of collective::distinct_tokens, of a strategy that deduplicates; else empty.
+  RoutedRows distinct;
 };
 
 struct Prices {

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>
 #include <piper/collective/all_reduce_direct.h>
+#include <piper/collective/known_routes.h>
 #include <piper/collective/told_counts.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
@@ -72,6 +73,7 @@ class Sender {
   }
 
   void add_counts(const Task& task) {
+    if (strategy::deduplicates(strategy_)) return add_routes(task);
     const collective::ToldCounts told(
         strategy_.all_to_all, index_of(task),
         collective::topology_among(topology_, step_.graph.group(task.group)));
@@ -81,8 +83,56 @@ class Sender {
     });
   }
 
+  collective::Units units_of(const Task& task) const {
+    return {collective::topology_among(topology_, step_.graph.group(task.group)), 0};
+  }
+
+  void add_routes(const Task& task) {
+    const int32_t layer = step_.segment(task).layer;
+    const int64_t tokens =
+        strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence);
+    const collective::RoutesShape shape{.num_tokens = tokens,
+                                        .experts_a_member = experts_a_member(task),
+                                        .num_pieces = collective::dedup_pieces(
+                                            strategy_.all_to_all_chunk_bytes, tokens, row_bytes())};
+    const collective::Units units = units_of(task);
+    to_others(task, [&](int64_t self, int64_t to) {
+      return collective::told_bytes(self, to, units, shape);
+    });
+  }
+
+  // Tokens, and in the two exchanges of the dispatch a number for each copy.
+  void add_token_exchange(const Task& task) {
+    const collective::Units units = units_of(task);
+    const int64_t n = units.num_members(), self = index_of(task);
+    std::vector<std::vector<int64_t>> distinct;
+    for (const Rank rank : step_.graph.group(task.group))
+      distinct.push_back(rows_.distinct(step_.segment(task).layer, task.micro_batch,
+                                        rank.value % strategy_.mesh.dp, units));
+    const auto rows = [&](int64_t from, int64_t to) {
+      return collective::dispatched_rows(
+          from, units, [&](int64_t f) -> const auto& {
+            return distinct[static_cast<size_t>(f)];
+          })[static_cast<size_t>(to)];
+    };
+    const bool out = goes_to_experts(task);
+    const SlotKind written = step_.meaning(step_.graph.writes(task)[0]).kind;
+    const bool weighs = task.phase != graph::Phase::kRecompute &&
+                        (written == SlotKind::kReceived || written == SlotKind::kRowsGradient);
+    for (int64_t to = 0; to < n; ++to) {
+      if (to == self) continue;
+      int64_t bytes = row_bytes() * (out ? rows(self, to) : rows(to, self));
+      if (weighs)
+        bytes += std::max<int64_t>(element_bytes(strategy_.precision), 4) *
+                 (out ? routed_rows(task, self, to) : routed_rows(task, to, self));
+      if (bytes > 0)
+        sent_.push_back({task.id, step_.graph.group(task.group)[static_cast<size_t>(to)], bytes});
+    }
+  }
+
   // The messages of the algorithm's own steps, summed by peer.
   void add_exchange(const Task& task) {
+    if (strategy::deduplicates(strategy_)) return add_token_exchange(task);
     const std::vector<Rank>& members = step_.graph.group(task.group);
     const bool out = goes_to_experts(task);
     const collective::MemberSteps steps = collective::all_to_all(
@@ -115,9 +165,12 @@ class Sender {
   int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }
 
   int64_t counts_bytes(const Task& task) const {
+    return experts_a_member(task) * static_cast<int64_t>(sizeof(int64_t));
+  }
+
+  int64_t experts_a_member(const Task& task) const {
     const auto layer = static_cast<size_t>(step_.segment(task).layer);
-    return model_.layers[layer].feed_forward.num_experts / strategy_.mesh.ep *
-           static_cast<int64_t>(sizeof(int64_t));
+    return model_.layers[layer].feed_forward.num_experts / strategy_.mesh.ep;
   }
 
   // Dispatch, and the backward of combine.
@@ -127,15 +180,17 @@ class Sender {
   }
 
   // Of member `from`'s tokens, the rows for the experts of member `to`.
-  int64_t routed_bytes(const Task& task, int64_t from, int64_t to) const {
+  int64_t routed_rows(const Task& task, int64_t from, int64_t to) const {
     const int32_t layer = step_.segment(task).layer;
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
-      return row_bytes() *
-             rows_.rows_between(layer, task.micro_batch, rank.value % strategy_.mesh.dp, to);
+      return rows_.rows_between(layer, task.micro_batch, rank.value % strategy_.mesh.dp, to);
     }
-    if (rows_.balanced()) return row_bytes() * rows_.work(layer, 0).rows / strategy_.mesh.ep;
-    return row_bytes() * rows_.rows_to(layer, to);
+    if (rows_.balanced()) return rows_.work(layer, 0).rows / strategy_.mesh.ep;
+    return rows_.rows_to(layer, to);
+  }
+  int64_t routed_bytes(const Task& task, int64_t from, int64_t to) const {
+    return row_bytes() * routed_rows(task, from, to);
   }
 
   const schedule::StepGraph& step_;

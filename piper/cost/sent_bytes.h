@@ -6,6 +6,9 @@
 //                         the algorithm has to know (collective/told_counts.h)
 //   dispatch, combine     the rows of that layer and micro-batch, as the strategy's algorithm moves them; what a rank keeps
 //                         crosses nothing
+//                         where tokens travel in place of their copies (strategy::deduplicates): tokens; in the dispatch,
+//                         forward and backward, a weight for each copy besides; and for counts, what
+//                         collective/known_routes.h tells
 //   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
 #pragma once
 

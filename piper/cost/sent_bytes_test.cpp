@@ -66,6 +66,36 @@ TEST_CASE(
   CHECK(largest == 34 * row);
 }
 
+TEST_CASE(
+    "where tokens travel in place of copies, tokens are counted, and a weight for each copy") {
+  const model::Model model = example::mixture(1);
+  strategy::Strategy strategy = example::strategy(model, 1, 2, 2, 1);
+  strategy.all_to_all = strategy::AllToAll::kHaloDedup;
+  const int64_t row = 8 * 4;
+  using graph::Phase;
+  using graph::TaskKind;
+
+  // 2 experts drawn of 4: of 32 tokens 5/6 have one on the peer, 27. Half of 64 copies go there.
+  const Sent balanced = sent(strategy, model);
+  for (const Phase phase : {Phase::kForward, Phase::kBackward})
+    CHECK(total(balanced, Rank(0), Rank(1), TaskKind::kAllToAll, phase) == 2 * 27 * row + 32 * 4);
+  // A bit for each of 32 tokens and 2 experts; inside a node nothing else.
+  CHECK(total(balanced, Rank(0), Rank(1), TaskKind::kExchangeCounts, Phase::kForward) == 8);
+
+  ExpertLoad load;
+  load.routed[{0, 0, 0}] = {10, 20, 30, 4};
+  load.routed[{0, 0, 1}] = {1, 2, 30, 31};
+  load.distinct[{0, 0, 0}] = {25, 31, 32};  // to rank 0, to rank 1, into the node
+  load.distinct[{0, 0, 1}] = {3, 32, 32};
+  const Sent s = sent(strategy, model, load);
+  // Out: 31 tokens and 34 weights; back, of rank 1's tokens: 3.
+  CHECK(total(s, Rank(0), Rank(1), TaskKind::kAllToAll, Phase::kForward) ==
+        (31 + 3) * row + 34 * 4);
+  // The gradients of the weights go the other way: rank 1 had 3 copies here.
+  CHECK(total(s, Rank(0), Rank(1), TaskKind::kAllToAll, Phase::kBackward) ==
+        (31 + 3) * row + 3 * 4);
+}
+
 TEST_CASE("stages send hidden rows, and an all-reduce a share out and a share back") {
   const model::Model model = example::mixture(2);
   const Sent s = sent(example::strategy(model, 2, 1, 2, 3), model);

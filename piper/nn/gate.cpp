@@ -102,6 +102,11 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
              .token = order.token,
              .position = order.position,
              .counts = order.counts};
+  routing.deduplicated = block.deduplicated;
+  if (block.deduplicated) {
+    out.rows = xn_TD;
+    return out;
+  }
   out.rows = at::empty({order.token.size(0), x1_TD.size(1)}, x1_TD.options());
   gather_rows_out(out.rows, xn_TD, order.token);
   return out;
@@ -127,8 +132,11 @@ at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::T
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   accumulate(block.router->gradient, block.router->beta(), g_TE,
              rms_norm(x1_TD, block.norm->value, block.epsilon));
-  at::Tensor gx1_TD = at::empty_like(x1_TD);
-  sum_rows_out(gx1_TD, g_rows, routing.position);
+  at::Tensor gx1_TD = g_rows;
+  if (!routing.deduplicated) {
+    gx1_TD = at::empty_like(x1_TD);
+    sum_rows_out(gx1_TD, g_rows, routing.position);
+  }
   product_out(gx1_TD, g_TE, block.router->value, 1);
   tape.saved.clear();
   rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,

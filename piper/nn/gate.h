@@ -8,6 +8,9 @@
 //
 // Saved for the backward: p [T, E] and e [T, k] (int32); the backward turns p into the gradient of the logits in place.
 //
+// Where tokens travel in place of their copies, the rows are xn [T, D] themselves, and the backward takes their gradient in
+// place.
+//
 // Capacity (strategy/capacity.h): of every sequence an expert keeps C rows, the others are dropped after the weights were
 // normalised: they have no row and position -1, and the gradient of their weight is zero. The auxiliary loss counts
 // choices, dropped or not (Fedus et al. 2021, section 2.2; Megatron-LM, routing() in router.py).
@@ -41,6 +44,7 @@ struct GateBlock {
   double auxiliary = 0;                    // coefficient / global_sequences
   double z_loss = 0;                       // c / global_sequences
   strategy::Capacity capacity;             // of every expert
+  bool deduplicated = false;               // rows are tokens (Routing::deduplicated)
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
   Weight* bias = nullptr;    // [E], chooses only; null without one

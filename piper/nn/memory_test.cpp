@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/activation.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/token_routes.h>
 #include <piper/nn/whole_step.h>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ struct Shape {
 class Bench {
  public:
   Bench(const Shape& shape, int64_t ep, const strategy::Capacity& capacity = {},
-        double z_coefficient = 0, int64_t mtp_depth = 0)
+        double z_coefficient = 0, int64_t mtp_depth = 0,
+        strategy::AllToAll all_to_all = strategy::AllToAll::kFlat)
       : shape_(shape), model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
     model_.router_z_coefficient = z_coefficient;
     tolerance = shape.dtype == at::kBFloat16 ? 0.75 : 0.01;
@@ -78,6 +80,7 @@ class Bench {
     }
     strategy::Strategy strategy = tiny_strategy(model_, 1, ep, shape.sequence);
     strategy.capacity = capacity;
+    strategy.all_to_all = all_to_all;
     stage_ = make_stage(model_, strategy, Rank(0),
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
@@ -97,6 +100,7 @@ class Bench {
     for (size_t i = 0; i < routing->received_counts.size(); ++i)
       rows[i % rows.size()] += routing->received_counts[i];
     for (const int64_t r : rows) w.received_rows += r;
+    if (routing->deduplicated) w.received_tokens = routing->received_position.size(0);
     w.largest_expert_rows = *std::max_element(rows.begin(), rows.end());
     return w;
   }
@@ -196,8 +200,56 @@ class Bench {
     check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
                   bytes_of(g));
   }
+  // The same where tokens travel in place of their copies.
+  void mixture_of_tokens(int64_t ep) {
+    Tape gate_tape, tape;
+    Routing routing;
+    at::Tensor rows, out, g_tokens, g;
+    const auto gate_f =
+        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &gate_tape); });
+    const int64_t sent_bytes =
+        bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position);
+    imagine_told_peers(ep, routing);
+    const cost::SegmentWork w = work(ep, &routing);
+    const auto slot = [&](schedule::SlotKind kind) {
+      return cost::slot_bytes(model_, {kind, {SegmentKind::kGate, 0}}, w);
+    };
+    CHECK(slot(schedule::SlotKind::kRouting) ==
+          sent_bytes + bytes_of(routing.received_row) + bytes_of(routing.received_position) +
+              bytes_of(routing.received_weights) + bytes_of(routing.g_received_weights));
+    CHECK(slot(schedule::SlotKind::kRows) == bytes_of(rows));
+    const at::Tensor received = at::ones({w.received_tokens, shape_.hidden}, x_.options());
+    CHECK(slot(schedule::SlotKind::kReceived) == bytes_of(received));
+    const auto experts_f =
+        measure([&] { out = stage_->experts_forward(0, received, routing, &tape); });
+    const auto experts_b =
+        measure([&] { g_tokens = stage_->experts_backward(0, out, received, routing, tape); });
+    check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
+                  bytes_of(g_tokens));
+    const at::Tensor g_rows = at::ones_like(rows), g_weights = at::ones_like(routing.weights);
+    const auto gate_b = measure(
+        [&] { g = stage_->gate_backward(0, g_rows, g_weights, x_, x_, routing, gate_tape); });
+    CHECK(g.is_same(g_rows));
+    check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + sent_bytes, gate_b,
+                  bytes_of(g));
+  }
 
  private:
+  void imagine_told_peers(int64_t ep, Routing& routing) const {
+    const collective::Units units(collective::apart(ep), 0);
+    const collective::RoutesShape told{.num_tokens = routing.position.size(0),
+                                       .experts_a_member = std::ssize(routing.counts) / ep};
+    const collective::TokenRoutes experts = chosen_experts(routing);
+    collective::KnownRoutes known(0, units, told, experts);
+    for (int64_t peer = 0; peer < ep; ++peer) {
+      std::vector<std::byte> message(
+          static_cast<size_t>(collective::told_bytes(peer, 0, units, told)));
+      collective::tell(experts, known.own(), peer, 0, units, told, message);
+      known.hear(peer, message);
+    }
+    set_received(routing, known);
+    routing.received_weights.fill_(0.5);
+  }
   // The rotary table is made once and belongs to the stage.
   void warm_up() { stage_->attention_forward(0, x_, shape_.sequence, nullptr); }
   void imagine_peers(int64_t ep, Routing& routing) const {
@@ -280,6 +332,22 @@ TEST_CASE("with a capacity and a z-loss a mixture keeps and needs what cost pred
         Bench(shape, ep, {.factor = 0.5}, 0.001).mixture(ep);
         Bench(shape, ep, {.factor = 1, .drop = strategy::Drop::kPosition}).mixture(ep);
         Bench(shape, ep, {}, 0.001).mixture(ep);
+      }
+}
+
+TEST_CASE("where tokens travel in place of copies a mixture keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3"})
+    for (Shape shape : kShapes)
+      for (const int64_t ep : {2, 3}) {
+        shape.family = family;
+        INFO("family ", std::string(family));
+        CAPTURE(shape.sequence);
+        CAPTURE(ep);
+        constexpr auto kTokens = strategy::AllToAll::kHaloDedup;
+        Bench(shape, ep, {}, 0, 0, kTokens).mixture_of_tokens(ep);
+        Bench(shape, ep, {.factor = 0.5}, 0.001, 0, kTokens).mixture_of_tokens(ep);
       }
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/nn/experts_tokens.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
@@ -15,7 +16,7 @@ using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 class ModelStage final : public Stage {
  public:
-  ModelStage(const model::Model& model, const StageShare& share, const strategy::Capacity& capacity,
+  ModelStage(const model::Model& model, const StageShare& share, const strategy::Strategy& strategy,
              const StageOptions& options)
       : model_(model),
         options_(options),
@@ -28,7 +29,8 @@ class ModelStage final : public Stage {
     for (auto& [layer, block] : blocks_.layers) {
       block.gate.auxiliary = loss_share(layer) * model.router_aux_coefficient / sequences;
       block.gate.z_loss = loss_share(layer) * model.router_z_coefficient / sequences;
-      block.gate.capacity = capacity;
+      block.gate.capacity = strategy.capacity;
+      block.gate.deduplicated = strategy::deduplicates(strategy);
     }
     for (auto& [layer, block] : blocks_.modules)
       block.head.scale = loss_share(layer) / static_cast<double>(targets_of(block));
@@ -104,18 +106,23 @@ class ModelStage final : public Stage {
   at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
                              Tape* tape) override {
     const NoAutograd guard;
+    if (routing.deduplicated)
+      return token_experts_forward(at(layer).experts, received_RD, routing, tape);
     return nn::experts_forward(at(layer).experts, received_RD, routing, tape);
   }
   at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
                               const at::Tensor& received_RD, const Routing& routing,
                               Tape& tape) override {
     const NoAutograd guard;
+    if (routing.deduplicated)
+      return token_experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
     return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
   }
 
   at::Tensor merge_forward(int32_t, const at::Tensor& returned, const Routing& routing,
                            const at::Tensor& x1_TD) override {
     const NoAutograd guard;
+    if (routing.deduplicated) return returned + x1_TD;
     at::Tensor x_TD = at::empty_like(x1_TD);
     merge_out(x_TD, returned, routing.weights, routing.position, x1_TD);
     return x_TD;
@@ -123,6 +130,7 @@ class ModelStage final : public Stage {
   MergeGradients merge_backward(int32_t, const at::Tensor& gx_TD, const at::Tensor& returned,
                                 const Routing& routing) override {
     const NoAutograd guard;
+    if (routing.deduplicated) return {gx_TD, {}};
     MergeGradients g{at::empty_like(returned), at::empty_like(routing.weights)};
     merge_backward_out(g.returned, g.weights, gx_TD, returned, routing.weights, routing.position);
     return g;
@@ -282,7 +290,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                  .ep = strategy.mesh.ep,
                  .first_stage = at.pp == 0,
                  .last_stage = at.pp == strategy.mesh.pp - 1},
-      strategy.capacity, options);
+      strategy, options);
 }
 
 }  // namespace piper::nn

@@ -59,6 +59,16 @@ struct Routing {
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from each peer for
   // each local expert, [P * L], peer-major. Received rows are ordered by peer, then local expert.
   std::vector<int64_t> received_counts;
+
+  // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then returns norm(x1), a row for
+  // each of the T tokens, and its backward takes theirs; the experts receive U rows, one for each token of a member, and
+  // return as many sums of weighted results; merge adds one row to each token, and its backward leaves no weights' gradient.
+  // The caller fills these after the exchange of routes: R copies by peer, local expert, token.
+  bool deduplicated = false;
+  at::Tensor received_row;        // [R] int32: among the U rows
+  at::Tensor received_position;   // [U, up to L] int32: copies of each row; -1 = none
+  at::Tensor received_weights;    // [R], as `weights`
+  at::Tensor g_received_weights;  // [R], which experts_backward fills
 };
 
 struct StageOptions {

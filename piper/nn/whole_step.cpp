@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nn/mtp.h>
+#include <piper/nn/token_routes.h>
 #include <piper/nn/whole_step.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ using Tensors = std::vector<at::Tensor>;
 struct LayerState {
   Tensors x, x1, received, returned;
   std::vector<Routing> routing;
+  std::vector<collective::KnownRoutes> known;  // where tokens travel
   std::deque<Tape> attention, feed_forward, shared, experts;
   explicit LayerState(size_t ranks)
       : x(ranks),
@@ -48,6 +50,69 @@ Tensors exchange_rows(const Tensors& rows, Sizes sizes) {
   Tensors received;
   for (const Tensors& parts : arriving) received.push_back(at::cat(parts));
   return received;
+}
+
+// Routes among ranks of which each is a node of its own.
+std::vector<collective::KnownRoutes> exchange_routes(const std::vector<Routing>& routing) {
+  const auto ranks = std::ssize(routing);
+  const collective::Units units(collective::apart(ranks), 0);
+  std::vector<collective::TokenRoutes> experts;
+  for (const Routing& of : routing) experts.push_back(chosen_experts(of));
+  std::vector<collective::KnownRoutes> known;
+  for (int64_t to = 0; to < ranks; ++to) {
+    // Batches may differ in size here, so each message has its sender's shape.
+    const auto shape_of = [&](int64_t r) {
+      return collective::RoutesShape{.num_tokens = experts[static_cast<size_t>(r)].num_tokens(),
+                                     .experts_a_member = std::ssize(routing[0].counts) / ranks};
+    };
+    collective::RoutesShape largest = shape_of(0);
+    for (int64_t r = 1; r < ranks; ++r)
+      largest.num_tokens = std::max(largest.num_tokens, shape_of(r).num_tokens);
+    known.emplace_back(to, units, largest, experts[static_cast<size_t>(to)]);
+    for (int64_t from = 0; from < ranks; ++from) {
+      collective::TokenRoutes padded = experts[static_cast<size_t>(from)];
+      while (padded.num_tokens() < largest.num_tokens) padded.add({});
+      std::vector<std::byte> message(
+          static_cast<size_t>(collective::told_bytes(from, to, units, largest)));
+      collective::tell(padded, collective::members_of_experts(padded, largest.experts_a_member),
+                       from, to, units, largest, message);
+      known.back().hear(from, message);
+    }
+  }
+  return known;
+}
+
+// Each rank's token rows to every rank that wants them, by source, then token.
+Tensors spread_tokens(const Tensors& tokens, const std::vector<collective::KnownRoutes>& known) {
+  Tensors received;
+  for (size_t to = 0; to < tokens.size(); ++to) {
+    Tensors parts;
+    for (size_t from = 0; from < tokens.size(); ++from) {
+      const collective::TokenRoutes& own = known[from].own();
+      const auto rows = rows_for(own, {0, own.num_tokens()}, static_cast<int32_t>(to));
+      parts.push_back(tokens[from].index_select(0, at::tensor(rows, at::kInt)));
+    }
+    received.push_back(at::cat(parts));
+  }
+  return received;
+}
+
+// The way back: what all ranks have for a token is added.
+Tensors sum_tokens(const Tensors& rows, const std::vector<collective::KnownRoutes>& known) {
+  Tensors tokens;
+  for (const collective::KnownRoutes& of : known)
+    tokens.push_back(at::zeros({of.own().num_tokens(), rows[0].size(1)}, rows[0].options()));
+  for (size_t from = 0; from < rows.size(); ++from) {
+    int64_t begin = 0;
+    for (size_t to = 0; to < rows.size(); ++to) {
+      const collective::TokenRoutes& own = known[to].own();
+      const auto mine = rows_for(own, {0, own.num_tokens()}, static_cast<int32_t>(from));
+      tokens[to].index_add_(0, at::tensor(mine, at::kInt),
+                            rows[from].narrow(0, begin, std::ssize(mine)));
+      begin += std::ssize(mine);
+    }
+  }
+  return tokens;
 }
 
 class Step {
@@ -130,11 +195,10 @@ class Step {
     for (size_t r = 0; r < ranks_; ++r)
       x[r] = group_[r]->gate_forward(layer, s.x1[r], positions(layer), s.routing[r],
                                      &s.feed_forward[r]);
-    exchange_counts(s);
-    s.received = exchange_rows(x, sent(s));
+    dispatch(s, x);
     for (size_t r = 0; r < ranks_; ++r)
       x[r] = group_[r]->experts_forward(layer, s.received[r], s.routing[r], &s.experts[r]);
-    s.returned = exchange_rows(x, came(s));
+    s.returned = s.known.empty() ? exchange_rows(x, came(s)) : sum_tokens(x, s.known);
     for (size_t r = 0; r < ranks_; ++r)
       x[r] = group_[r]->merge_forward(
           layer, s.returned[r], s.routing[r],
@@ -161,16 +225,40 @@ class Step {
       rows[r] = merged.returned;
       weights[r] = merged.weights;
     }
-    rows = exchange_rows(rows, sent(s));
+    rows = s.known.empty() ? exchange_rows(rows, sent(s)) : spread_tokens(rows, s.known);
     for (size_t r = 0; r < ranks_ && has_shared(layer); ++r)
       g[r] = group_[r]->shared_backward(layer, g[r], s.x1[r], s.shared[r]);
     for (size_t r = 0; r < ranks_; ++r)
       rows[r] =
           group_[r]->experts_backward(layer, rows[r], s.received[r], s.routing[r], s.experts[r]);
-    rows = exchange_rows(rows, came(s));
+    if (s.known.empty()) {
+      rows = exchange_rows(rows, came(s));
+    } else {
+      rows = sum_tokens(rows, s.known);
+      Tensors g_received;
+      for (const Routing& routing : s.routing) g_received.push_back(routing.g_received_weights);
+      weights = exchange_rows(g_received, came(s));
+    }
     for (size_t r = 0; r < ranks_; ++r)
       g[r] = group_[r]->gate_backward(layer, rows[r], weights[r], g[r], s.x1[r], s.routing[r],
                                       s.feed_forward[r]);
+  }
+
+  void dispatch(LayerState& s, const Tensors& rows) const {
+    if (!s.routing[0].deduplicated) {
+      exchange_counts(s);
+      s.received = exchange_rows(rows, sent(s));
+      return;
+    }
+    s.known = exchange_routes(s.routing);
+    s.received = spread_tokens(rows, s.known);
+    Tensors weights;
+    for (const Routing& routing : s.routing) weights.push_back(routing.weights);
+    weights = exchange_rows(weights, sent(s));
+    for (size_t r = 0; r < ranks_; ++r) {
+      set_received(s.routing[r], s.known[r]);
+      s.routing[r].received_weights = weights[r];
+    }
   }
 
   void exchange_counts(LayerState& s) const {

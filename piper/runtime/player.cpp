@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
+#include <piper/runtime/token_exchange.h>
 
 #include <algorithm>
 #include <chrono>
@@ -85,6 +86,7 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   received_counts_.clear();
   received_rows_.clear();
   routed_rows_.clear();
+  distinct_tokens_.clear();
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
   last_progress_seconds_ = now_seconds();

@@ -26,6 +26,8 @@
 
 namespace piper::runtime {
 
+class TokenExchange;
+
 // Token ids and targets of one micro-batch on this rank. Only the last stage reads targets; tokens the first, and the
 // last for modules of multi-token prediction.
 struct MicroBatch {
@@ -72,6 +74,10 @@ class Player {
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return routed_rows_;
   }
+  // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same; else empty.
+  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
+    return distinct_tokens_;
+  }
   // Rows received by this rank's experts in the last step: by layer, summed over micro-batches.
   const std::map<int32_t, int64_t>& received_rows() const { return received_rows_; }
 
@@ -105,6 +111,9 @@ class Player {
     std::vector<size_t> first_received;  // by peer
   };
   const GroupExchange& exchange_of(const graph::Task& task, const comm::Group& group);
+  collective::Topology topology_of(const comm::Group& group) const;
+  int64_t row_bytes() const;
+  TokenExchange& token_exchange_of(const graph::Task& task);
   void read_counts(const CountMessages& messages, nn::Routing& routing) const;
   collective::CountOf count_of(const graph::Task& task, const comm::Group& group,
                                const nn::Routing& routing, bool to_experts, int64_t row_bytes);
@@ -117,6 +126,8 @@ class Player {
   std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_to_all(const graph::Task& task,
                                                     comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_token_exchange(const graph::Task& task,
+                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
 
@@ -159,7 +170,9 @@ class Player {
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;
   std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_;
+  // By (layer, micro-batch).
+  std::map<std::pair<int32_t, int32_t>, std::unique_ptr<TokenExchange>> token_exchanges_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_, distinct_tokens_;
   std::vector<double> statistics_;
 
   int64_t step_number_ = 0;

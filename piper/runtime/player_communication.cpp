@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
+#include <piper/runtime/token_exchange.h>
 
 #include <algorithm>
 #include <numeric>
@@ -65,8 +66,12 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
                                  mutable_bytes_of(slot.tensor));
     }
     case TaskKind::kExchangeCounts:
+      if (strategy::deduplicates(strategy_))
+        return token_exchange_of(task).start_telling(std::move(name), routing_of(task),
+                                                     row_bytes());
       return start_counts(task, std::move(name));
     case TaskKind::kAllToAll:
+      if (strategy::deduplicates(strategy_)) return start_token_exchange(task, std::move(name));
       return start_all_to_all(task, std::move(name));
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
@@ -80,12 +85,20 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
   return nullptr;
 }
 
+int64_t Player::row_bytes() const {
+  return static_cast<int64_t>(model_.hidden * at::elementSize(dtype_));
+}
+
+collective::Topology Player::topology_of(const comm::Group& group) const {
+  return options_.topology != nullptr
+             ? collective::topology_among(*options_.topology, group.members)
+             : collective::apart(std::ssize(group.members));
+}
+
 const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::Group& group) {
   const auto found = exchanges_.find(task.group);
   if (found != exchanges_.end()) return found->second;
-  collective::Topology topology =
-      options_.topology != nullptr ? collective::topology_among(*options_.topology, group.members)
-                                   : collective::apart(std::ssize(group.members));
+  collective::Topology topology = topology_of(group);
   collective::ToldCounts told(strategy_.all_to_all, group.index, topology);
   return exchanges_.emplace(task.group, GroupExchange{std::move(topology), std::move(told)})
       .first->second;
@@ -173,7 +186,6 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
       read_counts(told->second, routing);
     received_counts_[place] = routing.received_counts;
   }
-  const auto row_bytes = static_cast<int64_t>(model_.hidden * at::elementSize(dtype_));
   const std::vector<int64_t>& received = to_experts ? routing.received_counts : routing.counts;
   const at::Tensor& source = read(task, 0).tensor;
   SlotValue& target = value(written);
@@ -184,7 +196,7 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
   auto operation = comm::make_exchange(
       transport_, group, name.what,
       collective::all_to_all(strategy_.all_to_all, group.index, exchange_of(task, group).topology,
-                             count_of(task, group, routing, to_experts, row_bytes), how),
+                             count_of(task, group, routing, to_experts, row_bytes()), how),
       bytes_of(source), mutable_bytes_of(target.tensor), [](size_t bytes) {
         const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
         return std::shared_ptr<std::byte>(static_cast<std::byte*>(scratch.mutable_data_ptr()),
@@ -192,6 +204,40 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
       });
   operation->start(name.key);
   return operation;
+}
+
+TokenExchange& Player::token_exchange_of(const Task& task) {
+  std::unique_ptr<TokenExchange>& exchange =
+      token_exchanges_[{step_.segment(task).layer, task.micro_batch}];
+  if (exchange == nullptr) {
+    const comm::Group group = group_of(task);
+    exchange = std::make_unique<TokenExchange>(transport_, group, topology_of(group),
+                                               strategy_.all_to_all_chunk_bytes);
+  }
+  return *exchange;
+}
+
+std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
+                                                              comm::OperationName name) {
+  TokenExchange& exchange = token_exchange_of(task);
+  nn::Routing& routing = routing_of(task);
+  const at::Tensor& source = read(task, 0).tensor;
+  const graph::SlotId written = step_.graph.writes(task)[0];
+  at::Tensor& target = value(written).tensor;
+  const std::pair place{step_.segment(task).layer, task.micro_batch};
+  const SlotKind kind = step_.meaning(written).kind;
+  if (kind == SlotKind::kReceived) {
+    const bool is_new = task.phase == graph::Phase::kForward;
+    exchange.hear(routing, is_new);
+    if (is_new) distinct_tokens_[place] = exchange.distinct();
+    return exchange.start_to_experts(std::move(name), source, target, is_new ? &routing : nullptr);
+  }
+  if (kind == SlotKind::kExpertRowsGradient)
+    return exchange.start_to_experts(std::move(name), source, target, nullptr);
+  PIPER_CHECK(kind == SlotKind::kReturned || kind == SlotKind::kRowsGradient, name.what);
+  at::Tensor* g_weights =
+      kind == SlotKind::kRowsGradient ? &value(step_.graph.writes(task)[1]).tensor : nullptr;
+  return exchange.start_back(std::move(name), source, target, routing, g_weights);
 }
 
 std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,

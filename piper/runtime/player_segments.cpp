@@ -108,7 +108,8 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       put(task, SlotKind::kRows,
           stage_.gate_forward(layer, tensor({SlotKind::kHidden}), positions(layer), *routing,
                               new_tape(task)));
-      if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1)
+      if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
+          !strategy::deduplicates(strategy_))
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
       if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
       find_write(task, SlotKind::kRouting)->routing = std::move(routing);
@@ -203,9 +204,13 @@ void Player::run_backward(const Task& task, const Segment& segment) {
                      tensor({SlotKind::kReceived, SlotKind::kRows}), routing_of(task), tape()));
     }
     case SegmentKind::kMerge: {
+      const bool deduplicates = strategy::deduplicates(strategy_);
       nn::Stage::MergeGradients gradients = stage_.merge_backward(
           layer, tensor({SlotKind::kHiddenGradient}),
-          tensor({SlotKind::kReturned, SlotKind::kExpertRows}), routing_of(task));
+          deduplicates ? at::Tensor() : tensor({SlotKind::kReturned, SlotKind::kExpertRows}),
+          routing_of(task));
+      if (deduplicates)
+        return put(task, SlotKind::kReturnedGradient, std::move(gradients.returned));
       put(task, SlotKind::kReturnedGradient, std::move(gradients.returned));
       return put(task, SlotKind::kRoutingGradient, std::move(gradients.weights));
     }

@@ -14,6 +14,9 @@ enum class Purpose {
   kRecompute,    // the same, but the layer's output is not wanted
 };
 
+// Whether tokens travel: what experts put out is weighted already, and no backward reads what came back of it.
+bool deduplicates(RankWriter& writer) { return strategy::deduplicates(writer.step().strategy); }
+
 bool has_shared_experts(const model::Model& model, int32_t layer) {
   return model.layers[layer].feed_forward.has_shared();
 }
@@ -62,9 +65,12 @@ class LayerForward {
 
     const SlotId expert_rows = writer_.slot(SlotKind::kExpertRows, experts);
     slots_.experts_tape = tape(experts, strategy::drops_experts(dropped_));
+    const bool ends_here = recomputes() && deduplicates(writer_);
     writer_.compute(experts, {.reads = {slots_.expert_input, slots_.routing},
                               .writes = {expert_rows, slots_.experts_tape},
-                              .frees = {unless_kept(slots_.expert_input)}});
+                              .frees = {unless_kept(slots_.expert_input),
+                                        ends_here ? expert_rows : SlotId::none()}});
+    if (ends_here) return SlotId::none();
     slots_.merge_input = exchanges ? write_combine(experts, expert_rows) : expert_rows;
     return recomputes() ? SlotId::none() : write_merge();
   }
@@ -104,10 +110,12 @@ class LayerForward {
     const Segment merge{SegmentKind::kMerge, layer_};
     const SlotId output = writer_.slot(SlotKind::kHidden, merge);
     const bool own = residual_ != slots_.x1;
-    writer_.compute(merge, {.reads = {slots_.merge_input, slots_.routing, residual_},
-                            .writes = {output},
-                            .frees = {unless_kept(slots_.merge_input), unless_kept(slots_.routing),
-                                      own ? residual_ : unless_kept(slots_.x1)}});
+    writer_.compute(
+        merge,
+        {.reads = {slots_.merge_input, slots_.routing, residual_},
+         .writes = {output},
+         .frees = {deduplicates(writer_) ? slots_.merge_input : unless_kept(slots_.merge_input),
+                   unless_kept(slots_.routing), own ? residual_ : unless_kept(slots_.x1)}});
     return output;
   }
 
@@ -157,14 +165,18 @@ SlotId write_dense_backward(RankWriter& writer, int32_t layer, LayerSlots& slots
 
 SlotId write_mixture_backward(RankWriter& writer, int32_t layer, LayerSlots& slots, SlotId gx) {
   const bool exchanges = writer.step().strategy.mesh.ep > 1;
+  const bool dedups = deduplicates(writer);
   const bool shares = has_shared_experts(writer.step().model, layer);
   const Segment gate{SegmentKind::kGate, layer}, experts{SegmentKind::kExperts, layer},
       merge{SegmentKind::kMerge, layer};
   const SlotId g_returned = writer.slot(SlotKind::kReturnedGradient, merge);
-  const SlotId g_routing = writer.slot(SlotKind::kRoutingGradient, merge);
-  writer.compute(merge, {.reads = {gx, slots.merge_input, slots.routing},
-                         .writes = {g_returned, g_routing},
-                         .frees = {slots.merge_input}});
+  const SlotId g_routing = writer.slot(SlotKind::kRoutingGradient, dedups ? gate : merge);
+  if (dedups)
+    writer.compute(merge, {.reads = {gx, slots.routing}, .writes = {g_returned}});
+  else
+    writer.compute(merge, {.reads = {gx, slots.merge_input, slots.routing},
+                           .writes = {g_returned, g_routing},
+                           .frees = {slots.merge_input}});
   SlotId g_expert_rows = g_returned;
   if (exchanges) {
     g_expert_rows = writer.slot(SlotKind::kExpertRowsGradient, experts);
@@ -195,7 +207,9 @@ SlotId write_mixture_backward(RankWriter& writer, int32_t layer, LayerSlots& slo
   if (exchanges) {
     g_rows = writer.slot(SlotKind::kRowsGradient, gate);
     writer.exchange(TaskKind::kAllToAll, gate,
-                    {.reads = {g_input, slots.routing}, .writes = {g_rows}, .frees = {g_input}});
+                    {.reads = {g_input, slots.routing},
+                     .writes = {g_rows, dedups ? g_routing : SlotId::none()},
+                     .frees = {g_input}});
   }
   write_attention_again(writer, layer, slots);
   const SlotId gx1 = writer.slot(SlotKind::kHiddenGradient, gate);

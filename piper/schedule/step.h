@@ -128,6 +128,11 @@ struct SlotMeaning {
 // which adds it as the residual's gradient. A slot is freed by its last reader; one that is sent to
 // another stage, by the send.
 //
+// Where tokens travel in place of their copies (strategy::deduplicates; T tokens, U rows received, one for each token of
+// a member): rows, returned and their gradients are [T, d], received, expert rows and theirs [U, d]; the experts weigh and
+// add. So merge's backward reads and leaves no more than gradient(x), which is returned's; the dispatch's backward also
+// brings the routing gradient; and a recomputation ends with the experts, no combine.
+//
 // With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
 // their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
 // counts are not exchanged again: the player keeps them from the forward, as host data) write fresh

@@ -112,8 +112,16 @@ const char* name(AllToAll algorithm) {
       return "halo";
     case AllToAll::kThreeLevel:
       return "three-level";
+    case AllToAll::kHaloDedup:
+      return "halo-dedup";
   }
   return "?";
+}
+
+std::vector<AllToAll> every_all_to_all() {
+  std::vector<AllToAll> all(kAllToAlls.begin(), kAllToAlls.end());
+  all.push_back(AllToAll::kHaloDedup);
+  return all;
 }
 
 const char* name(MoeSchedule schedule) {

@@ -109,7 +109,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.sequence_parallel = reader.boolean("sequence_parallel", false);
   s.offload = choose_or_first(reader, "offload", list(kOffloads));
   s.placement = choose_or_first(reader, "placement", list(kPlacements));
-  s.all_to_all = choose_or_first(reader, "all_to_all", list(kAllToAlls));
+  s.all_to_all = choose_or_first(reader, "all_to_all", every_all_to_all());
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
   s.moe_schedule = choose_or_first(reader, "moe_schedule", std::vector{MoeSchedule::kPlain});
   read_recompute_per_stage(reader, s.recompute_per_stage);

@@ -81,6 +81,7 @@ inline constexpr std::array kPlacements{Placement::kDataInside, Placement::kPipe
 //   kHaloSwitch   HALO by switch group
 //   kHalo         HALO in overlapping chunks
 //   kThreeLevel   HALO over node, group and beyond
+//   kHaloDedup    HALO with deduplication: tokens, not copies; needs to know routes, not counts alone
 enum class AllToAll : uint8_t {
   kFlat,
   kNodeAware,
@@ -93,12 +94,15 @@ enum class AllToAll : uint8_t {
   kHaloPrinted,
   kHaloSwitch,
   kHalo,
-  kThreeLevel
+  kThreeLevel,
+  kHaloDedup
 };
+// Those that move rows as they are, written from counts alone.
 inline constexpr std::array kAllToAlls{
     AllToAll::kFlat,        AllToAll::kNodeAware,  AllToAll::kNaive, AllToAll::kPairwise,
     AllToAll::kWindowed,    AllToAll::kBruck,      AllToAll::kTwoD,  AllToAll::kLeader,
     AllToAll::kHaloPrinted, AllToAll::kHaloSwitch, AllToAll::kHalo,  AllToAll::kThreeLevel};
+std::vector<AllToAll> every_all_to_all();  // those and the deduplicated one
 
 // How a mixture layer's parts follow each other. One so far.
 enum class MoeSchedule : uint8_t { kPlain };
@@ -146,7 +150,8 @@ struct Strategy {
   Offload offload = Offload::kNone;
   Placement placement = Placement::kDataInside;
   AllToAll all_to_all = AllToAll::kFlat;
-  int64_t all_to_all_chunk_bytes = 0;  // of a message of kHalo and kHaloSwitch at most; 0 = uncut
+  int64_t all_to_all_chunk_bytes =
+      0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
@@ -158,6 +163,11 @@ struct Strategy {
 
 // Whether the model's first and last layers lie on different ranks: each then has its own copy of a table that both use.
 constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.schedule); }
+
+// Whether tokens travel in place of their copies: results are then weighted where the experts are.
+constexpr bool deduplicates(const Strategy& s) {
+  return s.all_to_all == AllToAll::kHaloDedup && s.mesh.ep > 1;
+}
 
 // The default split: as even as it goes. The remainder goes to the inner stages first, later ones
 // before earlier ones, then to the last stage, never to the first: embedding and head weigh on the
@@ -188,7 +198,7 @@ const char* name(Precision precision);  // "fp32", "bf16", "fp64", "fp8", "mxfp8
 const char* name(Offload offload);  // "none", "optimizer", "activations", "optimizer+activations"
 const char* name(Placement placement);  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 // "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
-// "halo-switch", "halo", "three-level"
+// "halo-switch", "halo", "three-level", "halo-dedup"
 const char* name(AllToAll algorithm);
 const char* name(MoeSchedule schedule);  // "plain"
 

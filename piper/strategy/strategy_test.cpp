@@ -51,6 +51,20 @@ TEST_CASE("what is derived or only for messages may be left out") {
   CHECK_FALSE(to_json(parse_strategy(json, "s.json")).contains("predicted"));
 }
 
+TEST_CASE("every exchange is read by its name, and tokens travel only where experts are spread") {
+  for (const AllToAll algorithm : every_all_to_all()) {
+    Json json = sound();
+    json["all_to_all"] = name(algorithm);
+    CHECK(parse_strategy(json, "s.json").all_to_all == algorithm);
+  }
+  Strategy s = parse_strategy(sound(), "s.json");
+  s.all_to_all = AllToAll::kHaloDedup;
+  s.mesh.ep = 1;
+  CHECK_FALSE(deduplicates(s));
+  s.mesh.ep = 2;
+  CHECK(deduplicates(s));
+}
+
 TEST_CASE("nothing else is: there are no silent defaults") {
   for (const char* key :
        {"mesh", "layers_per_stage", "schedule", "recompute", "precision", "sequence",

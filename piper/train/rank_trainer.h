@@ -97,6 +97,9 @@ class RankTrainer {
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return player_->routed_rows();
   }
+  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
+    return player_->distinct_tokens();
+  }
   AdamW& optimizer() { return *optimizer_; }
 
  private:

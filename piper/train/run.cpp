@@ -60,7 +60,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     nn::reset_peak(rank);
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
-    recorder_.set_routed(number, rank, trainer.routed_rows());
+    recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
     recorder_.set_traffic(number, rank, counted.take());
     const double after = runtime::now_seconds();
     last = number == last_step() || outcome.stop;

@@ -65,7 +65,7 @@ RunResult Run::finish() {
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
-  load.routed = recorder_.measured_routing();
+  recorder_.measured_routing(load);
   result.prediction_with_load =
       predict(step_, request_.model, request_.strategy, request_.cluster, load);
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,

@@ -16,7 +16,15 @@ namespace {
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
 
 // Where a part's values lie (part_of).
-enum PartValue : size_t { kStateBytes, kPeakBytes, kNumTasks, kNumRouted, kNumCounted, kFirst };
+enum PartValue : size_t {
+  kStateBytes,
+  kPeakBytes,
+  kNumTasks,
+  kNumRouted,
+  kNumDistinct,
+  kNumCounted,
+  kFirst
+};
 
 constexpr int kOperationBits = 32;  // of a key: step << 32 | operation
 
@@ -77,13 +85,16 @@ void RunRecorder::set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes) 
   peaks[rank.index()] = bytes;
 }
 
-void RunRecorder::set_routed(
-    int64_t step_number, Rank rank,
-    const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& rows) {
+void RunRecorder::set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,
+                             const ByMicroBatch& distinct) {
   const std::lock_guard lock(mutex_);
-  cost::RoutedRows& of_step = routed_[step_number];
-  for (const auto& [place, counts] : rows)
-    of_step[{place.first, place.second, rank.value % strategy_.mesh.dp}] = counts;
+  Routed& of_step = routed_[step_number];
+  const auto put = [&](const ByMicroBatch& from, cost::RoutedRows& to) {
+    for (const auto& [place, counts] : from)
+      to[{place.first, place.second, rank.value % strategy_.mesh.dp}] = counts;
+  };
+  put(rows, of_step.rows);
+  put(distinct, of_step.distinct);
 }
 
 void RunRecorder::set_traffic(int64_t step_number, Rank rank,
@@ -102,17 +113,19 @@ CountedTraffic RunRecorder::measured_traffic() const {
   return found == traffic_.end() ? CountedTraffic{} : found->second;
 }
 
-cost::RoutedRows RunRecorder::measured_routing() const {
+void RunRecorder::measured_routing(cost::ExpertLoad& load) const {
   const int64_t step = median_step();
   const std::lock_guard lock(mutex_);
   const auto found = routed_.find(step);
-  if (found == routed_.end() || found->second.empty()) return {};
+  if (found == routed_.end()) return;
+  const Routed& routed = found->second;
   std::set<int32_t> layers;
-  for (const auto& [key, rows] : found->second) layers.insert(std::get<0>(key));
+  for (const auto& [key, rows] : routed.rows) layers.insert(std::get<0>(key));
   const auto all = std::ssize(layers) * strategy_.num_micro_batches * strategy_.mesh.dp;
-  return std::ssize(found->second) == all && layers.size() == rows_of_step_.at(step).size()
-             ? found->second
-             : cost::RoutedRows{};
+  if (std::ssize(routed.rows) != all || layers.size() != rows_of_step_.at(step).size()) return;
+  if (strategy::deduplicates(strategy_) && std::ssize(routed.distinct) != all) return;
+  load.routed = routed.rows;
+  load.distinct = routed.distinct;
 }
 
 int64_t RunRecorder::largest_peak_bytes(int64_t step_number) const {
@@ -148,8 +161,11 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
   const std::lock_guard lock(mutex_);
   const graph::Timeline& timeline = timelines_.at(step_number);
   std::vector<double> values = {static_cast<double>(state_bytes_[rank.index()]),
-                                static_cast<double>(peak_bytes_.at(step_number)[rank.index()]), 0,
-                                0, 0};
+                                static_cast<double>(peak_bytes_.at(step_number)[rank.index()]),
+                                0,
+                                0,
+                                0,
+                                0};
   for (const graph::Task& task : step_.graph.tasks()) {
     if (task.rank != rank) continue;
     const graph::Interval& interval = timeline.tasks[task.id.index()];
@@ -157,15 +173,20 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
     ++values[kNumTasks];
   }
   const int64_t dp_index = rank.value % strategy_.mesh.dp;
-  if (const auto found = routed_.find(step_number); found != routed_.end())
-    for (const auto& [key, rows] : found->second) {
+  const auto add_routed = [&](const cost::RoutedRows& of_step, PartValue number) {
+    for (const auto& [key, rows] : of_step) {
       if (std::get<2>(key) != dp_index || !holds_layer(rank, std::get<0>(key))) continue;
-      ++values[kNumRouted];
+      ++values[number];
       values.insert(values.end(),
                     {static_cast<double>(std::get<0>(key)), static_cast<double>(std::get<1>(key)),
                      static_cast<double>(rows.size())});
       values.insert(values.end(), rows.begin(), rows.end());
     }
+  };
+  if (const auto found = routed_.find(step_number); found != routed_.end()) {
+    add_routed(found->second.rows, kNumRouted);
+    add_routed(found->second.distinct, kNumDistinct);
+  }
   if (const auto found = traffic_.find(step_number); found != traffic_.end())
     for (const comm::CountedBytes& c : found->second.at(rank.value)) {
       ++values[kNumCounted];
@@ -202,14 +223,17 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
     }
     next += 2;
   }
-  for (auto left = static_cast<int64_t>(values[kNumRouted]); left > 0; --left) {
-    const auto size = static_cast<std::ptrdiff_t>(values[next + 2]);
-    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(next) + 3;
-    routed_[step_number][{static_cast<int32_t>(values[next]),
-                          static_cast<int32_t>(values[next + 1]), rank.value % strategy_.mesh.dp}] =
-        {begin, begin + size};
-    next += 3 + static_cast<size_t>(size);
-  }
+  const auto take_routed = [&](cost::RoutedRows& of_step, PartValue number) {
+    for (auto left = static_cast<int64_t>(values[number]); left > 0; --left) {
+      const auto size = static_cast<std::ptrdiff_t>(values[next + 2]);
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(next) + 3;
+      of_step[{static_cast<int32_t>(values[next]), static_cast<int32_t>(values[next + 1]),
+               rank.value % strategy_.mesh.dp}] = {begin, begin + size};
+      next += 3 + static_cast<size_t>(size);
+    }
+  };
+  take_routed(routed_[step_number].rows, kNumRouted);
+  take_routed(routed_[step_number].distinct, kNumDistinct);
   std::vector<comm::CountedBytes>& counted = traffic_[step_number][rank.value];
   for (auto left = static_cast<int64_t>(values[kNumCounted]); left > 0; --left, next += 5)
     counted.push_back({.key = static_cast<uint64_t>(step_number) << kOperationBits |

@@ -33,11 +33,12 @@ class RunRecorder {
 
   // The kept step with the median time, the first ones apart when there are others. Rank 0's process.
   int64_t median_step() const;
-  // What a rank's routers chose in a step, by (layer, micro-batch).
-  void set_routed(int64_t step_number, Rank rank,
-                  const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& rows);
-  // Of the median step; empty when not all of it is known.
-  cost::RoutedRows measured_routing() const;
+  // What a rank's routers chose in a step, by (layer, micro-batch); and of a strategy that deduplicates, the distinct tokens.
+  using ByMicroBatch = std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>;
+  void set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,
+                  const ByMicroBatch& distinct);
+  // Of the median step, into load.routed and load.distinct; nothing when not all of it is known.
+  void measured_routing(cost::ExpertLoad& load) const;
   // What a rank's transport counted in a step; operations of other steps are left out.
   void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);
   // Of the median step.
@@ -68,8 +69,11 @@ class RunRecorder {
   const cluster::Cluster& cluster_;
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
-  std::map<int64_t, cost::RoutedRows> routed_;    // by step number, of the steps in timelines_
-  std::map<int64_t, CountedTraffic> traffic_;     // likewise
+  struct Routed {
+    cost::RoutedRows rows, distinct;
+  };
+  std::map<int64_t, Routed> routed_;           // by step number, of the steps in timelines_
+  std::map<int64_t, CountedTraffic> traffic_;  // likewise
   std::vector<std::pair<int64_t, double>> seconds_;
   std::vector<int64_t> state_bytes_;
   std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank

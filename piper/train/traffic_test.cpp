@@ -30,17 +30,21 @@ struct Case {
   double capacity_factor = 0;
   strategy::Precision precision = strategy::Precision::kFp32;
   strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
+  int64_t chunk_bytes = 0, top_k = 2;
 };
 
 RunResult run(const Case& c) {
   const TestFolder folder;
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
+  for (model::Layer& layer : r.model.layers)
+    if (layer.feed_forward.is_moe()) layer.feed_forward.top_k = c.top_k;
   r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
   r.strategy.recompute = c.recompute;
   r.strategy.capacity.factor = c.capacity_factor;
   r.strategy.precision = c.precision;
   r.strategy.all_to_all = c.all_to_all;
+  r.strategy.all_to_all_chunk_bytes = c.chunk_bytes;
   r.cluster = cost::example::nodes();
   r.corpus = Corpus(Text(some_text(), "text"));
   r.folder = folder.path() / "run";
@@ -79,6 +83,50 @@ TEST_CASE("the counters agree with the prediction whichever way the rows travel"
     CAPTURE(strategy::name(algorithm));
     CAPTURE(to_text(traffic));
     CHECK(traffic.num_unequal() == 0);
+  }
+}
+
+TEST_CASE("the counters agree with the routes that tokens took, where those travel once") {
+  using strategy::AllToAll;
+  using strategy::Precision;
+  using strategy::Recompute;
+  for (const Case& c :
+       {Case{.mesh = {.pp = 1, .ep = 8, .dp = 8}, .top_k = 5},
+        Case{
+            .mesh = {.pp = 1, .ep = 8, .dp = 8}, .precision = Precision::kBf16, .chunk_bytes = 512},
+        Case{.mesh = {.pp = 2, .ep = 4, .dp = 4}, .recompute = Recompute::kFull, .top_k = 8},
+        Case{.mesh = {.pp = 1, .ep = 4, .dp = 8},
+        .recompute = Recompute::kExperts,
+        .capacity_factor = 1}}) {
+    Case deduplicated = c;
+    deduplicated.all_to_all = AllToAll::kHaloDedup;
+    const Traffic traffic = run(deduplicated).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+  }
+}
+
+TEST_CASE("what crosses nodes falls by the copies that a token has there") {
+  // Every token has all 8 experts, 4 of them on the two nodes' other one: 4 rows cross without deduplication, 1 with.
+  const auto crossing = [](const Traffic& traffic, const std::string& what,
+                           const std::string& phase) {
+    int64_t bytes = 0;
+    for (const TrafficRow& row : traffic.rows)
+      if (row.from / 4 != row.to / 4 && row.what == what && row.phase == phase)
+        bytes += row.sent_bytes;
+    return bytes;
+  };
+  Case c{.mesh = {.pp = 1, .ep = 8, .dp = 8}, .top_k = 8};
+  const Traffic flat = run(c).traffic;
+  c.all_to_all = strategy::AllToAll::kHaloDedup;
+  const Traffic once = run(c).traffic;
+  CHECK(once.num_unequal() == 0);
+  for (const std::string phase : {"forward", "backward"}) {
+    CAPTURE(phase);
+    CHECK(crossing(flat, "combine", phase) == 4 * crossing(once, "combine", phase));
+    // The dispatch also brings a weight for each of 4 copies, of 4 bytes beside a row of 128.
+    CHECK(crossing(flat, "dispatch", phase) * (128 + 16) ==
+          crossing(once, "dispatch", phase) * 4 * 128);
   }
 }
 

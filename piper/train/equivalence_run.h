@@ -1,0 +1,191 @@
+// For tests that a run equals another one: small models, and training in fp64 on the ranks of one process.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+#include <piper/comm/local.h>
+#include <piper/schedule/step.h>
+#include <piper/train/rank_trainer.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace piper::train::testing {
+
+using strategy::PipelineSchedule;
+using strategy::Recompute;
+
+inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kNumSteps = 20;
+
+inline model::Model small_model() {
+  model::Model m;
+  m.name = "small";
+  m.family = "qwen3_moe";
+  m.hidden = 16;
+  m.vocabulary = kVocabulary;
+  m.router_aux_coefficient = 0.02;
+  m.initializer_range = 0.2;  // so that gradients are far from zero
+  for (int i = 0; i < 4; ++i) {
+    model::Layer layer;
+    layer.attention.num_heads = 4;
+    layer.attention.num_kv_heads = 2;
+    layer.attention.head_dim = 8;
+    layer.attention.qk_norm = i % 2 ? model::QkNorm::kPerHead : model::QkNorm::kNone;
+    layer.feed_forward.ffn = 12;
+    if (i != 1) {  // one dense layer among them
+      layer.feed_forward.num_experts = 4;
+      layer.feed_forward.top_k = 2;
+      layer.feed_forward.normalise_top_k = i != 2;
+    }
+    m.layers.push_back(layer);
+  }
+  return m;
+}
+
+inline strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh mesh,
+                                       PipelineSchedule schedule, Recompute recompute,
+                                       strategy::Precision precision) {
+  strategy::Strategy s;
+  s.model = model.name;
+  s.mesh = mesh;
+  s.layers_per_stage = strategy::even_split(model.num_layers(), mesh.pp);
+  s.schedule = schedule;
+  s.recompute = recompute;
+  s.precision = precision;
+  s.sequence = kSequence;
+  s.global_batch_sequences = kGlobalBatch;
+  s.micro_batch_sequences = 1;
+  s.num_micro_batches = kGlobalBatch / mesh.dp;
+  s.mtp_depth = model.mtp_depth;
+  return s;
+}
+
+// A fixed function of (step, sequence of the global batch): every mesh sees the same tokens.
+inline runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
+                                 int64_t micro_batch) {
+  const int64_t first = (dp * s.num_micro_batches + micro_batch) * s.micro_batch_sequences;
+  auto tokens = at::empty({s.micro_batch_sequences, s.sequence + 1}, at::kLong);
+  for (int64_t b = 0; b < s.micro_batch_sequences; ++b)
+    for (int64_t t = 0; t <= s.sequence; ++t)
+      tokens[b][t] = ((first + b) * 7 + step * 13 + t * t * (1 + (first + b) % 3)) % kVocabulary;
+  return {tokens.slice(1, 0, s.sequence).contiguous(),
+          tokens.slice(1, 1).reshape({-1}).contiguous()};
+}
+
+struct Trained {
+  std::map<std::string, at::Tensor> values, gradients;
+  std::vector<double> losses, norms, mtp_losses;
+  double imbalance = 0, dropped = 0;  // the most of a step; summed over the steps
+  double z_loss = 0;                  // of the last step
+};
+
+inline Trained run_training(const model::Model& model, const strategy::Strategy& s,
+                            int64_t num_steps, const std::function<void(nn::Stage&)>& prepare = {},
+                            double mtp_weight = 0.3,
+                            const collective::Topology& nodes = collective::apart(1)) {
+  REQUIRE(strategy::contradictions(s, model).empty());
+  const schedule::StepGraph step = schedule::write_step(model, s);
+  REQUIRE(graph::validate(step.graph).empty());
+  REQUIRE(graph::find_deadlock(step.graph) == "");
+  train::RunShared shared{model, s, step, {}, {}};
+  if (collective::num_members(nodes) == s.mesh.world()) shared.topology = nodes;
+  shared.options.learning_rate = {
+      .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kNumSteps};
+  shared.options.timeout_seconds = 20;
+  shared.options.mtp_weight = mtp_weight;
+  shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
+    return batch(s, number, dp, micro);
+  };
+  comm::LocalWorld world(s.mesh.world());
+  runtime::Cores cores(2);
+  Trained result;
+  std::mutex mutex;
+  comm::run_ranks(world, [&](comm::Transport& transport) {
+    at::set_num_threads(1);
+    train::RankTrainer trainer(shared, transport, cores);
+    if (prepare) prepare(trainer.stage());
+    std::vector<double> losses, norms, mtp_losses;
+    double imbalance = 0, dropped = 0, z_loss = 0;
+    for (int64_t number = 1; number <= num_steps; ++number) {
+      const train::StepOutcome outcome = trainer.step(number);
+      CHECK_FALSE(outcome.skipped);
+      losses.push_back(outcome.loss);
+      norms.push_back(outcome.grad_norm);
+      mtp_losses.push_back(outcome.mtp_loss);
+      imbalance = std::max(imbalance, outcome.load_imbalance);
+      dropped += outcome.dropped_fraction.value_or(0);
+      z_loss = outcome.z_loss;
+    }
+    const std::lock_guard lock(mutex);
+    for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
+      result.values[piece.name] = piece.value.clone();
+      result.gradients[piece.name] = piece.gradient.clone();
+    }
+    if (transport.rank() == Rank(0)) {
+      result.losses = losses, result.norms = norms, result.mtp_losses = mtp_losses;
+      result.imbalance = imbalance, result.dropped = dropped, result.z_loss = z_loss;
+    }
+  });
+  return result;
+}
+
+inline double largest_difference(const std::map<std::string, at::Tensor>& a,
+                                 const std::map<std::string, at::Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (const auto& [name, value] : a)
+    largest = std::max(largest, (value - b.at(name)).abs().max().item<double>());
+  return largest;
+}
+
+// Latent attention with yarn, sigmoid scores with a bias in groups, shared experts; and Qwen2's gate and biases.
+inline model::Model deepseek_like() {
+  model::Model m = small_model();
+  m.name = "small-latent";
+  m.family = "deepseek_v3";
+  m.rope = {.interleaved = true,
+            .scaling = "yarn",
+            .factor = 4,
+            .original_positions = 16,
+            .mscale = 1,
+            .mscale_all_dim = 0.8};
+  for (model::Layer& layer : m.layers) {
+    layer.attention.kind = model::AttentionKind::kLatent;
+    layer.attention.qk_norm = model::QkNorm::kNone;
+    layer.attention.num_kv_heads = 4;
+    layer.attention.latent = {.query_rank = 12,
+                              .key_value_rank = 8,
+                              .nope_head_dim = 4,
+                              .rope_head_dim = 4,
+                              .value_head_dim = 6};
+    if (!layer.feed_forward.is_moe()) continue;
+    layer.feed_forward.score = model::Score::kSigmoid;
+    layer.feed_forward.selection_bias = true;
+    layer.feed_forward.num_groups = 2;
+    layer.feed_forward.top_groups = 1;
+    layer.feed_forward.routed_scaling = 1.5;
+    layer.feed_forward.shared_ffn = 10;
+  }
+  return m;
+}
+
+inline model::Model qwen2_like() {
+  model::Model m = small_model();
+  m.name = "small-gated";
+  m.family = "qwen2_moe";
+  for (model::Layer& layer : m.layers) {
+    layer.attention.qk_norm = model::QkNorm::kNone;
+    layer.attention.query_bias = layer.attention.key_bias = layer.attention.value_bias = true;
+    if (!layer.feed_forward.is_moe()) continue;
+    layer.feed_forward.shared_ffn = 10;
+    layer.feed_forward.shared_gate = true;
+  }
+  return m;
+}
+
+}  // namespace piper::train::testing
