@@ -71,7 +71,9 @@ def check_inputs(folder, topology):
                "cluster": "dgx-h100"}
     strategy.write_text(json.dumps(planned))
     read = json.loads(piper("--model", "qwen3-30b-a3b", "--strategy", strategy, "--nodes", "n[0-1]", "--json"))
-    assert {r["stage"] for r in read["ranks"]} == {0, 1}
+    assert {r["stage"] for r in read["ranks"]} == {0, 1} and "exchange" in read
+    strategy.write_text(json.dumps({**planned, "all_to_all": "halo-dedup"}))
+    assert "exchange" not in json.loads(piper("--model", "qwen3-30b-a3b", "--strategy", strategy, "--nodes", "n[0-1]", "--json"))
 
 
 def check_choice(topology):

@@ -11,6 +11,7 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
                                               const Slots& slots, std::span<const RankGroup> groups,
                                               const RankSlots& placement, double pair_bytes,
                                               const strategy::Strategy& strategy) {
+  if (strategy::deduplicates(strategy)) return std::nullopt;
   int64_t messages = 0;
   for (const RankGroup& group : groups)
     if (group.axis == Axis::kExperts)
