@@ -72,6 +72,10 @@ def cases(folder):
     on_h100 = ["estimate", "--model", good, "--cluster", "dgx-h100"]
     yield "too many modules", [*on_h100, "--mtp-depth", "5"], ["--mtp-depth", "5", "0 to 4"]
     yield "more modules than tokens", [*on_h100, "--mtp-depth", "2", "--sequence", "2"], ["--mtp-depth", "2", "less than the 2 tokens"]
+    place = ["place", "--model", good, "--cluster", "dgx-h100", "--ep", "2"]
+    yield "a host list that does not end", [*place, "--nodes", "n[1-"], ["--nodes", "n[1-", "not closed"]
+    yield "a topology with a circle", [*place, "--nodes", "n1", "--topology", file("topology.conf", "SwitchName=a Switches=a")], ["topology.conf:1", "circle"]
+    yield "neither nodes nor free ones", place, ["--nodes is missing", "--free"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 

@@ -15,6 +15,7 @@ Run add_estimate(CLI::App& command);
 Run add_compare(CLI::App& command);
 Run add_sim(CLI::App& command);
 Run add_exchange(CLI::App& command);
+Run add_place(CLI::App& command);
 Run add_export(CLI::App& command);
 Run add_report(CLI::App& command);
 Run add_bench(CLI::App& command);
@@ -33,6 +34,7 @@ inline std::vector<Command> planner_commands() {
       {"validate", "price published runs and say how far off each is", add_validate},
       {"sim", "play one step in virtual time and write its trace", add_sim},
       {"exchange", "which all-to-all suits a machine, a number of nodes and a size", add_exchange},
+      {"place", "which rank on which node of a job, and which nodes to ask for", add_place},
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},

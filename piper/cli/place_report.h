@@ -1,0 +1,35 @@
+// What `piper place` has found, as text and as JSON.
+#pragma once
+
+#include <piper/base/json.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/export/launch_files.h>
+#include <piper/plan/choose_nodes.h>
+#include <piper/plan/place_ranks.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+struct PlaceReport {
+  cluster::Allocation allocation;  // the nodes that ranks are put on
+  strategy::Strategy strategy;
+  plan::Slots slots;
+  plan::Placing placing;
+  plan::PlacementPrice given, chosen;
+  std::optional<double> given_exchange, chosen_exchange;  // seconds of one, played
+  double pair_bytes = 0;
+  // Where one could choose: the nodes that were free, and what was gained.
+  std::optional<plan::NodeChoice> choice;
+  int64_t num_free = 0;
+
+  std::vector<std::string> hosts() const;
+  std::vector<exporting::RankHost> rank_hosts() const;
+};
+
+std::string to_text(const PlaceReport& report);
+Json to_json(const PlaceReport& report);
+
+}  // namespace piper::cli
