@@ -53,7 +53,7 @@ class Sender {
         return add_all_reduce(task);
       case TaskKind::kCollective:
       case TaskKind::kStateCollective:
-    case TaskKind::kHostCopy:
+      case TaskKind::kHostCopy:
         break;  // of axes that are priced, not executed
     }
   }

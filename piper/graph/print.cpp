@@ -29,9 +29,8 @@ std::string print(const Graph& graph, const std::function<std::string(const Task
   for (int64_t rank = 0; rank < graph.num_ranks(); ++rank) {
     if (!graph.takes_part(Rank(rank))) continue;
     text += fmt::format("rank {}\n", rank);
-    for (const Stream stream :
-         {Stream::kCompute, Stream::kExchange, Stream::kSend, Stream::kReceive, Stream::kStates,
-          Stream::kHost}) {
+    for (const Stream stream : {Stream::kCompute, Stream::kExchange, Stream::kSend,
+                                Stream::kReceive, Stream::kStates, Stream::kHost}) {
       const std::vector<TaskId>& ids = graph.stream(Rank(rank), stream);
       if (!ids.empty()) text += fmt::format("  {}\n", name(stream));
       for (const TaskId id : ids) {

@@ -32,7 +32,7 @@ inline constexpr std::array kBarClasses = {
     BarClass::kExchange,       BarClass::kPointToPoint,    BarClass::kReduction};
 
 inline constexpr std::array kStreams = {graph::Stream::kCompute, graph::Stream::kExchange,
-                                        graph::Stream::kSend, graph::Stream::kReceive,
+                                        graph::Stream::kSend,    graph::Stream::kReceive,
                                         graph::Stream::kStates,  graph::Stream::kHost};
 
 // "forward", "forward experts", ...: the legend's text and the category ("cat") of an event in a
