@@ -238,10 +238,10 @@ class Search {
 
   void price(const Strategy& s) {
     FamilyBest& family = family_best(s);
-    const double wanted =
+    const double worth_below =
         r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
                   : kInfinity;
-    stack::Estimate e = estimator_.estimate(s, r_.imbalance, wanted);
+    stack::Estimate e = estimator_.estimate(s, r_.imbalance, worth_below);
     ++plan_.num_priced;
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;

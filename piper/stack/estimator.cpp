@@ -245,8 +245,7 @@ const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s
 
 const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Prices& prices,
                                                      const std::vector<StageSums>& sums) {
-  const Sums::OverlapKey key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement,
-                             strategy::splits_backward(s.schedule)};
+  const Sums::OverlapKey key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement, s.schedule};
   for (const auto& [known, found] : sums_->overlaps)
     if (known == key) return found;
   std::vector<StageOverlap> stages;

@@ -106,6 +106,38 @@ struct World {
 
 }  // namespace
 
+TEST_CASE("an estimate does not depend on what was asked before") {
+  const World w;
+  for (const int64_t zero : {0, 1, 2, 3})
+    for (const auto first : strategy::kPipelineSchedules)
+      for (const auto then : strategy::kPipelineSchedules) {
+        const auto chunks = [](strategy::PipelineSchedule schedule) -> int64_t {
+          return strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved
+                     ? 2
+                     : 1;
+        };
+        Strategy s{.precision = strategy::Precision::kBf16, .sequence = kSequence};
+        s.mesh = {.pp = 4, .ep = 4, .dp = 8};
+        s.zero = zero;
+        s.num_micro_batches = 8;
+        s.micro_batch_sequences = 1;
+        s.global_batch_sequences = 64;
+        const auto with = [&](strategy::PipelineSchedule schedule) {
+          Strategy one = s;
+          one.schedule = schedule;
+          one.mesh.vpp = chunks(schedule);
+          one.layers_per_stage =
+              strategy::even_split(w.model.num_layers(), one.mesh.pp * one.mesh.vpp);
+          return one;
+        };
+        CAPTURE(strategy::name(first));
+        CAPTURE(strategy::name(then));
+        Estimator used = w.estimator(), fresh = w.estimator();
+        used.estimate(with(first));
+        CHECK(used.estimate(with(then)).seconds == fresh.estimate(with(then)).seconds);
+      }
+}
+
 TEST_CASE("a step is the sum of its parts, none negative, and no less than its bound") {
   const World w;
   Estimator estimator = w.estimator();

@@ -53,7 +53,8 @@ struct Estimator::Sums {
   std::vector<int64_t> split;
   std::vector<StageSums> stages, chunks;  // the latter when asked for
   // Of these stages, by what else they depend on.
-  using OverlapKey = std::tuple<int64_t, int64_t, int64_t, strategy::Placement, bool>;
+  using OverlapKey =
+      std::tuple<int64_t, int64_t, int64_t, strategy::Placement, strategy::PipelineSchedule>;
   std::vector<std::pair<OverlapKey, std::vector<StageOverlap>>> overlaps;
 };
 

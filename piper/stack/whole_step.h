@@ -3,7 +3,9 @@
 // contention, and memory over time come out of a play instead of a formula.)
 //
 //   compute    the layers of every chunk, action by action (pieces.h)
-//   exchange   collectives of tp, etp, cp and ep, gathers and reductions over dp x cp and edp, copies to the host
+//   exchange   collectives of tp, etp, cp and ep, and gathers and reductions over dp x cp and edp that are waited for at once
+//   states     the gathers and reductions that hide; one after the other
+//   host       copies to the host and back
 //   messages   between virtual stages; the part that the stack does not hide keeps the sender from computing
 //   end        what is left of the reductions, a sum over the world (no time of its own), the update, the weights back
 //
@@ -11,8 +13,8 @@
 // members' ports (cost/links.h), which all axes share. A device's link to its host is a port too: copies both ways share it.
 //
 // Memory: states and fixed bytes always; what a micro-batch keeps from its forward to the end of its backward (or of the
-// weights' part); what the stack calls working during backwards. Offloaded activations leave behind their forward and come
-// back two actions ahead of their backward; those that would be back within three stay.
+// weights' part); what the stack calls working during backwards. Offloaded activations leave and come
+// back as host_copies.h says.
 #pragma once
 
 #include <piper/cost/prices.h>
