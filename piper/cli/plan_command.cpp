@@ -42,12 +42,12 @@ cost::Statistic parse_statistic(const std::string& text) {
   throw InvalidInput(fmt::format("--for is '{}'; allowed: mean, p95, worst", text));
 }
 
-template <class Enum, size_t n>
-std::optional<Enum> choose(const char* flag, const std::string& text,
-                           const std::array<Enum, n>& values) {
+template <class Values>
+auto choose(const char* flag, const std::string& text, const Values& values)
+    -> std::optional<typename Values::value_type> {
   if (text.empty()) return std::nullopt;
   std::vector<std::string> names;
-  for (const Enum value : values) {
+  for (const auto value : values) {
     names.emplace_back(strategy::name(value));
     if (text == names.back()) return value;
   }
@@ -55,13 +55,16 @@ std::optional<Enum> choose(const char* flag, const std::string& text,
 }
 
 cost::FixedForm fixed_exchange(const Flags& flags) {
-  cost::FixedForm fixed{.algorithm = choose("--all-to-all", flags.all_to_all, strategy::kAllToAlls),
-                        .chunk_bytes = flags.all_to_all_chunk_bytes};
+  cost::FixedForm fixed{
+      .algorithm = choose("--all-to-all", flags.all_to_all, strategy::every_all_to_all()),
+      .chunk_bytes = flags.all_to_all_chunk_bytes};
   if (fixed.chunk_bytes && fixed.algorithm != strategy::AllToAll::kHalo &&
-      fixed.algorithm != strategy::AllToAll::kHaloSwitch)
+      fixed.algorithm != strategy::AllToAll::kHaloSwitch &&
+      fixed.algorithm != strategy::AllToAll::kHaloDedup)
     throw InvalidInput(
-        "--all-to-all-chunk cuts the messages of halo and halo-switch; give --all-to-all halo or "
-        "halo-switch too");
+        "--all-to-all-chunk cuts the messages of halo, halo-switch and halo-dedup; give "
+        "--all-to-all "
+        "halo, halo-switch or halo-dedup too");
   return fixed;
 }
 
@@ -182,10 +185,11 @@ Run add_plan(CLI::App& command) {
                      "fix: none, optimizer, activations or optimizer+activations");
   command.add_option("--all-to-all", flags->all_to_all,
                      "fix how rows travel to their experts: flat, node-aware, naive, pairwise, "
-                     "windowed, bruck, 2d, leader, halo-printed, halo-switch, halo or three-level");
+                     "windowed, bruck, 2d, leader, halo-printed, halo-switch, halo, three-level "
+                     "or halo-dedup");
   command
       .add_option("--all-to-all-chunk", flags->all_to_all_chunk_bytes,
-                  "fix the bytes of a message of halo and halo-switch at most")
+                  "fix the bytes of a message of halo, halo-switch and halo-dedup at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   command

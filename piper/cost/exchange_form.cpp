@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/dedup_form.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/links.h>
 
@@ -69,8 +70,9 @@ class Closed {
       case AllToAll::kHaloSwitch:
         return halo(switch_level());
       case AllToAll::kHalo:
-      case AllToAll::kHaloDedup:  // as if every copy crossed: at most this
         return halo(0);
+      case AllToAll::kHaloDedup:
+        break;  // dedup_form.h
       case AllToAll::kThreeLevel:
         return three_level();
     }
@@ -99,8 +101,9 @@ class Closed {
       case AllToAll::kHaloSwitch:
         return halo_scratch(switch_level());
       case AllToAll::kHalo:
-      case AllToAll::kHaloDedup:
         return halo_scratch(0);
+      case AllToAll::kHaloDedup:
+        break;  // dedup_form.h
       case AllToAll::kThreeLevel:
         return three_level_scratch();
     }
@@ -364,12 +367,22 @@ ExchangeSite::ExchangeSite(const cluster::Cluster& cluster, const Group& group)
   if (cluster.levels.size() > 1) members_of_card = members_in(devices_of_port(cluster, 1), group);
 }
 
+TokenSpread Routed::on(const ExchangeSite& site) const {
+  if (layer == nullptr || !layer->is_moe()) return {};
+  return expected_spread(*layer, site.members(), site.levels.front().members, row_bytes);
+}
+
 double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
+  if (form.algorithm == AllToAll::kHaloDedup)
+    return dedup_seconds(site, form.chunk_bytes, load).mean();
   return Closed(site, form, load).seconds();
 }
 
-double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes) {
-  return Closed(site, form, {pair_bytes, 1}).scratch();
+double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
+                     const TokenSpread& spread) {
+  const ExchangeLoad load{pair_bytes, 1, spread};
+  if (form.algorithm == AllToAll::kHaloDedup) return dedup_scratch_bytes(site, load);
+  return Closed(site, form, load).scratch();
 }
 
 }  // namespace piper::cost

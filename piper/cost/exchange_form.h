@@ -19,7 +19,7 @@
 //   halo           the same rows, handed on as they come     the last packet
 //   halo-switch    the same over the switch group            likewise
 //   three-level    beyond the group, the nodes, inside       each for the one before
-//   halo-dedup     as halo, every copy crossing: at most that
+//   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, and added on the way back
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 2 to 9 %, naive
 // orders 13 %; docs/collectives.md has the worst cases. kFlat's own order, rotated by distance, is priced as the node-aware
@@ -29,6 +29,7 @@
 
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/last_backward.h>
+#include <piper/cost/token_spread.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -64,10 +65,20 @@ struct ExchangeSite {
   double members() const { return levels.back().members; }
 };
 
-// `hot`: bytes for the busiest member over the mean `pair_bytes`, the others alike.
+// `hot`: bytes for the busiest member over the mean `pair_bytes`, the others alike. `spread`: of the tokens whose copies
+// these are; left out, each copy is a token of its own.
 struct ExchangeLoad {
   double pair_bytes = 0;
   double hot = 1;
+  TokenSpread spread = {};
+};
+
+// The layer whose router chose, and the bytes of a token's row: what a spread follows from. Without a layer each copy is a
+// token of its own.
+struct Routed {
+  const model::FeedForward* layer = nullptr;
+  double row_bytes = 0;
+  TokenSpread on(const ExchangeSite& site) const;
 };
 
 double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
@@ -75,11 +86,12 @@ double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const Ex
 // Seconds over those of one message a pair, all posted at once, in node-aware order: what all_to_all_seconds() and measured
 // curves price. 1 for kFlat and kNodeAware.
 double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
-// The same for a group whose members send to_bytes[j] to member j, or all alike. 1 for groups of one.
+// The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that `routed` sent out. 1 for
+// groups of one.
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   double pair_bytes);
+                   double pair_bytes, const Routed& routed = {});
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   std::span<const double> to_bytes);
+                   std::span<const double> to_bytes, const Routed& routed = {});
 
 // Bytes that cross are those of the flat exchange: what is longer is waiting.
 Moves with_form(const Moves& flat, double factor);
@@ -107,6 +119,7 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
                      const FixedForm& fixed = {}, double flat_part = 1);
 
 // Of one member at most, with even loads (collective/prove.h counts the same).
-double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes);
+double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
+                     const TokenSpread& spread = {});
 
 }  // namespace piper::cost

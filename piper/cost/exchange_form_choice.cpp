@@ -12,7 +12,20 @@ using strategy::AllToAll;
 constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2;
 
 bool is_cut(AllToAll algorithm) {
-  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
+  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch ||
+         algorithm == AllToAll::kHaloDedup;
+}
+
+// Whether tokens are known that could cross once in place of their copies.
+bool has_copies(const ExchangeLoad& load) { return load.spread.copies > 1; }
+
+// What may be asked of such a load. In one node nothing crosses.
+std::vector<AllToAll> candidates(const ExchangeSite& site, const ExchangeLoad& load,
+                                 const FixedForm& fixed) {
+  if (fixed.algorithm) return {*fixed.algorithm};
+  std::vector<AllToAll> all(strategy::kAllToAlls.begin(), strategy::kAllToAlls.end());
+  if (has_copies(load) && site.levels.size() > 1) all.push_back(AllToAll::kHaloDedup);
+  return all;
 }
 
 // One message a pair, whatever the order: none of them is below the flat one.
@@ -28,7 +41,9 @@ PricedForm in_best_pieces(const ExchangeSite& site, AllToAll algorithm, const Ex
   PricedForm best = priced(site, {algorithm, 0}, load);
   if (!is_cut(algorithm)) return best;
   const double largest =
-      load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members;
+      algorithm == AllToAll::kHaloDedup
+          ? load.pair_bytes * site.members() / load.spread.copies  // all tokens of a member
+          : load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members;
   for (int64_t chunk = kLeastChunk; static_cast<double>(chunk) < largest; chunk *= kChunkFactor)
     if (const PricedForm other = priced(site, {algorithm, chunk}, load); other.factor < best.factor)
       best = other;
@@ -51,18 +66,20 @@ double form_factor(const ExchangeSite& site, const ExchangeForm& form, const Exc
 }
 
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   double pair_bytes) {
+                   double pair_bytes, const Routed& routed) {
   if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
-  return form_factor(ExchangeSite(cluster, group), form, {pair_bytes, 1});
+  const ExchangeSite site(cluster, group);
+  return form_factor(site, form, {pair_bytes, 1, routed.on(site)});
 }
 
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   std::span<const double> to_bytes) {
+                   std::span<const double> to_bytes, const Routed& routed) {
   if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
   const double mean =
       std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
   const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;
-  return form_factor(ExchangeSite(cluster, group), form, {mean, hot});
+  const ExchangeSite site(cluster, group);
+  return form_factor(site, form, {mean, hot, routed.on(site)});
 }
 
 Moves with_form(const Moves& flat, double factor) {
@@ -73,10 +90,9 @@ Moves with_form(const Moves& flat, double factor) {
 std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
                                      const FixedForm& fixed) {
   std::vector<PricedForm> all;
-  for (const AllToAll algorithm : strategy::kAllToAlls) {
-    if (fixed.algorithm && algorithm != *fixed.algorithm) continue;
+  for (const AllToAll algorithm : candidates(site, load, fixed)) {
     all.push_back(in_best_pieces(site, algorithm, load, fixed.chunk_bytes));
-    all.back().scratch_bytes = scratch_bytes(site, all.back().form, load.pair_bytes);
+    all.back().scratch_bytes = scratch_bytes(site, all.back().form, load.pair_bytes, load.spread);
   }
   std::ranges::stable_sort(all, {}, &PricedForm::factor);
   return all;
@@ -86,9 +102,8 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const F
                      double flat_part) {
   PricedForm best{{}, flat_part, 0};
   bool found = !fixed.algorithm || *fixed.algorithm == AllToAll::kFlat;
-  for (const AllToAll algorithm : strategy::kAllToAlls) {
-    if (fixed.algorithm ? algorithm != *fixed.algorithm : is_straight(algorithm)) continue;
-    if (algorithm == AllToAll::kFlat) continue;
+  for (const AllToAll algorithm : candidates(site, load, fixed)) {
+    if (algorithm == AllToAll::kFlat || (!fixed.algorithm && is_straight(algorithm))) continue;
     const bool has_groups = site.levels.size() > 2;  // without, halo-switch is halo
     if (algorithm == AllToAll::kHaloSwitch && !has_groups && !fixed.algorithm) continue;
     const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);
@@ -98,7 +113,7 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const F
     best = other;
     found = true;
   }
-  best.scratch_bytes = scratch_bytes(site, best.form, load.pair_bytes);
+  best.scratch_bytes = scratch_bytes(site, best.form, load.pair_bytes, load.spread);
   return best;
 }
 

@@ -26,19 +26,47 @@ bool has_measured_all_to_all(const cluster::Cluster& cluster) {
   return cluster.numbers.contains("all_to_all_bytes_per_second");
 }
 
-double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
-  const size_t num_levels = cluster.levels.size();
-  PIPER_CHECK(num_levels <= kMaxLevels);
-  double transfer = 0, latency = 0, further = 0, outer_messages = 0;
-  for (size_t level = num_levels; level-- > 0;) {
-    if (traffic.messages[level] == 0 && (level == 0 || further == 0)) continue;
-    transfer = std::max(transfer, busy_seconds(cluster, traffic, level));
+// The latency of the farthest way, and the gaps between messages that leave the innermost level.
+double start_seconds(const cluster::Cluster& cluster, const Traffic& traffic) {
+  PIPER_CHECK(cluster.levels.size() <= kMaxLevels);
+  double latency = 0, outer_messages = 0;
+  for (size_t level = cluster.levels.size(); level-- > 0;) {
+    if (traffic.messages[level] == 0) continue;
     if (latency == 0) latency = cluster.levels[level].link.latency_seconds;
     if (level > 0) outer_messages += traffic.messages[level];
-    further += traffic.bytes[level];
   }
-  return latency + transfer + std::max(0.0, outer_messages - 1) * message_gap(cluster);
+  return latency + std::max(0.0, outer_messages - 1) * message_gap(cluster);
 }
+
+double seconds_of(const cluster::Cluster& cluster, const Traffic& traffic) {
+  double transfer = 0;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    transfer = std::max(transfer, busy_seconds(cluster, traffic, level));
+  return start_seconds(cluster, traffic) + transfer;
+}
+
+// An uneven exchange, member by member.
+class Uneven {
+ public:
+  explicit Uneven(const cluster::Cluster& cluster)
+      : cluster_(cluster), sent_(cluster), received_(cluster) {}
+
+  void add(const TwoWays& ways, int64_t device) {
+    for (const Traffic* traffic : {&ways.sent, &ways.received}) {
+      start_ = std::max(start_, start_seconds(cluster_, *traffic));
+      inside_ = std::max(inside_, traffic->bytes[0]);
+    }
+    sent_.add(ways.sent, device);
+    received_.add(ways.received, device);
+  }
+  double seconds() const { return start_ + std::max(sent_.longest(), received_.longest()); }
+  double measured() const { return measured_all_to_all(cluster_, inside_); }
+
+ private:
+  const cluster::Cluster& cluster_;
+  PortSeconds sent_, received_;
+  double start_ = 0, inside_ = 0;
+};
 
 bool in_one_node(const cluster::Cluster& cluster, const Group& group) {
   const int64_t node = cluster.devices_per_node();
@@ -58,11 +86,45 @@ double device_bandwidth(const cluster::Cluster& cluster, size_t level) {
   return bandwidth;
 }
 
+int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
+  if (level == 0) return 1;
+  const int64_t devices = cluster.devices_of_level(level - 1);
+  const int64_t nics = cluster.levels[level].num_nics;
+  if (nics == 0) return devices;
+  if (nics >= devices) return 1;
+  return devices % nics == 0 ? devices / nics : devices;
+}
+
 double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level) {
   double across = traffic.bytes[level];
   for (size_t outer = level + 1; level > 0 && outer < cluster.levels.size(); ++outer)
     across += traffic.bytes[outer];
   return across / device_bandwidth(cluster, level);
+}
+
+void PortSeconds::add(const Traffic& traffic, int64_t device) {
+  for (size_t level = 0; level < cluster_.levels.size(); ++level) {
+    Port& port = current_[level];
+    const int64_t number = device / devices_of_port(cluster_, level);
+    if (number != port.number) {
+      longest_ = std::max(longest_, port.shared());
+      port = {.number = number};
+    }
+    const double busy = busy_seconds(cluster_, traffic, level);
+    port.seconds += busy;
+    port.members += 1;
+    const double own = cluster_.levels[level].num_nics > 0
+                           ? busy * device_bandwidth(cluster_, level) /
+                                 cluster_.levels[level].link.bytes_per_second
+                           : 0;
+    longest_ = std::max(longest_, own);
+  }
+}
+
+double PortSeconds::longest() const {
+  double longest = longest_;
+  for (const Port& port : current_) longest = std::max(longest, port.shared());
+  return longest;
 }
 
 namespace {
@@ -151,38 +213,28 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
   const int64_t node = cluster.devices_per_node();
   const bool measured = has_measured_all_to_all(cluster) &&
                         members.front().value / node == members.back().value / node;
-  double seconds = 0;
+  Uneven uneven(cluster);
   for (size_t self = 0; self < n && n > 1; ++self) {
-    Traffic sent, received;
-    double total_sent = 0, total_received = 0;
+    TwoWays ways;
     for (size_t peer = 0; peer < n; ++peer) {
       if (peer == self) continue;
       const size_t level = cluster.common_level(members[self].value, members[peer].value);
-      sent.add(level, bytes[self * n + peer]);
-      received.add(level, bytes[peer * n + self]);
-      total_sent += bytes[self * n + peer];
-      total_received += bytes[peer * n + self];
+      ways.sent.add(level, bytes[self * n + peer]);
+      ways.received.add(level, bytes[peer * n + self]);
     }
-    seconds = std::max(
-        seconds, measured ? measured_all_to_all(cluster, std::max(total_sent, total_received))
-                          : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
+    uneven.add(ways, members[self].value);
   }
-  return seconds;
+  return n <= 1 ? 0 : measured ? uneven.measured() : uneven.seconds();
 }
 
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
                           std::span<const double> to_bytes) {
   if (group.size <= 1) return 0;
-  const bool measured = is_measured_all_to_all(cluster, group);
   const UnevenTraffic traffic(cluster, group, to_bytes);
-  double seconds = 0;
-  for (int64_t member = 0; member < group.size; ++member) {
-    const auto [sent, received] = traffic.of(member);
-    seconds = std::max(
-        seconds, measured ? measured_all_to_all(cluster, std::max(sent.bytes[0], received.bytes[0]))
-                          : std::max(seconds_of(cluster, sent), seconds_of(cluster, received)));
-  }
-  return seconds;
+  Uneven uneven(cluster);
+  for (int64_t member = 0; member < group.size; ++member)
+    uneven.add(traffic.of(member), group.device(member));
+  return is_measured_all_to_all(cluster, group) ? uneven.measured() : uneven.seconds();
 }
 
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {

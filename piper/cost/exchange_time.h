@@ -13,7 +13,9 @@
 // (bytes that stay inside the innermost level load only its own links). A device's share of level l
 // is the level's bandwidth per device, and never more than its share of the network cards of its
 // unit: num_nics x nic_bytes_per_second / devices of the unit, because all devices of a unit
-// communicate at once (every expert group of the world exchanges at the same time).
+// communicate at once (every expert group of the world exchanges at the same time). In an uneven
+// exchange members that sit behind one port (devices_of_port) have their shares of it together: what
+// one leaves, the others take, as far as the level's own link to a device lets them.
 //
 // Inside one node, a cluster that has measured its exchange (numbers["all_to_all_latency_seconds"]
 // and
@@ -40,6 +42,10 @@ inline constexpr double kMessageGapSeconds = 1e-6;
 // One device's share of a level's bandwidth when all devices of the level communicate, bytes/s.
 double device_bandwidth(const cluster::Cluster& cluster, size_t level);
 
+// Devices that one port of a level serves: a network card, or what leads out of a unit where no cards are counted; of level
+// 0 every device has its own.
+int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
+
 inline constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
 
 // What one device sends (or receives) in one operation, by the level that the messages belong to.
@@ -55,6 +61,26 @@ struct Traffic {
 // Seconds that the device's share of a level is busy with the traffic, alone: what belongs to the
 // level and, above the innermost, what crosses it on its way further.
 double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level);
+
+// How long the ports are busy with what the members of one operation move in one direction, the longest of all levels.
+class PortSeconds {
+ public:
+  // The cluster outlives it.
+  explicit PortSeconds(const cluster::Cluster& cluster) : cluster_(cluster) {}
+  // Of every member, also one that moves nothing; neighbours one after another.
+  void add(const Traffic& traffic, int64_t device);
+  double longest() const;
+
+ private:
+  struct Port {
+    int64_t number = -1;
+    double seconds = 0, members = 0;  // on one device's share; of those that have one
+    double shared() const { return members > 0 ? seconds / members : 0; }
+  };
+  const cluster::Cluster& cluster_;
+  std::array<Port, kMaxLevels> current_{};  // by level: the one that the last member sits behind
+  double longest_ = 0;                      // of the ports before it
+};
 
 // Equally spaced devices: the groups of every axis of the mesh are of this form.
 struct Group {
@@ -76,7 +102,7 @@ bool is_measured_all_reduce(const cluster::Cluster& cluster, const Group& group)
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 
 // Uneven: bytes[i * n + j] from member i to member j; what a member keeps is free. The slowest
-// sender or receiver counts. `members` are devices.
+// port counts. `members` are devices, ascending.
 double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank> members,
                           std::span<const double> bytes);
 

@@ -56,6 +56,23 @@ TEST_CASE("uneven equals even when all pairs are equal, and the busiest member c
   CHECK(all_to_all_seconds(cluster, ranks({.size = 4}), hot) == near(1e-6 + 120e-6));
 }
 
+TEST_CASE("members behind one card have their shares of it together") {
+  cluster::Cluster cluster = example::nodes();
+  // From node 0 (devices 0 to 3, two a card) 8 MB to device 4 and nothing to its neighbour 5: both shares of the card, 10
+  // GB/s, are its.
+  const auto hot = [&](const std::vector<Rank>& members) {
+    std::vector<double> bytes(members.size() * members.size(), 0.0);
+    for (size_t from = 0; from < 4; ++from) bytes[from * members.size() + 4] = 2e6;
+    return all_to_all_seconds(cluster, members, bytes);
+  };
+  CHECK(hot(ranks({.size = 8})) == near(5e-6 + 800e-6));
+  // A neighbour that is not of the group keeps its share.
+  CHECK(hot(ranks({.size = 5})) == near(5e-6 + 1600e-6));
+  // A device takes in no more than its own link lets it.
+  cluster.levels[1].link.bytes_per_second = 8e9;
+  CHECK(hot(ranks({.size = 8})) == near(5e-6 + 1000e-6));
+}
+
 TEST_CASE("messages beyond the first that leave a node cost a gap each") {
   cluster::Cluster cluster = example::nodes();
   cluster.numbers["message_gap_seconds"] = 1e-3;

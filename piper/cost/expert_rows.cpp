@@ -3,6 +3,7 @@
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/shard.h>
+#include <piper/cost/token_spread.h>
 #include <piper/strategy/mesh.h>
 
 #include <algorithm>
@@ -10,6 +11,19 @@
 #include <numeric>
 
 namespace piper::cost {
+
+int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_members,
+                        int64_t tokens) {
+  const auto held = static_cast<double>(f.num_experts / ep * num_members);
+  return std::llround(static_cast<double>(tokens) * chance_on_unit(f, held));
+}
+
+void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, SegmentWork& work) {
+  if (work.local_experts > 0 && ep > 1)
+    work.received_tokens =
+        ep * expected_tokens(model.layers[static_cast<size_t>(layer)].feed_forward, ep, 1,
+                             work.tokens());
+}
 
 ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& strategy,
                        const ExpertLoad& load)
@@ -74,22 +88,14 @@ SegmentWork ExpertRows::balanced(int32_t layer) const {
   SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
                                    strategy_.sequence, strategy_.mesh.ep,
                                    element_bytes(strategy_.precision), strategy_.capacity.factor);
-  if (work.local_experts > 0 && strategy::deduplicates(strategy_))
-    work.received_tokens = strategy_.mesh.ep * expected_tokens(layer, 1);
+  if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }
 
-// Of a micro-batch's tokens, those with an expert on some of the members: k different ones are drawn of all.
 int64_t ExpertRows::expected_tokens(int32_t layer, int64_t num_members) const {
-  const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
-  const int64_t elsewhere = ff.num_experts / strategy_.mesh.ep * (strategy_.mesh.ep - num_members);
-  double none = 1;
-  for (int64_t i = 0; i < ff.top_k; ++i)
-    none *=
-        std::max(0.0, static_cast<double>(elsewhere - i)) / static_cast<double>(ff.num_experts - i);
-  const int64_t tokens =
-      strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence);
-  return std::llround(static_cast<double>(tokens) * (1 - none));
+  return cost::expected_tokens(
+      model_.layers[static_cast<size_t>(layer)].feed_forward, strategy_.mesh.ep, num_members,
+      strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence));
 }
 
 std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,

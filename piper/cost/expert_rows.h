@@ -10,6 +10,12 @@
 
 namespace piper::cost {
 
+// Of `tokens` of a rank those that have an expert on some of the `ep` members of its group, when routers favour none.
+int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_members,
+                        int64_t tokens);
+// Sets received_tokens: where tokens travel in place of their copies (strategy::deduplicates).
+void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, SegmentWork& work);
+
 // Every rank routes its T * k rows, less what a capacity drops, by the same distribution. Thread-safe after
 // construction.
 class ExpertRows {

@@ -30,11 +30,15 @@ struct Parts {
 // The part of an exchange that compute does not hide.
 double exposed(double exchange, double hidden_by) { return std::max(0.0, exchange - hidden_by); }
 
-RecomputeCost recompute_cost(const Parts& p, double rows, strategy::Recompute recompute) {
-  if (recompute == strategy::Recompute::kFull)
+// `rows`: of one exchange; `combined_again`: of that which brings the experts' results back once more.
+RecomputeCost recompute_cost(const Parts& p, double rows, double combined_again,
+                             strategy::Recompute recompute) {
+  if (recompute == strategy::Recompute::kFull) {
+    const double again = exposed(rows, p.shared) + combined_again;
     return {.compute = p.attention + p.gate + p.nets,
-            .ahead = p.attention + p.gate + p.nets + exposed(rows, p.shared) + rows,
-            .exchange = exposed(rows, p.shared) + rows + exposed(rows, p.shared_backward) + rows};
+            .ahead = p.attention + p.gate + p.nets + again,
+            .exchange = again + exposed(rows, p.shared_backward) + rows};
+  }
   const double attention = strategy::drops_attention(recompute) ? p.attention : 0;
   const double nets = strategy::drops_experts(recompute) ? p.nets : 0;
   return {.compute = attention + nets,
@@ -104,11 +108,11 @@ struct LayerCosts::Loaded {
 };
 
 const ExpertRows& LayerCosts::rows(int64_t sequences, const strategy::Mesh& mesh,
-                                   double capacity_factor) {
+                                   double capacity_factor, strategy::AllToAll algorithm) {
   if (loaded_ != nullptr) {
     const strategy::Strategy& s = loaded_->strategy;
     if (s.micro_batch_sequences == sequences && s.mesh == mesh &&
-        s.capacity.factor == capacity_factor)
+        s.capacity.factor == capacity_factor && s.all_to_all == algorithm)
       return *loaded_->rows;
   }
   loaded_ = std::make_shared<Loaded>();
@@ -118,16 +122,21 @@ const ExpertRows& LayerCosts::rows(int64_t sequences, const strategy::Mesh& mesh
   s.precision = precision_;
   s.micro_batch_sequences = sequences;
   s.capacity.factor = capacity_factor;
+  s.all_to_all = algorithm;
   loaded_->rows.emplace(model_, s, *load_);
   return *loaded_->rows;
 }
 
 std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
-                                           const strategy::Mesh& mesh, double capacity_factor) {
-  if (load_ == nullptr)
-    return {balanced_work(model_, layer, sequences, sequence_, mesh.ep, element_bytes(precision_),
-                          capacity_factor)};
-  const ExpertRows& of = rows(sequences, mesh, capacity_factor);
+                                           const strategy::Mesh& mesh, double capacity_factor,
+                                           strategy::AllToAll algorithm) {
+  if (load_ == nullptr) {
+    SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
+                                     element_bytes(precision_), capacity_factor);
+    if (algorithm == strategy::AllToAll::kHaloDedup) expect_tokens(model_, layer, mesh.ep, work);
+    return {work};
+  }
+  const ExpertRows& of = rows(sequences, mesh, capacity_factor, algorithm);
   SegmentWork most = of.work(layer, 0), largest = most;
   for (int64_t ep_index = 1; ep_index < mesh.ep; ++ep_index) {
     const SegmentWork work = of.work(layer, ep_index);
@@ -141,25 +150,31 @@ LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64
   const bool exchanged =
       model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe() && s.mesh.ep > 1;
   const SegmentWork work =
-      rows(s.micro_batch_sequences, s.mesh, s.capacity.factor).work(layer, ep_index);
+      rows(s.micro_batch_sequences, s.mesh, s.capacity.factor, s.all_to_all).work(layer, ep_index);
   return layer_memory(model_, layer, work, exchanged, s.recompute,
-                      exchanged ? exchange_scratch(work, s.mesh.ep, form_of(s)) : 0);
+                      exchanged ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
 }
 
-int64_t LayerCosts::exchange_scratch(const SegmentWork& work, int64_t ep,
+Routed LayerCosts::routed(int32_t layer) const {
+  return {&model_.layers[static_cast<size_t>(layer)].feed_forward,
+          static_cast<double>(model_.hidden * element_bytes(precision_))};
+}
+
+int64_t LayerCosts::exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
                                      const ExchangeForm& form) const {
   if (ep == 1 || form.algorithm == strategy::AllToAll::kFlat) return 0;
   const auto bytes = static_cast<double>(std::max(work.rows, work.received_rows) * model_.hidden *
                                          work.element_bytes);
+  const ExchangeSite site(cluster_, {.size = ep});
   return std::llround(
-      scratch_bytes(ExchangeSite(cluster_, {.size = ep}), form, bytes / static_cast<double>(ep)));
+      scratch_bytes(site, form, bytes / static_cast<double>(ep), routed(layer).on(site)));
 }
 
 std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
                                                     std::span<const int32_t> layers) {
   if (load_ == nullptr || s.mesh.ep == 1) return {0};
   constexpr size_t kMost = 3;
-  const ExpertRows& of = rows(s.micro_batch_sequences, s.mesh, s.capacity.factor);
+  const ExpertRows& of = rows(s.micro_batch_sequences, s.mesh, s.capacity.factor, s.all_to_all);
   std::vector<std::pair<int64_t, int64_t>> sums, largest;  // rows, ep index
   for (int64_t ep_index = 0; ep_index < s.mesh.ep; ++ep_index) {
     sums.emplace_back(0, ep_index);
@@ -183,7 +198,8 @@ std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
 LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
                                  double capacity_factor, const ExchangeForm& form) {
   const int32_t layer = representative_[type];
-  const std::vector<SegmentWork> busiest = works(layer, sequences, mesh, capacity_factor);
+  const std::vector<SegmentWork> busiest =
+      works(layer, sequences, mesh, capacity_factor, form.algorithm);
   const SegmentWork& work = busiest.front();
   const bool moe = model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
   std::vector<SegmentKind> segments =
@@ -223,14 +239,15 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep};
     const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
-                                  form_factor(cluster_, group, form, pair_bytes));
-    cost.exchange_scratch = exchange_scratch(work, mesh.ep, form);
+                                  form_factor(cluster_, group, form, pair_bytes, routed(layer)));
+    cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
   cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
-    with = recompute_cost(parts, exchange.rows, recompute);
+    const bool sums = form.algorithm == strategy::AllToAll::kHaloDedup;  // nobody reads them
+    with = recompute_cost(parts, exchange.rows, sums ? 0 : exchange.rows, recompute);
     with.memory = layer_memory(model_, layer, work, exchanged, recompute, cost.exchange_scratch);
   }
   return cost;
@@ -247,18 +264,20 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   if (load_ != nullptr)
     for (int64_t to = 0; to < mesh.ep; ++to)
       to_bytes.push_back(
-          static_cast<double>(rows(work.sequences, mesh, capacity_factor).rows_to(layer, to)) *
+          static_cast<double>(
+              rows(work.sequences, mesh, capacity_factor, form.algorithm).rows_to(layer, to)) *
           static_cast<double>(model_.hidden * work.element_bytes));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   for (int64_t i = 0; i < groups; ++i) {
     const Group group{.first = i * mesh.ep, .size = mesh.ep};
     const std::span<const double> uneven(to_bytes);
-    longest.rows =
-        std::max(longest.rows, load_ == nullptr ? all_to_all_seconds(cluster_, group, pair_bytes) *
-                                                      form_factor(cluster_, group, form, pair_bytes)
-                                                : all_to_all_seconds(cluster_, group, uneven) *
-                                                      form_factor(cluster_, group, form, uneven));
+    longest.rows = std::max(longest.rows,
+                            load_ == nullptr
+                                ? all_to_all_seconds(cluster_, group, pair_bytes) *
+                                      form_factor(cluster_, group, form, pair_bytes, routed(layer))
+                                : all_to_all_seconds(cluster_, group, uneven) *
+                                      form_factor(cluster_, group, form, uneven, routed(layer)));
     longest.counts =
         std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
   }

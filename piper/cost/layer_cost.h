@@ -83,7 +83,8 @@ class LayerCosts {
   const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh,
                          double capacity_factor, const ExchangeForm& form = {});
   // Scratch of one exchange on a rank with this work; 0 where nothing is exchanged.
-  int64_t exchange_scratch(const SegmentWork& work, int64_t ep, const ExchangeForm& form) const;
+  int64_t exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
+                           const ExchangeForm& form) const;
   // Memory of a layer on a rank of this ep index; balanced: the same on all.
   LayerMemory memory(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
   // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced, else
@@ -93,6 +94,7 @@ class LayerCosts {
   const EndCost& ends(int64_t micro_batch_sequences);
 
  private:
+  Routed routed(int32_t layer) const;
   LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
                        double capacity_factor, const ExchangeForm& form);
   struct ExchangeSeconds {
@@ -101,10 +103,11 @@ class LayerCosts {
   // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until others
   // are asked for.
   struct Loaded;
-  const ExpertRows& rows(int64_t sequences, const strategy::Mesh& mesh, double capacity_factor);
+  const ExpertRows& rows(int64_t sequences, const strategy::Mesh& mesh, double capacity_factor,
+                         strategy::AllToAll algorithm);
   // What the layer's busiest ranks do: that with most rows, that with the largest expert.
   std::vector<SegmentWork> works(int32_t layer, int64_t sequences, const strategy::Mesh& mesh,
-                                 double capacity_factor);
+                                 double capacity_factor, strategy::AllToAll algorithm);
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
                                    const strategy::Mesh& mesh, double capacity_factor,
                                    const ExchangeForm& form);

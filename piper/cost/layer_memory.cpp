@@ -12,6 +12,7 @@ class Sizes {
  public:
   Sizes(const model::Model& model, int32_t layer, const SegmentWork& work)
       : model_(model), layer_(layer), work_(work) {}
+  bool deduplicated() const { return work_.deduplicated(); }
   int64_t slot(SlotKind kind, SegmentKind writer) const {
     return slot_bytes(model_, {kind, Segment{writer, layer_}}, work_);
   }
@@ -50,11 +51,13 @@ void task_again(Stretch& s, int64_t outputs, const SegmentBytes& bytes) {
 
 struct Mixture {
   bool has_shared;
+  bool sums;        // tokens travel in place of copies: sums return, and nobody reads them backward
   int64_t scratch;  // of an exchange
   int64_t rows, routing, received, expert_rows, returned;
   SegmentBytes gate, experts, merge, shared;
   Mixture(const Sizes& sizes, bool shares, int64_t scratch_bytes)
       : has_shared(shares),
+        sums(sizes.deduplicated()),
         scratch(scratch_bytes),
         rows(sizes.slot(SlotKind::kRows, SegmentKind::kGate)),
         routing(sizes.slot(SlotKind::kRouting, SegmentKind::kGate)),
@@ -93,12 +96,18 @@ void mixture_forward(Stretch& s, const Mixture& m, int64_t hidden, bool exchange
   }
   forward_task(s, m.expert_rows, m.experts, nets_kept);
   if (!kept) s.release(exchanged ? m.received : m.rows);
-  if (exchanged) exchange(s, m, m.returned, m.expert_rows);
+  if (m.sums && !merges)
+    s.release(m.expert_rows);
+  else if (exchanged)
+    exchange(s, m, m.returned, m.expert_rows);
 }
 
-// What the merge reads.
+// What the merge reads, forward, and backward again.
 int64_t merged_rows(const Mixture& m, bool exchanged) {
   return exchanged ? m.returned : m.expert_rows;
+}
+int64_t kept_rows(const Mixture& m, bool exchanged) {
+  return m.sums ? 0 : merged_rows(m, exchanged);
 }
 
 // From the gradient of x (live) to the gradient of x1 (in its place), with the parts that are recomputed alone.
@@ -110,7 +119,7 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
   const int64_t expert_rows_g = sizes.slot(SlotKind::kExpertRowsGradient, SegmentKind::kExperts);
   const int64_t returned_g = sizes.slot(SlotKind::kReturnedGradient, SegmentKind::kMerge);
   const int64_t routing_g = sizes.slot(SlotKind::kRoutingGradient, SegmentKind::kMerge);
-  backward_task(s, returned_g + routing_g, m.merge, merged_rows(m, exchanged));
+  backward_task(s, returned_g + (m.sums ? 0 : routing_g), m.merge, kept_rows(m, exchanged));
   if (exchanged) exchange(s, m, expert_rows_g, returned_g);
   const SegmentBytes shared = beside_exchange(m, m.shared);
   if (m.has_shared && nets_again) task_again(s, sizes.hidden(), shared);
@@ -119,7 +128,7 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
   if (nets_again) task_again(s, m.expert_rows, beside_exchange(m, m.experts));
   backward_task(s, exchanged ? received_g : rows_g, m.experts,
                 (exchanged ? expert_rows_g + m.received : returned_g + m.rows) + m.experts.tape);
-  if (exchanged) exchange(s, m, rows_g, received_g);
+  if (exchanged) exchange(s, m, rows_g + (m.sums ? routing_g : 0), received_g);
   if (strategy::drops_attention(parts))
     task_again(s, sizes.hidden(), beside_exchange(m, sizes.segment(SegmentKind::kAttention)));
   backward_task(s, sizes.hidden_gradient(), m.gate,
@@ -128,7 +137,7 @@ void mixture_backward(Stretch& s, const Sizes& sizes, const Mixture& m, bool exc
 
 KeptBytes keep_mixture(const Mixture& m, bool exchanged, bool nets_kept) {
   return {.gate = m.gate.tape + m.routing,
-          .rows = (exchanged ? m.received : m.rows) + merged_rows(m, exchanged),
+          .rows = (exchanged ? m.received : m.rows) + kept_rows(m, exchanged),
           .experts = nets_kept ? m.experts.tape : 0};
 }
 
@@ -180,6 +189,7 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
       mixture_forward(backward, mixture, hidden, exchanged, true, true, /*merges=*/false);
     } else {
       if (mixture.has_shared) forward.release(hidden);
+      if (mixture.sums) forward.release(mixture.returned);
       if (nets_kept) memory.kept.dense_mlp = mixture.shared.tape;
       memory.kept += keep_mixture(mixture, exchanged, nets_kept);
     }

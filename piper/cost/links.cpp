@@ -8,15 +8,6 @@
 
 namespace piper::cost {
 
-int64_t devices_of_port(const cluster::Cluster& cluster, size_t level) {
-  if (level == 0) return 1;
-  const int64_t devices = cluster.devices_of_level(level - 1);
-  const int64_t nics = cluster.levels[level].num_nics;
-  if (nics == 0) return devices;
-  if (nics >= devices) return 1;
-  return devices % nics == 0 ? devices / nics : devices;
-}
-
 namespace {
 
 // Units of a level that the devices lie in, numbered as they first appear.
@@ -93,7 +84,7 @@ void Ports::add(const Traffic& traffic, int64_t device, Direction direction, Use
   }
 }
 
-Transfer Ports::finish(Uses uses) {
+Transfer Ports::finish(Uses uses) const {
   Transfer transfer{.seconds = uses.longest, .needs = {}};
   std::ranges::sort(uses.seconds);
   for (size_t i = 0; i < uses.seconds.size();) {
@@ -101,11 +92,13 @@ Transfer Ports::finish(Uses uses) {
     double seconds = 0;
     for (; i < uses.seconds.size() && uses.seconds[i].first == port; ++i)
       seconds += uses.seconds[i].second;
-    // Rounded down: alone, an operation never needs more than there is.
+    // Rounded down: alone, an operation never needs more than there is; also where only some of those that share a port in
+    // turn are here.
     const double part = seconds / uses.longest;
     if (part >= kLeastTransfer)
       transfer.needs.push_back(
-          {port, static_cast<PortUnits>(part * static_cast<double>(kWholeShare))});
+          {port, std::min(static_cast<PortUnits>(part * static_cast<double>(kWholeShare)),
+                          capacity_[static_cast<size_t>(port)])});
   }
   return transfer;
 }
@@ -127,6 +120,31 @@ Transfer Ports::measured(const Group& group, double seconds) const {
       add(traffic, group.device(member), direction, uses);
   return finish(std::move(uses));
 }
+
+// Members behind one port may each be busier than the port is: what counts is all of them.
+class Ports::Uneven {
+ public:
+  Uneven(const Ports& ports, bool measured)
+      : ports_(ports), measured_(measured), sent_(ports.cluster_), received_(ports.cluster_) {}
+
+  void add(TwoWays ways, int64_t device) {
+    if (measured_) ports_.as_measured(ways.sent, ways.received);
+    sent_.add(ways.sent, device);
+    received_.add(ways.received, device);
+    ports_.add(ways.sent, device, kOut, uses_);
+    ports_.add(ways.received, device, kIn, uses_);
+  }
+  Transfer take() {
+    uses_.longest = std::max(sent_.longest(), received_.longest());
+    return uses_.longest > 0 ? ports_.finish(std::move(uses_)) : Transfer{};
+  }
+
+ private:
+  const Ports& ports_;
+  bool measured_;
+  PortSeconds sent_, received_;
+  Uses uses_;
+};
 
 Transfer Ports::all_to_all(const Group& group, double pair_bytes) const {
   if (group.size <= 1 || pair_bytes <= 0) return {};
@@ -151,34 +169,27 @@ Transfer Ports::all_to_all(std::span<const Rank> members, std::span<const double
   const int64_t node = cluster_.devices_per_node();
   const bool measured = cluster_.numbers.contains("all_to_all_bytes_per_second") &&
                         members.front().value / node == members.back().value / node;
-  Uses uses;
+  Uneven uneven(*this, measured);
   for (size_t self = 0; self < n; ++self) {
-    Traffic sent, received;
+    TwoWays ways;
     for (size_t peer = 0; peer < n; ++peer) {
       if (peer == self) continue;
       const size_t level = cluster_.common_level(members[self].value, members[peer].value);
-      sent.add(level, bytes[self * n + peer]);
-      received.add(level, bytes[peer * n + self]);
+      ways.sent.add(level, bytes[self * n + peer]);
+      ways.received.add(level, bytes[peer * n + self]);
     }
-    if (measured) as_measured(sent, received);
-    add(sent, members[self].value, kOut, uses);
-    add(received, members[self].value, kIn, uses);
+    uneven.add(std::move(ways), members[self].value);
   }
-  return finish(std::move(uses));
+  return uneven.take();
 }
 
 Transfer Ports::all_to_all(const Group& group, std::span<const double> to_bytes) const {
   if (group.size <= 1) return {};
-  const bool measured = is_measured_all_to_all(cluster_, group);
+  Uneven uneven(*this, is_measured_all_to_all(cluster_, group));
   const UnevenTraffic traffic(cluster_, group, to_bytes);
-  Uses uses;
-  for (int64_t member = 0; member < group.size; ++member) {
-    auto [sent, received] = traffic.of(member);
-    if (measured) as_measured(sent, received);
-    add(sent, group.device(member), kOut, uses);
-    add(received, group.device(member), kIn, uses);
-  }
-  return finish(std::move(uses));
+  for (int64_t member = 0; member < group.size; ++member)
+    uneven.add(traffic.of(member), group.device(member));
+  return uneven.take();
 }
 
 Transfer Ports::all_reduce(const Group& group, double bytes) const {

@@ -53,9 +53,6 @@ struct Links {
   }
 };
 
-// Devices that one port of a level serves.
-int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
-
 // Where the members of a group on these devices (counted in the order of the cluster's levels) sit: nodes, then every
 // further level that tells some of them apart; neighbours share a card.
 collective::Topology topology_of(const cluster::Cluster& cluster, std::span<const int64_t> devices);
@@ -97,10 +94,11 @@ class Ports {
     std::vector<std::pair<int32_t, double>> seconds;
     double longest = 0;  // of one device
   };
+  class Uneven;
   int32_t port(size_t level, int64_t device, Direction direction) const;
   void add(const Traffic& traffic, int64_t device, Direction direction, Uses& uses) const;
   void add(std::span<const double> part, int64_t device, Direction direction, Uses& uses) const;
-  static Transfer finish(Uses uses);
+  Transfer finish(Uses uses) const;
   // Where the exchange itself was measured: a device's own port, for so long.
   void as_measured(Traffic& sent, Traffic& received) const;
   Transfer measured(const Group& group, double seconds) const;

@@ -78,6 +78,25 @@ TEST_CASE("uneven rows load the sender's way out and the receiver's way in") {
   CHECK(parts.at(3) == near(1));
 }
 
+TEST_CASE(
+    "a hot rank uses what its neighbour leaves of their card, and no more than the card has") {
+  const cluster::Cluster cluster = example::nodes();
+  std::vector<Rank> members;
+  for (int64_t i = 0; i < 8; ++i) members.emplace_back(i);
+  std::vector<double> bytes(64, 0.0);
+  for (size_t from = 0; from < 4; ++from) bytes[from * 8 + 4] = 2e6;
+  const Transfer whole = Ports(cluster, all(16)).all_to_all(members, bytes);
+  CHECK(whole.seconds == near(800e-6));
+  CHECK(needs(whole).at(32 + 2 * 2 + 1) == near(2));  // into the card of devices 4 and 5
+  CHECK(needs(whole).at(32) == near(1));              // out of that of 0 and 1: 4 MB
+  // Where only one of the two is here the port is as much smaller, and is all that it gets.
+  std::vector<char> one_of_two(16, 0);
+  for (size_t rank = 0; rank < 16; rank += 2) one_of_two[rank] = 1;
+  CHECK(needs(Ports(cluster, one_of_two).all_to_all(members, bytes)).at(32 + 2 * 2 + 1) == near(1));
+  // Nothing to send.
+  CHECK(Ports(cluster, all(16)).all_to_all(members, std::vector<double>(64, 0.0)).needs.empty());
+}
+
 TEST_CASE("a rank that stands for others has their part of a shared port") {
   std::vector<char> one_of_two(16, 0);
   for (size_t rank = 0; rank < 16; rank += 2) one_of_two[rank] = 1;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/collective/known_routes.h>
+#include <piper/cost/dedup_form.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
@@ -224,22 +226,41 @@ class StepPricer {
     if (rows_.balanced()) {
       const double bytes = pair_bytes(task);
       return {all_to_all_seconds(cluster_, group(task), bytes) *
-                  form_factor(cluster_, group(task), form, bytes),
+                  form_factor(cluster_, group(task), form, bytes, routed(task)),
               scratch(task, form, bytes)};
     }
     const std::vector<double> to = bytes_to(task);
+    const double mean = std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size());
+    if (!rows_.exact())
+      return {
+          all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
+              form_factor(cluster_, group(task), form, std::span<const double>(to), routed(task)),
+          scratch(task, form, mean)};
     const double seconds =
-        rows_.exact()
-            ? all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task))
-            : all_to_all_seconds(cluster_, group(task), std::span<const double>(to));
-    return {seconds * form_factor(cluster_, group(task), form, std::span<const double>(to)),
-            scratch(task, form,
-                    std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size()))};
+        all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
+    return {seconds * (strategy::deduplicates(strategy_)
+                           ? over_ports(task, mean)
+                           : form_factor(cluster_, group(task), form, std::span<const double>(to))),
+            scratch(task, form, mean)};
+  }
+
+  Routed routed(const Task& task) const {
+    const int32_t layer = step_.segment(task).layer;
+    return {&model_.layers[static_cast<size_t>(layer)].feed_forward, row_bytes()};
+  }
+
+  // Where tokens travel: what the steps lose against the busiest port, whose bytes are known.
+  double over_ports(const Task& task, double pair_bytes) const {
+    const ExchangeSite site(cluster_, group(task));
+    const DedupSeconds dedup = dedup_seconds(site, strategy_.all_to_all_chunk_bytes,
+                                             {pair_bytes, 1, routed(task).on(site)});
+    return std::max(1.0, dedup.mean() / dedup.ports);
   }
 
   int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {
     if (form.algorithm == strategy::AllToAll::kFlat) return 0;
-    return std::llround(scratch_bytes(ExchangeSite(cluster_, group(task)), form, bytes));
+    const ExchangeSite site(cluster_, group(task));
+    return std::llround(scratch_bytes(site, form, bytes, routed(task).on(site)));
   }
 
   double row_bytes() const {
@@ -257,7 +278,7 @@ class StepPricer {
     const int64_t size = std::ssize(step_.graph.group(task.group));
     std::vector<double> bytes(static_cast<size_t>(size));
     if (rows_.exact()) {
-      const std::vector<double> between = bytes_between(task);
+      const std::vector<double> between = copy_bytes_between(task);
       for (size_t i = 0; i < between.size(); ++i)
         bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
       return bytes;
@@ -270,6 +291,10 @@ class StepPricer {
 
   // From every member to every member, row-major, where all rows are known.
   std::vector<double> bytes_between(const Task& task) const {
+    return strategy::deduplicates(strategy_) ? token_bytes_between(task) : copy_bytes_between(task);
+  }
+
+  std::vector<double> copy_bytes_between(const Task& task) const {
     const std::vector<Rank>& members = step_.graph.group(task.group);
     std::vector<double> bytes;
     for (const Rank from : members)
@@ -277,6 +302,27 @@ class StepPricer {
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
                                           from.value % strategy_.mesh.dp, to)));
+    return bytes;
+  }
+
+  // Likewise, of a dispatch: rows that cross, and rows that are handed on inside.
+  std::vector<double> token_bytes_between(const Task& task) const {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const int32_t layer = step_.segment(task).layer;
+    std::vector<int64_t> devices;
+    for (const Rank member : members) devices.push_back(member.value);
+    const collective::Units units(topology_of(cluster_, devices), 0);
+    std::vector<std::vector<int64_t>> distinct;
+    for (const Rank member : members)
+      distinct.push_back(
+          rows_.distinct(layer, task.micro_batch, member.value % strategy_.mesh.dp, units));
+    std::vector<double> bytes;
+    for (int64_t from = 0; from < std::ssize(members); ++from)
+      for (const int64_t rows :
+           collective::dispatched_rows(from, units, [&](int64_t m) -> const std::vector<int64_t>& {
+             return distinct[static_cast<size_t>(m)];
+           }))
+        bytes.push_back(row_bytes() * static_cast<double>(rows));
     return bytes;
   }
 

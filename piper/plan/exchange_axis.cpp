@@ -15,12 +15,19 @@ using strategy::Strategy;
 
 constexpr int64_t kStackElement = 2;  // stack::LayerPrice prices rows of the combine in two bytes
 
-double largest_top_k(const model::Model& model) {
-  double most = 1;
+// The mixture layer that chooses most experts for a token; nullptr without one.
+const model::FeedForward* most_chosen(const model::Model& model) {
+  const model::FeedForward* most = nullptr;
   for (const model::Layer& layer : model.layers)
-    if (layer.feed_forward.is_moe())
-      most = std::max(most, static_cast<double>(layer.feed_forward.top_k));
+    if (const model::FeedForward& f = layer.feed_forward;
+        f.is_moe() && (most == nullptr || f.top_k > most->top_k))
+      most = &f;
   return most;
+}
+
+double largest_top_k(const model::Model& model) {
+  const model::FeedForward* most = most_chosen(model);
+  return most == nullptr ? 1 : static_cast<double>(most->top_k);
 }
 
 // Seconds of one flat exchange, and of what factors multiply: the same, but where rows for one node cross once.
@@ -75,12 +82,20 @@ ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double 
   const double tokens = static_cast<double>(s.micro_batch_sequences * s.sequence) /
                         static_cast<double>(s.mesh.cp * s.mesh.tp);
   const double kept = s.capacity.factor > 0 ? std::min(1.0, s.capacity.factor) : 1;
+  task.routed = {most_chosen(model),
+                 static_cast<double>(model.hidden) *
+                     static_cast<double>(element_bytes > 0 ? element_bytes
+                                                           : cost::element_bytes(s.precision))};
   task.load.pair_bytes =
-      tokens * largest_top_k(model) * kept * static_cast<double>(model.hidden) *
-      static_cast<double>(element_bytes > 0 ? element_bytes : cost::element_bytes(s.precision)) /
-      static_cast<double>(s.mesh.ep);
+      tokens * largest_top_k(model) * kept * task.routed.row_bytes / static_cast<double>(s.mesh.ep);
   if (model.num_moe_layers() == 0) task.group.size = 1;
   return task;
+}
+
+cost::ExchangeLoad ExchangeTask::load_on(const cost::ExchangeSite& site) const {
+  cost::ExchangeLoad full = load;
+  full.spread = routed.on(site);
+  return full;
 }
 
 ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
@@ -103,10 +118,12 @@ void ExchangeAxis::choose(Strategy& s) {
   if (task.group.size <= 1) return;
   const auto [found, is_new] =
       chosen_.try_emplace({task.group.size, task.group.stride, task.load.pair_bytes});
-  if (is_new)
-    found->second = cost::best_form(cost::ExchangeSite(cluster_, task.group), task.load, fixed_,
+  if (is_new) {
+    const cost::ExchangeSite site(cluster_, task.group);
+    found->second = cost::best_form(site, task.load_on(site), fixed_,
                                     flat_of(model_, cluster_, task, stack_, rates_).part())
                         .form;
+  }
   s.all_to_all = found->second.algorithm;
   s.all_to_all_chunk_bytes = found->second.chunk_bytes;
 }
@@ -131,11 +148,13 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   if (task.group.size <= 1) return verdict;
   const Flat flat = flat_of(model, cluster, task, stack, rates);
   const cost::ExchangeSite site(cluster, task.group);
+  const cost::ExchangeLoad load = task.load_on(site);
   const ExchangeForm own = cost::form_of(s);
-  for (cost::PricedForm p : cost::priced_forms(site, task.load)) {
+  for (cost::PricedForm p : cost::priced_forms(site, load)) {
     const bool chosen = p.form.algorithm == own.algorithm;
     if (chosen && p.form != own)
-      p = {own, form_factor(site, own, task.load), scratch_bytes(site, own, task.load.pair_bytes)};
+      p = {own, form_factor(site, own, load),
+           scratch_bytes(site, own, load.pair_bytes, load.spread)};
     const bool is_flat = p.form.algorithm == AllToAll::kFlat;
     const double seconds = is_flat ? flat.seconds : p.factor * flat.plain;
     verdict.options.push_back(

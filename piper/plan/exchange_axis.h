@@ -25,7 +25,9 @@ namespace piper::plan {
 // precision.
 struct ExchangeTask {
   cost::Group group;
-  cost::ExchangeLoad load;
+  cost::ExchangeLoad load;  // without the spread of its tokens, which depends on where members sit
+  cost::Routed routed;      // refers to the model
+  cost::ExchangeLoad load_on(const cost::ExchangeSite& site) const;
 };
 ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& strategy,
                            double imbalance = 1, int64_t element_bytes = 0);

@@ -86,7 +86,7 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
     double copies = 1;
-    if (stack_.deduplicates_rows && s.all_to_all == strategy::AllToAll::kFlat)
+    if (crosses_once(stack_, s.all_to_all))
       for (const model::Layer& layer : model_.layers)
         copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
     found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),

@@ -159,17 +159,17 @@ Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copie
 }
 
 double Rates::exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                              const cost::ExchangeLoad& load) const {
+                              const cost::ExchangeLoad& load, const cost::Routed& routed) const {
   if (size <= 1) return 1;
-  return cost::form_factor(cost::ExchangeSite(cluster_, {.stride = stride, .size = size}), form,
-                           load);
+  const cost::ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  return cost::form_factor(site, form, {load.pair_bytes, load.hot, routed.on(site)});
 }
 
 double Rates::exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                               double pair_bytes) const {
+                               double pair_bytes, const cost::Routed& routed) const {
   if (size <= 1) return 0;
-  return cost::scratch_bytes(cost::ExchangeSite(cluster_, {.stride = stride, .size = size}), form,
-                             pair_bytes);
+  const cost::ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  return cost::scratch_bytes(site, form, pair_bytes, routed.on(site));
 }
 
 Moves Rates::message(int64_t distance, double bytes) const {

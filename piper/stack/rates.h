@@ -50,11 +50,12 @@ class Rates {
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
   // members, and crosses to a node once (deduplication).
   cost::Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
-  // Any other exchange of such a group over the flat one, and its scratch (cost/exchange_form.h).
+  // Any other exchange of such a group over the flat one, of rows that `routed` sent out, and its scratch
+  // (cost/exchange_form.h).
   double exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                         const cost::ExchangeLoad& load) const;
+                         const cost::ExchangeLoad& load, const cost::Routed& routed) const;
   double exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                          double pair_bytes) const;
+                          double pair_bytes, const cost::Routed& routed) const;
   cost::Moves message(int64_t distance, double bytes) const;
   double message_seconds(int64_t distance, double bytes) const {
     return message(distance, bytes).total();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/strategy/strategy.h>
 
 #include <array>
 #include <cstdint>
@@ -71,7 +72,7 @@ struct Stack {
   double hidden_exchange = 0;   // to the experts and back
   bool deduplicates_rows =
       false;  // a row for several experts of a node crosses once: with the flat exchange
-  bool chooses_exchange = false;  // runs any of strategy::AllToAll: the search picks one
+  bool chooses_exchange = false;  // runs any of strategy::every_all_to_all(): the search picks one
   // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as FP8 with scales, and
   // is converted before it leaves instead of where it arrives.
   double dispatch_element_bytes = 2;
@@ -99,6 +100,12 @@ struct Stack {
 
   const Calibration& calibration_of(const std::string& device) const;
 };
+
+// Whether this stack's exchange takes a row to a node once.
+inline bool crosses_once(const Stack& stack, strategy::AllToAll algorithm) {
+  return algorithm == strategy::AllToAll::kHaloDedup ||
+         (stack.deduplicates_rows && algorithm == strategy::AllToAll::kFlat);
+}
 
 // All problems at once as InvalidInput.
 Stack parse_stack(const Json& json, const std::string& source);

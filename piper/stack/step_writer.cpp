@@ -28,7 +28,7 @@ std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
 
 // Choices of a token whose rows a node takes once; 1: every row travels.
 double copies_of(const Estimator& estimator, const strategy::Strategy& s) {
-  if (!estimator.stack().deduplicates_rows || s.all_to_all != strategy::AllToAll::kFlat) return 1;
+  if (!crosses_once(estimator.stack(), s.all_to_all)) return 1;
   for (const model::Layer& layer : estimator.model().layers)
     if (layer.feed_forward.is_moe()) return static_cast<double>(layer.feed_forward.top_k);
   return 1;
