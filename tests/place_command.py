@@ -76,6 +76,43 @@ def check_inputs(folder, topology):
     assert "exchange" not in json.loads(piper("--model", "qwen3-30b-a3b", "--strategy", strategy, "--nodes", "n[0-1]", "--json"))
 
 
+def plan(*arguments, code=0):
+    run = subprocess.run([PIPER, "plan", *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert run.returncode == code, (arguments, run.returncode, run.stderr)
+    return run.stdout if code == 0 else run.stderr
+
+
+def check_plan(folder, topology):
+    """`piper plan --nodes`: the plan is for as many ranks as the nodes take, and comes with their places."""
+    thin = json.loads(subprocess.run([PIPER, "cluster", "frontier", "--json"], capture_output=True, text=True, check=True).stdout)
+    thin["levels"][2]["bandwidth_bytes_per_second"] /= 16
+    machine = folder / "thin.json"
+    machine.write_text(json.dumps(thin))
+    asked = ["--model", "olmoe-1b-7b", "--cluster", machine, "--ep", 32, "--pp", 1, "--sequence", 4096, "--global-batch", 512,
+             "--topology", topology]
+    for search in (["--runnable"], ["--tp", 1, "--etp", 1, "--cp", 1]):
+        out = folder / "placed.json"
+        nodes = "node[004,009,005,010,006,011,007,012]"  # four of a switch in turns: two groups of 32 fit
+        found = json.loads(plan(*asked, *search, "--nodes", nodes, "--rankfile", folder / "ranks", "--hostfile", folder / "hosts",
+                                "--out", out, "--json"))
+        placed, best = found["placement"], found["placement"]["ranked"][0]
+        assert len(placed["ranks"]) == 64 == json.loads(out.read_text())["mesh"]["dp"]
+        assert (folder / "hosts").read_text().split() == [r["node"] for r in placed["ranks"]]
+        seconds = [one["step_seconds_placed"] for one in placed["ranked"]]
+        assert seconds == sorted(seconds) and len(seconds) > 1
+        assert best["step_seconds_placed"] < 0.99 * best["step_seconds_as_listed"], best
+        # What place says of the strategy that was written, plan has said already.
+        again = json.loads(piper("--model", "olmoe-1b-7b", "--cluster", machine, "--strategy", out, "--nodes", nodes, "--topology",
+                                 topology, "--json"))
+        assert again["ranks"] == placed["ranks"]
+        text = plan(*asked, *search, "--nodes", nodes, "--rankfile", folder / "ranks")
+        for piece in ("on these nodes", "ranks placed", "stage 0: group", "--rankfile"):
+            assert piece in text, piece
+    for arguments, piece in [(["--rankfile", folder / "r"], "give --nodes too"), (["--ranks-per-node", "8"], "give --nodes too"),
+                             (["--nodes", "node001", "--devices", 9], "take 8"), (["--nodes", "node001", "--min-devices"], "one plan")]:
+        assert piece in plan("--model", "olmoe-1b-7b", "--cluster", "frontier", *arguments, code=2), arguments
+
+
 def check_choice(topology):
     chosen = json.loads(piper(*STRATEGY, "--free", "node[001-003,005-012]", "--count", 8, "--topology", topology, "--json"))
     choice = chosen["choice"]
@@ -143,6 +180,7 @@ def main():
         topology.write_text(TOPOLOGY)
         check_map(folder, topology)
         check_inputs(folder, topology)
+        check_plan(folder, topology)
         check_choice(topology)
         check_refusals(folder, topology)
         check_mpirun(folder)

@@ -3,10 +3,12 @@
 #include <piper/base/units.h>
 #include <piper/cli/place_report.h>
 #include <piper/cluster/hostlist.h>
+#include <piper/plan/placed_exchange.h>
 #include <piper/report/table.h>
 #include <piper/strategy/layout.h>
 
 #include <map>
+#include <numeric>
 
 namespace piper::cli {
 namespace {
@@ -183,6 +185,41 @@ std::vector<exporting::RankHost> PlaceReport::rank_hosts() const {
     hosts.push_back({node.name, slots.device[static_cast<size_t>(slot)] - node.first_device});
   }
   return hosts;
+}
+
+void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::RankGroup> groups,
+             plan::Placing placing) {
+  r.slots = plan::slots_of(r.allocation);
+  r.placing = std::move(placing);
+  plan::RankSlots given(r.placing.ranks.size());
+  std::iota(given.begin(), given.end(), 0);
+  r.given = plan::price_placement(r.slots, groups, given);
+  r.chosen = plan::price_placement(r.slots, groups, r.placing.ranks);
+  r.pair_bytes = plan::exchange_pair_bytes(model, r.strategy);
+  const auto played = [&](const plan::RankSlots& ranks) {
+    return plan::placed_exchange_seconds(r.allocation, r.slots, groups, ranks, r.pair_bytes,
+                                         r.strategy);
+  };
+  r.given_exchange = played(given);
+  r.chosen_exchange = played(r.placing.ranks);
+}
+
+void write_launch_files(const PlaceReport& r, const LaunchFileFlags& f) {
+  const std::vector<exporting::RankHost> hosts = r.rank_hosts();
+  if (!f.rankfile.empty())
+    write_text_file(f.rankfile, exporting::open_mpi_rankfile(hosts, f.cores_per_rank));
+  if (!f.hostfile.empty()) write_text_file(f.hostfile, exporting::slurm_hostfile(hosts));
+}
+
+std::string launch_text(const PlaceReport& r, const LaunchFileFlags& f) {
+  std::string text;
+  const size_t num_ranks = r.placing.ranks.size();
+  if (!f.rankfile.empty())
+    text += fmt::format("\nmpirun -n {} --rankfile {} ...\n", num_ranks, f.rankfile);
+  if (!f.hostfile.empty())
+    text += fmt::format("\nSLURM_HOSTFILE={} srun -n {} --distribution=arbitrary ...\n", f.hostfile,
+                        num_ranks);
+  return text;
 }
 
 std::string to_text(const PlaceReport& r) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/cli/allocation_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/export/launch_files.h>
 #include <piper/plan/choose_nodes.h>
@@ -28,6 +29,15 @@ struct PlaceReport {
   std::vector<std::string> hosts() const;
   std::vector<exporting::RankHost> rank_hosts() const;
 };
+
+// Everything but allocation, strategy and choice. `groups`: rank_traffic() of the strategy.
+void fill_in(PlaceReport& report, const model::Model& model,
+             std::span<const plan::RankGroup> groups, plan::Placing placing);
+
+// Those that are asked for. Throws IoError.
+void write_launch_files(const PlaceReport& report, const LaunchFileFlags& flags);
+// How a launcher is told of them.
+std::string launch_text(const PlaceReport& report, const LaunchFileFlags& flags);
 
 std::string to_text(const PlaceReport& report);
 Json to_json(const PlaceReport& report);

@@ -33,6 +33,7 @@ struct Flags {
   std::string stack = "piper", offload, placement, all_to_all;
   std::optional<int64_t> all_to_all_chunk_bytes;
   double imbalance = 1;
+  NodesQuestion nodes;
 };
 
 cost::Statistic parse_statistic(const std::string& text) {
@@ -99,7 +100,8 @@ bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
   return !runnable && cluster.kind == "gpu";
 }
 
-int answer_every_axis(const Flags& flags, const plan::Request& request) {
+int answer_every_axis(const Flags& flags, const plan::Request& request,
+                      std::optional<cluster::Allocation> allocation) {
   WholeQuestion q{.request = request,
                   .fixed = flags.whole,
                   .stack = flags.stack,
@@ -107,7 +109,9 @@ int answer_every_axis(const Flags& flags, const plan::Request& request) {
                   .top = flags.top,
                   .explain = flags.explain,
                   .json = flags.json,
-                  .out = flags.out};
+                  .out = flags.out,
+                  .nodes = flags.nodes,
+                  .allocation = std::move(allocation)};
   q.fixed.pp = flags.fixed.pp;
   q.fixed.ep = flags.fixed.ep;
   q.fixed.dp = flags.fixed.dp;
@@ -120,9 +124,39 @@ int answer_every_axis(const Flags& flags, const plan::Request& request) {
   return answer_whole(q);
 }
 
+// Plans for as many ranks as the nodes take, on a machine that they are the devices of.
+std::optional<cluster::Allocation> onto_nodes(const Flags& flags, plan::Request& request) {
+  check(flags.nodes);
+  if (!flags.nodes.is_asked()) return std::nullopt;
+  if (flags.min_devices || !flags.what_if.empty())
+    throw InvalidInput("--nodes places one plan; leave out --min-devices and --what-if");
+  cluster::Allocation allocation = allocation_of(flags.nodes.allocation, request.cluster);
+  const int64_t slots = allocation.num_slots();
+  if (request.num_devices > slots)
+    throw InvalidInput(
+        fmt::format("--devices is {}, the {} nodes take {}; allowed: at most that many",
+                    request.num_devices, allocation.nodes.size(), slots));
+  if (request.num_devices == 0) request.num_devices = slots;
+  request.cluster = allocation.machine;
+  return allocation;
+}
+
+// The best of what this Piper trains, on the nodes.
+std::optional<PlacedPlan> placed_on(std::optional<cluster::Allocation> allocation,
+                                    const plan::Request& request, plan::Plan& plan) {
+  if (!allocation || plan.strategies.empty()) return std::nullopt;
+  return rank_on_nodes(std::move(*allocation), request.model, plan.strategies,
+                       [](const plan::Planned& p) {
+                         return Placeable{p.strategy, p.prediction.step_seconds,
+                                          plan::exposed_of(p.prediction.estimate.time)};
+                       });
+}
+
 int run(const Flags& flags) {
-  const plan::Request request = request_of(flags);
-  if (asks_every_axis(flags, request.cluster)) return answer_every_axis(flags, request);
+  plan::Request request = request_of(flags);
+  std::optional<cluster::Allocation> allocation = onto_nodes(flags, request);
+  if (asks_every_axis(flags, request.cluster))
+    return answer_every_axis(flags, request, std::move(allocation));
   if (flags.min_devices && !flags.what_if.empty())
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
@@ -135,14 +169,20 @@ int run(const Flags& flags) {
   if (flags.min_devices) return answer_min_devices(request, flags.json);
   if (!flags.what_if.empty()) return answer_what_if(request, flags.what_if, flags.json);
   const auto start = std::chrono::steady_clock::now();
-  const plan::Plan plan = plan::make_plan(request);
+  plan::Plan plan = plan::make_plan(request);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (flags.json)
-    std::cout << to_json(request, plan, flags.top, seconds).dump(2) << "\n";
-  else
+  const std::optional<PlacedPlan> placed = placed_on(std::move(allocation), request, plan);
+  if (flags.json) {
+    Json json = to_json(request, plan, flags.top, seconds);
+    if (placed) json["placement"] = to_json(*placed, request.model);
+    std::cout << json.dump(2) << "\n";
+  } else {
     print_plan(request, plan, flags.top, flags.explain, seconds);
+    if (placed) print_on_nodes(*placed, request.model, flags.nodes);
+  }
   if (plan.strategies.empty()) return 1;
+  if (placed) write_launch_files(*placed, request.model, flags.nodes);
   if (!flags.out.empty()) {
     write_json_file(flags.out, strategy::to_json(plan.strategies.front().strategy));
     if (!flags.json) fmt::print("\nwritten: {}\n", flags.out);
@@ -221,6 +261,8 @@ Run add_plan(CLI::App& command) {
                   "latency=x0.5 (latency.LEVEL), device=CLUSTER; may be repeated")
       ->type_name("CHANGE");
   add_load_flags(command, flags->load);
+  add_allocation_flags(command, flags->nodes.allocation);
+  add_launch_file_flags(command, flags->nodes.files);
   command
       .add_option("--for", flags->statistic,
                   "rank by the mean, p95 or worst of the samples of --load (p95)")

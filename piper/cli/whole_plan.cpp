@@ -245,13 +245,22 @@ int answer_whole(const WholeQuestion& q) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.finish();
+  std::optional<PlacedPlan> placed;
+  if (q.allocation && !plan.ranked.empty())
+    placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const WholeCandidate& c) {
+      return Placeable{c.strategy, c.step_seconds(), plan::exposed_of(c.estimate.time)};
+    });
   if (q.json) {
-    std::cout << plan_json(q, request, plan, defaults, seconds).dump(2) << "\n";
+    Json json = plan_json(q, request, plan, defaults, seconds);
+    if (placed) json["placement"] = to_json(*placed, *request.model);
+    std::cout << json.dump(2) << "\n";
   } else {
     print_header(request, plan, defaults, seconds);
     print_plan(q, request, plan);
+    if (placed) print_on_nodes(*placed, *request.model, q.nodes);
   }
   if (plan.ranked.empty()) return 1;
+  if (placed) write_launch_files(*placed, *request.model, q.nodes);
   if (!q.out.empty()) {
     Json best = whole_json(request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front().strategy));

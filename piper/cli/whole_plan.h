@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/base/json.h>
+#include <piper/cli/placed_plan.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/whole.h>
 
@@ -19,6 +20,9 @@ struct WholeQuestion {
   int64_t top = 10;
   bool explain = false, json = false;
   std::string out;
+  NodesQuestion nodes;
+  std::optional<cluster::Allocation>
+      allocation;  // where nodes are given; request.cluster is its machine
 };
 
 // Prints the answer; 1 when nothing fits, else 0. Throws InvalidInput.

@@ -1,0 +1,52 @@
+// Plans for the nodes that a job really has: strategies ranked by the step that is to be expected where their ranks would
+// sit.
+//
+// The search takes rank i to sit on device i of a regular machine. An allocation is none: its nodes lie on switches and
+// racks as the scheduler found them. So the best strategies are placed (place_ranks.h), each in its own way, and
+//
+//   step = predicted step + sum over axes  exposed seconds of the axis x (busy as placed / busy as assumed - 1)
+//
+// where an axis is busy as long as the busiest member of its slowest group, on the level that decides:
+//
+//   pairs   member with n_u of n in its unit:   (n - n_u) x bytes / B       B: a device's share of the level beyond units
+//   ring    unit with n_u members:              bytes / (n_u B)
+//
+// What compute hid stays hidden in this; groups of one axis do not slow those of another.
+#pragma once
+
+#include <piper/cost/step_time.h>
+#include <piper/plan/place_ranks.h>
+#include <piper/stack/estimator.h>
+
+#include <array>
+#include <span>
+#include <vector>
+
+namespace piper::plan {
+
+// Of a step, what nothing hides.
+struct ExposedSeconds {
+  double exchange = 0, tensor = 0, context = 0, messages = 0, reductions = 0;
+};
+ExposedSeconds exposed_of(const stack::StepSeconds& time);
+// Messages between stages are part of what is idle there, and count as nothing.
+ExposedSeconds exposed_of(const cost::StepBreakdown& time);
+
+// By axis; 0 where nobody says anything.
+using BusySeconds = std::array<double, kNumAxes>;
+BusySeconds busy_seconds(const cluster::Cluster& machine, const Slots& slots,
+                         std::span<const RankGroup> groups, const RankSlots& placement);
+
+struct PlacedStep {
+  Placing placing;
+  double seconds = 0;        // as placed
+  double given_seconds = 0;  // rank i on slot i
+};
+
+// Requires as many slots as the strategy has ranks, and contradictions(strategy, model) to be empty.
+PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
+                      const model::Model& model, const strategy::Strategy& strategy,
+                      const ExposedSeconds& exposed, double predicted_seconds,
+                      const PlaceOptions& options = {});
+
+}  // namespace piper::plan
