@@ -113,11 +113,6 @@ void PortSeconds::add(const Traffic& traffic, int64_t device) {
     const double busy = busy_seconds(cluster_, traffic, level);
     port.seconds += busy;
     port.members += 1;
-    const double own = cluster_.levels[level].num_nics > 0
-                           ? busy * device_bandwidth(cluster_, level) /
-                                 cluster_.levels[level].link.bytes_per_second
-                           : 0;
-    longest_ = std::max(longest_, own);
   }
 }
 

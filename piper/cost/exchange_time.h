@@ -15,7 +15,7 @@
 // unit: num_nics x nic_bytes_per_second / devices of the unit, because all devices of a unit
 // communicate at once (every expert group of the world exchanges at the same time). In an uneven
 // exchange members that sit behind one port (devices_of_port) have their shares of it together: what
-// one leaves, the others take, as far as the level's own link to a device lets them.
+// one leaves, the others take.
 //
 // Inside one node, a cluster that has measured its exchange (numbers["all_to_all_latency_seconds"]
 // and
