@@ -2,6 +2,7 @@
 """Training with every exchange of tokens against transformers, directly: three AdamW steps on the same weights and tokens.
 
 Eight ranks of an expert group on four nodes in two switch groups (rank i on device i of a described machine), fp64:
+every second one with gradients summed inside nodes first. Bytes on the way are those predicted;
 loss and gradient norm of every step are those of transformers and torch.optim.AdamW (whose norms and gates compute in fp32
 all the same), and the weights that `piper train --export` writes have moved where theirs have. Skipped without transformers.
 """
@@ -108,10 +109,14 @@ def main():
             for exchange in exchanges:
                 run = folder / exchange
                 chunk = ["--all-to-all-chunk", CHUNKS[exchange]] if exchange in CHUNKS else []
-                piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, "--ep", RANKS, "--dp",
-                      RANKS, "--num-micro-batches", 2, "--sequence", SEQUENCE, "--precision", "fp64", "--data", folder / "corpus",
-                      "--steps", STEPS, "--learning-rate", RATE, "--minimum-learning-rate", RATE, "--warmup-steps", 0, "--weight-decay", 0,
-                      "--clip-norm", 0, "--bias-update", 0, "--all-to-all", exchange, *chunk, "--run", run, "--export")
+                sums = ["--reduction", "hierarchical"] if EXCHANGES.index(exchange) % 2 else []
+                printed = piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, "--ep", RANKS, "--dp",
+                                RANKS, "--num-micro-batches", 2, "--sequence", SEQUENCE, "--precision", "fp64", "--data",
+                                folder / "corpus", "--steps", STEPS, "--learning-rate", RATE, "--minimum-learning-rate", RATE,
+                                "--warmup-steps", 0, "--weight-decay", 0, "--clip-norm", 0, "--bias-update", 0, "--all-to-all", exchange,
+                                *chunk, *sums, "--run", run, "--export", "--json")
+                traffic = json.loads(printed[printed.index("{"):])["traffic"]
+                assert traffic["num_unequal"] == 0, (name, exchange, traffic["num_unequal"])
                 lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 for line, (loss, norm) in zip(lines, steps, strict=True):
                     assert abs(line["loss"] - loss) < LOSS, (name, exchange, line["loss"], loss)

@@ -30,7 +30,7 @@ struct Flags {
   // Over every axis:
   bool runnable = false, explain = false;
   plan::WholeFixed whole;
-  std::string stack = "piper", offload, placement, all_to_all;
+  std::string stack = "piper", offload, placement, all_to_all, reduction;
   std::optional<int64_t> all_to_all_chunk_bytes;
   double imbalance = 1;
   NodesQuestion nodes;
@@ -81,6 +81,7 @@ plan::Request request_of(const Flags& flags) {
   if (!flags.recompute.empty()) request.fixed.recompute = parse_recompute(flags.recompute);
   if (!flags.precision.empty()) request.precision = parse_precision(flags.precision);
   request.fixed.exchange = fixed_exchange(flags);
+  request.fixed.reduction = choose("--reduction", flags.reduction, strategy::kReductions);
   request.paper_form = flags.paper;
   request.load = load_of(flags.load);
   request.num_load_samples = flags.load.num_samples;
@@ -231,6 +232,9 @@ Run add_plan(CLI::App& command) {
       .add_option("--all-to-all-chunk", flags->all_to_all_chunk_bytes,
                   "fix the bytes of a message of halo, halo-switch and halo-dedup at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command.add_option(
+      "--reduction", flags->reduction,
+      "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   command
       .add_option("--stack", flags->stack,

@@ -4,6 +4,7 @@
 #include <piper/cli/runnable_plan.h>
 #include <piper/cost/outside.h>
 #include <piper/model/count.h>
+#include <piper/plan/reduction_axis.h>
 #include <piper/report/table.h>
 
 namespace piper::cli {
@@ -62,6 +63,10 @@ std::vector<cluster::Outside> outside_of(const plan::Request& request, const pla
     if (std::ssize(shown) < top) shown.push_back(planned.strategy);
   if (shown.empty() && plan.nearest) shown.push_back(plan.nearest->strategy);
   return cost::outside_measured(request.model, request.cluster, shown);
+}
+
+std::string reduction_of(const plan::Request& request, const plan::Plan& plan) {
+  return plan::explain_reduction(request.model, request.cluster, plan.strategies.front().strategy);
 }
 
 plan::ExchangeVerdict exchange_of(const plan::Request& request, const plan::Plan& plan) {
@@ -169,7 +174,10 @@ Json to_json(const plan::Request& request, const plan::Plan& plan, int64_t top, 
   for (const plan::Default& d : plan.defaults)
     json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
   json["notes"] = notes_of(plan);
-  if (!plan.strategies.empty()) json["exchange"] = to_json(exchange_of(request, plan));
+  if (!plan.strategies.empty()) {
+    json["exchange"] = to_json(exchange_of(request, plan));
+    json["reduction"] = reduction_of(request, plan);
+  }
   json["outside_measured"] = cluster::to_json(outside_of(request, plan, top));
   json["strategies"] = Json::array();
   for (const plan::Planned& planned : plan.strategies)
@@ -198,7 +206,11 @@ void print_plan(const plan::Request& request, const plan::Plan& plan, int64_t to
     print_strategies(plan.strategies, request.model.num_layers(), top);
     fmt::print("\n");
     for (const std::string& note : notes_of(plan)) fmt::print("{}\n", note);
-    if (explain) print_exchange(exchange_of(request, plan));
+    if (explain) {
+      print_exchange(exchange_of(request, plan));
+      if (const std::string reduction = reduction_of(request, plan); !reduction.empty())
+        fmt::print("{}\n", reduction);
+    }
   }
   const std::vector<cluster::Outside> outside = outside_of(request, plan, top);
   if (!outside.empty())

@@ -73,6 +73,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--placement", !f.placement.empty());
   note("--all-to-all", !f.all_to_all.empty());
   note("--all-to-all-chunk", f.all_to_all_chunk_bytes.has_value());
+  note("--reduction", !f.reduction.empty());
   return given;
 }
 
@@ -169,6 +170,9 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   if (!f.all_to_all.empty())
     s.all_to_all = parse("--all-to-all", f.all_to_all, strategy::every_all_to_all());
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
+  if (!f.reduction.empty())
+    s.reduction = parse("--reduction", f.reduction,
+                        std::vector(strategy::kReductions.begin(), strategy::kReductions.end()));
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
@@ -233,6 +237,9 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
       .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
                   "bytes of a message of halo, halo-switch and halo-dedup at most (uncut)")
       ->check(count);
+  command.add_option(
+      "--reduction", f.reduction,
+      "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1); priced, not trained")
@@ -329,11 +336,12 @@ std::string describe(const Strategy& s) {
                                                  s.capacity.factor, strategy::name(s.capacity.drop))
                                    : "";
   return fmt::format(
-      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}{}",
+      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}{}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
       strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision),
       capacity, s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "",
-      s.all_to_all != strategy::AllToAll::kFlat ? ", exchange " + to_text(cost::form_of(s)) : "");
+      s.all_to_all != strategy::AllToAll::kFlat ? ", exchange " + to_text(cost::form_of(s)) : "",
+      s.reduction != strategy::Reduction::kDirect ? ", gradients inside nodes first" : "");
 }
 
 }  // namespace piper::cli

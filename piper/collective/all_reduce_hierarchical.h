@@ -14,8 +14,21 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <algorithm>
+
 namespace piper::collective {
 
 MemberSteps all_reduce_hierarchical(int64_t member, const Topology& topology, int64_t count);
+
+// Long buffers are summed in even pieces of at most so many elements, so that scratch stays small and one piece crosses
+// while another is added inside.
+inline constexpr int64_t kReductionPiece = int64_t{1} << 20;
+inline int64_t num_reduction_pieces(int64_t count) {
+  return std::max<int64_t>(1, (count + kReductionPiece - 1) / kReductionPiece);
+}
+// Elements before piece i of `num`.
+inline int64_t reduction_piece_begin(int64_t count, int64_t i, int64_t num) {
+  return count / num * i + std::min(i, count % num);
+}
 
 }  // namespace piper::collective

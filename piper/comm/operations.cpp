@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/collective/all_reduce_direct.h>
+#include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/collective/all_to_all_flat.h>
 #include <piper/comm/element.h>
 #include <piper/comm/operations.h>
@@ -13,6 +14,7 @@ namespace {
 
 using collective::Buffer;
 using collective::MemberSteps;
+using collective::Step;
 using collective::StepKind;
 
 // Of an all-reduce: large enough to hide the cost of a message, small enough that a piece of every
@@ -55,6 +57,63 @@ class Both final : public Operation {
 
  private:
   std::unique_ptr<Operation> one_, other_;  // null: done
+};
+
+// An all-reduce over nodes, piece by piece; the next one starts where one of the two under way is done.
+class PiecewiseSum final : public Operation {
+ public:
+  PiecewiseSum(Transport& transport, Group group, OperationName name, Element element,
+               std::span<std::byte> buffer, const collective::Topology& topology)
+      : transport_(transport),
+        group_(std::move(group)),
+        name_(std::move(name)),
+        unit_{size_of(element), element},
+        buffer_(buffer),
+        topology_(topology),
+        count_(std::ssize(buffer) / unit_.bytes),
+        num_pieces_(collective::num_reduction_pieces(count_)) {
+    advance();
+  }
+
+  bool advance() override {
+    for (std::unique_ptr<Operation>& piece : under_way_)
+      while (!piece || piece->advance()) {
+        piece.reset();
+        if (next_ == num_pieces_) break;
+        piece = start(next_++);
+      }
+    return !under_way_[0] && !under_way_[1];
+  }
+  std::string waiting_for() const override {
+    for (const std::unique_ptr<Operation>& piece : under_way_)
+      if (piece) return piece->waiting_for();
+    return "nothing";
+  }
+
+ private:
+  std::unique_ptr<Operation> start(int64_t piece) {
+    const int64_t begin = collective::reduction_piece_begin(count_, piece, num_pieces_);
+    const int64_t end = collective::reduction_piece_begin(count_, piece + 1, num_pieces_);
+    MemberSteps steps = collective::all_reduce_hierarchical(group_.index, topology_, end - begin);
+    // Both pieces' messages are under way at once: the parts of one follow those of the one before.
+    const auto parts = static_cast<uint32_t>(2 * group_.members.size() + 1);
+    for (Step& step : steps.steps) step.part += static_cast<uint32_t>(piece) * parts;
+    PlayBuffers buffers{.output =
+                            buffer_.subspan(static_cast<size_t>(begin * unit_.bytes),
+                                            static_cast<size_t>((end - begin) * unit_.bytes))};
+    buffers.scratch = make_scratch(steps.scratch_count * unit_.bytes, {});
+    return std::make_unique<StepPlayer>(transport_, group_, name_, std::move(steps),
+                                        std::move(buffers), unit_);
+  }
+
+  Transport& transport_;
+  Group group_;
+  OperationName name_;
+  Unit unit_;
+  std::span<std::byte> buffer_;
+  collective::Topology topology_;
+  int64_t count_, num_pieces_, next_ = 0;
+  std::unique_ptr<Operation> under_way_[2];
 };
 
 void check_group(const Transport& transport, const Group& group, const std::string& what) {
@@ -113,6 +172,16 @@ std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& g
   buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
   return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
                                       std::move(buffers), unit);
+}
+
+std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport& transport, const Group& group,
+                                                         OperationName name, Element element,
+                                                         std::span<std::byte> buffer,
+                                                         const collective::Topology& topology) {
+  check_group(transport, group, name.what);
+  PIPER_CHECK(buffer.size() % static_cast<size_t>(size_of(element)) == 0, name.what);
+  return std::make_unique<PiecewiseSum>(transport, group, std::move(name), element, buffer,
+                                        topology);
 }
 
 std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Group& group,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <piper/collective/steps.h>
+#include <piper/collective/topology.h>
 #include <piper/comm/transport.h>
 
 #include <cstdint>
@@ -74,6 +75,13 @@ using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationName, Element,
                                             std::span<std::byte> buffer,
                                             const Allocate& allocate = {});
+
+// The same over nodes (collective/all_reduce_hierarchical.h): inside them first, so that one sum of a node crosses.
+// Bit-equal on every member and transport, in another order of addition. In pieces, two of them under way. `topology`: of
+// the members.
+std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group&, OperationName,
+                                                         Element, std::span<std::byte> buffer,
+                                                         const collective::Topology& topology);
 
 // Plays a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
 // units are bytes, or where `unit` is given elements, which steps may add. Every member makes it

@@ -234,6 +234,32 @@ TEST_CASE(
   CHECK(live == 0);
 }
 
+TEST_CASE("an all-reduce over nodes sums every element, in pieces, the same on all members") {
+  collective::Topology two_nodes = collective::apart(5);
+  two_nodes.unit.front() = {0, 0, 1, 1, 1};
+  for (const collective::Topology& topology : {two_nodes, collective::apart(5)})
+    for (const int64_t count :
+         {int64_t{0}, int64_t{1}, int64_t{4}, int64_t{1000}, 3 * (int64_t{1} << 20) + 7}) {
+      CAPTURE(count);
+      LocalWorld world(5);
+      std::atomic<int> num_right{0};
+      run_ranks(world, [&](Transport& transport) {
+        const auto value = [&](int64_t rank, int64_t i) { return (rank + 1) * 1000003 + i * 7; };
+        std::vector<int64_t> buffer(static_cast<size_t>(count)), sum(buffer.size());
+        for (int64_t i = 0; i < count; ++i) {
+          buffer[static_cast<size_t>(i)] = value(transport.rank().value, i);
+          for (int64_t rank = 0; rank < 5; ++rank) sum[static_cast<size_t>(i)] += value(rank, i);
+        }
+        const auto operation = start_hierarchical_all_reduce(
+            transport, everyone(transport), {1, "sum"}, Element::kInt64,
+            std::as_writable_bytes(std::span(buffer)), topology);
+        wait(transport, *operation, kTimeout);
+        num_right += buffer == sum ? 1 : 0;
+      });
+      CHECK(num_right == 5);
+    }
+}
+
 TEST_CASE("int64 sums wrap instead of being undefined") {
   std::vector<int64_t> a{INT64_MAX}, b{1};
   add(Element::kInt64, std::as_writable_bytes(std::span(a)), std::as_bytes(std::span(b)));

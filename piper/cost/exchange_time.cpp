@@ -232,18 +232,51 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
   return is_measured_all_to_all(cluster, group) ? uneven.measured() : uneven.seconds();
 }
 
-double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
+ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
+                             strategy::Reduction form) {
+  const int64_t here =
+      std::clamp<int64_t>(cluster.devices_per_node() / group.stride, 1, group.size);
+  const auto share = [&](int64_t members) { return bytes / static_cast<double>(members); };
+  const bool flat = form == strategy::Reduction::kDirect || here == 1 || here == group.size ||
+                    group.size % here != 0;
+  if (flat) return {.inside = {.group = {.size = 1}}, .across = {group, share(group.size)}};
+  return {.inside = {{group.first, group.stride, here}, share(here)},
+          .across = {{group.first, group.stride * here, group.size / here}, share(group.size)}};
+}
+
+double reduction_seconds(double inside, double across, double bytes) {
+  const bool one_piece = bytes <= kReductionPieceBytes;
+  if (inside <= 0 || across <= 0 || one_piece) return inside + across;
+  return std::max({inside, across, (inside + across) / 2});
+}
+
+double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form) {
   if (group.size <= 1 || bytes <= 0) return 0;
-  const double share = bytes / static_cast<double>(group.size);
   if (is_measured_all_reduce(cluster, group)) {
-    if (cluster.watch) cluster.watch->note_link("all-reduce", bytes - share);
+    const double others = bytes - bytes / static_cast<double>(group.size);
+    if (cluster.watch) cluster.watch->note_link("all-reduce", others);
     return number(cluster, "all_reduce_latency_seconds", 0) +
-           (bytes - share) / number(cluster, "all_reduce_bytes_per_second", 1);
+           others / number(cluster, "all_reduce_bytes_per_second", 1);
   }
-  const double added = 3 * share * static_cast<double>(group.size - 1);  // two reads and a write
-  const double rate = cluster.element_wise.empty() ? cluster.memory_bytes_per_second
-                                                   : cluster.element_wise.at({3 * share});
-  return 2 * all_to_all_seconds(cluster, group, share) + added / rate;
+  const ReductionWays ways = reduction_ways(cluster, group, bytes, form);
+  const auto seconds = [&](const ReductionWay& way) {
+    return 2 * all_to_all_seconds(cluster, way.group, way.pair_bytes);
+  };
+  const auto added = [&](const ReductionWay& way) {  // two reads and a write of each
+    const double rate = cluster.element_wise.empty()
+                            ? cluster.memory_bytes_per_second
+                            : cluster.element_wise.at({3 * way.pair_bytes});
+    return 3 * way.pair_bytes * static_cast<double>(way.group.size - 1) / rate;
+  };
+  double total = reduction_seconds(seconds(ways.inside), seconds(ways.across), bytes);
+  for (const ReductionWay* way : {&ways.inside, &ways.across})
+    if (way->group.size > 1) total += added(*way);
+  // Sums of sums are added one after another; directly they come in pieces, one behind the other.
+  if (ways.inside.group.size > 1)
+    total += static_cast<double>(ways.inside.group.size + ways.across.group.size - 2) *
+             cluster.fixed_task_seconds;
+  return total;
 }
 
 double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,

@@ -27,6 +27,7 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
+#include <piper/strategy/strategy.h>
 
 #include <array>
 #include <cstdint>
@@ -128,9 +129,27 @@ class UnevenTraffic {
   std::vector<double> before_;  // by member: bytes to all before it; one more at the end
 };
 
-// Direct: reduce-scatter, additions in rank order, all-gather; each member owns one share of the
-// buffer.
-double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);
+// A reduction's exchanges, each once there and once back: `inside` among the members of a node, `across` among those that
+// carry the same shares in every node. Direct: `across` alone, among all. `pair_bytes`: of a message between two members.
+// Groups whose nodes hold different numbers of members are taken as even.
+struct ReductionWay {
+  Group group;
+  double pair_bytes = 0;
+};
+struct ReductionWays {
+  ReductionWay inside, across;
+};
+ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
+                             strategy::Reduction form);
+
+// Reduce-scatter, additions in a fixed order, all-gather; each member owns one share of the buffer. Long buffers of the
+// hierarchical form go in pieces, one of which crosses while another is added inside.
+double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form = strategy::Reduction::kDirect);
+// What takes `inside` and `across` seconds for a whole buffer in one piece.
+double reduction_seconds(double inside, double across, double bytes);
+inline constexpr double kReductionPieceBytes =
+    4.0 * (1 << 20);  // collective::kReductionPiece of fp32
 
 // Every member tells every other `num_counts` counts of 8 bytes.
 double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,

@@ -134,19 +134,52 @@ Moves all_to_all_moves(const cluster::Cluster& cluster, const Group& group, doub
   return moves(price, longest_busy(cluster, even_traffic(cluster, group, 0, pair_bytes)));
 }
 
-Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes) {
-  if (group.size <= 1 || bytes <= 0) return {};
-  const double price = all_reduce_seconds(cluster, group, bytes);
-  const double share = bytes / static_cast<double>(group.size);
-  if (is_measured_all_reduce(cluster, group))
-    return moves(price, (bytes - share) / cluster.numbers.at("all_reduce_bytes_per_second"));
-  return moves(price, 2 * longest_busy(cluster, even_traffic(cluster, group, 0, share)));
+namespace {
+
+// The seconds that one end of each of a reduction's ways keeps its shares busy.
+struct BusyWays {
+  double inside = 0, across = 0;
+  double together(double bytes) const { return 2 * reduction_seconds(inside, across, bytes); }
+};
+
+BusyWays busy_ways(const cluster::Cluster& cluster, const ReductionWays& ways) {
+  const auto busy = [&](const ReductionWay& way) {
+    return way.group.size <= 1
+               ? 0
+               : longest_busy(cluster, even_traffic(cluster, way.group, 0, way.pair_bytes));
+  };
+  return {busy(ways.inside), busy(ways.across)};
 }
 
-LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group) {
+}  // namespace
+
+Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
+                       strategy::Reduction form) {
+  if (group.size <= 1 || bytes <= 0) return {};
+  const double price = all_reduce_seconds(cluster, group, bytes, form);
+  if (is_measured_all_reduce(cluster, group)) {
+    const double share = bytes / static_cast<double>(group.size);
+    return moves(price, (bytes - share) / cluster.numbers.at("all_reduce_bytes_per_second"));
+  }
+  return moves(price,
+               busy_ways(cluster, reduction_ways(cluster, group, bytes, form)).together(bytes));
+}
+
+LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
+                            strategy::Reduction form) {
   if (group.size <= 1) return {};
   if (is_measured_all_reduce(cluster, group)) return {{1}};
-  return level_needs(cluster, even_traffic(cluster, group, 0, 1));
+  const double bytes = 4 * kReductionPieceBytes;  // in pieces, as all that take long
+  const ReductionWays ways = reduction_ways(cluster, group, bytes, form);
+  if (ways.inside.group.size <= 1) return level_needs(cluster, even_traffic(cluster, group, 0, 1));
+  const double together = busy_ways(cluster, ways).together(bytes) / 2;
+  const Traffic inside = even_traffic(cluster, ways.inside.group, 0, ways.inside.pair_bytes);
+  const Traffic across = even_traffic(cluster, ways.across.group, 0, ways.across.pair_bytes);
+  LevelNeeds needs;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    needs.part[level] =
+        (busy_seconds(cluster, inside, level) + busy_seconds(cluster, across, level)) / together;
+  return needs;
 }
 
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,

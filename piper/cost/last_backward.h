@@ -27,8 +27,10 @@ struct Moves {
   double total() const { return latency + transfer; }
 };
 
-Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes);
-LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group);
+Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
+                       strategy::Reduction form = strategy::Reduction::kDirect);
+LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
+                            strategy::Reduction form = strategy::Reduction::kDirect);
 // `bytes` from every member to every other.
 Moves all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 

@@ -192,13 +192,40 @@ Transfer Ports::all_to_all(const Group& group, std::span<const double> to_bytes)
   return uneven.take();
 }
 
-Transfer Ports::all_reduce(const Group& group, double bytes) const {
+Transfer Ports::all_reduce(const Group& group, double bytes, strategy::Reduction form) const {
   if (group.size <= 1 || bytes <= 0) return {};
-  const double share = bytes / static_cast<double>(group.size);
-  if (is_measured_all_reduce(cluster_, group))
+  if (is_measured_all_reduce(cluster_, group)) {
+    const double share = bytes / static_cast<double>(group.size);
     return measured(group, (bytes - share) / cluster_.numbers.at("all_reduce_bytes_per_second"));
-  Transfer transfer = all_to_all(group, share);
-  transfer.seconds *= 2;  // scattered and gathered
+  }
+  const ReductionWays ways = reduction_ways(cluster_, group, bytes, form);
+  if (ways.inside.group.size <= 1) {
+    Transfer transfer = all_to_all(group, ways.across.pair_bytes);
+    transfer.seconds *= 2;  // scattered and gathered
+    return transfer;
+  }
+  return in_two_ways(group, ways, bytes);
+}
+
+// Each member inside its node, and with its counterparts beyond.
+Transfer Ports::in_two_ways(const Group& group, const ReductionWays& ways, double bytes) const {
+  Uses inside, across;
+  const int64_t here = ways.inside.group.size;
+  for (int64_t member = 0; member < group.size; ++member) {
+    const int64_t device = group.device(member), place = member % here, node = member / here;
+    const Group mates{group.device(member - place), group.stride, here};
+    const Group counterparts{group.device(place), group.stride * here, group.size / here};
+    for (const Direction direction : {kOut, kIn}) {
+      add(even_traffic(cluster_, mates, place, ways.inside.pair_bytes), device, direction, inside);
+      add(even_traffic(cluster_, counterparts, node, ways.across.pair_bytes), device, direction,
+          across);
+    }
+  }
+  Uses both = inside;
+  both.seconds.insert(both.seconds.end(), across.seconds.begin(), across.seconds.end());
+  both.longest = reduction_seconds(inside.longest, across.longest, bytes);
+  Transfer transfer = finish(std::move(both));
+  transfer.seconds *= 2;
   return transfer;
 }
 

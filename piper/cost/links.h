@@ -80,7 +80,8 @@ class Ports {
   // Uneven, in both forms of all_to_all_seconds.
   Transfer all_to_all(std::span<const Rank> members, std::span<const double> bytes) const;
   Transfer all_to_all(const Group& group, std::span<const double> to_bytes) const;
-  Transfer all_reduce(const Group& group, double bytes) const;
+  Transfer all_reduce(const Group& group, double bytes,
+                      strategy::Reduction form = strategy::Reduction::kDirect) const;
   Transfer message(Rank from, Rank to, double bytes) const;
 
   // Of operations that are priced elsewhere: `part` is what an end needs of its share of every level (level_needs in
@@ -102,6 +103,7 @@ class Ports {
   // Where the exchange itself was measured: a device's own port, for so long.
   void as_measured(Traffic& sent, Traffic& received) const;
   Transfer measured(const Group& group, double seconds) const;
+  Transfer in_two_ways(const Group& group, const ReductionWays& ways, double bytes) const;
 
   const cluster::Cluster& cluster_;
   std::vector<char> is_here_;

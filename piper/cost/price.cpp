@@ -147,7 +147,7 @@ class StepPricer {
 
   Transfer transfer_of(const Task& task) const {
     if (task.kind == TaskKind::kAllReduce)
-      return ports_.all_reduce(group(task), reduced_bytes(task));
+      return ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
     if (task.kind != TaskKind::kAllToAll) return {};
     if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
     if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
@@ -190,7 +190,7 @@ class StepPricer {
       case TaskKind::kHostCopy:
         break;
       case TaskKind::kAllReduce:
-        return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task))};
+        return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
   }
@@ -324,6 +324,12 @@ class StepPricer {
            }))
         bytes.push_back(row_bytes() * static_cast<double>(rows));
     return bytes;
+  }
+
+  // Statistics are few.
+  strategy::Reduction reduction_of(const Task& task) const {
+    return step_.segment(task).kind == SegmentKind::kStatistics ? strategy::Reduction::kDirect
+                                                                : strategy_.reduction;
   }
 
   double reduced_bytes(const Task& task) const {

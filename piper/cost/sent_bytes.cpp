@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>
 #include <piper/collective/all_reduce_direct.h>
+#include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/collective/known_routes.h>
 #include <piper/collective/told_counts.h>
 #include <piper/cost/expert_rows.h>
@@ -154,12 +155,36 @@ class Sender {
   void add_all_reduce(const Task& task) {
     const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
     const auto n = std::ssize(step_.graph.group(task.group));
+    if (strategy_.reduction == strategy::Reduction::kHierarchical &&
+        step_.segment(task).kind != schedule::SegmentKind::kStatistics)
+      return add_hierarchical(task, buffer);
     const auto share = [&](int64_t member) {
       return collective::reduce_share(member, n, buffer.elements).count;
     };
     to_others(task, [&](int64_t self, int64_t to) {
       return (share(to) + share(self)) * buffer.element_bytes;
     });
+  }
+
+  // What the steps send, piece by piece.
+  void add_hierarchical(const Task& task, const ReducedBuffer& buffer) {
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const int64_t self = index_of(task);
+    const collective::Topology topology = collective::topology_among(topology_, members);
+    std::vector<int64_t> bytes(members.size(), -1);
+    const int64_t num = collective::num_reduction_pieces(buffer.elements);
+    for (int64_t i = 0; i < num; ++i) {
+      const int64_t count = collective::reduction_piece_begin(buffer.elements, i + 1, num) -
+                            collective::reduction_piece_begin(buffer.elements, i, num);
+      for (const collective::Step& step :
+           collective::all_reduce_hierarchical(self, topology, count).steps) {
+        if (step.kind != collective::StepKind::kSend) continue;
+        int64_t& sum = bytes[static_cast<size_t>(step.peer)];
+        sum = std::max<int64_t>(sum, 0) + step.source.count * buffer.element_bytes;
+      }
+    }
+    for (size_t to = 0; to < members.size(); ++to)
+      if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
   int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }

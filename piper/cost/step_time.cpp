@@ -109,11 +109,11 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
   const int64_t base = index * s.mesh.dp;
   const auto dense = [&](int64_t parameters) {
     return all_reduce_moves(cluster_, {.first = base, .size = s.mesh.dp},
-                            gradient * static_cast<double>(parameters));
+                            gradient * static_cast<double>(parameters), s.reduction);
   };
   const auto experts = [&](int64_t parameters) {
     return all_reduce_moves(cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()},
-                            gradient * static_cast<double>(parameters / s.mesh.ep));
+                            gradient * static_cast<double>(parameters / s.mesh.ep), s.reduction);
   };
   std::vector<BackwardTurn> turns;
   size_t known_type = costs_.num_types();
@@ -155,9 +155,9 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
   if (s.mesh.dp > 1) {
     const Group expert_group{.first = base, .size = s.mesh.ep};
     LastBackwardNeeds needs{
-        .dense = all_reduce_needs(cluster_, {.first = base, .size = s.mesh.dp}),
-        .experts =
-            all_reduce_needs(cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()})};
+        .dense = all_reduce_needs(cluster_, {.first = base, .size = s.mesh.dp}, s.reduction),
+        .experts = all_reduce_needs(
+            cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()}, s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
       needs.exchange = {{1}};
     else if (s.mesh.ep > 1)

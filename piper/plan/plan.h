@@ -31,6 +31,7 @@ struct FixedAxes {
   std::optional<strategy::PipelineSchedule> schedule;
   std::optional<strategy::Recompute> recompute;
   cost::FixedForm exchange;
+  std::optional<strategy::Reduction> reduction;
 };
 
 struct Request {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/plan/exchange_axis.h>
+#include <piper/plan/reduction_axis.h>
 #include <piper/plan/space.h>
 #include <piper/plan/split.h>
 
@@ -204,6 +205,8 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
                               .sequence = s.sequence,
                               .global_batch_sequences = s.global_batch_sequences};
   const FixedAxes& fixed = s.fixed();
+  strategy.reduction = fixed.reduction.value_or(
+      cheaper_reduction(s.model(), s.cluster(), strategy.mesh, s.precision));
   const int64_t per_rank = s.global_batch_sequences / family.dp;
   ExchangeAxis exchange(s.model(), s.cluster(), fixed.exchange);
   const std::vector<PipelineSchedule> schedules =

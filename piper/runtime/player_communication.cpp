@@ -255,6 +255,9 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Element element =
       dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;
+  if (strategy_.reduction == strategy::Reduction::kHierarchical)
+    return comm::start_hierarchical_all_reduce(transport_, group, std::move(name), element,
+                                               mutable_bytes_of(buffer), topology_of(group));
   return comm::start_all_reduce(transport_, group, std::move(name), element,
                                 mutable_bytes_of(buffer));
 }

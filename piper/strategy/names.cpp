@@ -124,6 +124,16 @@ std::vector<AllToAll> every_all_to_all() {
   return all;
 }
 
+const char* name(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kDirect:
+      return "direct";
+    case Reduction::kHierarchical:
+      return "hierarchical";
+  }
+  return "?";
+}
+
 const char* name(MoeSchedule schedule) {
   switch (schedule) {
     case MoeSchedule::kPlain:

@@ -111,6 +111,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.placement = choose_or_first(reader, "placement", list(kPlacements));
   s.all_to_all = choose_or_first(reader, "all_to_all", every_all_to_all());
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
+  s.reduction = choose_or_first(reader, "reduction", list(kReductions));
   s.moe_schedule = choose_or_first(reader, "moe_schedule", std::vector{MoeSchedule::kPlain});
   read_recompute_per_stage(reader, s.recompute_per_stage);
 }
@@ -160,6 +161,7 @@ void write_options(const Strategy& s, Json& json) {
   if (s.placement != Placement::kDataInside) json["placement"] = name(s.placement);
   if (s.all_to_all != AllToAll::kFlat) json["all_to_all"] = name(s.all_to_all);
   if (s.all_to_all_chunk_bytes > 0) json["all_to_all_chunk_bytes"] = s.all_to_all_chunk_bytes;
+  if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
 }
 

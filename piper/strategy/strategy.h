@@ -104,6 +104,11 @@ inline constexpr std::array kAllToAlls{
     AllToAll::kHaloPrinted, AllToAll::kHaloSwitch, AllToAll::kHalo,  AllToAll::kThreeLevel};
 std::vector<AllToAll> every_all_to_all();  // those and the deduplicated one
 
+// How gradients are summed over the ranks that hold the same parameters: everyone to the owner of each share and back, or
+// inside the nodes first, so that one sum of a node crosses (collective/reductions.h).
+enum class Reduction : uint8_t { kDirect, kHierarchical };
+inline constexpr std::array kReductions{Reduction::kDirect, Reduction::kHierarchical};
+
 // How a mixture layer's parts follow each other. One so far.
 enum class MoeSchedule : uint8_t { kPlain };
 
@@ -152,6 +157,7 @@ struct Strategy {
   AllToAll all_to_all = AllToAll::kFlat;
   int64_t all_to_all_chunk_bytes =
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
+  Reduction reduction = Reduction::kDirect;  // of gradients
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
@@ -177,7 +183,7 @@ std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
 // Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not done when left out
-// (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth: none) and `placement`, `all_to_all`,
+// (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth: none) and `placement`, `all_to_all`, `reduction`,
 // `moe_schedule` (the first of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
 // products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
@@ -200,6 +206,8 @@ const char* name(Placement placement);  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 // "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
 // "halo-switch", "halo", "three-level", "halo-dedup"
 const char* name(AllToAll algorithm);
+const char* name(Reduction reduction);
+const char* name(Reduction reduction);
 const char* name(MoeSchedule schedule);  // "plain"
 
 }  // namespace piper::strategy

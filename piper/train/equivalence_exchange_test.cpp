@@ -72,6 +72,7 @@ TEST_CASE("tokens that cross once and are weighted at their experts train as one
       s.all_to_all = strategy::AllToAll::kHaloDedup;
       s.all_to_all_chunk_bytes = c.chunk_bytes;
       s.capacity.factor = trial.capacity;
+      if (trial.capacity == 0) s.reduction = strategy::Reduction::kHierarchical;
       return s;
     };
     const Trained one =

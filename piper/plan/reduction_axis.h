@@ -1,0 +1,29 @@
+// How gradients are summed, as an axis of the search of what is trained: it depends on where the members of the data and
+// expert data groups sit and on how much they sum, so that it is chosen once for each mesh and multiplies no other axis.
+//
+// Pure functions, thread-safe.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/model/model.h>
+#include <piper/strategy/strategy.h>
+
+#include <string>
+
+namespace piper::plan {
+
+// The reductions of one mean layer of the first stage, one after another.
+double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
+                         const strategy::Mesh& mesh, strategy::Precision precision,
+                         strategy::Reduction form);
+
+// The cheaper one; direct where the other gains less than kReductionTie.
+inline constexpr double kReductionTie = 0.02;
+strategy::Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& cluster,
+                                      const strategy::Mesh& mesh, strategy::Precision precision);
+
+// One line: "gradients of a layer are summed in 1.2 ms, inside nodes first; directly 8.1 ms". Empty where nothing is summed.
+std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
+                              const strategy::Strategy& strategy);
+
+}  // namespace piper::plan

@@ -1,0 +1,133 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/collective/reductions.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/near.h>
+#include <piper/cost/prices.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/import.h>
+#include <piper/plan/plan.h>
+#include <piper/plan/random_cluster.h>
+#include <piper/plan/reduction_axis.h>
+#include <piper/sim/flow_limit.h>
+#include <piper/sim/placement.h>
+#include <piper/sim/play.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace piper::plan {
+namespace {
+
+using cost::Group;
+using strategy::Reduction;
+
+constexpr Reduction kHierarchical = Reduction::kHierarchical;
+
+}  // namespace
+
+TEST_CASE("the ways of a reduction: inside nodes, and among those with the same place in each") {
+  const cluster::Cluster cluster = cost::example::nodes();  // nodes of 4
+  const auto ways = cost::reduction_ways(cluster, {.first = 8, .size = 8}, 800, kHierarchical);
+  CHECK(ways.inside.group.size == 4);
+  CHECK(ways.inside.group.first == 8);
+  CHECK(ways.inside.pair_bytes == 200);
+  CHECK(ways.across.group.size == 2);
+  CHECK(ways.across.group.stride == 4);
+  CHECK(ways.across.pair_bytes == 100);
+  // Every second device: two in a node.
+  CHECK(cost::reduction_ways(cluster, {.stride = 2, .size = 8}, 800, kHierarchical)
+            .inside.group.size == 2);
+  // One a node, one node, and directly: one way.
+  for (const auto& flat :
+       {cost::reduction_ways(cluster, {.stride = 4, .size = 4}, 800, kHierarchical),
+        cost::reduction_ways(cluster, {.size = 4}, 800, kHierarchical),
+        cost::reduction_ways(cluster, {.size = 8}, 800, Reduction::kDirect)}) {
+    CHECK(flat.inside.group.size == 1);
+    CHECK(flat.across.pair_bytes * static_cast<double>(flat.across.group.size) == 800);
+  }
+}
+
+TEST_CASE("reductions in closed form against the played steps: one piece, random machines") {
+  std::mt19937 random(20261122);
+  double squares = 0, least = 0, most = 0;
+  int num = 0;
+  for (int i = 0; i < 60; ++i) {
+    cluster::Cluster cluster = random_cluster(random);
+    cluster.numbers["message_seconds"] = 1e-6;
+    const int64_t nodes = int64_t{2} << random() % 3;
+    const sim::Placement placement = sim::packed(cluster, nodes);
+    const auto n = static_cast<int64_t>(placement.device.size());
+    const int64_t elements = int64_t{1} << (16 + random() % 5);
+    const sim::Fabric fabric = sim::fabric_of(cluster, placement);
+    const collective::Topology topology = sim::topology_of(cluster, placement);
+    const double played = sim::price(
+        n,
+        [&](int64_t member) {
+          collective::MemberSteps steps = collective::all_reduce(
+              collective::ReductionForm::kHierarchical, member, topology, 4 * elements);
+          return steps;
+        },
+        fabric);
+    const double closed = cost::all_reduce_seconds(
+        cluster, {.size = n}, 4 * static_cast<double>(elements), kHierarchical);
+    const double error = closed / played - 1;
+    squares += error * error;
+    least = std::min(least, error);
+    most = std::max(most, error);
+    ++num;
+  }
+  MESSAGE(fmt::format("hierarchical: {:+.1f} to {:+.1f} %, rms {:.1f} %", 100 * least, 100 * most,
+                      100 * std::sqrt(squares / num)));
+  CHECK(std::sqrt(squares / num) < 0.2);
+}
+
+TEST_CASE("a step whose gradients are summed inside nodes first: closed form, simulation") {
+  const cluster::Cluster cluster = cost::example::nodes();
+  const model::Model model = cost::example::mixture(4);
+  for (const int64_t ep : {1, 2, 4}) {
+    strategy::Strategy s = cost::example::strategy(model, 1, ep, 16, 2);  // four nodes
+    const auto seconds = [&] {
+      const schedule::StepGraph step = schedule::write_step(model, s);
+      const double played = sim::play(step, cost::price(step, model, s, cluster)).seconds();
+      const double closed =
+          cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s).seconds;
+      CAPTURE(ep);
+      CHECK(std::abs(closed / played - 1) < 0.03);
+      return played;
+    };
+    const double direct = seconds();
+    s.reduction = kHierarchical;
+    const double inside_first = seconds();
+    if (ep == 1) CHECK(inside_first < direct);
+  }
+}
+
+TEST_CASE(
+    "gradients over nodes are summed inside them first, in one node directly; what is fixed "
+    "stays") {
+  const model::Model model = model::load_model("olmoe-1b-7b");
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const auto choose = [&](const strategy::Mesh& mesh) {
+    return cheaper_reduction(model, cluster, mesh, strategy::Precision::kBf16);
+  };
+  CHECK(choose({.pp = 1, .ep = 8, .dp = 8}) == Reduction::kDirect);
+  CHECK(choose({.pp = 1, .ep = 8, .dp = 64}) == kHierarchical);
+  const auto seconds = [&](Reduction form) {
+    return reduction_seconds(model, cluster, {.pp = 1, .ep = 8, .dp = 64},
+                             strategy::Precision::kBf16, form);
+  };
+  CHECK(seconds(kHierarchical) < 0.8 * seconds(Reduction::kDirect));
+  Request request{.model = model,
+                  .cluster = cluster,
+                  .num_devices = 64,
+                  .sequence = 4096,
+                  .global_batch_sequences = 128,
+                  .num_simulated = 0};
+  CHECK(make_plan(request).strategies.front().strategy.reduction == kHierarchical);
+  request.fixed.reduction = Reduction::kDirect;
+  CHECK(make_plan(request).strategies.front().strategy.reduction == Reduction::kDirect);
+}
+
+}  // namespace piper::plan
