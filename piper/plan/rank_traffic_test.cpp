@@ -69,12 +69,13 @@ double bytes_of(const model::Model& model, const strategy::Strategy& s, Axis axi
 }  // namespace
 
 TEST_CASE("bytes of every axis are those that the runtime sends") {
-  for (const bool tied : {false, true})
+  for (const auto& [tied, mtp_depth] : {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 2}})
     for (const auto& [pp, ep, dp] :
          {std::array<int64_t, 3>{1, 2, 4}, {2, 2, 4}, {4, 1, 2}, {2, 4, 4}, {3, 1, 1}}) {
       CAPTURE(pp);
       CAPTURE(ep);
-      const model::Model model = example::mixture(5, tied);
+      CAPTURE(mtp_depth);
+      const model::Model model = model::with_mtp(example::mixture(5, tied), mtp_depth);
       for (const strategy::Recompute recompute :
            {strategy::Recompute::kNone, strategy::Recompute::kFull}) {
         strategy::Strategy s = example::strategy(model, pp, ep, dp);
@@ -235,15 +236,6 @@ TEST_CASE("latent attention's keys and values travel with both of their parts") 
   }
   // 2 heads on 2 ranks: 4 + 2 + 3 elements of 16 tokens, three times the other half.
   CHECK(bytes_of(model, wide(model), Axis::kContext) == doctest::Approx(3 * 16 * 9 * 2 * 4));
-}
-
-TEST_CASE("modules of multi-token prediction exchange tokens, too, on the last stage") {
-  const model::Model plain = example::mixture(2);
-  const model::Model model = model::with_mtp(plain, 1);
-  strategy::Strategy s = example::strategy(plain, 2, 2, 4);
-  const double of_one_layer = bytes_of(plain, s, Axis::kExperts);
-  s.mtp_depth = 1;
-  CHECK(bytes_of(model, s, Axis::kExperts) == doctest::Approx(2 * of_one_layer));
 }
 
 TEST_CASE("ends hold a tied table together, each rank its share of it") {
