@@ -149,15 +149,26 @@ TEST_CASE("of many, no node is taken twice where switches give pairs and then wh
   CHECK(std::set(choice.nodes.begin(), choice.nodes.end()).size() == 8);
 }
 
-TEST_CASE("the first in order are an answer where no others have slots enough") {
-  std::vector<std::vector<int>> paths;
-  std::vector<int64_t> slots;
-  for (int n = 0; n < 15; ++n) {
-    paths.push_back({n < 12 ? n : 12, 0});
-    slots.push_back(n < 3 ? 4 : 1);
+TEST_CASE(
+    "where slots are uneven: from the first in order, one node for another as long as that gains") {
+  // The first is in a rack of its own. Twelve nodes and a switch of three have one slot each, and are of no use; too many
+  // ways to look at all.
+  std::vector<std::vector<int>> paths{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {3, 0}, {3, 0}};
+  std::vector<int64_t> slots{4, 4, 4, 1, 1, 1};
+  for (int s = 4; s < 16; ++s) {
+    paths.push_back({s, 0});
+    slots.push_back(1);
   }
-  const NodeChoice choice = choose_nodes(allocation(paths, slots), 3, expert_groups(3, 4), 12);
-  CHECK(choice.nodes == std::vector<int32_t>{0, 1, 2});
+  const std::vector<RankGroup> groups = expert_groups(1, 12);
+  CHECK(choose_nodes(allocation(paths, slots), 3, groups, 12).nodes ==
+        std::vector<int32_t>{0, 1, 2});
+  // A switch of four nodes of four slots; by their number alone, three fit the switch of three better.
+  for (int i = 0; i < 4; ++i) {
+    paths.push_back({16, 0});
+    slots.push_back(4);
+  }
+  CHECK(choose_nodes(allocation(paths, slots), 3, groups, 12).nodes ==
+        std::vector<int32_t>{18, 19, 20});
 }
 
 TEST_CASE("more nodes than are free are refused") {

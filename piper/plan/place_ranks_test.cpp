@@ -176,6 +176,7 @@ TEST_CASE("nodes in random order: the median of what they cost") {
                                       {Axis::kExperts, false, 100, {2, 3}}};
   const Placing placing = place_ranks(slots, groups, 4);
   CHECK(placing.seconds == placing.given_seconds);
+  CHECK(placing.least_seconds == doctest::Approx(placing.seconds));
   CHECK(placing.random_seconds == doctest::Approx(seconds(slots, groups, {0, 2, 1, 3})));
   CHECK(placing.random_seconds > placing.given_seconds);
 }
