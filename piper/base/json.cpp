@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/printable.h>
 #include <piper/base/suggest.h>
 #include <unistd.h>
 
@@ -18,33 +19,6 @@ namespace piper {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
-
-constexpr size_t kMaxShown = 60;   // bytes of a key or a value in a message
-constexpr size_t kMaxLine = 1000;  // of a whole problem
-
-// What comes from outside must not steer the terminal that shows it.
-std::string without_controls(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
-
-// At most `size` bytes, not cut inside a UTF-8 character.
-std::string shortened(std::string text, size_t size) {
-  if (text.size() <= size) return text;
-  size_t end = size - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end) + "...";
-}
-
-std::string printable(std::string text) {
-  return shortened(without_controls(std::move(text)), kMaxShown);
-}
-
-// As a problem's line ends, whatever went into it.
-std::string one_line(std::string what) {
-  return shortened(without_controls(std::move(what)), kMaxLine);
-}
 
 // Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
 class StrictBuilder {

@@ -27,18 +27,15 @@ std::vector<double> hot_ranks(double factor, const collective::Topology& topolog
 }
 
 std::vector<double> zipf(double exponent, int64_t n) {
-  std::vector<int64_t> place(n);
-  std::iota(place.begin(), place.end(), 1);
-  std::mt19937_64 random(n);  // the engine is the same everywhere; std::shuffle is not
-  for (int64_t i = n - 1; i > 0; --i)
-    std::swap(place[i], place[random() % static_cast<uint64_t>(i + 1)]);
+  const std::vector<int64_t> place = fixed_order(n);
   std::vector<double> shares(n);
-  for (int64_t r = 0; r < n; ++r) shares[r] = std::pow(static_cast<double>(place[r]), -exponent);
+  for (int64_t r = 0; r < n; ++r)
+    shares[r] = std::pow(static_cast<double>(place[r] + 1), -exponent);
   return with_mean_one(std::move(shares));
 }
 
 std::vector<double> of_trace(const cost::LoadDistribution& load, int64_t n) {
-  const std::vector<double>& experts = load.trace.at(load.trace.size() / 2).front();
+  const std::vector<double>& experts = middle_of_trace(load);
   const auto num_experts = static_cast<int64_t>(experts.size());
   if (num_experts % n != 0)
     throw InvalidInput(fmt::format(
@@ -50,6 +47,19 @@ std::vector<double> of_trace(const cost::LoadDistribution& load, int64_t n) {
 }
 
 }  // namespace
+
+std::vector<int64_t> fixed_order(int64_t n) {
+  std::vector<int64_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(n);  // the engine is the same everywhere; std::shuffle is not
+  for (int64_t i = n - 1; i > 0; --i)
+    std::swap(order[i], order[random() % static_cast<uint64_t>(i + 1)]);
+  return order;
+}
+
+const std::vector<double>& middle_of_trace(const cost::LoadDistribution& load) {
+  return load.trace.at(load.trace.size() / 2).front();
+}
 
 std::vector<double> receiver_shares(const cost::LoadDistribution& load,
                                     const collective::Topology& topology, int64_t num_ranks) {

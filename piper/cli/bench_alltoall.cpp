@@ -5,11 +5,8 @@
 #include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
-#include <piper/comm/control.h>
+#include <piper/cli/bench_ranks.h>
 #include <piper/comm/exchange_limit.h>
-#include <piper/comm/launch.h>
-#include <piper/comm/local.h>
-#include <piper/comm/network.h>
 #include <piper/comm/place.h>
 #include <piper/comm/process_world.h>
 #include <piper/report/progress.h>
@@ -25,22 +22,15 @@ namespace {
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 struct Flags {
-  std::string ranks = "4", min_bytes = "1K", max_bytes = "16M", factor = "4", seconds = "10";
-  std::string rounds = "3", load = "uniform", cluster, plot;
+  BenchRanksFlags ranks;
+  std::string min_bytes = "1K", max_bytes = "16M", factor = "4", load = "uniform", cluster, plot;
   std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
 
 struct Question {
-  int64_t num_ranks = 1;
-  std::optional<comm::Launch> launch;
+  BenchRanks ranks;
   AllToAllOptions options;
-  std::string transport() const {
-    if (!launch) return "local";
-    const bool mpi =
-        launch->launcher == comm::Launcher::kOpenMpi || launch->launcher == comm::Launcher::kMpich;
-    return mpi ? "mpi" : "tcp";
-  }
 };
 
 std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
@@ -66,14 +56,11 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
 Question read_flags(const Flags& flags) {
   std::vector<std::string> problems;
   Question q;
-  q.num_ranks = read_bytes("--ranks", flags.ranks, 1, 64, &problems);
-  q.launch = comm::launch_from();
-  if (q.launch) q.num_ranks = q.launch->num_processes;
-  q.options.bytes_per_pair = read_sizes(flags, q.num_ranks, &problems);
-  q.options.min_rounds = read_bytes("--rounds", flags.rounds, 1, 1000, &problems);
-  q.options.max_rounds = std::max<int64_t>(q.options.max_rounds, q.options.min_rounds);
-  q.options.budget_seconds =
-      static_cast<double>(read_bytes("--seconds", flags.seconds, 1, 3600, &problems));
+  q.ranks = read_bench_ranks(flags.ranks, &problems);
+  q.options.bytes_per_pair = read_sizes(flags, q.ranks.num_ranks, &problems);
+  q.options.min_rounds = q.ranks.min_rounds;
+  q.options.max_rounds = q.ranks.max_rounds;
+  q.options.budget_seconds = q.ranks.budget_seconds;
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
   q.options.load = cost::parse_load(flags.load);
@@ -81,18 +68,13 @@ Question read_flags(const Flags& flags) {
   return q;
 }
 
-std::unique_ptr<comm::World> make_world(const Question& q) {
-  if (!q.launch) return std::make_unique<comm::LocalWorld>(q.num_ranks);
-  return comm::make_process_world(*q.launch, q.num_ranks, {comm::control_options_from()});
-}
-
 int run(const Flags& flags) {
   const Question q = read_flags(flags);
-  const std::unique_ptr<comm::World> world = make_world(q);
+  const std::unique_ptr<comm::World> world = q.ranks.world();
   std::unique_ptr<report::Progress> progress;
   if (world->process() == 0)
     progress.reset(new report::Progress({.label = "alltoall", .total = 100, .unit = "%"}));
-  const AllToAllRun run = bench_alltoall(*world, q.transport(), q.options, [&](double part) {
+  const AllToAllRun run = bench_alltoall(*world, q.ranks.transport(), q.options, [&](double part) {
     if (progress) progress->set(static_cast<int64_t>(100 * part));
   });
   if (world->process() == 0) {
@@ -112,8 +94,7 @@ class Bench {
         topology_(comm::gather_topology(world, comm::place_from())),
         shares_(receiver_shares(options.load, topology_, world.size())),
         names_(options.algorithms.empty() ? all_to_all_names() : options.algorithms) {
-    const std::vector<std::string> hosts = world.share("hosts", comm::host_name());
-    one_clock_ = std::ranges::all_of(hosts, [&](const auto& host) { return host == hosts[0]; });
+    one_clock_ = share_a_clock(world);
   }
 
   int64_t num_nodes() const {
@@ -203,7 +184,8 @@ Run add_bench_alltoall(CLI::App& command) {
   const auto option = [&](const char* name, auto& value, const char* what) {
     return command.add_option(name, value, what);
   };
-  option("--ranks", flags->ranks, "ranks as threads; under a launcher its processes are the ranks")
+  option("--ranks", flags->ranks.ranks,
+         "ranks as threads; under a launcher its processes are the ranks")
       ->capture_default_str();
   option("--min-bytes", flags->min_bytes, "smallest buffer of a rank")->capture_default_str();
   option("--max-bytes", flags->max_bytes, "largest buffer of a rank")->capture_default_str();
@@ -215,8 +197,8 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
       ->capture_default_str();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
-  option("--seconds", flags->seconds, "time budget of the whole run")->capture_default_str();
-  option("--rounds", flags->rounds, "batches of every point at least")->capture_default_str();
+  option("--seconds", flags->ranks.seconds, "time budget of the whole run")->capture_default_str();
+  option("--rounds", flags->ranks.rounds, "batches of every point at least")->capture_default_str();
   option("--plot", flags->plot, "writes a picture of the seconds into this file")
       ->type_name("FILE.svg");
   command.add_flag("--json", flags->json, "print JSON");

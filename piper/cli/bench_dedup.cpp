@@ -4,16 +4,14 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/alltoall_algorithms.h>
+#include <piper/cli/alltoall_load.h>
 #include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
+#include <piper/cli/bench_ranks.h>
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/comm/exchange_limit.h>
-#include <piper/comm/launch.h>
-#include <piper/comm/local.h>
-#include <piper/comm/network.h>
 #include <piper/comm/place.h>
-#include <piper/comm/process_world.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
@@ -21,7 +19,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <set>
 
@@ -31,33 +28,30 @@ namespace {
 using collective::TokenRoutes;
 
 struct Flags {
-  std::string ranks = "4", tokens = "128", row_bytes = "1K", experts = "64", top_k = "8",
-              pieces = "4", rounds = "3", seconds = "10", load = "uniform", cluster;
+  BenchRanksFlags ranks;
+  std::string tokens = "128", row_bytes = "1K", experts = "64", top_k = "8", pieces = "4",
+              load = "uniform", cluster;
   std::vector<std::string> algorithms{"node-aware", "halo:64K"};
   bool json = false;
 };
 
 struct Question {
-  int64_t num_ranks = 0, tokens = 0, row_bytes = 0, experts = 0, top_k = 0, pieces = 0, rounds = 0;
-  double seconds = 0;
+  BenchRanks ranks;
+  int64_t num_ranks = 0, tokens = 0, row_bytes = 0, experts = 0, top_k = 0, pieces = 0;
   cost::LoadDistribution load;
-  std::optional<comm::Launch> launch;
   std::optional<cluster::Cluster> cluster;
 };
 
 Question read_flags(const Flags& f) {
   std::vector<std::string> problems;
   Question q;
-  q.num_ranks = read_bytes("--ranks", f.ranks, 1, 64, &problems);
-  q.launch = comm::launch_from();
-  if (q.launch) q.num_ranks = q.launch->num_processes;
+  q.ranks = read_bench_ranks(f.ranks, &problems);
+  q.num_ranks = q.ranks.num_ranks;
   q.tokens = read_bytes("--tokens", f.tokens, 1, 1 << 20, &problems);
   q.row_bytes = read_bytes("--row-bytes", f.row_bytes, 8, 1 << 20, &problems);
   q.experts = read_bytes("--experts", f.experts, 1, 4096, &problems);
   q.top_k = read_bytes("--top-k", f.top_k, 1, 64, &problems);
   q.pieces = read_bytes("--pieces", f.pieces, 1, 1024, &problems);
-  q.rounds = read_bytes("--rounds", f.rounds, 1, 1000, &problems);
-  q.seconds = static_cast<double>(read_bytes("--seconds", f.seconds, 1, 3600, &problems));
   if (problems.empty()) {
     if (q.row_bytes % 8 != 0)
       problems.push_back(fmt::format("--row-bytes is {}; allowed: a multiple of 8", q.row_bytes));
@@ -78,14 +72,12 @@ Question read_flags(const Flags& f) {
 std::vector<double> popularity(const Question& q) {
   std::vector<double> shares(static_cast<size_t>(q.experts), 1);
   if (q.load.kind == cost::LoadKind::kZipf) {
-    std::vector<size_t> order(shares.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::mt19937_64 random(q.experts);
-    for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[random() % (i + 1)]);
+    const std::vector<int64_t> order = fixed_order(q.experts);
     for (size_t i = 0; i < order.size(); ++i)
-      shares[order[i]] = std::pow(static_cast<double>(i + 1), -q.load.parameter);
+      shares[static_cast<size_t>(order[i])] =
+          std::pow(static_cast<double>(i + 1), -q.load.parameter);
   } else if (q.load.kind == cost::LoadKind::kTrace) {
-    shares = q.load.trace.at(q.load.trace.size() / 2).front();
+    shares = middle_of_trace(q.load);
     if (std::ssize(shares) != q.experts)
       throw InvalidInput(
           fmt::format("--load {}: {} experts; allowed: as many as --experts, which is {}",
@@ -257,14 +249,11 @@ Outcome measure(const Question& q, const Flags& flags, comm::World& world,
     exchanges.push_back(all_to_all(name, topology, count));
   const Deduplicated deduplicated(q, choices, topology, 8), priced(q, choices, topology, 1);
   for (comm::Exchange& one : deduplicated.both()) exchanges.push_back(std::move(one));
-  const std::vector<std::string> hosts = world.share("hosts", comm::host_name());
-  const bool one_clock =
-      std::ranges::all_of(hosts, [&](const auto& host) { return host == hosts[0]; });
   const auto results = comm::measure_exchanges(world, exchanges, count,
-                                               {.budget_seconds = q.seconds,
-                                                .min_rounds = q.rounds,
-                                                .max_rounds = std::max<int64_t>(25, q.rounds),
-                                                .one_clock = one_clock,
+                                               {.budget_seconds = q.ranks.budget_seconds,
+                                                .min_rounds = q.ranks.min_rounds,
+                                                .max_rounds = q.ranks.max_rounds,
+                                                .one_clock = share_a_clock(world),
                                                 .progress = progress});
   const auto n = static_cast<double>(q.num_ranks * q.tokens);
   Outcome outcome{.copies = static_cast<double>(q.top_k),
@@ -348,9 +337,7 @@ Json to_json(const Question& q, const Outcome& o) {
 int run(const Flags& flags) {
   const Question q = read_flags(flags);
   (void)popularity(q);
-  const std::unique_ptr<comm::World> world =
-      q.launch ? comm::make_process_world(*q.launch, q.num_ranks, {comm::control_options_from()})
-               : std::make_unique<comm::LocalWorld>(q.num_ranks);
+  const std::unique_ptr<comm::World> world = q.ranks.world();
   std::unique_ptr<report::Progress> progress;
   if (world->process() == 0)
     progress.reset(new report::Progress({.label = "dedup", .total = 100, .unit = "%"}));
@@ -374,15 +361,16 @@ Run add_bench_dedup(CLI::App& command) {
   const auto option = [&](const char* name, auto& value, const char* what) {
     return command.add_option(name, value, what)->capture_default_str();
   };
-  option("--ranks", flags->ranks, "ranks as threads; under a launcher its processes are the ranks");
+  option("--ranks", flags->ranks.ranks,
+         "ranks as threads; under a launcher its processes are the ranks");
   option("--tokens", flags->tokens, "of a rank");
   option("--row-bytes", flags->row_bytes, "of a token");
   option("--experts", flags->experts, "divided among the ranks in their order");
   option("--top-k", flags->top_k, "different experts of a token");
   option("--load", flags->load, "what is chosen how often: uniform, zipf:S or trace:FILE");
   option("--pieces", flags->pieces, "into which a member's tokens for a node are cut");
-  option("--seconds", flags->seconds, "time budget of the whole run");
-  option("--rounds", flags->rounds, "batches of every exchange at least");
+  option("--seconds", flags->ranks.seconds, "time budget of the whole run");
+  option("--rounds", flags->ranks.rounds, "batches of every exchange at least");
   command
       .add_option("--algorithms", flags->algorithms, "opponents, for example node-aware,halo:64K")
       ->delimiter(',')

@@ -158,6 +158,29 @@ TEST_CASE("expert groups of four nodes go onto switches that hold four, not acro
   CHECK(placing.seconds < 0.95 * placing.given_seconds);
 }
 
+TEST_CASE("a placement is called the best only when the search of all has ended") {
+  // Four groups of three on three nodes of four: one is torn, though each alone would not be.
+  const cluster::Allocation a = allocation({{0, 0}, {0, 0}, {0, 0}}, {4, 4, 4});
+  std::vector<RankGroup> groups;
+  for (int32_t g = 0; g < 4; ++g)
+    groups.push_back({Axis::kExperts, false, 100, {3 * g, 3 * g + 1, 3 * g + 2}});
+  CHECK(place_ranks(slots_of(a), groups, 12).is_best);
+  CHECK(!place_ranks(slots_of(a), groups, 12, {.max_branches = 1}).is_best);
+}
+
+TEST_CASE("nodes in random order: the median of what they cost") {
+  // Two groups of two nodes on two switches: as listed none is torn, in two of three orders both are.
+  const cluster::Allocation a = allocation({{0, 0}, {0, 0}, {1, 0}, {1, 0}}, {1, 1, 1, 1});
+  const Slots slots = slots_of(a);
+  const std::vector<RankGroup> groups{{Axis::kExperts, false, 100, {0, 1}},
+                                      {Axis::kExperts, false, 100, {2, 3}}};
+  const Placing placing = place_ranks(slots, groups, 4);
+  CHECK(placing.seconds == placing.given_seconds);
+  CHECK(placing.least_seconds == doctest::Approx(placing.seconds));
+  CHECK(placing.random_seconds == doctest::Approx(seconds(slots, groups, {0, 2, 1, 3})));
+  CHECK(placing.random_seconds > placing.given_seconds);
+}
+
 TEST_CASE("every rule packs every rank once, whatever the shape") {
   std::mt19937 random(11);
   for (int trial = 0; trial < 100; ++trial) {

@@ -56,7 +56,10 @@ class Writer {
     return strategy::is_v(s_.schedule) ? std::min(chunk, 2 * pp - 1 - chunk) : chunk % pp;
   }
   double micro_batches() const { return of(s_.num_micro_batches); }
-  double tokens() const { return of(s_.micro_batch_sequences * s_.sequence) / of(s_.mesh.cp); }
+  // Of a micro-batch on a rank, that a layer sees.
+  double tokens(int64_t layer = 0) const {
+    return of(s_.micro_batch_sequences * model_.positions(layer, s_.sequence)) / of(s_.mesh.cp);
+  }
   // Of a ring's whole buffer, what crosses one hop.
   static double hop(double bytes, int64_t members) { return bytes * of(members - 1) / of(members); }
 
@@ -95,25 +98,26 @@ class Writer {
     const model::LayerParameters n = model::count_layer(model_, layer);
     divided += of(n.attention + n.shared_experts + n.dense_mlp);
     const bool again = s_.recompute_of(stage_index) == Recompute::kFull;
-    const double state = tokens() * of(model_.hidden) * element_ * micro_batches();
+    const double state = tokens(index) * of(model_.hidden) * element_ * micro_batches();
     const double blocks = !f.is_moe() ? 2 : f.shared_ffn > 0 ? 1.5 : 1;
     const double times = (again ? 4 : 2) + (s_.sequence_parallel ? 3 : 2);
     stage[Axis::kTensor] += hop(times * blocks * state, s_.mesh.tp);
     stage[Axis::kContext] += hop((again ? 4 : 3) * of(s_.mesh.cp) * micro_batches() * element_ *
-                                     tokens() * keys_and_values(layer.attention),
+                                     tokens(index) * keys_and_values(layer.attention),
                                  s_.mesh.cp);
     if (!f.is_moe()) return;
     const double passes = again ? 3 : 2;
-    const double rows = layer_rows(f) * of(model_.hidden) * element_ * micro_batches();
+    const double rows = layer_rows(index) * of(model_.hidden) * element_ * micro_batches();
     stage[Axis::kExperts] += 2 * passes * rows / of(s_.mesh.ep);
     stage[Axis::kExpertTensor] += hop(2 * passes * rows * of(s_.mesh.etp), s_.mesh.etp);
   }
 
  public:
-  // Rows that a rank sends and keeps in one exchange.
-  double layer_rows(const model::FeedForward& f) const {
+  // Rows that a rank sends and keeps in one exchange of a mixture layer.
+  double layer_rows(int64_t layer) const {
+    const int64_t top_k = model_.layers[static_cast<size_t>(layer)].feed_forward.top_k;
     const double kept = s_.capacity.is_limited() ? std::min(1.0, s_.capacity.factor) : 1;
-    return tokens() / of(s_.mesh.tp) * of(f.top_k) * kept;
+    return tokens(layer) / of(s_.mesh.tp) * of(top_k) * kept;
   }
 
  private:
@@ -166,7 +170,7 @@ class Writer {
   }
 
   void add_ends() {
-    if (!model_.tied_embeddings || !strategy::ends_apart(s_)) return;
+    if (!model_.shares_embedding() || !strategy::ends_apart(s_)) return;
     const double table = of(model_.vocabulary * model_.hidden) / of(s_.mesh.tp);
     add_pairs(Axis::kEnds, 0, s_.mesh.pp - 1, table * of(cost::state_bytes(s_.precision).gradient));
   }
@@ -208,10 +212,10 @@ std::vector<RankGroup> rank_traffic(const model::Model& model, const Strategy& s
 
 double exchange_pair_bytes(const model::Model& model, const Strategy& s) {
   const Writer writer(model, s);
-  for (const model::Layer& layer : model.layers)
-    if (layer.feed_forward.is_moe())
-      return writer.layer_rows(layer.feed_forward) * of(model.hidden) *
-             of(cost::element_bytes(s.precision)) / of(s.mesh.ep);
+  for (int64_t layer = 0; layer < std::ssize(model.layers); ++layer)
+    if (model.layers[static_cast<size_t>(layer)].feed_forward.is_moe())
+      return writer.layer_rows(layer) * of(model.hidden) * of(cost::element_bytes(s.precision)) /
+             of(s.mesh.ep);
   return 0;
 }
 

@@ -11,7 +11,7 @@
 //   messages       pairs   T h e each way between the same members of neighbouring stages (/ tp with sequence parallelism)
 //   data           ring    gradients of all but experts: 2 P g; ZeRO: P g scattered and 2 P gathered, as often as it does
 //   expert data    ring    the same of experts
-//   ends           pairs   the tied table of first and last stage
+//   ends           pairs   the table that first and last stage both hold: tied, or for multi-token prediction
 //
 // Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy. What it leaves out:
 // counts, statistics, rows that cross once for several experts, uneven loads.

@@ -2,8 +2,11 @@
 #include <piper/cost/example_model.h>
 #include <piper/cost/links.h>
 #include <piper/cost/sent_bytes.h>
+#include <piper/cost/shard.h>
+#include <piper/model/count.h>
 #include <piper/plan/rank_traffic.h>
 
+#include <algorithm>
 #include <map>
 
 namespace piper::plan {
@@ -55,15 +58,24 @@ strategy::Strategy wide(const model::Model& model) {
   return s;
 }
 
+// Of the busiest group of an axis; 0 where nothing is said.
+double bytes_of(const model::Model& model, const strategy::Strategy& s, Axis axis) {
+  double most = 0;
+  for (const RankGroup& group : rank_traffic(model, s))
+    if (group.axis == axis) most = std::max(most, group.bytes);
+  return most;
+}
+
 }  // namespace
 
 TEST_CASE("bytes of every axis are those that the runtime sends") {
-  for (const bool tied : {false, true})
+  for (const auto& [tied, mtp_depth] : {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 2}})
     for (const auto& [pp, ep, dp] :
          {std::array<int64_t, 3>{1, 2, 4}, {2, 2, 4}, {4, 1, 2}, {2, 4, 4}, {3, 1, 1}}) {
       CAPTURE(pp);
       CAPTURE(ep);
-      const model::Model model = example::mixture(5, tied);
+      CAPTURE(mtp_depth);
+      const model::Model model = model::with_mtp(example::mixture(5, tied), mtp_depth);
       for (const strategy::Recompute recompute :
            {strategy::Recompute::kNone, strategy::Recompute::kFull}) {
         strategy::Strategy s = example::strategy(model, pp, ep, dp);
@@ -127,6 +139,110 @@ TEST_CASE("every rank is in one group of each axis that is larger than one") {
                             Axis::kData, Axis::kExpertData, Axis::kMessages})
       for (int32_t rank = 0; rank < s.mesh.world(); ++rank) CHECK(count[{axis, rank}] == 1);
   }
+}
+
+TEST_CASE("sequence parallelism: a half more of tensor bytes, and messages of its share") {
+  const model::Model model = example::mixture(2);
+  strategy::Strategy s = wide(model);
+  const double tensor = bytes_of(model, s, Axis::kTensor);
+  const double messages = bytes_of(model, s, Axis::kMessages);
+  s.sequence_parallel = true;
+  CHECK(bytes_of(model, s, Axis::kTensor) == doctest::Approx(tensor * 5 / 4));
+  CHECK(bytes_of(model, s, Axis::kMessages) == doctest::Approx(messages / 2));
+}
+
+TEST_CASE("full recomputation says again what the forward said") {
+  const model::Model model = example::mixture(2);
+  const strategy::Strategy s = wide(model);
+  strategy::Strategy again = s;
+  again.recompute = strategy::Recompute::kFull;
+  for (const auto& [axis, times] : {std::pair{Axis::kTensor, 6 / 4.0},
+                                    {Axis::kContext, 4 / 3.0},
+                                    {Axis::kExperts, 6 / 4.0},
+                                    {Axis::kExpertTensor, 6 / 4.0},
+                                    {Axis::kMessages, 1.0}}) {
+    CAPTURE(name(axis));
+    CHECK(bytes_of(model, again, axis) == doctest::Approx(times * bytes_of(model, s, axis)));
+  }
+}
+
+TEST_CASE("blocks that tensor parallelism divides: attention, shared experts by half, dense ones") {
+  model::Model model = example::mixture(2);
+  const strategy::Strategy s = wide(model);
+  const double attention = bytes_of(model, s, Axis::kTensor);
+  for (model::Layer& layer : model.layers) layer.feed_forward.shared_ffn = 16;
+  CHECK(bytes_of(model, s, Axis::kTensor) == doctest::Approx(1.5 * attention));
+  for (model::Layer& layer : model.layers) layer.feed_forward = {.ffn = 16};
+  CHECK(bytes_of(model, s, Axis::kTensor) == doctest::Approx(2 * attention));
+  CHECK(bytes_of(model, s, Axis::kExperts) == 0);
+  CHECK(exchange_pair_bytes(model, s) == 0);
+}
+
+TEST_CASE(
+    "gradients of a stage, counted by hand: what tp and etp divide, and over which replicas") {
+  const model::Model model = example::mixture(2);
+  const strategy::Strategy s = wide(model);  // the first stage: the table and one layer
+  const model::LayerParameters n = model::count_layer(model, model.layers[0]);
+  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  const double table = 32 * 8;
+  const double dense =
+      (table + static_cast<double>(n.attention)) / 2 + static_cast<double>(n.norms + n.router);
+  const double experts = static_cast<double>(n.routed_experts) / 2 / 2;  // ep, etp
+  double first_dense = 0, first_experts = 0;
+  for (const RankGroup& group : rank_traffic(model, s)) {
+    if (group.ranks.front() != 0) continue;
+    if (group.axis == Axis::kData) first_dense = group.bytes;
+    if (group.axis == Axis::kExpertData) first_experts = group.bytes;
+  }
+  const auto replicas = static_cast<double>(s.mesh.edp());
+  REQUIRE(replicas > 1);
+  CHECK(first_dense == doctest::Approx(2 * gradient * dense * 7 / 8));  // dp 4 x cp 2
+  CHECK(first_experts == doctest::Approx(2 * gradient * experts * (replicas - 1) / replicas));
+}
+
+TEST_CASE("ZeRO scatters gradients and gathers weights, from 2 on with every micro-batch") {
+  const model::Model model = example::mixture(2);
+  strategy::Strategy s = wide(model);
+  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  for (const Axis axis : {Axis::kData, Axis::kExpertData}) {
+    CAPTURE(name(axis));
+    s.zero = 0;
+    const double parameters = bytes_of(model, s, axis) / (2 * gradient);
+    s.zero = 1;
+    CHECK(bytes_of(model, s, axis) == doctest::Approx(parameters * (gradient + 2)));
+    s.zero = 2;  // 4 micro-batches
+    CHECK(bytes_of(model, s, axis) == doctest::Approx(parameters * (4 * gradient + 2)));
+    s.zero = 3;  // weights of 2 bytes for forward and backward
+    CHECK(bytes_of(model, s, axis) == doctest::Approx(parameters * (4 * gradient + 4 * 2 * 2)));
+  }
+}
+
+TEST_CASE("what exceeds the capacity is not sent, and a capacity beyond all sends no more") {
+  const model::Model model = example::mixture(2);
+  strategy::Strategy s = wide(model);
+  const double all = bytes_of(model, s, Axis::kExperts);
+  s.capacity.factor = 0.5;
+  CHECK(bytes_of(model, s, Axis::kExperts) == doctest::Approx(all / 2));
+  s.capacity.factor = 2;
+  CHECK(bytes_of(model, s, Axis::kExperts) == doctest::Approx(all));
+}
+
+TEST_CASE("latent attention's keys and values travel with both of their parts") {
+  model::Model model = example::mixture(2);
+  for (model::Layer& layer : model.layers) {
+    layer.attention.kind = model::AttentionKind::kLatent;
+    layer.attention.latent = {
+        .key_value_rank = 4, .nope_head_dim = 4, .rope_head_dim = 2, .value_head_dim = 3};
+  }
+  // 2 heads on 2 ranks: 4 + 2 + 3 elements of 16 tokens, three times the other half.
+  CHECK(bytes_of(model, wide(model), Axis::kContext) == doctest::Approx(3 * 16 * 9 * 2 * 4));
+}
+
+TEST_CASE("ends hold a tied table together, each rank its share of it") {
+  const model::Model model = example::mixture(2, true);
+  const strategy::Strategy s = wide(model);
+  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  CHECK(bytes_of(model, s, Axis::kEnds) == doctest::Approx(32 * 8 / 2.0 * gradient));
 }
 
 TEST_CASE("a V sends between neighbours twice, and nothing in its turn") {

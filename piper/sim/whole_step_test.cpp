@@ -5,80 +5,40 @@
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
+#include <piper/stack/strategy_draw.h>
 #include <piper/stack/whole_step.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <random>
 
 using namespace piper;
-using strategy::PipelineSchedule;
 using strategy::Strategy;
 
 namespace {
 
-// PIPER_TEST_SEED=n repeats a failure.
-uint64_t seed() {
-  const char* given = std::getenv("PIPER_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20261122;
-}
+using stack::example::words;
 
-class Draw {
+uint64_t seed() { return stack::example::seed_or(20261122); }
+
+class Draw : public stack::example::StrategyDraw {
  public:
-  explicit Draw(uint64_t seed) : random_(seed) {}
-  template <class T>
-  T one_of(const std::vector<T>& values) {
-    return values[random_() % values.size()];
-  }
+  explicit Draw(uint64_t seed)
+      : StrategyDraw({.tp = {1, 2, 4, 8},
+                      .cp = {1, 1, 2, 4},
+                      .dp = {1, 2, 4, 8, 16, 32},
+                      .ep = {1, 2, 4, 8, 32},
+                      .micro_batch_sequences = {1, 2},
+                      .num_micro_batches = {2, 3, 4, 8},
+                      .micro_batches_times_pp = true},
+                     seed) {}
 
-  // Over every axis, on at most 1024 devices; what contradicts itself, or does not fit, is drawn again.
+  // On at most 1024 devices, and fits.
   Strategy strategy(stack::Estimator& estimator) {
-    for (;;) {
-      const Strategy s = attempt(estimator.model());
-      if (s.mesh.world() <= 1024 && strategy::contradictions(s, estimator.model()).empty() &&
-          estimator.estimate(s).peak_bytes <= static_cast<double>(estimator.cluster().memory_bytes))
-        return s;
-    }
+    return StrategyDraw::strategy(estimator.model(), [&](const Strategy& s) {
+      return s.mesh.world() <= 1024 && estimator.estimate(s).peak_bytes <=
+                                           static_cast<double>(estimator.cluster().memory_bytes);
+    });
   }
-
- private:
-  Strategy attempt(const model::Model& model) {
-    Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};
-    s.schedule = one_of<PipelineSchedule>(
-        {strategy::kPipelineSchedules.begin(), strategy::kPipelineSchedules.end()});
-    s.mesh.pp = one_of<int64_t>({1, 2, 4, 8});
-    s.mesh.tp = one_of<int64_t>({1, 2, 4, 8});
-    s.mesh.cp = one_of<int64_t>({1, 1, 2, 4});
-    s.mesh.dp = one_of<int64_t>({1, 2, 4, 8, 16, 32});
-    s.mesh.ep = one_of<int64_t>({1, 2, 4, 8, 32});
-    s.mesh.etp = one_of<int64_t>({1, 1, 2});
-    if (strategy::is_v(s.schedule)) s.mesh.vpp = 2;
-    if (s.schedule == PipelineSchedule::kInterleaved) s.mesh.vpp = one_of<int64_t>({2, 4});
-    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp);
-    s.recompute =
-        one_of<strategy::Recompute>({strategy::kRecomputes.begin(), strategy::kRecomputes.end()});
-    s.zero = one_of<int64_t>({0, 1, 2, 3});
-    s.sequence_parallel = s.mesh.tp > 1 && one_of<int>({0, 1}) == 1;
-    s.offload = one_of<strategy::Offload>({strategy::kOffloads.begin(), strategy::kOffloads.end()});
-    s.placement =
-        one_of<strategy::Placement>({strategy::kPlacements.begin(), strategy::kPlacements.end()});
-    s.micro_batch_sequences = one_of<int64_t>({1, 2});
-    s.num_micro_batches = s.mesh.pp * one_of<int64_t>({2, 3, 4, 8});
-    s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
-    return s;
-  }
-  std::mt19937_64 random_;
 };
-
-std::string words(const Strategy& s) {
-  return fmt::format(
-      "{} pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} zero {} recompute {} offload {} {} "
-      "micro-batch {} x {}",
-      strategy::name(s.schedule), s.mesh.pp, s.mesh.vpp, s.mesh.tp,
-      s.sequence_parallel ? " sp" : "", s.mesh.cp, s.mesh.ep, s.mesh.etp, s.mesh.dp, s.zero,
-      strategy::name(s.recompute), strategy::name(s.offload), strategy::name(s.placement),
-      s.num_micro_batches, s.micro_batch_sequences);
-}
 
 }  // namespace
 

@@ -83,7 +83,8 @@ class Estimator {
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
-  // The same step with its pipeline played action by action (cost/pipeline_player.h) instead of a bubble in closed form.
+  // The same step with its pipeline played action by action (cost/pipeline_player.h) whatever its schedule: what tests hold the
+  // closed form of the bubble to.
   double played_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
   // What the step is made of. Requires what estimate() requires; valid as long as this.

@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 #include <piper/model/import.h>
 #include <piper/stack/estimator.h>
-
-#include <cstdlib>
-#include <random>
+#include <piper/stack/strategy_draw.h>
 
 using namespace piper;
 using namespace piper::stack;
-using strategy::PipelineSchedule;
 using strategy::Recompute;
 using strategy::Strategy;
 
@@ -19,67 +16,16 @@ constexpr int kStrategies = 200;
 constexpr int64_t kSequence = 4096;
 constexpr double kRounding = 1e-9;  // relative
 
-// PIPER_TEST_SEED=n repeats a failure.
-uint64_t seed() {
-  const char* given = std::getenv("PIPER_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20261121;
-}
+using example::words;
 
-class Draw {
- public:
-  explicit Draw(uint64_t seed) : random_(seed) {}
-  template <class T>
-  T one_of(const std::vector<T>& values) {
-    return values[random_() % values.size()];
-  }
+uint64_t seed() { return example::seed_or(20261121); }
 
-  // Rejection: what contradicts itself is drawn again.
-  Strategy strategy(const model::Model& model) {
-    for (;;) {
-      const Strategy s = attempt(model);
-      if (strategy::contradictions(s, model).empty()) return s;
-    }
-  }
-
- private:
-  Strategy attempt(const model::Model& model) {
-    Strategy s;
-    s.precision = strategy::Precision::kBf16;
-    s.sequence = kSequence;
-    s.schedule = one_of<PipelineSchedule>(
-        {strategy::kPipelineSchedules.begin(), strategy::kPipelineSchedules.end()});
-    s.mesh.pp = one_of<int64_t>({1, 2, 4, 8});
-    s.mesh.tp = one_of<int64_t>({1, 2, 4});
-    s.mesh.cp = one_of<int64_t>({1, 1, 2});
-    s.mesh.dp = one_of<int64_t>({1, 2, 4, 8});
-    s.mesh.ep = one_of<int64_t>({1, 2, 4, 8});
-    s.mesh.etp = one_of<int64_t>({1, 1, 2});
-    if (strategy::is_v(s.schedule)) s.mesh.vpp = 2;
-    if (s.schedule == PipelineSchedule::kInterleaved) s.mesh.vpp = one_of<int64_t>({2, 4});
-    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp);
-    s.recompute = one_of<Recompute>({strategy::kRecomputes.begin(), strategy::kRecomputes.end()});
-    s.zero = one_of<int64_t>({0, 1, 2, 3});
-    s.sequence_parallel = s.mesh.tp > 1 && one_of<int>({0, 1}) == 1;
-    s.offload = one_of<strategy::Offload>({strategy::kOffloads.begin(), strategy::kOffloads.end()});
-    s.placement =
-        one_of<strategy::Placement>({strategy::kPlacements.begin(), strategy::kPlacements.end()});
-    s.micro_batch_sequences = one_of<int64_t>({1, 2, 3});
-    s.num_micro_batches = one_of<int64_t>({1, 2, 7, 16, 32});
-    s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
-    return s;
-  }
-  std::mt19937_64 random_;
-};
-
-std::string words(const Strategy& s) {
-  return fmt::format(
-      "{} pp {} vpp {} tp {} cp {} ep {} etp {} dp {}, zero {}, recompute {}, offload {}, {}, "
-      "micro-batch {} x {}, sequence parallel {}",
-      strategy::name(s.schedule), s.mesh.pp, s.mesh.vpp, s.mesh.tp, s.mesh.cp, s.mesh.ep,
-      s.mesh.etp, s.mesh.dp, s.zero, strategy::name(s.recompute), strategy::name(s.offload),
-      strategy::name(s.placement), s.num_micro_batches, s.micro_batch_sequences,
-      s.sequence_parallel);
-}
+const example::DrawnFrom kDrawnFrom{.tp = {1, 2, 4},
+                                    .cp = {1, 1, 2},
+                                    .dp = {1, 2, 4, 8},
+                                    .ep = {1, 2, 4, 8},
+                                    .micro_batch_sequences = {1, 2, 3},
+                                    .num_micro_batches = {1, 2, 7, 16, 32}};
 
 // Mixtral on H100 nodes under the default stack: a model with experts that every axis divides.
 struct World {
@@ -94,9 +40,9 @@ struct World {
   // Calls check(strategy) for each random strategy; the seed and the strategy stand in a failure's message.
   void for_each(auto check) const {
     MESSAGE("seed ", seed());
-    Draw draw(seed());
+    example::StrategyDraw draw(kDrawnFrom, seed());
     for (int i = 0; i < kStrategies; ++i) {
-      const Strategy s = draw.strategy(model);
+      const Strategy s = draw.strategy(model, [](const Strategy&) { return true; });
       const std::string what = words(s);
       CAPTURE(what);
       check(s);

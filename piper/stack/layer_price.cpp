@@ -1,4 +1,5 @@
 #include <piper/model/count.h>
+#include <piper/stack/layer_pass.h>
 #include <piper/stack/layer_price.h>
 
 #include <algorithm>
@@ -10,51 +11,8 @@ using model::AttentionKind;
 using strategy::Precision;
 using strategy::Recompute;
 
-constexpr double kElement = 2;  // bytes of an activation: bf16 under every stack here
-
 cost::Moves twice(const cost::Moves& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
 Travel hidden_behind(const cost::Moves& moves, double seconds) { return {moves, seconds}; }
-
-// Collects a pass forward and its backward.
-class Pass {
- public:
-  Pass(const Rates& rates, Precision precision)
-      : rates_(rates), converts_(precision >= Precision::kFp8) {}
-
-  // y = x w, `count` of them: one product forward, two backward. `converted`: x comes in the bits of the product.
-  void linear(double m, double n, double k, double count = 1, double efficiency = 1,
-              bool converted = false) {
-    const double forward = count * rates_.product_seconds(m, n, k) / efficiency;
-    const double input = count * rates_.product_seconds(m, k, n) / efficiency;
-    const double weights = count * rates_.product_seconds(n, k, m) / efficiency;
-    forward_ += forward;
-    backward_ += input + weights;
-    weights_ += weights;
-    if (!converts_) return;
-    // Operands go to fewer bits, in both layouts: read 2 bytes, write 1 twice.
-    const double in = 4 * m * k * count, out = 4 * m * n * count;
-    if (!converted) forward_ += rates_.pass_seconds(in);
-    backward_ += rates_.pass_seconds(out);
-  }
-  void attention(double flops, double sequence, double head_dim) {
-    forward_ += rates_.attention_seconds(flops, sequence, head_dim, false);
-    backward_ += rates_.attention_seconds(2 * flops, sequence, head_dim, true);
-  }
-  // Elements that a kernel of the forward (backward) reads or writes, in all.
-  void elements(double forward, double backward, double kernels = 1) {
-    forward_ += rates_.pass_seconds(forward * kElement) + (kernels - 1) * launch(forward);
-    backward_ += rates_.pass_seconds(backward * kElement) + (kernels - 1) * launch(backward);
-  }
-  double forward() const { return forward_; }
-  double backward() const { return backward_; }
-  double weights() const { return weights_; }
-
- private:
-  double launch(double elements) const { return elements > 0 ? rates_.launch_seconds() : 0; }
-  const Rates& rates_;
-  bool converts_;
-  double forward_ = 0, backward_ = 0, weights_ = 0;
-};
 
 class LayerPricer {
  public:
@@ -93,7 +51,7 @@ class LayerPricer {
     p_.backward.compute += backward;
     p_.backward_weights += weights;
   }
-  void add(BlockCompute& block, const Pass& pass, double part = 1) {
+  void add(BlockCompute& block, const LayerPass& pass, double part = 1) {
     add(block, part * pass.forward(), part * pass.backward(), part * pass.weights());
   }
 
@@ -129,7 +87,7 @@ class LayerPricer {
     return {n * d, 2 * kv * d, n * d};
   }
 
-  void projections(Pass& pass, const Heads& h) {
+  void projections(LayerPass& pass, const Heads& h) {
     const double t = s_.tokens;
     const model::Attention& a = layer_.attention;
     if (a.kind == AttentionKind::kLatent) {
@@ -159,7 +117,7 @@ class LayerPricer {
   }
 
   // Scores that are written out: both products as plain ones over all pairs, and the passes of softmax and dropout.
-  void unfused_scores(Pass& pass) {
+  void unfused_scores(LayerPass& pass) {
     const auto n = static_cast<double>(layer_.attention.num_heads) / tp_;
     const int64_t window = layer_.attention.window;
     const double span =
@@ -180,7 +138,7 @@ class LayerPricer {
   }
 
   void attention() {
-    Pass pass(rates_, precision_);
+    LayerPass pass(rates_, precision_);
     const Heads h = heads();
     projections(pass, h);
     const double flops = model::layer_token_flops(model_, layer_, static_cast<int64_t>(s_.sequence))
@@ -225,13 +183,13 @@ class LayerPricer {
     p_.backward.context += p_.context_backward.exposed();
   }
 
-  void activation(Pass& pass, double rows, double ffn, int64_t matrices) {
+  void activation(LayerPass& pass, double rows, double ffn, int64_t matrices) {
     const double up = matrices == 3 ? 2 : 1;
     pass.elements((up + 1) * rows * ffn, (2 * up + 1) * rows * ffn);
   }
 
-  void mlp(Pass& pass, double rows, double ffn, int64_t matrices, double count, double efficiency,
-           bool converted = false) {
+  void mlp(LayerPass& pass, double rows, double ffn, int64_t matrices, double count,
+           double efficiency, bool converted = false) {
     const double up = matrices == 3 ? 2 : 1;
     pass.linear(rows, up * ffn, hidden_, count, efficiency, converted);
     pass.linear(rows, hidden_, ffn, count, efficiency);
@@ -246,7 +204,7 @@ class LayerPricer {
 
   void dense() {
     const model::FeedForward& f = layer_.feed_forward;
-    Pass pass(rates_, precision_);
+    LayerPass pass(rates_, precision_);
     const double ffn = static_cast<double>(f.ffn) / tp_;
     mlp(pass, s_.tokens, ffn, f.num_matrices, 1, 1);
     p_.experts_forward = pass.forward();
@@ -270,12 +228,12 @@ class LayerPricer {
     const double received = rows * etp * s_.imbalance;
     const double local = experts / ep;
     const auto ffn = static_cast<double>(f.ffn);
-    Pass routing(rates_, precision_);
+    LayerPass routing(rates_, precision_);
     const double passes = stack_.mixture_passes;
     routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
     routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
                      6 * passes);  // sorted, and back
-    Pass pass(rates_, precision_);
+    LayerPass pass(rates_, precision_);
     const bool converted = stack_.dispatch_element_bytes < kElement;
     if (converted) routing.elements(2 * dealt * hidden_, 2 * dealt * hidden_);
     add(p_.feed_forward, routing);
@@ -326,7 +284,7 @@ class LayerPricer {
 
   // Two norms, two residual additions; with old stacks dropout in each.
   void residuals() {
-    Pass pass(rates_, precision_);
+    LayerPass pass(rates_, precision_);
     const double drop = stack_.dropout ? 2 : 0;
     pass.elements(local_tokens_ * hidden_ * (10 + drop), local_tokens_ * hidden_ * (12 + drop), 6);
     add(p_.attention, pass, 0.5);
@@ -411,35 +369,6 @@ LayerPrice price_layer(const model::Model& model, const model::Layer& layer,
                        const LayerShape& shape, const Stack& stack, const Rates& rates,
                        Precision precision) {
   return LayerPricer(model, layer, shape, stack, rates, precision).price();
-}
-
-EndPrice price_ends(const model::Model& model, const LayerShape& shape, const Stack& stack,
-                    const Rates& rates) {
-  const auto hidden = static_cast<double>(model.hidden);
-  const auto tp = static_cast<double>(shape.tp);
-  const double vocabulary = static_cast<double>(model.vocabulary) / tp;
-  const double t = shape.tokens;
-  const double local = shape.sequence_parallel ? t / tp : t;
-  EndPrice e;
-  e.embedding_forward = rates.pass_seconds(2 * kElement * t * hidden);
-  e.embedding_backward = rates.pass_seconds(3 * kElement * t * hidden);
-  e.head_forward = rates.product_seconds(t, vocabulary, hidden);
-  e.head_backward =
-      rates.product_seconds(t, hidden, vocabulary) + rates.product_seconds(vocabulary, hidden, t);
-  const double passes = rates.pass_seconds(stack.logit_bytes * t * vocabulary);
-  e.head_forward += 0.4 * passes;
-  e.head_backward += 0.6 * passes;
-  if (shape.tp > 1 && shape.sequence_parallel) {
-    const double gather = rates.all_gather_seconds(shape.tp, 1, kElement * t * hidden);
-    e.head_forward += gather;
-    e.head_backward += gather;
-  }
-  e.embedding_parameters = vocabulary * hidden;
-  e.head_parameters = model.tied_embeddings ? 0 : vocabulary * hidden;
-  e.head_bytes = stack.logit_bytes_kept * t * vocabulary;
-  e.placeholder_bytes = stack.keeps_weight_placeholders ? kElement * vocabulary * hidden : 0;
-  e.message_bytes = kElement * local * hidden;
-  return e;
 }
 
 }  // namespace piper::stack

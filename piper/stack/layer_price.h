@@ -86,17 +86,4 @@ LayerPrice price_layer(const model::Model& model, const model::Layer& layer,
                        const LayerShape& shape, const Stack& stack, const Rates& rates,
                        strategy::Precision precision);
 
-// The ends of the model: embedding (first), head with its loss (last).
-struct EndPrice {
-  double embedding_forward = 0, embedding_backward = 0;
-  double head_forward = 0, head_backward = 0;
-  double embedding_parameters = 0,
-         head_parameters = 0;    // of one rank; a tied head has none of its own
-  double head_bytes = 0;         // of the moment, at the head
-  double placeholder_bytes = 0;  // of the head's weight
-  double message_bytes = 0;      // between stages, one micro-batch
-};
-EndPrice price_ends(const model::Model& model, const LayerShape& shape, const Stack& stack,
-                    const Rates& rates);
-
 }  // namespace piper::stack

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <piper/cost/last_backward.h>
+#include <piper/stack/end_price.h>
 #include <piper/stack/layer_price.h>
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // What the estimator's sources share: prices of a shape and their sums over a stage's layers. Not for others.
 #pragma once
 
+#include <piper/stack/end_price.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/state_overlap.h>
 

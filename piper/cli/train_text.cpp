@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/units.h>
+#include <piper/cli/load_corpus.h>
+#include <piper/cli/strategy_flags.h>
+#include <piper/cli/train_text.h>
+#include <piper/model/count.h>
+#include <piper/report/table.h>
+
+namespace piper::cli {
+
+void announce(const train::RunRequest& request, const std::vector<std::string>& said) {
+  const strategy::Strategy& s = request.strategy;
+  if (!request.model.ignored_keys.empty())
+    fmt::print(stderr,
+               "piper: warning: keys of the model's config that are not understood, and may change "
+               "what it computes: {}\n",
+               fmt::join(request.model.ignored_keys, ", "));
+  if (request.model.max_positions > 0 && s.sequence > request.model.max_positions)
+    fmt::print(stderr,
+               "piper: warning: --sequence {} is beyond the model's {} positions "
+               "(max_position_embeddings)\n",
+               s.sequence, request.model.max_positions);
+  const model::Parameters parameters = model::count_parameters(request.model);
+  const auto count = [](int64_t number) { return format_count(static_cast<double>(number)); };
+  fmt::print("{}: {} parameters{}, {}\ntext: {}\n", request.model.name, count(parameters.total()),
+             s.mtp_depth == 0 ? ""
+                              : fmt::format(" and {} of multi-token prediction",
+                                            count(parameters.next_token_layers)),
+             describe(s), describe(request.corpus));
+  if (request.validation.size() > 0) fmt::print("validation: {}\n", describe(request.validation));
+  for (const std::string& line : said) fmt::print("{}\n", line);
+}
+
+void print_comparison(const train::RunResult& result) {
+  using report::Align;
+  const report::Comparison& c = result.comparison;
+  report::Table table;
+  table.columns = {
+      {""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"error", Align::kRight}};
+  const auto row = [&](const std::string& name, double predicted, double measured, auto format) {
+    table.rows.push_back({name, format(predicted), format(measured),
+                          fmt::format("{:+.1f} %", (predicted - measured) / measured * 100)});
+  };
+  row("step time", *c.predicted_step_seconds, *c.measured_step_seconds, format_seconds);
+  row("MFU", *c.predicted_mfu, *c.measured_mfu, format_percent);
+  for (const report::RankComparison& rank : c.ranks)
+    row(fmt::format("peak memory, rank {}", rank.rank),
+        static_cast<double>(*rank.predicted_peak_bytes),
+        static_cast<double>(*rank.measured_peak_bytes), format_bytes);
+  fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
+  fmt::print("{}", train::to_text(result.traffic));
+}
+
+void print_deviations(const report::Comparison& comparison, double bound) {
+  using report::Align;
+  const std::vector<report::Deviation> found = report::deviations(comparison, bound);
+  if (bound <= 0 || found.empty()) return;
+  report::Table table;
+  table.columns = {{"beyond the bound"},
+                   {"assumed", Align::kRight},
+                   {"measured", Align::kRight},
+                   {"deviation", Align::kRight}};
+  for (const report::Deviation& d : found)
+    table.rows.push_back(
+        {d.name, d.assumed, d.measured, fmt::format("{:+.0f} %", d.relative * 100)});
+  fmt::print("\nbeyond {:.0f} % of the step, or {:.0f} % of memory (--deviation-bound)\n{}",
+             bound * 100, report::kMemoryBound * 100, report::to_text(table));
+}
+
+Json result_json(const train::RunResult& result) {
+  Json steps = Json::array();
+  for (const train::StepMetrics& metrics : result.metrics) steps.push_back(train::to_json(metrics));
+  return {{"steps", steps},
+          {"comparison", report::to_json(result.comparison)},
+          {"traffic", train::to_json(result.traffic)},
+          {"balanced_predicted_step_seconds", result.prediction.step_seconds},
+          {"same_order_as_simulated", result.same_order}};
+}
+
+}  // namespace piper::cli
