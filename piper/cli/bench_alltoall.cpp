@@ -5,6 +5,7 @@
 #include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
+#include <piper/cli/bench_nccl.h>
 #include <piper/comm/control.h>
 #include <piper/comm/exchange_limit.h>
 #include <piper/comm/launch.h>
@@ -26,7 +27,7 @@ constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 struct Flags {
   std::string ranks = "4", min_bytes = "1K", max_bytes = "16M", factor = "4", seconds = "10";
-  std::string rounds = "3", load = "uniform", cluster, plot;
+  std::string rounds = "3", load = "uniform", transport = "plain", cluster, plot;
   std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
@@ -35,7 +36,9 @@ struct Question {
   int64_t num_ranks = 1;
   std::optional<comm::Launch> launch;
   AllToAllOptions options;
+  bool over_nccl = false;
   std::string transport() const {
+    if (over_nccl) return "nccl";
     if (!launch) return "local";
     const bool mpi =
         launch->launcher == comm::Launcher::kOpenMpi || launch->launcher == comm::Launcher::kMpich;
@@ -69,6 +72,9 @@ Question read_flags(const Flags& flags) {
   q.num_ranks = read_bytes("--ranks", flags.ranks, 1, 64, &problems);
   q.launch = comm::launch_from();
   if (q.launch) q.num_ranks = q.launch->num_processes;
+  q.over_nccl = flags.transport == "nccl";
+  if (!q.over_nccl && flags.transport != "plain")
+    problems.push_back(fmt::format("--transport is '{}'; allowed: plain, nccl", flags.transport));
   q.options.bytes_per_pair = read_sizes(flags, q.num_ranks, &problems);
   q.options.min_rounds = read_bytes("--rounds", flags.rounds, 1, 1000, &problems);
   q.options.max_rounds = std::max<int64_t>(q.options.max_rounds, q.options.min_rounds);
@@ -87,8 +93,9 @@ std::unique_ptr<comm::World> make_world(const Question& q) {
 }
 
 int run(const Flags& flags) {
-  const Question q = read_flags(flags);
+  Question q = read_flags(flags);
   const std::unique_ptr<comm::World> world = make_world(q);
+  if (q.over_nccl) q.options.device = open_nccl(*world, q.options.bytes_per_pair.size());
   std::unique_ptr<report::Progress> progress;
   if (world->process() == 0)
     progress.reset(new report::Progress({.label = "alltoall", .total = 100, .unit = "%"}));
@@ -127,10 +134,10 @@ class Bench {
     const int64_t n = world_.size();
     std::vector<comm::Exchange> exchanges;
     for (const std::string& name : names_) exchanges.push_back(all_to_all(name, topology_, count));
-    if (const auto native = comm::native_all_to_all(world_))
+    if (const auto native = comm::native_all_to_all(world_); native && !options_.device)
       exchanges.push_back({.name = "MPI_Alltoallv", .steps = {}, .native = native});
     const size_t num_exchanges = exchanges.size();
-    const bool copies = !options_.cluster && world_.num_processes() == 1;
+    const bool copies = !options_.cluster && world_.num_processes() == 1 && !options_.device;
     if (copies) exchanges.push_back({.name = "copy", .steps = {}, .native = copy});
     const std::vector<comm::ExchangeResult> results =
         comm::measure_exchanges(world_, exchanges, count,
@@ -138,6 +145,7 @@ class Bench {
                                  .min_rounds = options_.min_rounds,
                                  .max_rounds = options_.max_rounds,
                                  .one_clock = one_clock_,
+                                 .device = options_.device,
                                  .progress = progress});
     int64_t bytes = 0;
     for (int64_t to = 0; to < n; ++to) bytes += count(0, to);
@@ -213,6 +221,9 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--algorithms", flags->algorithms, "for example node-aware,halo,halo:64K (all)")
       ->delimiter(',');
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
+      ->capture_default_str();
+  option("--transport", flags->transport,
+         "plain (memory, TCP or MPI), or nccl: GPU memory, a GPU for each rank")
       ->capture_default_str();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
   option("--seconds", flags->seconds, "time budget of the whole run")->capture_default_str();

@@ -120,6 +120,13 @@ std::vector<bool> Communicator::local_members() const {
   return local;
 }
 
+Event Communicator::take_event() {
+  if (spare_events_.empty()) return Event(library_);
+  Event event = std::move(spare_events_.back());
+  spare_events_.pop_back();
+  return event;
+}
+
 bool Communicator::ready() {
   PIPER_CHECK(!aborted(), "a communicator that was given up: " + meeting_->what());
   ncclResult_t state = ncclSuccess;

@@ -79,6 +79,10 @@ class Communicator {
   cudaStream_t messages() const { return messages_.get(); }
   cudaStream_t local() const { return local_.get(); }
 
+  // Events are kept for the next player: exchanges of other sizes ask for others each time.
+  Event take_event();
+  void give_back(Event event) { spare_events_.push_back(std::move(event)); }
+
   // Whether what was asked of NCCL last has been put into its stream. Throws CommError when NCCL has
   // failed (after aborting).
   bool ready();
@@ -100,6 +104,7 @@ class Communicator {
   int64_t member_;
   ncclComm_t handle_ = nullptr;
   Stream messages_, local_;
+  std::vector<Event> spare_events_;
 };
 
 // Sleeps a little longer each time: short waits answer at once, long ones leave the core to others.

@@ -27,14 +27,14 @@ Player::Player(Communicator& communicator, std::string what, collective::MemberS
       operations_(operations),
       caller_(caller),
       rows_(steps_.steps.size()),
-      begin_(library_),
-      messages_end_(library_),
-      local_end_(library_) {
+      begin_(communicator.take_event()),
+      messages_end_(communicator.take_event()),
+      local_end_(communicator.take_event()) {
   PIPER_CHECK(steps_.input_count == 0 || buffers_.input != nullptr, what_);
   PIPER_CHECK(steps_.output_count == 0 || buffers_.output != nullptr, what_);
   PIPER_CHECK(steps_.scratch_count == 0 || buffers_.scratch != nullptr, what_);
   over_.reserve(order_.launches.size());
-  for (size_t i = 0; i < order_.launches.size(); ++i) over_.emplace_back(library_);
+  for (size_t i = 0; i < order_.launches.size(); ++i) over_.push_back(communicator_.take_event());
   for (const int32_t s : order_.steps) {
     const Step& step = steps_.steps[s];
     if (is_message(step) || step.kind == StepKind::kCopy) continue;
@@ -47,10 +47,14 @@ Player::Player(Communicator& communicator, std::string what, collective::MemberS
 }
 
 Player::~Player() {
-  if (!is_playing_) return;
-  communicator_.abort();
-  for (const Lane lane : {Lane::kMessages, Lane::kLocal})
-    library_.cuda.stream_synchronize(stream(lane));
+  if (is_playing_) {
+    communicator_.abort();
+    for (const Lane lane : {Lane::kMessages, Lane::kLocal})
+      library_.cuda.stream_synchronize(stream(lane));
+  }
+  for (Event* event : {&begin_, &messages_end_, &local_end_})
+    communicator_.give_back(std::move(*event));
+  for (Event& event : over_) communicator_.give_back(std::move(event));
 }
 
 cudaStream_t Player::stream(Lane lane) const {
