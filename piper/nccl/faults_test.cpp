@@ -92,6 +92,26 @@ TEST_CASE("a rank that hangs is named by every other one after the timeout") {
       }
 }
 
+TEST_CASE("what is asked of a communicator that was given up is refused, not waited for") {
+  const StandIn stand_in(kStrict);
+  comm::LocalWorld world(1);
+  std::string said;
+  run_ranks(stand_in, world, [&](comm::Transport&, Communicator& communicator) {
+    const auto steps = collective::all_to_all(AllToAll::kFlat, 0, collective::apart(1),
+                                              [](int64_t, int64_t) { return 8; });
+    std::vector<std::byte> input(8), output(8);
+    Player player(communicator, "tokens", steps, {input.data(), output.data(), nullptr}, {},
+                  nullptr);
+    communicator.abort();
+    try {
+      player.start(1);
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+  });
+  CHECK(said == "rank 0: 'tokens' is asked of the communicator 'tests', which was given up");
+}
+
 TEST_CASE("a rank five times as slow as the others is no alarm") {
   const StandIn stand_in(kStrict);
   comm::LocalWorld world(kRanks);

@@ -74,6 +74,10 @@ std::byte* Player::target(const Block& block) const {
 
 void Player::start(uint64_t /*key*/) {
   PIPER_CHECK(!is_playing_, "started before it was done: " + what_);
+  if (communicator_.aborted())
+    throw CommError(
+        fmt::format("rank {}: '{}' is asked of the communicator '{}', which was given up",
+                    communicator_.rank().value, what_, communicator_.meeting().what()));
   communicator_.meeting().begin_operation(communicator_.member());
   num_begun_ = communicator_.meeting().num_begun(communicator_.member());
   next_ = 0;

@@ -35,6 +35,8 @@ struct Board {
   };
   std::mutex mutex;
   std::condition_variable changed;
+  // All there ever were: streams may still look at one that was given up.
+  std::vector<std::unique_ptr<Communicator>> communicators;
   std::map<std::string, std::set<int>> present;                             // by id: ranks
   std::map<std::tuple<std::string, int, int>, Box> boxes;                   // id, from, to
   std::map<std::tuple<std::string, int, uint64_t, int>, uint64_t> partner;  // id, rank, group, peer
@@ -173,13 +175,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
                                     ncclConfig_t* config) {
   if (config == nullptr || config->blocking != 0 || rank < 0 || rank >= size)
     return ncclInvalidArgument;
-  auto* communicator = new Communicator;
+  const std::lock_guard lock(board().mutex);
+  Communicator* communicator =
+      board().communicators.emplace_back(std::make_unique<Communicator>()).get();
   communicator->id.assign(id.internal, sizeof id.internal);
   communicator->rank = rank;
   communicator->size = size;
   communicator->polls_left = options().polls_in_progress;
   *handle = reinterpret_cast<ncclComm_t>(communicator);
-  const std::lock_guard lock(board().mutex);
   board().present[communicator->id].insert(rank);
   return ncclInProgress;
 }
@@ -208,7 +211,6 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclInProgress; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) { return ncclCommAbort(handle); }
 
-// The memory stays: streams may still look at it.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   Communicator* communicator = own(handle);
   if (communicator->is_pending) {
