@@ -107,7 +107,7 @@ bool Player::advance() {
 }
 
 void Player::put_in(const Launch& launch) {
-  const cudaStream_t own = stream(launch.lane);
+  cudaStream_t own = stream(launch.lane);
   if (launch.waits_for >= 0) over_[launch.waits_for].hold_back(own);
   if (launch.lane == Lane::kMessages) return put_in_group(launch);
   for (int32_t k = launch.first; k < launch.first + launch.count; ++k)
@@ -116,8 +116,8 @@ void Player::put_in(const Launch& launch) {
 }
 
 void Player::put_in_group(const Launch& launch) {
-  const cudaStream_t own = stream(Lane::kMessages);
-  const ncclComm_t handle = communicator_.handle();
+  cudaStream_t own = stream(Lane::kMessages);
+  ncclComm_t handle = communicator_.handle();
   library_.check(library_.nccl.group_start(), "ncclGroupStart");
   for (int32_t k = launch.first; k < launch.first + launch.count; ++k) {
     const Step& step = steps_.steps[order_.steps[k]];
@@ -135,7 +135,7 @@ void Player::put_in_group(const Launch& launch) {
 }
 
 void Player::put_in_local(const Step& step, int32_t index) {
-  const cudaStream_t own = stream(Lane::kLocal);
+  cudaStream_t own = stream(Lane::kLocal);
   switch (step.kind) {
     case StepKind::kSend:
     case StepKind::kReceive:
