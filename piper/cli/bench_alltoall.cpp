@@ -5,7 +5,9 @@
 #include <piper/cli/alltoall_prediction.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_alltoall.h>
+#include <piper/cli/bench_nccl.h>
 #include <piper/cli/bench_ranks.h>
+#include <piper/comm/control.h>
 #include <piper/comm/exchange_limit.h>
 #include <piper/comm/place.h>
 #include <piper/comm/process_world.h>
@@ -23,7 +25,8 @@ constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 struct Flags {
   BenchRanksFlags ranks;
-  std::string min_bytes = "1K", max_bytes = "16M", factor = "4", load = "uniform", cluster, plot;
+  std::string min_bytes = "1K", max_bytes = "16M", factor = "4", load = "uniform";
+  std::string transport = "plain", cluster, plot;
   std::vector<std::string> pair_bytes, algorithms;
   bool json = false;
 };
@@ -31,6 +34,8 @@ struct Flags {
 struct Question {
   BenchRanks ranks;
   AllToAllOptions options;
+  bool over_nccl = false;
+  std::string transport() const { return over_nccl ? "nccl" : ranks.transport(); }
 };
 
 std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
@@ -57,6 +62,9 @@ Question read_flags(const Flags& flags) {
   std::vector<std::string> problems;
   Question q;
   q.ranks = read_bench_ranks(flags.ranks, &problems);
+  q.over_nccl = flags.transport == "nccl";
+  if (!q.over_nccl && flags.transport != "plain")
+    problems.push_back(fmt::format("--transport is '{}'; allowed: plain, nccl", flags.transport));
   q.options.bytes_per_pair = read_sizes(flags, q.ranks.num_ranks, &problems);
   q.options.min_rounds = q.ranks.min_rounds;
   q.options.max_rounds = q.ranks.max_rounds;
@@ -69,12 +77,13 @@ Question read_flags(const Flags& flags) {
 }
 
 int run(const Flags& flags) {
-  const Question q = read_flags(flags);
+  Question q = read_flags(flags);
   const std::unique_ptr<comm::World> world = q.ranks.world();
+  if (q.over_nccl) q.options.device = open_nccl(*world, q.options.bytes_per_pair.size());
   std::unique_ptr<report::Progress> progress;
   if (world->process() == 0)
     progress.reset(new report::Progress({.label = "alltoall", .total = 100, .unit = "%"}));
-  const AllToAllRun run = bench_alltoall(*world, q.ranks.transport(), q.options, [&](double part) {
+  const AllToAllRun run = bench_alltoall(*world, q.transport(), q.options, [&](double part) {
     if (progress) progress->set(static_cast<int64_t>(100 * part));
   });
   if (world->process() == 0) {
@@ -108,10 +117,10 @@ class Bench {
     const int64_t n = world_.size();
     std::vector<comm::Exchange> exchanges;
     for (const std::string& name : names_) exchanges.push_back(all_to_all(name, topology_, count));
-    if (const auto native = comm::native_all_to_all(world_))
+    if (const auto native = comm::native_all_to_all(world_); native && !options_.device)
       exchanges.push_back({.name = "MPI_Alltoallv", .steps = {}, .native = native});
     const size_t num_exchanges = exchanges.size();
-    const bool copies = !options_.cluster && world_.num_processes() == 1;
+    const bool copies = !options_.cluster && world_.num_processes() == 1 && !options_.device;
     if (copies) exchanges.push_back({.name = "copy", .steps = {}, .native = copy});
     const std::vector<comm::ExchangeResult> results =
         comm::measure_exchanges(world_, exchanges, count,
@@ -119,6 +128,7 @@ class Bench {
                                  .min_rounds = options_.min_rounds,
                                  .max_rounds = options_.max_rounds,
                                  .one_clock = one_clock_,
+                                 .device = options_.device,
                                  .progress = progress});
     int64_t bytes = 0;
     for (int64_t to = 0; to < n; ++to) bytes += count(0, to);
@@ -195,6 +205,9 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--algorithms", flags->algorithms, "for example node-aware,halo,halo:64K (all)")
       ->delimiter(',');
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
+      ->capture_default_str();
+  option("--transport", flags->transport,
+         "plain (memory, TCP or MPI), or nccl: GPU memory, a GPU for each rank")
       ->capture_default_str();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
   option("--seconds", flags->ranks.seconds, "time budget of the whole run")->capture_default_str();

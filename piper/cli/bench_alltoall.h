@@ -3,7 +3,8 @@
 // and what the simulation predicts.
 //
 // The ranks are threads of this process, or the processes that a launcher started (one rank each):
-// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise.
+// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise. Or over NCCL,
+// each with a GPU of its own.
 #pragma once
 
 #include <piper/base/json.h>
@@ -28,6 +29,8 @@ struct AllToAllOptions {
   std::optional<cluster::Cluster> cluster;  // whose rates the limit and the prediction take
   double budget_seconds = 10;
   int64_t min_rounds = 3, max_rounds = 25;
+  // As in comm::ExchangeBenchOptions.
+  std::function<std::unique_ptr<comm::DeviceExchanges>(const comm::Transport&)> device = {};
 };
 
 struct AllToAllPoint {
@@ -43,7 +46,7 @@ struct AllToAllPoint {
 };
 
 struct AllToAllRun {
-  std::string transport;  // "local", "mpi", "tcp"
+  std::string transport;  // "local", "mpi", "tcp", "nccl"
   int64_t num_ranks = 0, num_nodes = 0;
   std::string load;
   std::vector<AllToAllPoint> points;  // by size, then algorithm

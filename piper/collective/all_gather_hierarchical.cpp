@@ -10,15 +10,19 @@ uint32_t part_of(const Reduction& reduction, int64_t owner) {
   return static_cast<uint32_t>(reduction.num_members() + owner);
 }
 
+constexpr int64_t kRound = 2;  // behind those of a reduce-scatter
+
 }  // namespace
 
 void write_all_gather_hierarchical(Reduction& reduction, const Units& nodes) {
   StepWriter& steps = reduction.steps;
   const int64_t member = steps.member();
   const auto receive = [&](int64_t from, int64_t owner) {
+    steps.set_round(owner == from ? kRound : kRound + 1);
     return steps.receive(from, part_of(reduction, owner), reduction.shares[owner],
                          reduction.free[owner]);
   };
+  steps.set_round(kRound);
   for (const int32_t node : units_from(member, nodes))
     steps.send(nodes.counterpart(member, node), part_of(reduction, member), reduction.own(),
                reduction.ready);
@@ -31,6 +35,7 @@ void write_all_gather_hierarchical(Reduction& reduction, const Units& nodes) {
   for (const int32_t owner : halo_sources(member, nodes)) {
     After after;
     wait_for(after, receive(owner, owner));
+    steps.set_round(kRound + 1);
     for (const int32_t to : unit_targets(member, nodes))
       steps.send(to, part_of(reduction, owner), reduction.shares[owner], after);
   }

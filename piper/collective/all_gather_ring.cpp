@@ -10,6 +10,7 @@ void write_all_gather_ring(Reduction& reduction) {
   for (int64_t round = 1; round < n; ++round) {
     const int64_t leaving = (member - round + 1 + n) % n, arriving = (member - round + n) % n;
     const auto part = static_cast<uint32_t>(n + round);  // behind those of a reduce-scatter
+    steps.set_round(part);
     steps.send((member + 1) % n, part, reduction.shares[leaving], here);
     const int32_t received = steps.receive((member - 1 + n) % n, part, reduction.shares[arriving],
                                            reduction.free[arriving]);

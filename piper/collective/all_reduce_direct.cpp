@@ -63,6 +63,7 @@ class Writer {
       sent_[peer].push_back(push({.kind = StepKind::kSend,
                                   .peer = static_cast<int32_t>(peer),
                                   .part = scatter_part(p),
+                                  .round = static_cast<int32_t>(p),
                                   .source = piece(peer, p)}));
   }
 
@@ -74,6 +75,7 @@ class Writer {
       received[peer] = push({.kind = StepKind::kReceive,
                              .peer = static_cast<int32_t>(peer),
                              .part = scatter_part(p),
+                             .round = static_cast<int32_t>(p),
                              .target = scratch(peer, p)});
       if (p >= kNumSlots) result_.steps.back().after = {sums_[p - kNumSlots]};
     }
@@ -82,6 +84,7 @@ class Writer {
       push({.kind = StepKind::kSend,
             .peer = static_cast<int32_t>((member_ + distance) % n_),
             .part = gather_part(p),
+            .round = static_cast<int32_t>(p + 1),
             .source = piece(member_, p),
             .after = {sums_[p]}});
   }
@@ -111,6 +114,7 @@ class Writer {
       push({.kind = StepKind::kReceive,
             .peer = static_cast<int32_t>(peer),
             .part = gather_part(p),
+            .round = static_cast<int32_t>(p + 1),
             .target = piece(peer, p),
             .after = {sent_[peer][p]}});
   }

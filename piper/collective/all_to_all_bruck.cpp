@@ -42,6 +42,7 @@ class Writer {
   }
 
   void round(int64_t bit) {
+    steps_.set_round(part_);
     std::vector<Run> runs;
     for (int64_t d = bit; d < n_; ++d)
       if (d & bit) append(runs, places_[d]);

@@ -13,6 +13,7 @@ struct Piece {
   int32_t target = 0;
   int64_t offset = 0;  // in the row
   int64_t count = 0;
+  int64_t index = 0;  // among the row's pieces
 };
 
 // One message of phase II.
@@ -28,7 +29,7 @@ int64_t num_pieces(int64_t count, int64_t chunk) {
 // Piece i of num, which differ by one unit at most.
 Piece piece_of(int32_t target, int64_t count, int64_t i, int64_t num) {
   const int64_t each = count / num, rest = count % num;
-  return {target, i * each + std::min(i, rest), each + (i < rest ? 1 : 0)};
+  return {target, i * each + std::min(i, rest), each + (i < rest ? 1 : 0), i};
 }
 
 // Cuts the rows from one source to one unit, for the source and for its counterpart alike.
@@ -107,6 +108,24 @@ class Writer {
     int32_t source;
   };
 
+  // The round in which a piece is handed on by `counterpart`: one more than the number of its packet,
+  // as its target, who knows of the source's rows its own alone, can guess it. Exact for even counts
+  // and members whose numbers follow each other.
+  int64_t handed_on_round(int32_t source, int64_t counterpart, const Piece& piece) const {
+    const int64_t size = units_.size(units_.unit(counterpart));
+    const int64_t order =
+        (units_.place(piece.target) - units_.place(counterpart) - 1 + size) % size;
+    const int64_t count = count_(source, piece.target), num = num_pieces(count, options_.chunk);
+    return 1 + (num > 1 ? order * num + piece.index : order / (options_.chunk / count));
+  }
+  // That in which a packet crosses: just before the first of its pieces is handed on.
+  int64_t crossing_round(int32_t source, int64_t counterpart, const Packet& packet) const {
+    int64_t first = std::numeric_limits<int64_t>::max();
+    for (const Piece& piece : packet.pieces)
+      first = std::min(first, handed_on_round(source, counterpart, piece) - 1);
+    return first;
+  }
+
   // Phase II, receiving.
   void take_in(int32_t source) {
     uint32_t part = 0;
@@ -114,6 +133,7 @@ class Writer {
       const Piece& first = packet.pieces.front();
       const bool is_own = packet.pieces.size() == 1 && first.target == member_;
       const Block block = is_own ? output(source, first) : steps_.scratch(packet.count);
+      steps_.set_round(crossing_round(source, member_, packet));
       const int32_t step = steps_.receive(source, part++, block);
       taken_in_.push_back(step);
       if (!is_own) arrived_.push_back({step, block, std::move(packet), source});
@@ -126,6 +146,7 @@ class Writer {
     for (const Packet& packet : cutter_.packets(member_, counterpart, units_)) {
       const Piece& first = packet.pieces.front();
       const int64_t offset = steps_.sent(first.target).offset + first.offset;
+      steps_.set_round(crossing_round(static_cast<int32_t>(member_), counterpart, packet));
       steps_.send(counterpart, part++, {Buffer::kInput, offset, packet.count});
     }
   }
@@ -133,6 +154,9 @@ class Writer {
   void exchange_inside() {
     const int32_t all = options_.phase_one == PhaseOne::kUnderThree ? steps_.meet(taken_in_) : -1;
     const After after = all >= 0 ? After{all} : After{};
+    // What the others of the unit wait for is not known here.
+    steps_.set_round(
+        options_.phase_one == PhaseOne::kUnderThree ? std::numeric_limits<int32_t>::max() : 0);
     for (const int32_t from : unit_sources(member_, units_)) steps_.receive_row(from, after);
     for (const int32_t to : unit_targets(member_, units_)) steps_.send_row(to, after);
     steps_.copy_own_row();
@@ -145,8 +169,11 @@ class Writer {
       uint32_t part = 0;
       for (const int32_t source : halo_sources(from, units_)) {
         const int64_t count = count_(source, member_), num = num_pieces(count, options_.chunk);
-        for (int64_t i = 0; i < num; ++i)
-          steps_.receive(from, ++part, output(source, piece_of(0, count, i, num)));
+        for (int64_t i = 0; i < num; ++i) {
+          const Piece piece = piece_of(static_cast<int32_t>(member_), count, i, num);
+          steps_.set_round(handed_on_round(source, from, piece));
+          steps_.receive(from, ++part, output(source, piece));
+        }
       }
     }
   }
@@ -156,6 +183,7 @@ class Writer {
       Block block = arrived.block;
       for (const Piece& piece : arrived.packet.pieces) {
         block.count = piece.count;
+        steps_.set_round(handed_on_round(arrived.source, member_, piece));
         if (piece.target == member_)
           steps_.copy(block, output(arrived.source, piece), {arrived.step});
         else

@@ -9,6 +9,7 @@ MemberSteps all_to_all_pairwise(int64_t member, const Topology& topology, const 
   writer.copy_own_row();
   After before;  // the round before
   for (int64_t round = 1; round < n; ++round) {
+    writer.set_round(round);
     const int32_t received = writer.receive_row((member - round + n) % n, before);
     const int32_t sent = writer.send_row((member + round) % n, before);
     if (received < 0 && sent < 0) continue;

@@ -4,16 +4,45 @@
 #include <piper/collective/step_writer.h>
 
 namespace piper::collective {
+namespace {
+
+// Where `to` stands among node_aware_targets of `from`, for both of them.
+class Positions {
+ public:
+  explicit Positions(const Units& nodes) : nodes_(nodes), begins_{0} {
+    for (int64_t node = 0; node < nodes.num_units(); ++node)
+      begins_.push_back(begins_.back() + nodes.size(node));
+  }
+
+  int64_t operator()(int64_t from, int64_t to) const {
+    const int64_t here = nodes_.unit(from), there = nodes_.unit(to), size = nodes_.size(there);
+    const int64_t rotated = (nodes_.place(to) - nodes_.place(from) % size + size) % size;
+    if (here == there) return nodes_.num_members() - size + rotated - 1;
+    const int64_t between = begins_[there] - begins_[here + 1];
+    return (there > here ? between : between + nodes_.num_members()) + rotated;
+  }
+
+ private:
+  const Units& nodes_;
+  std::vector<int64_t> begins_;  // by node: members of those before; one more at the end
+};
+
+}  // namespace
 
 MemberSteps all_to_all_windowed(int64_t member, const Topology& topology, const CountOf& count,
                                 int64_t window) {
   PIPER_CHECK(window >= 1, "window " + std::to_string(window));
   const Units nodes(topology, 0);
   StepWriter writer(member, num_members(topology), count);
-  for (const int32_t from : node_aware_sources(member, nodes)) writer.receive_row(from);
+  const Positions position(nodes);
+  for (const int32_t from : node_aware_sources(member, nodes)) {
+    writer.set_round(position(from, member) / window);
+    writer.receive_row(from);
+  }
   std::vector<int32_t> sends;
   for (const int32_t to : node_aware_targets(member, nodes)) {
     const auto before = static_cast<int64_t>(sends.size()) - window;
+    writer.set_round(position(member, to) / window);
     const int32_t send = writer.send_row(to, before >= 0 ? After{sends[before]} : After{});
     if (send >= 0) sends.push_back(send);
   }

@@ -7,6 +7,9 @@
 //                 '-----------^     ^
 //                       '-----------'
 //
+// Played in rounds (Step::round), `window` sends leave together and the next ones when all of them
+// have left.
+//
 // Asks for counts (member, *) and (*, member). A pair without bytes has no message.
 #pragma once
 

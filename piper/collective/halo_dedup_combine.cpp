@@ -60,6 +60,7 @@ class Writer {
 
   MemberSteps write() {
     for (const int32_t to : unit_sources(member_, units_)) hand_to(to);
+    steps_.set_round(0);
     for (const int32_t to : unit_sources(member_, units_))
       steps_.send(to, 0, input(begins_[to], known_.rows(to).front()));
     const std::vector<int32_t> sources = halo_sources(member_, units_);
@@ -69,6 +70,10 @@ class Writer {
   }
 
  private:
+  // Piece p is handed in in round p, beside the exchange inside the unit, and crosses while the next
+  // one is.
+  static int64_t crossing_round(int64_t p) { return p + 1; }
+
   Block input(int64_t begin, int64_t num) const {
     return {Buffer::kInput, begin * dedup_.row_count, num * dedup_.row_count};
   }
@@ -81,6 +86,7 @@ class Writer {
       int64_t begin = begins_[sources[i]];
       const std::vector<int64_t> pieces = known_.rows(sources[i]);
       for (size_t p = 0; p < pieces.size(); ++p) {
+        steps_.set_round(static_cast<int64_t>(p));
         steps_.send(to, handed_on_part(i, static_cast<int64_t>(p), dedup_.num_pieces),
                     input(begin, pieces[p]));
         begin += pieces[p];
@@ -96,10 +102,12 @@ class Writer {
       const RowRange range = piece_rows(routes.num_tokens(), p, dedup_.num_pieces);
       const Block sum = scratch(range.size());
       RowSum rows(steps_, sum, range.size());
+      steps_.set_round(p);
       own_begin +=
           add_unit(rows, routes, range, own_begin, handed_on_part(place, p, dedup_.num_pieces));
       After after;
       wait_for(after, rows.last());
+      steps_.set_round(crossing_round(p));
       steps_.send(source, static_cast<uint32_t>(p), sum, after);
     }
   }
@@ -128,6 +136,7 @@ class Writer {
   void add_own() {
     const int64_t num = known_.own.num_tokens();
     RowSum sum(steps_, {Buffer::kOutput, 0, num * dedup_.row_count}, num);
+    steps_.set_round(0);
     add_unit(sum, known_.own, {0, num}, begins_[member_], 0);
     for (int64_t unit = 0; unit < units_.num_units(); ++unit) {
       if (unit == units_.unit(member_)) continue;
@@ -137,6 +146,7 @@ class Writer {
             piece_rows(static_cast<int64_t>(tokens.size()), p, dedup_.num_pieces);
         if (range.size() == 0) continue;
         const Block block = scratch(range.size());
+        steps_.set_round(crossing_round(p));
         const int32_t received =
             steps_.receive(units_.counterpart(member_, unit), static_cast<uint32_t>(p), block);
         sum.add(block, {tokens.begin() + range.begin, tokens.begin() + range.end}, received);

@@ -18,6 +18,7 @@ class Writer {
 
   MemberSteps write() {
     receive_handed_on();
+    steps_.set_round(0);
     for (const int32_t from : unit_sources(member_, units_))
       steps_.receive(from, 0, output(begins_[from], known_.rows(from).front()));
     const std::vector<int32_t> sources = halo_sources(member_, units_);
@@ -40,6 +41,10 @@ class Writer {
     int64_t own_begin;  // in this member's output: where its rows of this piece begin
   };
 
+  // Piece p crosses in round p, beside the exchange inside the unit; the next one crosses while it
+  // is handed on.
+  static int64_t handed_on_round(int64_t p) { return p + 1; }
+
   Block rows(Buffer buffer, int64_t begin, int64_t num) const {
     return {buffer, begin * dedup_.row_count, num * dedup_.row_count};
   }
@@ -53,6 +58,7 @@ class Writer {
         int64_t begin = begins_[sources[i]];
         const std::vector<int64_t> pieces = known_.rows(sources[i]);
         for (size_t p = 0; p < pieces.size(); ++p) {
+          steps_.set_round(handed_on_round(static_cast<int64_t>(p)));
           steps_.receive(from, handed_on_part(i, static_cast<int64_t>(p), dedup_.num_pieces),
                          output(begin, pieces[p]));
           begin += pieces[p];
@@ -73,6 +79,7 @@ class Writer {
       const bool is_own = routes.targets.size() == static_cast<size_t>(own);
       const Block block =
           is_own ? output(begin, own) : steps_.scratch(range.size() * dedup_.row_count);
+      steps_.set_round(p);
       const int32_t step = steps_.receive(source, static_cast<uint32_t>(p), block);
       if (!is_own) arrived.push_back({step, place, p, block, std::move(routes), begin});
       begin += own;
@@ -87,12 +94,14 @@ class Writer {
     const std::vector<int32_t> all = tokens_into(known_.own, unit, units_);
     for (int64_t p = 0; p < dedup_.num_pieces; ++p) {
       const RowRange range = piece_rows(static_cast<int64_t>(all.size()), p, dedup_.num_pieces);
+      steps_.set_round(p);
       send_picked(units_.counterpart(member_, unit), static_cast<uint32_t>(p), tokens(),
                   {all.begin() + range.begin, all.begin() + range.end}, {});
     }
   }
 
   void send_inside(int32_t to) {
+    steps_.set_round(0);
     send_picked(to, 0, tokens(), rows_for(known_.own, {0, known_.own.num_tokens()}, to), {});
   }
 
@@ -106,6 +115,7 @@ class Writer {
 
   void hand_on(const Arrived& piece) {
     const RowRange all{0, piece.routes.num_tokens()};
+    steps_.set_round(handed_on_round(piece.piece));
     for (const int32_t to : unit_targets(member_, units_))
       send_picked(to, handed_on_part(piece.source, piece.piece, dedup_.num_pieces), piece.block,
                   rows_for(piece.routes, all, to), {piece.step});

@@ -4,6 +4,7 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/reductions.h>
+#include <piper/collective/stream_order.h>
 #include <rapidcheck.h>
 
 #include <cstdlib>
@@ -73,6 +74,35 @@ TEST_CASE("any exchange is right on any topology with any counts") {
           [&](int64_t m) { return all_to_all(algorithm, m, topology, count_in(table), options); },
           count_in(table));
       RC_ASSERT(first_of(proof.problems) == "");
+    }));
+}
+
+std::string first_problem_on_streams(const std::vector<MemberSteps>& members) {
+  std::vector<StreamOrder> orders;
+  for (const MemberSteps& member : members) orders.push_back(stream_order(member));
+  return first_of(problems(members, orders));
+}
+
+TEST_CASE("any exchange and any reduction plays on streams, on any topology") {
+  for (const AllToAll algorithm : strategy::kAllToAlls)
+    CHECK(holds(std::string(strategy::name(algorithm)) + " on streams", [=] {
+      const Topology topology = any_topology();
+      const CountTable table = any_counts(num_members(topology));
+      const AllToAllOptions options = any_options();
+      RC_ASSERT(first_problem_on_streams(write_all(
+                    topology, count_in(table), [&](int64_t m, const Topology& t, const CountOf& c) {
+                      return all_to_all(algorithm, m, t, c, options);
+                    })) == "");
+    }));
+  for (const ReductionForm form : kReductionForms)
+    CHECK(holds(std::string(name(form)) + " on streams", [=] {
+      const Topology topology = any_topology();
+      const auto count = drawn<int64_t>(0, 50);
+      for (const auto& reduction : {reduce_scatter, all_gather, all_reduce})
+        RC_ASSERT(first_problem_on_streams(
+                      write_all(topology, {}, [&](int64_t m, const Topology& t, const CountOf&) {
+                        return reduction(form, m, t, count);
+                      })) == "");
     }));
 }
 

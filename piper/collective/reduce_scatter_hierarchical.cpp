@@ -76,11 +76,14 @@ void add_nodes(Reduction& reduction, const Units& nodes, int32_t step) {
 
 void write_reduce_scatter_hierarchical(Reduction& reduction, const Units& nodes) {
   const int64_t member = reduction.steps.member();
+  reduction.steps.set_round(0);
   send_inside(reduction, nodes);
   uint32_t part = 0;
   int32_t own_step = -1;
   for (const Carried& run : carried_by(member, reduction, nodes)) {
+    reduction.steps.set_round(0);
     const int32_t added = add_node(reduction, nodes, run, part++);
+    reduction.steps.set_round(1);
     for (const int32_t owner : run.owners) {
       if (owner == member) {
         own_step = added;
@@ -92,6 +95,7 @@ void write_reduce_scatter_hierarchical(Reduction& reduction, const Units& nodes)
       wait_for(reduction.free[owner], sent);
     }
   }
+  reduction.steps.set_round(1);
   add_nodes(reduction, nodes, own_step);
 }
 

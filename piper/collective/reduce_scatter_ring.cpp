@@ -19,6 +19,7 @@ void write_reduce_scatter_ring(Reduction& reduction) {
   int32_t last = -1;
   for (int64_t round = 1; round < n; ++round) {
     const int64_t slot = (round - 1) % 2;
+    steps.set_round(round);
     const int64_t leaving = (member - round + n) % n, arriving = (member - round - 1 + n) % n;
     After after;
     wait_for(after, last);

@@ -114,7 +114,10 @@ class Writer {
     const bool first = here == path.begin(), last = here + 1 == path.end();
     const Block held = first ? source : last ? target : steps_.scratch(count);
     After after;
+    const int64_t hop = here - path.begin();
+    steps_.set_round(hop - 1);
     if (!first) wait_for(after, steps_.receive(*(here - 1), part, held));
+    steps_.set_round(hop);
     if (!last) steps_.send(*(here + 1), part, held, after);
   }
 

@@ -21,6 +21,7 @@ class Writer {
           exchange.stages[i].waits_for_all || inside_waits ? steps_.meet(of_stage_) : -1;
       of_stage_.clear();
       part_ = static_cast<uint32_t>(2 * i);
+      steps_.set_round(static_cast<int64_t>(i));
       play(exchange.stages[i], exchange.stages[i].waits_for_all ? all : -1);
       if (i == beside) play_inside(exchange.inside, inside_waits ? all : -1);
     }

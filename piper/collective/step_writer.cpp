@@ -51,6 +51,7 @@ int32_t StepWriter::send(int64_t to, uint32_t part, const Block& source, After a
   return push({.kind = StepKind::kSend,
                .peer = static_cast<int32_t>(to),
                .part = part,
+               .round = round_,
                .source = source,
                .after = std::move(after)});
 }
@@ -60,6 +61,7 @@ int32_t StepWriter::receive(int64_t from, uint32_t part, const Block& target, Af
   return push({.kind = StepKind::kReceive,
                .peer = static_cast<int32_t>(from),
                .part = part,
+               .round = round_,
                .target = target,
                .after = std::move(after)});
 }

@@ -32,6 +32,9 @@ class StepWriter {
   // A new piece of scratch.
   Block scratch(int64_t count);
 
+  // Of the messages that follow: Step::round. Zero at the start.
+  void set_round(int64_t round) { round_ = static_cast<int32_t>(round); }
+
   // The number of the new step, or -1 for nothing: an empty block is no message, which both sides
   // know, and no copy.
   int32_t send(int64_t to, uint32_t part, const Block& source, After after = {});
@@ -57,6 +60,7 @@ class StepWriter {
   int32_t push(Step step);
 
   int64_t member_;
+  int32_t round_ = 0;
   std::vector<int64_t> sent_, received_;  // by member: where its row begins; one more at the end
   MemberSteps result_;
 };

@@ -40,6 +40,7 @@ class Member {
     for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
     fill_input();
     own_.resize(exchanges.size());
+    if (options.device) device_ = options.device(transport);
     for (size_t e = 0; e < exchanges.size(); ++e) operations_.push_back(make(e));
   }
 
@@ -51,13 +52,13 @@ class Member {
     if (exchanges_[exchange].data) {
       Own& own = own_[exchange];
       std::ranges::transform(own.data.expected, own.output.begin(), std::bit_not<std::byte>());
-      play(exchange);
+      play_anew(exchange, own.data.input, own.output);
       for (size_t i = 0; i < own.output.size(); ++i)
         num_wrong += own.output[i] == own.data.expected[i] ? 0 : 1;
       return num_wrong;
     }
     for_output([](std::byte right, std::byte& byte) { byte = ~right; });
-    play(exchange);
+    play_anew(exchange, input_, output_);
     for_output([&](std::byte right, std::byte& byte) { num_wrong += byte == right ? 0 : 1; });
     return num_wrong;
   }
@@ -106,8 +107,15 @@ class Member {
 
   std::unique_ptr<RepeatedOperation> make(size_t e) {
     const Exchange& exchange = exchanges_[e];
+    PIPER_CHECK(!exchange.native || device_ == nullptr, exchange.name);
     if (exchange.native) return nullptr;
     collective::MemberSteps steps = exchange.steps(group_.index);
+    if (device_ != nullptr) {
+      if (exchange.data) own_[e].data = exchange.data(group_.index);
+      own_[e].output.resize(own_[e].data.expected.size());
+      device_->add(exchange.name, std::move(steps), exchange.data ? exchange.unit : Unit{});
+      return nullptr;
+    }
     if (!exchange.data)
       return make_exchange(transport_, group_, exchange.name, std::move(steps), input_, output_);
     Own& own = own_[e];
@@ -146,7 +154,15 @@ class Member {
     }
   }
 
+  // From these bytes to these, wherever it is played.
+  void play_anew(size_t exchange, std::span<const std::byte> input, std::span<std::byte> output) {
+    if (device_ != nullptr) device_->put(exchange, input, output);
+    play(exchange);
+    if (device_ != nullptr) device_->fetch(exchange, output);
+  }
+
   void play(size_t exchange) {
+    if (device_ != nullptr) return device_->play(exchange, next_key_++, options_.timeout_seconds);
     if (operations_[exchange] == nullptr)
       return exchanges_[exchange].native(input_, sent_bytes_, output_, received_bytes_);
     operations_[exchange]->start(next_key_++);
@@ -176,7 +192,8 @@ class Member {
   std::vector<std::byte> input_, output_;
   std::vector<Own> own_;                                        // by exchange
   std::vector<int> sent_bytes_, received_bytes_;                // by rank; for native exchanges
-  std::vector<std::unique_ptr<RepeatedOperation>> operations_;  // null: native
+  std::vector<std::unique_ptr<RepeatedOperation>> operations_;  // null: native, or on the device
+  std::unique_ptr<DeviceExchanges> device_;
 };
 
 // All ranks decide alike, because they decide by times that they share.

@@ -33,6 +33,19 @@ struct Exchange {
   Unit unit = {};  // of the steps
 };
 
+// Where exchanges are played when it is not on plain buffers over the transport: of one rank, whose
+// thread alone calls it. Throws CommError.
+class DeviceExchanges {
+ public:
+  virtual ~DeviceExchanges() = default;
+  // The next exchange, numbered from 0: with buffers of its own as large as the steps say.
+  virtual void add(const std::string& name, collective::MemberSteps steps, Unit unit) = 0;
+  virtual void put(size_t exchange, std::span<const std::byte> input,
+                   std::span<const std::byte> output) = 0;
+  virtual void play(size_t exchange, uint64_t key, double timeout_seconds) = 0;
+  virtual void fetch(size_t exchange, std::span<std::byte> output) = 0;
+};
+
 struct ExchangeBenchOptions {
   double budget_seconds = 2;    // of one call; at least min_rounds are played
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
@@ -41,6 +54,8 @@ struct ExchangeBenchOptions {
   // The clocks of all processes are one (one host): ranks then start together, and a batch lasts
   // from the first rank's start to the last one's end. Otherwise as long as the slowest rank's.
   bool one_clock = true;
+  // Where they are played; empty: over the transport. Native exchanges are not, then.
+  std::function<std::unique_ptr<DeviceExchanges>(const Transport&)> device = {};
   std::function<void(double)> progress;  // the part done, 0 .. 1, in rank 0's thread; may be empty
 };
 

@@ -26,6 +26,11 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Tra
 
 }  // namespace
 
+std::string failure_of(const World& world) {
+  const Rank rank = world.failed_rank();
+  return rank.valid() ? internal::sentence({rank, world.failure_reason()}) : std::string();
+}
+
 void run_ranks(World& world, const std::function<void(Transport&)>& body) {
   const std::vector<Rank> ranks = world.local_ranks();
   std::vector<std::unique_ptr<Transport>> endpoints;

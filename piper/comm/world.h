@@ -49,6 +49,10 @@ class World {
   virtual void note(Rank rank, int64_t step, std::string_view operation) = 0;
 };
 
+// "" while no failure is known here; else a sentence: "rank 3 (host a, pid 7) ..." or "rank 3 failed:
+// ...". Thread-safe.
+std::string failure_of(const World& world);
+
 // Runs `body` once for every local rank of `world`, each in a thread of its own, and returns when
 // all of them have ended. When a body throws, the other ranks' calls throw CommError, in all
 // processes; then the exception of the rank that failed first is rethrown here, or a CommError with

@@ -1,0 +1,14 @@
+// Additions and moves of rows by libtorch, on any device it knows: the CPU, or a GPU's stream.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <piper/comm/device_operations.h>
+
+namespace piper::runtime {
+
+// Buffers lie on `device`. On the CPU there are no streams: a call returns when its work is done. The
+// numbers of rows lie on the device from prepare_rows on; a move that picks rows in any order takes
+// libtorch's memory for them while it runs.
+std::unique_ptr<comm::DeviceOperations> make_tensor_device_operations(const at::Device& device);
+
+}  // namespace piper::runtime
