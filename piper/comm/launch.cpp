@@ -121,8 +121,8 @@ std::string read_address(Reader& reader, Launcher launcher) {
     case Launcher::kSlurm:
       if (reader.integer("SLURM_STEP_NUM_NODES", 1, kMaxProcesses, 1) > 1)
         reader.problem(
-            "PIPER_MASTER_ADDRESS is not set: an srun over several nodes needs the name of the "
-            "first one");
+            "PIPER_MASTER_ADDRESS is not set: an srun over several nodes needs the name of the one "
+            "that rank 0 is on (the job's first, unless a host file says otherwise)");
       return "127.0.0.1";
     case Launcher::kOpenMpi:
     case Launcher::kMpich:
