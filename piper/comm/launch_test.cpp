@@ -121,8 +121,8 @@ TEST_CASE("what is malformed, missing or contradictory is named") {
       {with(kTorchrun, {{"MASTER_ADDR", ""}}),
        "MASTER_ADDR is not set, although the launcher's others are"},
       {with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}}),
-       "PIPER_MASTER_ADDRESS is not set: an srun over several nodes needs the name of the first "
-       "one"},
+       "PIPER_MASTER_ADDRESS is not set: an srun over several nodes needs the name of the one that "
+       "rank 0 is on (the job's first, unless a host file says otherwise)"},
   };
   for (const auto& [environment, problem] : rows) CHECK(problem_of(environment) == problem);
 }
