@@ -18,7 +18,23 @@ def piper(*arguments, code=0):
     return run.stdout if code == 0 else run.stderr
 
 
+def check_capacity():
+    """Experts drop only where the user lets them; then no rank takes more than its capacity."""
+    whole = ["plan", *MODEL, "--devices", 64, "--sequence", 4096, "--global-batch", 512, "--imbalance", 3, "--json"]
+    dropless, limited, tight = (json.loads(piper(*whole, *more))["strategies"][0] for more in
+                                ([], ["--capacity-factor", 1.25, "--drop", "position"], ["--capacity-factor", 0.5]))
+    assert "capacity_factor" not in dropless and limited["capacity_factor"] == 1.25 and limited["drop"] == "position"
+    seconds = [s["predicted"]["step_seconds"] for s in (dropless, limited, tight)]
+    assert seconds[0] > 1.1 * seconds[1] and seconds[1] > 1.1 * seconds[2], seconds
+    # An even load stays below 1.25, and is priced as ever.
+    even = [json.loads(piper(*PLAN, "--devices", 64, "--json", *more))["strategies"][0] for more in ([], ["--capacity-factor", 1.25])]
+    assert even[0]["predicted"]["step_seconds"] == even[1]["predicted"]["step_seconds"] and even[1]["capacity_factor"] == 1.25
+    assert "give both or neither" in piper(*PLAN, "--drop", "position", code=2)
+    assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
+
+
 def main():
+    check_capacity()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))

@@ -32,6 +32,8 @@ struct Flags {
   plan::WholeFixed whole;
   std::string stack = "piper", offload, placement, all_to_all, reduction;
   std::optional<int64_t> all_to_all_chunk_bytes;
+  std::optional<double> capacity_factor;
+  std::string drop;
   double imbalance = 1;
   NodesQuestion nodes;
 };
@@ -69,6 +71,15 @@ cost::FixedForm fixed_exchange(const Flags& flags) {
   return fixed;
 }
 
+strategy::Capacity capacity_of(const Flags& flags) {
+  if (!flags.drop.empty() && !flags.capacity_factor)
+    throw InvalidInput(
+        "--drop says which copies go beyond --capacity-factor; give both or neither");
+  strategy::Capacity capacity{.factor = flags.capacity_factor.value_or(0)};
+  if (!flags.drop.empty()) capacity.drop = parse_drop(flags.drop);
+  return capacity;
+}
+
 plan::Request request_of(const Flags& flags) {
   plan::Request request;
   request.model = model::load_model(flags.model);
@@ -81,6 +92,7 @@ plan::Request request_of(const Flags& flags) {
   if (!flags.recompute.empty()) request.fixed.recompute = parse_recompute(flags.recompute);
   if (!flags.precision.empty()) request.precision = parse_precision(flags.precision);
   request.fixed.exchange = fixed_exchange(flags);
+  request.fixed.capacity = capacity_of(flags);
   request.fixed.reduction = choose("--reduction", flags.reduction, strategy::kReductions);
   request.paper_form = flags.paper;
   request.load = load_of(flags.load);
@@ -120,6 +132,7 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
   q.fixed.schedule = request.fixed.schedule;
   q.fixed.recompute = request.fixed.recompute;
   q.fixed.exchange = request.fixed.exchange;
+  q.fixed.capacity = request.fixed.capacity;
   q.fixed.offload = choose("--offload", flags.offload, strategy::kOffloads);
   q.fixed.placement = choose("--placement", flags.placement, strategy::kPlacements);
   return answer_whole(q);
@@ -235,6 +248,14 @@ Run add_plan(CLI::App& command) {
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
+  command
+      .add_option(
+          "--capacity-factor", flags->capacity_factor,
+          "let an expert take so many rows of a sequence, in even shares, and drop the others "
+          "(dropless); the load of a busy expert ends there")
+      ->check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
+  command.add_option("--drop", flags->drop,
+                     "what goes beyond the capacity: by probability or position (probability)");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   command
       .add_option("--stack", flags->stack,

@@ -78,6 +78,7 @@ std::string why(const ExchangeVerdict& verdict) {
 
 ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double imbalance,
                            int64_t element_bytes) {
+  if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
   ExchangeTask task{.group = {.stride = s.mesh.etp, .size = s.mesh.ep}, .load = {0, imbalance}};
   const double tokens = static_cast<double>(s.micro_batch_sequences * s.sequence) /
                         static_cast<double>(s.mesh.cp * s.mesh.tp);

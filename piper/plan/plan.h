@@ -32,6 +32,7 @@ struct FixedAxes {
   std::optional<strategy::Recompute> recompute;
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;
+  strategy::Capacity capacity;  // dropless unless the user lets experts drop
 };
 
 struct Request {

@@ -205,6 +205,7 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
                               .sequence = s.sequence,
                               .global_batch_sequences = s.global_batch_sequences};
   const FixedAxes& fixed = s.fixed();
+  strategy.capacity = fixed.capacity;
   strategy.reduction = fixed.reduction.value_or(
       cheaper_reduction(s.model(), s.cluster(), strategy.mesh, s.precision));
   const int64_t per_rank = s.global_batch_sequences / family.dp;

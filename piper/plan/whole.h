@@ -37,6 +37,7 @@ struct WholeFixed {
   std::optional<strategy::Offload> offload;
   std::optional<strategy::Placement> placement;
   cost::FixedForm exchange;
+  strategy::Capacity capacity;  // dropless unless the user lets experts drop
 };
 
 struct WholeRequest {

@@ -153,6 +153,7 @@ std::string describe_whole(const Strategy& s) {
   if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
   text += ", recompute " + recompute_words(s);
   if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
+  if (s.capacity.is_limited()) text += fmt::format(", capacity {}", s.capacity.factor);
   if (s.offload != strategy::Offload::kNone)
     text += fmt::format(", offload {}", strategy::name(s.offload));
   if (s.placement != strategy::Placement::kDataInside)

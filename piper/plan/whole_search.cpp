@@ -77,6 +77,7 @@ class Search {
         .micro_batch_sequences = s.micro,
         .num_micro_batches = r_.global_batch_sequences / s.dp / s.micro};
     strategy.sequence_parallel = s.sequence_parallel;
+    strategy.capacity = r_.fixed.capacity;
     return strategy;
   }
 

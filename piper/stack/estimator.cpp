@@ -56,6 +56,8 @@ Estimator::~Estimator() = default;
 void Estimator::set_compute_efficiency(double efficiency) { efficiency_ = efficiency; }
 
 const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) {
+  // No expert takes more than its capacity, however many choose it.
+  if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
   const Key key{s.micro_batch_sequences,
                 s.mesh.tp,
                 s.mesh.cp,
