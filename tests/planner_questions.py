@@ -26,9 +26,10 @@ def check_capacity():
     assert "capacity_factor" not in dropless and limited["capacity_factor"] == 1.25 and limited["drop"] == "position"
     seconds = [s["predicted"]["step_seconds"] for s in (dropless, limited, tight)]
     assert seconds[0] > 1.1 * seconds[1] and seconds[1] > 1.1 * seconds[2], seconds
-    # An even load stays below 1.25, and is priced as ever.
+    # An even load stays below 1.25: all that a capacity adds is what its statistics sum.
     even = [json.loads(piper(*PLAN, "--devices", 64, "--json", *more))["strategies"][0] for more in ([], ["--capacity-factor", 1.25])]
-    assert even[0]["predicted"]["step_seconds"] == even[1]["predicted"]["step_seconds"] and even[1]["capacity_factor"] == 1.25
+    seconds = [s["predicted"]["step_seconds"] for s in even]
+    assert abs(seconds[1] / seconds[0] - 1) < 1e-5 and even[1]["capacity_factor"] == 1.25, seconds
     assert "give both or neither" in piper(*PLAN, "--drop", "position", code=2)
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 
