@@ -249,7 +249,12 @@ class Search {
     // On the front of speed and memory stands nothing coarse.
     if (fits && e.is_coarse && is_on_front(e)) e = estimator_.estimate(s, r_.imbalance);
     if (!fits) {
-      if (may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
+      // Without its scratch the same stage needs so much still.
+      const double without = e.peak_bytes - e.fullest.exchange;
+      const bool may_help =
+          without <= r_.memory_limit_bytes ||
+          (!family.best && (!family.smallest || without < family.smallest->estimate.peak_bytes));
+      if (may_help && may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
         family.smallest = WholeCandidate{s, e};
       return;
