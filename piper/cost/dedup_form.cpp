@@ -68,13 +68,13 @@ class Dedup {
   }
 
   double copied(double bytes) const { return s_.local_seconds + touched(bytes); }
-  double added(double bytes) const {
-    return s_.local_seconds + 1.5 * touched(bytes);
-  }  // read, read, write
+  // Two reads and a write.
+  double added(double bytes) const { return s_.local_seconds + 1.5 * touched(bytes); }
 
   double dispatch() const {
     // All tokens go as they lie; on nodes of one member all stay where they arrive.
-    const bool packs = into_node_<(1 - 1e-9) * tokens_, spreads = r_> 1;
+    const bool packs = (1 - 1e-9) * tokens_ > into_node_;
+    const bool spreads = r_ > 1;
     const double copies =
         copied((packs ? m_ * into_node_ : 0) + (spreads ? r_ * (m_ + 1) : 1) * into_member_);
     const double picked = into_member_ / hand_pieces_;
