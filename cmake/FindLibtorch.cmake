@@ -28,10 +28,15 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::torch)
       list(APPEND libraries ${PIPER_TORCH_DIR}/lib/lib${extra}.so)
     endif()
   endforeach()
+  # The wheel carries fmt's headers, of another version than the system's library: the system's go first. (Theirs would do without a
+  # library, but then every file compiles all of it: three seconds.)
+  get_target_property(of_fmt fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  find_path(FMT_INCLUDE_DIRECTORY fmt/format.h HINTS ${of_fmt} REQUIRED)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/fmt_alone)
+  file(CREATE_LINK ${FMT_INCLUDE_DIRECTORY}/fmt ${CMAKE_BINARY_DIR}/fmt_alone/fmt SYMBOLIC)
   set_target_properties(Libtorch::torch PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
-    # The wheel carries fmt's headers, of another version than the system's library: whoever sees them needs no library.
-    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY
+    INTERFACE_INCLUDE_DIRECTORIES
+      "${CMAKE_BINARY_DIR}/fmt_alone;${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
     INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed;-Wl,-rpath,${PIPER_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${libraries}")
 endif()

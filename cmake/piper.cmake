@@ -92,12 +92,7 @@ function(piper_use_plain_headers target)
   piper_use_precompiled(${target} plain_headers LIBRARIES piper_flags HEADERS ${PIPER_COMMON_HEADERS})
 endfunction()
 
-# Including all of ATen costs a quarter of a minute a file: targets right of the torch line share one with it.
-function(piper_use_torch_headers target)
-  piper_use_precompiled(${target} torch_headers LIBRARIES piper_flags Libtorch::torch HEADERS <ATen/ATen.h> ${PIPER_COMMON_HEADERS})
-endfunction()
-
-# Which of the three dear libraries (torch, cli, json) a header includes, by itself or by way of others of the house.
+# Which of the three dear libraries (torch, cli, json) a file includes, by itself or by way of others of the house.
 function(piper_dear_includes header result)
   get_property(known GLOBAL PROPERTY piper_dear_includes_${header} SET)
   if(NOT known)
@@ -121,6 +116,23 @@ function(piper_dear_includes header result)
   endif()
   get_property(dear GLOBAL PROPERTY piper_dear_includes_${header})
   set(${result} "${dear}" PARENT_SCOPE)
+endfunction()
+
+# Including all of ATen costs a quarter of a minute a file: targets right of the torch line share one with it. Loading that costs
+# half of it still, which the files are spared that do without torch.
+function(piper_use_torch_headers target)
+  piper_use_precompiled(${target} torch_headers LIBRARIES piper_flags Libtorch::torch HEADERS <ATen/ATen.h> ${PIPER_COMMON_HEADERS})
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    file(REAL_PATH ${source} path)
+    file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${path})
+    if(EXISTS ${path} AND NOT name MATCHES "^build")
+      piper_dear_includes(${name} dear)
+      if(NOT torch IN_LIST dear)
+        set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+      endif()
+    endif()
+  endforeach()
 endfunction()
 
 # Every header of a folder compiles alone (ARGN: the libraries it needs): one generated file a header, built by the target piper_headers, which
