@@ -21,6 +21,13 @@ using internal::TcpConnection;
 
 namespace {
 
+constexpr size_t kSmallBytes = size_t{4} << 10;  // of a message that may hold up answers
+
+struct Peer {  // none of this process
+  std::shared_ptr<TcpConnection> small, large;
+  bool is_complete() const { return large != nullptr; }
+};
+
 asio::ip::tcp::endpoint parse_endpoint(const std::string& text) {
   const size_t colon = text.rfind(':');
   asio::error_code error;
@@ -39,8 +46,8 @@ struct TcpWire::Impl {
   Impl(const Identity& identity, const std::string& secret, const std::string& address)
       : introduction{"wire", secret, identity},
         own(asio::ip::make_address(address), 0),
-        connections(identity.num_processes),
-        num_missing(identity.num_processes - 1),
+        peers(identity.num_processes),
+        num_missing(2 * (identity.num_processes - 1)),
         acceptor(io, listen_on(address, 0).fd, introduction,
                  [this](const std::shared_ptr<FrameStream>& stream, const Identity& who) {
                    add(stream, who);
@@ -49,34 +56,43 @@ struct TcpWire::Impl {
   void add(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
     const bool known = who.process >= 0 && who.process < introduction.mine.num_processes &&
                        who.process != introduction.mine.process;
-    if (!known || connections[who.process] != nullptr) return stream->close();
-    connections[who.process] = std::make_shared<TcpConnection>(who.process, stream->release());
+    if (!known || peers[who.process].is_complete()) return stream->close();
+    Peer& peer = peers[who.process];
+    (peer.small == nullptr ? peer.small : peer.large) =
+        std::make_shared<TcpConnection>(who.process, stream->release());
     if (--num_missing == 0) complete.set_value();
   }
 
+  // One connection after the other: both sides then know which is which.
   void call(int64_t process, const asio::ip::tcp::endpoint& endpoint) {
     const auto socket = std::make_shared<asio::ip::tcp::socket>(io, endpoint.protocol());
     asio::error_code ignored;  // of a family that is not the peer's
     socket->bind(own, ignored);
-    socket->async_connect(endpoint, [this, process, socket](const asio::error_code& error) {
-      if (error) {
-        problems += fmt::format("; process {}: {}", process, error.message());
-        return;
-      }
-      const auto stream = std::make_shared<FrameStream>(std::move(*socket));
-      callers.push_back(stream);
-      internal::introduce(stream, introduction,
-                          [this, process, stream](const Identity* who, const std::string& why) {
-                            if (who != nullptr) return add(stream, *who);
-                            problems += fmt::format("; process {}: {}", process, why);
-                          });
-    });
+    socket->async_connect(
+        endpoint, [this, process, endpoint, socket](const asio::error_code& error) {
+          if (error) {
+            problems += fmt::format("; process {}: {}", process, error.message());
+            return;
+          }
+          const auto stream = std::make_shared<FrameStream>(std::move(*socket));
+          callers.push_back(stream);
+          internal::introduce(
+              stream, introduction,
+              [this, process, endpoint, stream](const Identity* who, const std::string& why) {
+                if (who == nullptr) {
+                  problems += fmt::format("; process {}: {}", process, why);
+                  return;
+                }
+                add(stream, *who);
+                if (!peers[process].is_complete()) call(process, endpoint);
+              });
+        });
   }
 
   std::string missing() const {
     std::string text;
     for (int64_t p = 0; p < introduction.mine.num_processes; ++p)
-      if (p != introduction.mine.process && connections[p] == nullptr)
+      if (p != introduction.mine.process && !peers[p].is_complete())
         text += fmt::format("{}{}", text.empty() ? "" : ", ", p);
     return text;
   }
@@ -85,14 +101,20 @@ struct TcpWire::Impl {
   void close_all() {
     acceptor.close();
     for (const auto& stream : callers) stream->close();
-    for (const auto& connection : connections)
-      if (connection != nullptr) connection->close();
+    for_connections([](TcpConnection& connection) { connection.close(); });
+  }
+
+  template <class Visit>
+  void for_connections(const Visit& visit) {
+    for (const Peer& peer : peers)
+      for (const auto& connection : {peer.small, peer.large})
+        if (connection != nullptr) visit(*connection);
   }
 
   asio::io_context io;
   Introduction introduction;
   asio::ip::tcp::endpoint own;  // calls leave through the card on which this process listens
-  std::vector<std::shared_ptr<TcpConnection>> connections;  // by process; null: this one
+  std::vector<Peer> peers;      // by process
   int64_t num_missing;
   std::vector<std::shared_ptr<FrameStream>> callers;
   std::string problems;
@@ -153,8 +175,7 @@ void TcpWire::start(WireEvents& events) {
   asio::post(impl_->io, [&] {
     impl_->acceptor.close();
     impl_->events = &events;
-    for (const auto& connection : impl_->connections)
-      if (connection != nullptr) connection->start(events);
+    impl_->for_connections([&](TcpConnection& connection) { connection.start(events); });
     started.set_value();
   });
   started.get_future().get();
@@ -164,19 +185,20 @@ size_t TcpWire::max_note_bytes() const { return internal::kTcpNoteBytes; }
 
 void TcpWire::send_note(int64_t process, std::span<const std::byte> head,
                         std::span<const std::byte> body) {
-  impl_->connections[process]->send_note(head, body);
+  const Peer& peer = impl_->peers[process];
+  (body.size() <= kSmallBytes ? peer.small : peer.large)->send_note(head, body);
 }
 
 void TcpWire::send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) {
-  impl_->connections[process]->send_payload(id, bytes);
+  impl_->peers[process].large->send_payload(id, bytes);
 }
 
 void TcpWire::expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) {
-  impl_->connections[process]->expect_payload(id, bytes);
+  impl_->peers[process].large->expect_payload(id, bytes);
 }
 
 void TcpWire::cancel_payload(int64_t process, uint64_t id) {
-  impl_->connections[process]->cancel_payload(id);
+  impl_->peers[process].large->cancel_payload(id);
 }
 
 void TcpWire::abandon() {

@@ -1,9 +1,9 @@
 // What carries bytes between the processes of a run. A wire knows processes, not ranks; what the
 // bytes mean is message_protocol.h's business. Internal to the world of several processes.
 //
-// Two things travel: small notes, copied when they are given, which arrive in order between two
-// processes; and payloads of any size, which go from the sender's buffer into the receiver's and
-// overtake notes, or each other.
+// Two things travel: notes, copied when they are given; and payloads of any size, which go from the
+// sender's buffer into the receiver's. Notes of up to a few KB arrive in order between two processes;
+// everything else may overtake.
 //
 // Implementations: tcp_wire.h, mpi_wire.cpp (a plug-in, see mpi_plugin.h).
 #pragma once
