@@ -8,8 +8,31 @@
 namespace piper::cli {
 namespace {
 
-// As the TCP wire does it: larger messages are offered, all of them go in frames.
-constexpr int64_t kEagerBytes = 256 << 10, kFrameBytes = 9000;
+// As the TCP wire does it: larger messages are offered, all of them go in frames, and connections take
+// turns.
+constexpr int64_t kEagerBytes = 256 << 10;
+
+// What the description says of frames: the bytes that one carries, and those of its heads.
+class Frames {
+ public:
+  explicit Frames(const cluster::Cluster& cluster) : numbers_(cluster.numbers) {}
+
+  int64_t bytes() const { return static_cast<int64_t>(number("frame_bytes", 9000)); }
+  // Of a port with this rate for each frame, beside its bytes.
+  double inner_seconds(double rate) const { return head_seconds("inner_frame_seconds", rate); }
+  double nic_seconds(double rate) const { return head_seconds("nic_frame_seconds", rate); }
+
+ private:
+  double number(const char* name, double otherwise) const {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? otherwise : found->second;
+  }
+  double head_seconds(const char* name, double rate) const {
+    return number(name, 0) + number("frame_head_bytes", 0) / rate;
+  }
+
+  const std::map<std::string, double>& numbers_;
+};
 
 double latency(const cluster::Cluster& cluster, size_t level) {
   return cluster.levels[std::min(level, cluster.levels.size() - 1)].link.latency_seconds;
@@ -17,6 +40,7 @@ double latency(const cluster::Cluster& cluster, size_t level) {
 
 void add_groups(sim::Fabric& fabric, const collective::Topology& topology,
                 const comm::LinkRates& rates, const cluster::Cluster& cluster) {
+  const Frames frames(cluster);
   for (size_t level = 1; level < topology.unit.size(); ++level) {
     const std::vector<int32_t>& unit = topology.unit[level];
     sim::FabricLevel added{
@@ -25,8 +49,11 @@ void add_groups(sim::Fabric& fabric, const collective::Topology& topology,
     const double rate = rates.uplink[level - 1];
     for (int32_t u = 0; u < num_units; ++u) {
       const bool narrow = rate > 0 && num_units > 1;
-      added.out.push_back(narrow ? fabric.add_port("group out", rate) : sim::kNoPort);
-      added.in.push_back(narrow ? fabric.add_port("group in", rate) : sim::kNoPort);
+      const auto port = [&](const char* name) {
+        return narrow ? fabric.add_port(name, rate, frames.nic_seconds(rate)) : sim::kNoPort;
+      };
+      added.out.push_back(port("group out"));
+      added.in.push_back(port("group in"));
     }
     fabric.levels.push_back(std::move(added));
   }
@@ -47,12 +74,17 @@ std::optional<double> predicted_seconds(const comm::Exchange& exchange,
   if (!exchange.steps || rates.inner <= 0 || (several && rates.nic <= 0)) return std::nullopt;
   sim::Fabric fabric;
   fabric.costs.eager_bytes = kEagerBytes;
+  fabric.costs.eager_is_copied = true;
   fabric.costs.rendezvous = sim::Rendezvous::kOffer;
-  fabric.costs.packet_bytes = kFrameBytes;
+  fabric.costs.turns = sim::Turns::kByPeer;
+  const Frames frames(cluster);
+  fabric.costs.packet_bytes = frames.bytes();
   sim::add_nodes(fabric, topology.unit.front(), topology.nic,
                  {.inner_bytes_per_second = rates.inner,
                   .nic_bytes_per_second = rates.nic,
-                  .latency_seconds = latency(cluster, 0)});
+                  .latency_seconds = latency(cluster, 0),
+                  .inner_message_seconds = frames.inner_seconds(rates.inner),
+                  .nic_message_seconds = several ? frames.nic_seconds(rates.nic) : 0});
   add_groups(fabric, topology, rates, cluster);
   return sim::price(num_ranks, exchange.steps, fabric);
 }

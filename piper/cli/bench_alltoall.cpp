@@ -68,6 +68,7 @@ Question read_flags(const Flags& flags) {
   q.options.bytes_per_pair = read_sizes(flags, q.ranks.num_ranks, &problems);
   q.options.min_rounds = q.ranks.min_rounds;
   q.options.max_rounds = q.ranks.max_rounds;
+  q.options.min_repeats = q.ranks.min_repeats;
   q.options.budget_seconds = q.ranks.budget_seconds;
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
@@ -127,6 +128,7 @@ class Bench {
                                 {.budget_seconds = budget_seconds,
                                  .min_rounds = options_.min_rounds,
                                  .max_rounds = options_.max_rounds,
+                                 .min_repeats = options_.min_repeats,
                                  .one_clock = one_clock_,
                                  .device = options_.device,
                                  .progress = progress});
@@ -212,6 +214,8 @@ Run add_bench_alltoall(CLI::App& command) {
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
   option("--seconds", flags->ranks.seconds, "time budget of the whole run")->capture_default_str();
   option("--rounds", flags->ranks.rounds, "batches of every point at least")->capture_default_str();
+  option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back")
+      ->capture_default_str();
   option("--plot", flags->plot, "writes a picture of the seconds into this file")
       ->type_name("FILE.svg");
   command.add_flag("--json", flags->json, "print JSON");

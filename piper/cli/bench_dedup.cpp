@@ -253,6 +253,7 @@ Outcome measure(const Question& q, const Flags& flags, comm::World& world,
                                                {.budget_seconds = q.ranks.budget_seconds,
                                                 .min_rounds = q.ranks.min_rounds,
                                                 .max_rounds = q.ranks.max_rounds,
+                                                .min_repeats = q.ranks.min_repeats,
                                                 .one_clock = share_a_clock(world),
                                                 .progress = progress});
   const auto n = static_cast<double>(q.num_ranks * q.tokens);
@@ -371,6 +372,7 @@ Run add_bench_dedup(CLI::App& command) {
   option("--pieces", flags->pieces, "into which a member's tokens for a node are cut");
   option("--seconds", flags->ranks.seconds, "time budget of the whole run");
   option("--rounds", flags->ranks.rounds, "batches of every exchange at least");
+  option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back");
   command
       .add_option("--algorithms", flags->algorithms, "opponents, for example node-aware,halo:64K")
       ->delimiter(',')

@@ -2,6 +2,7 @@
 #include <piper/cli/alltoall_algorithms.h>
 #include <piper/cli/bench_ranks.h>
 #include <piper/comm/control.h>
+#include <piper/comm/exchange_bench.h>
 #include <piper/comm/local.h>
 #include <piper/comm/network.h>
 #include <piper/comm/process_world.h>
@@ -29,6 +30,7 @@ BenchRanks read_bench_ranks(const BenchRanksFlags& flags, std::vector<std::strin
   if (read.launch) read.num_ranks = read.launch->num_processes;
   read.min_rounds = read_bytes("--rounds", flags.rounds, 1, 1000, problems);
   read.max_rounds = std::max(read.max_rounds, read.min_rounds);
+  read.min_repeats = read_bytes("--repeats", flags.repeats, 1, comm::kMaxRepeats, problems);
   read.budget_seconds =
       static_cast<double>(read_bytes("--seconds", flags.seconds, 1, 3600, problems));
   return read;

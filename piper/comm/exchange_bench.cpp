@@ -199,7 +199,6 @@ class Member {
 // All ranks decide alike, because they decide by times that they share.
 std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& options,
                                     const std::function<void(double)>& progress) {
-  constexpr int64_t kMaxRepeats = 1000;
   const size_t n = member.num_exchanges();
   std::vector<ExchangeResult> results(n);
   std::vector<std::vector<double>> samples(n);
@@ -207,8 +206,8 @@ std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& 
     results[e].num_wrong = member.sum(member.check(e));
     const double once = member.time(e, 1);
     results[e].num_repeats =
-        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once, 1e-9)), int64_t{1},
-                   kMaxRepeats);
+        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once, 1e-9)),
+                   options.min_repeats, kMaxRepeats);
   }
   double used = 0;
   for (int64_t round = 0; round < options.max_rounds; ++round) {

@@ -46,11 +46,14 @@ class DeviceExchanges {
   virtual void fetch(size_t exchange, std::span<std::byte> output) = 0;
 };
 
+inline constexpr int64_t kMaxRepeats = 1000;
+
 struct ExchangeBenchOptions {
   double budget_seconds = 2;    // of one call; at least min_rounds are played
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
   int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange
-  double timeout_seconds = 60;              // of one wait
+  int64_t min_repeats = 1;      // exchanges of a batch, one behind the other as ranks get done
+  double timeout_seconds = 60;  // of one wait
   // The clocks of all processes are one (one host): ranks then start together, and a batch lasts
   // from the first rank's start to the last one's end. Otherwise as long as the slowest rank's.
   bool one_clock = true;

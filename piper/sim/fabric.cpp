@@ -69,8 +69,9 @@ void check_level(const Fabric& fabric, size_t l, Findings& found) {
 
 }  // namespace
 
-int32_t Fabric::add_port(std::string name, double rate) {
+int32_t Fabric::add_port(std::string name, double rate, double seconds_of_message) {
   bytes_per_second.push_back(rate);
+  message_seconds.push_back(seconds_of_message);
   port_name.push_back(std::move(name));
   return static_cast<int32_t>(bytes_per_second.size()) - 1;
 }
@@ -112,6 +113,7 @@ std::vector<std::string> problems_of(const Fabric& fabric) {
     if (!(rate > 0) || !std::isfinite(rate))
       found.say("port " + fabric.port_name[p] + " moves " + std::to_string(rate) +
                 " bytes/s; allowed: more than 0");
+    found.check_time("a message at port " + fabric.port_name[p], fabric.message_seconds[p]);
   }
   if (fabric.levels.empty()) found.say("a fabric needs at least one level");
   found.check_size("member_in", fabric.member_in.size(), n);
@@ -141,15 +143,22 @@ void add_nodes(Fabric& fabric, const std::vector<int32_t>& node, const std::vect
   std::map<std::pair<int32_t, int32_t>, std::pair<int32_t, int32_t>> cards;
   for (size_t m = 0; m < node.size(); ++m) {
     const std::string member = "member " + std::to_string(m);
-    fabric.member_out.push_back(fabric.add_port(member + ", out", ports.inner_bytes_per_second));
-    fabric.member_in.push_back(fabric.add_port(member + ", in", ports.inner_bytes_per_second));
+    const auto inner = [&](const char* way) {
+      return fabric.add_port(member + way, ports.inner_bytes_per_second,
+                             ports.inner_message_seconds);
+    };
+    fabric.member_out.push_back(inner(", out"));
+    fabric.member_in.push_back(inner(", in"));
     auto [card, is_new] =
         cards.try_emplace({node[m], nic[m]}, std::pair<int32_t, int32_t>{kNoPort, kNoPort});
     if (is_new && !one_node) {
       const std::string name =
           "NIC " + std::to_string(nic[m]) + " of node " + std::to_string(node[m]);
-      card->second = {fabric.add_port(name + ", out", ports.nic_bytes_per_second),
-                      fabric.add_port(name + ", in", ports.nic_bytes_per_second)};
+      const auto way = [&](const char* direction) {
+        return fabric.add_port(name + direction, ports.nic_bytes_per_second,
+                               ports.nic_message_seconds);
+      };
+      card->second = {way(", out"), way(", in")};
     }
     fabric.nic_out.push_back(card->second.first);
     fabric.nic_in.push_back(card->second.second);

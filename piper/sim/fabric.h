@@ -42,6 +42,7 @@ struct MessageCosts {
   double receive_seconds =
       0;  // at the receiver when the message is there, in turn with its start-ups
   int64_t eager_bytes = INT64_MAX;  // up to this size a send does not wait for its receive
+  bool eager_is_copied = false;     // and is done when it has started: its bytes are kept elsewhere
   Rendezvous rendezvous = Rendezvous::kReady;
   int32_t max_in_flight = 0;  // messages of one member on the way at a time; 0: any number
   Turns turns = Turns::kInOrder;
@@ -71,6 +72,7 @@ struct FabricLevel {
 
 struct Fabric {
   std::vector<double> bytes_per_second;        // by port
+  std::vector<double> message_seconds;         // by port: of a message or packet, beside its bytes
   std::vector<std::string> port_name;          // by port: "NIC 2 of node 5, out"
   std::vector<FabricLevel> levels;             // nodes first; the last one has a single unit
   std::vector<int32_t> member_out, member_in;  // by member: inside the node
@@ -78,7 +80,7 @@ struct Fabric {
   MessageCosts costs;
 
   int64_t num_members() const { return static_cast<int64_t>(member_out.size()); }
-  int32_t add_port(std::string name, double rate);
+  int32_t add_port(std::string name, double rate, double seconds_of_message = 0);
   // Innermost level whose unit both share.
   size_t common_level(int64_t from, int64_t to) const;
   // Ports in the order of crossing. Of a member and itself: none.
@@ -92,12 +94,15 @@ struct Fabric {
 std::vector<std::string> problems_of(const Fabric& fabric);
 
 // Adds one node-level entry with inner ports and cards: what all fabrics have in common. nic[m] is
-// the card of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one card.
-// Cards are left out where there is a single node.
+// the card of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one card;
+// the seconds that they take for every message or packet besides. Cards are left out where there is a
+// single node.
 struct NodePorts {
   double inner_bytes_per_second = 0;
   double nic_bytes_per_second = 0;
   double latency_seconds = 0;  // inside the node
+  double inner_message_seconds = 0;
+  double nic_message_seconds = 0;
 };
 void add_nodes(Fabric& fabric, const std::vector<int32_t>& node, const std::vector<int32_t>& nic,
                const NodePorts& ports);

@@ -11,9 +11,9 @@ namespace {
 template <class Port>
 int64_t cross(Port& port, int64_t head, int64_t& tail, uint64_t bytes) {
   const int64_t begin = std::max(head, port.free);
-  // Rounded to the nearest tick: positive, and far below 2^53.
+  // Positive, and far below 2^53.
   const double ticks = static_cast<double>(static_cast<int64_t>(bytes)) * port.ticks_per_byte;
-  port.free = begin + static_cast<int64_t>(ticks + 0.5);
+  port.free = begin + static_cast<int64_t>(ticks + port.ticks_per_message);
   port.bytes += static_cast<int64_t>(bytes);
   tail = std::max(tail, port.free);
   return begin;
@@ -108,8 +108,9 @@ void FlowPlayer::start_next(uint64_t member, int64_t now) {
 
 void FlowPlayer::issue(uint32_t send, uint64_t member, int64_t now) {
   const FlowStep& step = steps_[send];
-  if (bytes_of(send) <= static_cast<uint64_t>(costs_.eager_bytes)) {
+  if (is_eager(send)) {
     depart(send, member, now);
+    if (costs_.eager_is_copied) end_at(send, member, now);
     return;
   }
   if (is_plain(send)) {
@@ -174,7 +175,7 @@ void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
     for (; left > packet; left -= packet)
       depart_packet(first, to, packet, kPart, now, latency_[level]);
   depart_packet(first, to, left, is_plain(send) ? kNone : step.match, now, latency_[level]);
-  end_at(send, from, port.free);
+  if (!is_copied(send)) end_at(send, from, port.free);
 }
 
 void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
@@ -218,7 +219,7 @@ void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
   const uint32_t receive = !line.is_leaving ? kPart : is_plain(send) ? kNone : step.match;
   depart_packet(first, to, bytes, receive, now, latency_[level]);
   line.left -= bytes;
-  if (line.is_leaving) end_at(send, from, port.free);
+  if (line.is_leaving && !is_copied(send)) end_at(send, from, port.free);
   wheel_.push({port.free, static_cast<int64_t>(index), from, Event::where_of(kNextPacket, send)});
 }
 

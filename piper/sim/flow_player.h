@@ -55,6 +55,7 @@ class FlowPlayer {
   struct Port {
     int64_t free = 0;
     double ticks_per_byte = 0;
+    double ticks_per_message = 0.5;  // half a tick rounds
     int64_t bytes = 0;
   };
 
@@ -96,6 +97,10 @@ class FlowPlayer {
     return static_cast<uint64_t>(static_cast<double>(steps_[step].units) * options_.bytes_per_unit +
                                  0.5);
   }
+  bool is_eager(uint32_t send) const {
+    return bytes_of(send) <= static_cast<uint64_t>(costs_.eager_bytes);
+  }
+  bool is_copied(uint32_t send) const { return costs_.eager_is_copied && is_eager(send); }
   // Of a message: nothing needs to know when its receive was posted and when it came.
   bool is_plain(uint32_t step) const { return steps_[step].is_plain && !watches_arrival_; }
   void push_special(int64_t time, Special what, uint32_t step, uint64_t member) {

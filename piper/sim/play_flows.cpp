@@ -33,8 +33,10 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
       // Megabytes for every thousand members: what a flat exchange never looks at costs no memory.
       state_(static_cast<State*>(std::calloc(program.num_steps() + 1, sizeof(State)))) {
   if (!state_) throw std::bad_alloc();
-  for (size_t p = 0; p < ports_.size(); ++p)
+  for (size_t p = 0; p < ports_.size(); ++p) {
     ports_[p].ticks_per_byte = kTicksPerSecond / fabric.bytes_per_second[p];
+    ports_[p].ticks_per_message += kTicksPerSecond * fabric.message_seconds[p];
+  }
   for (const FabricLevel& level : fabric.levels) latency_.push_back(ticks(level.latency_seconds));
   if (costs_.local_bytes_per_second > 0)
     local_ticks_per_unit_ =

@@ -23,6 +23,17 @@ TEST_CASE("one message takes start-up, latency and its bytes at the slowest port
   CHECK(play(posted_at_once(2, {{0, 1, 50}}), fabric).seconds == 2 + 3 + 50 / 5.0);
 }
 
+TEST_CASE("what a port takes for a message comes on top of its bytes, for each packet again") {
+  Fabric fabric = nodes(2, 2, 1);
+  fabric.message_seconds[static_cast<size_t>(fabric.nic_out[0])] = 1;
+  const std::vector<MemberSteps> steps = posted_at_once(4, {{0, 2, 50}, {1, 3, 50}, {0, 1, 100}});
+  CHECK(play(steps, fabric).seconds == 2 * (1 + 50 / 10.0));
+  fabric.costs.packet_bytes = 10;
+  CHECK(play(steps, fabric).seconds == 10 * (1 + 10 / 10.0));
+  fabric.message_seconds[0] = -1;
+  CHECK_THROWS_AS(play(steps, fabric), InvalidInput);
+}
+
 TEST_CASE("inside a node a message crosses the inner ports, between nodes the cards") {
   const Fabric fabric = nodes(2, 2, 1);
   const PlayedFlows inner = play(posted_at_once(4, {{0, 1, 100}}), fabric);
@@ -156,6 +167,24 @@ TEST_CASE("above the eager size a message waits for its receive, and pays for th
   CHECK(play(posted_at_once(2, {{0, 1, 10}}), fabric).seconds == 4 + 4 + 1);
   fabric.costs.eager_bytes = 10;
   CHECK(play(posted_at_once(2, {{0, 1, 10}}), fabric).seconds == 4 + 1);
+}
+
+TEST_CASE("a send whose bytes are kept elsewhere is done when it has started, if it is eager") {
+  Fabric fabric = nodes(2, 1, 1);
+  fabric.costs.send_seconds = 2;
+  fabric.costs.local_seconds = 7;
+  std::vector<MemberSteps> members = posted_at_once(2, {{0, 1, 10}});
+  members[0].steps.push_back({.kind = StepKind::kCopy, .target = {.count = 1}, .after = {0}});
+  for (const Turns turns : {Turns::kInOrder, Turns::kByPeer}) {
+    fabric.costs.turns = turns;
+    fabric.costs.eager_bytes = 10;
+    fabric.costs.eager_is_copied = false;
+    CHECK(play(members, fabric).seconds == 2 + 1 + 7);
+    fabric.costs.eager_is_copied = true;
+    CHECK(play(members, fabric).seconds == 2 + 7);
+    fabric.costs.eager_bytes = 9;
+    CHECK(play(members, fabric).seconds == 2 + 1 + 7);
+  }
 }
 
 TEST_CASE("no more messages of a member are on the way than allowed") {
