@@ -94,18 +94,25 @@ Layout layout_of(const std::map<std::string, double>& settings) {
           speed("inner"), speed("nic"),   speed("rack")};
 }
 
-// Of the control channel, or TCP without bytes and without an end (an acknowledgement, the opening of a
-// connection): may arrive before bytes that were sent earlier.
-bool goes_first(const std::vector<unsigned char>& frame, int64_t size, int64_t control_port) {
+struct Kind {
+  int64_t connection = 0;  // both ports; 0: not TCP
+  // Of the control channel, or TCP without bytes and without an end (an acknowledgement, the opening
+  // of a connection): may arrive before bytes that were sent earlier.
+  bool goes_first = false;
+};
+
+Kind kind_of(const std::vector<unsigned char>& frame, int64_t size, int64_t control_port) {
   constexpr int64_t kIp = kEthernetBytes, kLeast = kIp + 40;
   constexpr int kTcp = 6, kFinOrReset = 0x05;
   const auto number = [&](int64_t at) { return frame[at] * 256 + frame[at + 1]; };
-  if (size < kLeast || number(12) != 0x0800 || frame[kIp + 9] != kTcp) return false;
+  if (size < kLeast || number(12) != 0x0800 || frame[kIp + 9] != kTcp) return {};
   const int64_t ip_bytes = (frame[kIp] & 15) * 4, tcp = kIp + ip_bytes;
-  if (size < tcp + 20) return false;
-  if (number(tcp) == control_port || number(tcp + 2) == control_port) return true;
-  if ((frame[tcp + 13] & kFinOrReset) != 0) return false;
-  return number(kIp + 2) == ip_bytes + (frame[tcp + 12] >> 4) * 4;
+  if (size < tcp + 20) return {};
+  const int64_t source = number(tcp), target = number(tcp + 2);
+  const bool is_control = source == control_port || target == control_port;
+  const bool is_empty = (frame[tcp + 13] & kFinOrReset) == 0 &&
+                        number(kIp + 2) == ip_bytes + (frame[tcp + 12] >> 4) * 4;
+  return {source * 65536 + target, is_control || is_empty};
 }
 
 class Fabric {
@@ -209,7 +216,8 @@ class Fabric {
       if (buffer_[0] != 2 || to >= layout_.size() || to == from) continue;  // to all, or to itself
       const int64_t frame = take_frame();
       frames_[frame].assign(buffer_.begin(), buffer_.begin() + size);
-      network_.enter(now(), {frame, size, from, to, goes_first(buffer_, size, control_port_)});
+      const Kind kind = kind_of(buffer_, size, control_port_);
+      network_.enter(now(), {frame, size, from, to, kind.connection, kind.goes_first});
       deliver();
     }
   }

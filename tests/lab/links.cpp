@@ -24,8 +24,7 @@ Nanoseconds service_of(const Link& link, const Frame& frame) {
 }  // namespace
 
 // Two links a rank, two a card, two a rack: out and in, up and down.
-Network::Network(const Layout& layout)
-    : layout_(layout), num_waiting_(layout.size() * layout.size()) {
+Network::Network(const Layout& layout) : layout_(layout) {
   const auto half = [](const Speed& speed) { return speed.latency / 2; };
   for (int64_t rank = 0; rank < layout.size(); ++rank)
     for (const char* way : {"out", "in"})
@@ -43,6 +42,10 @@ Network::Network(const Layout& layout)
       for (const char* way : {"up", "down"})
         links_.push_back(
             make("rack " + std::to_string(rack) + " " + way, layout.rack, half(layout.rack)));
+  for (Link& link : links_)
+    link.takes_turns = link.name.ends_with(" out") ||
+                       (link.name.starts_with("node") && link.name.ends_with(" up"));
+  turns_.resize(links_.size());
   least_latency_ = links_.front().latency;
   for (const Link& link : links_) least_latency_ = std::min(least_latency_, link.latency);
 }
@@ -71,18 +74,57 @@ int32_t Network::link_at(const Hop& hop) const {
 
 void Network::enter(Nanoseconds now, const Frame& frame) {
   serve_until(now);
-  const bool first = frame.goes_first || (frame.bytes <= kShortFrame && num_waiting(frame) == 0);
-  if (!first) ++num_waiting(frame);
+  const bool first = frame.goes_first ||
+                     (frame.bytes <= kShortFrame && !num_waiting_.contains(connection_of(frame)));
+  if (!first) ++num_waiting_[connection_of(frame)];
   hops_.push({now, next_order_++, frame, 0, first});
+}
+
+void Network::arrive(Hop hop) {
+  const int32_t link = hop.is_turn ? static_cast<int32_t>(hop.frame.number) : link_at(hop);
+  if (hop.is_turn) {
+    turns_[link].is_called = false;
+    return next_turn(link, hop.at);
+  }
+  if (hop.frame.goes_first || !links_[link].takes_turns) return serve(hop);
+  Turns& turns = turns_[link];
+  std::deque<Hop>& waiting = turns.waiting[connection_of(hop.frame)];
+  if (waiting.empty()) turns.order.push_back(connection_of(hop.frame));
+  waiting.push_back(hop);
+  if (!turns.is_called) next_turn(link, hop.at);
+}
+
+// Serves the next connection's frame when the link is free, else when it will be.
+void Network::next_turn(int32_t link, Nanoseconds now) {
+  Turns& turns = turns_[link];
+  if (turns.order.empty()) return;
+  if (links_[link].free_at <= now) {
+    const auto waiting = turns.waiting.find(turns.order.front());
+    turns.order.pop_front();
+    Hop hop = waiting->second.front();
+    waiting->second.pop_front();
+    if (waiting->second.empty())
+      turns.waiting.erase(waiting);
+    else
+      turns.order.push_back(waiting->first);
+    hop.at = now;
+    serve(hop);
+  }
+  if (turns.order.empty()) return;
+  turns.is_called = true;
+  Hop call{.at = links_[link].free_at, .order = next_order_++, .frame = {.number = link}};
+  call.is_turn = true;
+  hops_.push(call);
 }
 
 void Network::serve(Hop hop) {
   Link& link = links_[link_at(hop)];
   const Nanoseconds service = service_of(link, hop.frame);
-  Nanoseconds& free_at = hop.first ? link.first_free_at : link.free_at;
+  const bool first = hop.frame.goes_first || (hop.first && !link.takes_turns);
+  Nanoseconds& free_at = first ? link.first_free_at : link.free_at;
   const Nanoseconds begin = std::max(hop.at, free_at);
   free_at = begin + service;
-  if (hop.first) link.free_at = std::max(link.free_at, begin) + service;
+  if (first) link.free_at = std::max(link.free_at, begin) + service;
   ++link.num_frames;
   link.num_bytes += hop.frame.bytes;
   const Nanoseconds head = begin + cost_of(link, hop.frame) + link.latency;
@@ -100,7 +142,7 @@ void Network::serve_until(Nanoseconds now) {
   while (!hops_.empty() && hops_.top().at <= now) {
     const Hop hop = hops_.top();
     hops_.pop();
-    serve(hop);
+    arrive(hop);
   }
 }
 
@@ -109,7 +151,10 @@ std::optional<Delivery> Network::pop(Nanoseconds now) {
   if (arrivals_.empty() || arrivals_.top().delivery.at > now) return std::nullopt;
   const Arrival arrival = arrivals_.top();
   arrivals_.pop();
-  if (!arrival.first) --num_waiting(arrival.delivery.frame);
+  if (!arrival.first) {
+    const auto waiting = num_waiting_.find(connection_of(arrival.delivery.frame));
+    if (--waiting->second == 0) num_waiting_.erase(waiting);
+  }
   return arrival.delivery;
 }
 

@@ -3,19 +3,25 @@
 //   rank --- NIC up --+-- (rack up -- rack down) --+-- NIC down --- rank      between nodes
 //   rank --- port out ------------------------------- port in ----- rank      within a node
 //
-// A link serves one frame at a time, in the order in which the heads arrive, and never idles while a
-// frame waits (each queue for itself: a frame never reserves two links together, which would leave
-// gaps that no hardware has and fake gains of pipelining). A frame's head reaches the next link
-// `latency` after its service began; a faster link begins later, so that it ends with the tail.
+// A link serves one frame at a time and never idles while a frame waits (each queue for itself: a
+// frame never reserves two links together, which would leave gaps that no hardware has and fake
+// gains of pipelining). Where frames leave their rank, its port out and NIC up, connections take turns
+// of a frame, as queue pairs do in a card: a sender that hands over whole messages at once does not
+// decide in what order receivers are served. All other links serve in the order in which heads
+// arrive. A frame's head reaches the next link `latency` after its service began; a faster link
+// begins later, so that it ends with the tail.
 //
-// Short frames have a lane of their own, which goes first, as virtual lanes of a card do:
-// announcements of messages do not wait behind others' messages. No frame overtakes an earlier one
-// between the same two ranks, but for those that are marked: they always go first and cost their
-// bytes alone. These are acknowledgements, which a card makes by itself, and the control channel,
+// Where links serve first come, first served, short frames have a lane of their own, which goes first:
+// announcements of messages do not wait behind other connections' messages. No frame overtakes an
+// earlier one of the same connection, but for those that are marked: they always go first and cost
+// their bytes alone. These are acknowledgements, which a card makes by itself, and the control channel,
 // which has a network of its own elsewhere.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <queue>
 #include <string>
@@ -32,6 +38,7 @@ struct Link {
   double bytes_per_second = 0;  // > 0
   Nanoseconds latency = 0;      // of a head
   Nanoseconds frame_cost = 0;   // of every frame that is not marked, beside its bytes
+  bool takes_turns = false;     // connections do; otherwise first come, first served
   // What it did.
   Nanoseconds free_at = 0, first_free_at = 0;
   int64_t num_frames = 0;
@@ -62,6 +69,7 @@ struct Frame {
   int64_t number = 0;  // the caller's
   int64_t bytes = 0;
   int64_t from = 0, to = 0;  // two different ranks of the world
+  int64_t connection = 0;    // of theirs
   bool goes_first = false;
 };
 
@@ -90,6 +98,13 @@ class Network {
     Frame frame;
     int32_t position = 0;  // of the link on the way
     bool first = false;    // in the lane that goes first
+    bool is_turn = false;  // no frame: the link may have become free
+  };
+  // Of a link where connections take turns.
+  struct Turns {
+    std::map<std::array<int64_t, 3>, std::deque<Hop>> waiting;  // by connection; none is empty
+    std::deque<std::array<int64_t, 3>> order;                   // of those
+    bool is_called = false;  // an event lies ahead at which the next one is served
   };
   struct Arrival {
     Delivery delivery;
@@ -105,18 +120,22 @@ class Network {
   };
 
   int32_t link_at(const Hop& hop) const;  // -1: no further link
-  int64_t& num_waiting(const Frame& frame) {
-    return num_waiting_[frame.from * layout_.size() + frame.to];
+  static std::array<int64_t, 3> connection_of(const Frame& frame) {
+    return {frame.from, frame.to, frame.connection};
   }
+  void arrive(Hop hop);
+  void next_turn(int32_t link, Nanoseconds now);
   void serve(Hop hop);
   void serve_until(Nanoseconds now);
 
   Layout layout_;
   std::vector<Link> links_;
+  std::vector<Turns> turns_;  // by link
   int64_t first_nic_ = 0, first_rack_ = 0;
   Nanoseconds least_latency_ = 0;
   uint64_t next_order_ = 0;
-  std::vector<int64_t> num_waiting_;  // by from and to: under way, not in the lane that goes first
+  // Frames of a connection that are under way, not in the lane that goes first; none are 0.
+  std::map<std::array<int64_t, 3>, int64_t> num_waiting_;
   std::priority_queue<Hop, std::vector<Hop>, Later> hops_;
   std::priority_queue<Arrival, std::vector<Arrival>, Later> arrivals_;
 };

@@ -103,20 +103,44 @@ TEST_CASE("every frame costs beside its bytes") {
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(100 * 60e-6).epsilon(0.05));
 }
 
-TEST_CASE("a short frame overtakes long ones that wait, and what it takes of the link is theirs") {
+// Frames that are delivered before the one with this number.
+int64_t num_before(Network& network, int64_t number) {
+  int64_t count = 0;
+  while (const auto at = network.next())
+    while (const auto delivery = network.pop(*at)) {
+      if (delivery->frame.number == number) return count;
+      ++count;
+    }
+  return -1;
+}
+
+TEST_CASE(
+    "a short frame of another connection waits for a turn, and what it takes is the others'") {
   Network network(layout(1));
   for (int64_t f = 0; f < 10; ++f) network.enter(0, {f, 1000, 0, 4});
   network.enter(0, {10, 100, 1, 5});
-  const auto first = [&] {
-    for (;;)
-      if (const auto delivery = network.pop(*network.next())) return *delivery;
-  }();
-  CHECK(first.frame.number == 10);
-  CHECK(first.at == 300 * kMicrosecond);
+  CHECK(num_before(network, 10) == 2);  // the one that is served, and a turn
   CHECK(drain(network) == 200 * kMicrosecond + 10 * kMillisecond + 100 * kMicrosecond);
 }
 
-TEST_CASE("frames between the same two ranks arrive in their order, short or long") {
+TEST_CASE("where several senders meet a short frame overtakes long ones that wait") {
+  Network network(layout(1));
+  for (int64_t f = 0; f < 20; ++f) network.enter(0, {f, 1000, 4 * (1 + f % 2), 0});
+  network.enter(0, {20, 100, 12, 1});
+  CHECK(num_before(network, 20) == 0);
+}
+
+TEST_CASE("connections of the same two ranks take turns, and keep each its order") {
+  for (const int64_t connection : {7, 8}) {
+    Network network(layout(1));
+    for (int64_t f = 0; f < 10; ++f)
+      network.enter(0, {.number = f, .bytes = 1000, .from = 0, .to = 4, .connection = 7});
+    network.enter(0, {.number = 10, .bytes = 100, .from = 0, .to = 4, .connection = connection});
+    CHECK(num_before(network, 10) == (connection == 7 ? 10 : 2));
+  }
+}
+
+TEST_CASE("frames of the same connection arrive in their order, short or long") {
   Network network(layout(1));
   int64_t frame = 0;
   Nanoseconds now = 0;
@@ -137,13 +161,33 @@ TEST_CASE("a marked frame goes first and costs its bytes alone") {
   costly.nic.frame_cost = 5 * kMillisecond;
   Network network(costly);
   for (int64_t f = 0; f < 3; ++f) network.enter(0, {f, 1000, 0, 4});
-  network.enter(0, {3, 100, 0, 4, true});
+  network.enter(0, {.number = 3, .bytes = 100, .from = 0, .to = 4, .goes_first = true});
   const auto first = [&] {
     for (;;)
       if (const auto delivery = network.pop(*network.next())) return *delivery;
   }();
   CHECK(first.frame.number == 3);
   CHECK(first.at == 300 * kMicrosecond);
+}
+
+TEST_CASE(
+    "where frames leave a rank its connections take turns; behind that, first come, first served") {
+  const auto order = [](const std::vector<Frame>& frames) {
+    Network network(layout(1));
+    for (const Frame& frame : frames) network.enter(0, frame);
+    std::vector<int64_t> numbers;
+    while (const auto at = network.next())
+      while (const auto delivery = network.pop(*at)) numbers.push_back(delivery->frame.number);
+    return numbers;
+  };
+  // Three frames to rank 4, then three to rank 5, then one to rank 6.
+  std::vector<Frame> frames;
+  for (int64_t f = 0; f < 7; ++f) frames.push_back({f, 1000, 0, 4 + f / 3});
+  CHECK(order(frames) == std::vector<int64_t>{0, 1, 3, 6, 2, 4, 5});
+  for (Frame& frame : frames) frame = {frame.number, 1000, 0, 4, frame.number / 3};
+  CHECK(order(frames) == std::vector<int64_t>{0, 1, 3, 6, 2, 4, 5});
+  for (Frame& frame : frames) frame.connection = 0;
+  CHECK(order(frames) == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
 }
 
 TEST_CASE("ranks share the cards of their node and nothing is lost") {
