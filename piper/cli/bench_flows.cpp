@@ -20,7 +20,7 @@ struct Flags {
   std::string cluster = "frontier";
   std::vector<int64_t> nodes{8, 64, 256};
   std::vector<std::string> algorithms{"node-aware", "pairwise", "halo-printed", "halo"};
-  int64_t bytes = 1024;
+  int64_t bytes = 1024, peers = 0;
   int repeats = 3;
   bool json = false;
 };
@@ -37,10 +37,24 @@ double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// By distance to the right: whether a member has anything for that one.
+std::vector<char> partners(int64_t num_members, int64_t num_peers) {
+  if (num_peers == 0 || num_peers >= num_members)
+    return std::vector<char>(static_cast<size_t>(num_members), 1);
+  std::vector<char> speaks(static_cast<size_t>(num_members));
+  for (int64_t i = 0; i < num_peers; ++i)
+    speaks[static_cast<size_t>(1 + i * (num_members - 1) / num_peers)] = 1;
+  return speaks;
+}
+
 Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
             const collective::Topology& topology, const Flags& flags) {
   Row row{.algorithm = algorithm, .num_members = fabric.num_members()};
-  const auto count = [&](int64_t, int64_t) { return flags.bytes; };
+  const std::vector<char> speaks = partners(row.num_members, flags.peers);
+  const auto count = [&](int64_t from, int64_t to) {
+    const int64_t distance = to >= from ? to - from : to - from + row.num_members;
+    return speaks[static_cast<size_t>(distance)] ? flags.bytes : 0;
+  };
   auto start = std::chrono::steady_clock::now();
   const sim::FlowProgram program = sim::flow_program(row.num_members, [&](int64_t member) {
     return collective::all_to_all(algorithm, member, topology, count);
@@ -103,14 +117,17 @@ int run(const Flags& flags) {
   if (flags.json) {
     std::cout << Json{{"cluster", cluster.name},
                       {"bytes_per_pair", flags.bytes},
+                      {"num_peers", flags.peers == 0 ? Json("all") : Json(flags.peers)},
                       {"best_flows_per_second", best},
                       {"rows", list}}
                      .dump(2)
               << "\n";
     return 0;
   }
-  fmt::print("{}, {} a pair, one core\n{}", cluster.name,
-             format_bytes(static_cast<double>(flags.bytes)), report::to_text(table));
+  fmt::print("{}, {} a pair{}, one core\n{}", cluster.name,
+             format_bytes(static_cast<double>(flags.bytes)),
+             flags.peers == 0 ? "" : fmt::format(", {} peers of each member", flags.peers),
+             report::to_text(table));
   return 0;
 }
 
@@ -129,6 +146,8 @@ Run add_bench_flows(CLI::App& command) {
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   command.add_option("--bytes", flags->bytes, "bytes for every pair")->check(CLI::PositiveNumber);
+  command.add_option("--peers", flags->peers, "others that a member has bytes for (all)")
+      ->check(CLI::PositiveNumber);
   command.add_option("--repeats", flags->repeats, "plays of each row; the median counts")
       ->check(CLI::Range(1, 100));
   command.add_flag("--json", flags->json, "print the result as JSON");
