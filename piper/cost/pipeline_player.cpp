@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/host_copies.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/schedule/executable.h>
 
@@ -8,8 +9,56 @@ namespace piper::cost {
 
 using schedule::Action;
 
+// One rank's copies, numbered in the order in which they are posted.
+class PipelinePlayer::CopyList {
+ public:
+  CopyList(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, int32_t rank,
+           std::vector<Copy>& list)
+      : schedule_(schedule),
+        pp_(pp),
+        m_(m),
+        rank_(rank),
+        plan_(host_copies(schedule, pp, vpp, m, rank)),
+        out_(plan_.is_copied.size(), HostLink::kNone),
+        back_(out_),
+        list_(list) {}
+
+  // The next action of the rank's list.
+  void add(const Action& action, Step& step) {
+    const auto which = static_cast<size_t>(action.chunk * m_ + action.micro_batch);
+    if (action.kind == Action::Kind::kForward) {
+      if (const int32_t before = plan_.starts_behind[which]; before >= 0)
+        step.awaits = out_[static_cast<size_t>(before)];
+      if (plan_.is_copied[which] != 0) out_[which] = post(action.chunk, HostLink::kNone);
+    }
+    if (schedule::makes_input_gradient(action.kind)) step.awaits = back_[which];
+    for (; brought_ < plan_.back.size() && plan_.back[brought_].place == place_; ++brought_) {
+      const auto back = static_cast<size_t>(plan_.back[brought_].which);
+      back_[back] = post(static_cast<int64_t>(back) / m_, out_[back]);
+    }
+    step.copies = static_cast<int32_t>(list_.size());
+    ++place_;
+  }
+
+ private:
+  int32_t post(int64_t chunk, int32_t behind) {
+    list_.push_back(
+        {static_cast<int32_t>(schedule::virtual_stage(schedule_, pp_, rank_, chunk)), behind});
+    return static_cast<int32_t>(list_.size()) - 1;
+  }
+
+  strategy::PipelineSchedule schedule_;
+  int64_t pp_, m_;
+  int32_t rank_;
+  HostCopies plan_;
+  std::vector<int32_t> out_, back_;  // numbers, by chunk and micro-batch
+  std::vector<Copy>& list_;
+  int32_t place_ = 0;
+  size_t brought_ = 0;
+};
+
 PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                               int64_t num_micro_batches)
+                               int64_t num_micro_batches, bool copies_activations)
     : ends_(static_cast<size_t>(2 * pp * vpp * num_micro_batches + 2)),
       ranks_(static_cast<size_t>(pp)),
       times_(static_cast<size_t>(pp)),
@@ -19,6 +68,10 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
   const auto order =
       schedule::in_order_of_need(schedule, schedule::all_actions(schedule, pp, m, vpp), m, vpp);
   std::vector<int64_t> live(static_cast<size_t>(pp));
+  std::vector<CopyList> lists;
+  copies_.resize(copies_activations ? static_cast<size_t>(pp) : 0);
+  for (std::vector<Copy>& copies : copies_)
+    lists.emplace_back(schedule, pp, vpp, m, static_cast<int32_t>(lists.size()), copies);
   steps_.reserve(order.size());
   for (const auto& [rank, action] : order) {
     const int64_t stage = schedule::virtual_stage(schedule, pp, rank, action.chunk);
@@ -34,12 +87,14 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
          .kind = action.kind,
          .is_sent = has_need && schedule::rank_of_stage(schedule, pp, from) != rank,
          .is_pair = action.pairs_with_next});
+    if (copies_activations) lists[static_cast<size_t>(rank)].add(action, steps_.back());
     int64_t& here = live[static_cast<size_t>(rank)];
     int64_t& peak = peaks_[static_cast<size_t>(rank)];
     here += is_forward ? 1 : 0;
     peak = std::max(peak, here);
     here -= schedule::makes_weight_gradients(action.kind) ? 1 : 0;
   }
+  for (const std::vector<Copy>& copies : copies_) links_.emplace_back(copies.size());
 }
 
 double PipelinePlayer::seconds_of(const Step& step, const ChunkSeconds& chunk) const {
@@ -57,7 +112,7 @@ double PipelinePlayer::seconds_of(const Step& step, const ChunkSeconds& chunk) c
 }
 
 // May be later than the rank is free by less than what is `ahead`: that part has then run already.
-double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> chunks) const {
+double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> chunks) {
   const Rank& rank = ranks_[static_cast<size_t>(step.rank)];
   double arrives = ends_[static_cast<size_t>(step.needs)];
   if (step.is_sent) {
@@ -68,7 +123,9 @@ double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> 
   }
   const double ahead =
       schedule::makes_input_gradient(step.kind) ? chunks[static_cast<size_t>(step.stage)].ahead : 0;
-  return std::max(rank.free_at, arrives - ahead);
+  const double start = std::max(rank.free_at, arrives - ahead);
+  if (step.awaits == HostLink::kNone) return start;
+  return std::max(start, links_[static_cast<size_t>(step.rank)].end_of(step.awaits));
 }
 
 void PipelinePlayer::end(const Step& step, double start, double at, double busy) {
@@ -80,17 +137,29 @@ void PipelinePlayer::end(const Step& step, double start, double at, double busy)
   rank.free_at = times.finish = ends_[static_cast<size_t>(step.makes)] = at;
 }
 
+void PipelinePlayer::post(const Step& step, std::span<const ChunkSeconds> chunks) {
+  if (links_.empty()) return;
+  const auto rank = static_cast<size_t>(step.rank);
+  HostLink& link = links_[rank];
+  while (link.num_posted() < step.copies) {
+    const Copy& copy = copies_[rank][static_cast<size_t>(link.num_posted())];
+    link.post(ranks_[rank].free_at, chunks[static_cast<size_t>(copy.stage)].copy, copy.behind);
+  }
+}
+
 std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> chunks,
                                                   bool pairs_overlap) & {
   PIPER_DCHECK(!steps_.empty());
   std::ranges::fill(ranks_, Rank{});
   std::ranges::fill(times_, RankSeconds{});
+  for (HostLink& link : links_) link.reset();
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     const double seconds = seconds_of(step, chunks[static_cast<size_t>(step.stage)]);
     double start = start_of(step, chunks);
     if (!pairs_overlap || !step.is_pair) {
       end(step, start, start + seconds, seconds);
+      post(step, chunks);
       continue;
     }
     const Step& other = steps_[++i];
@@ -100,6 +169,7 @@ std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> 
     const double both = seconds + seconds_of(other, b) - std::min(a.pair_saves, b.pair_saves);
     end(step, start, start + both, both);
     end(other, start, start + both, 0);
+    post(other, chunks);
   }
   return times_;
 }

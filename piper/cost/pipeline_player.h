@@ -8,9 +8,11 @@
 //
 // each rank in the order of its list. Messages travel while ranks compute; as in the lowered step (schedule/transfers.h)
 // a rank takes the message for an action once the action two before it has ended. Between two virtual stages of one
-// rank nothing travels.
+// rank nothing travels. Activations may live with the host meanwhile (host_copies.h): a forward then waits until what left
+// before it has left, a backward until what it needs is back.
 #pragma once
 
+#include <piper/cost/host_link.h>
 #include <piper/schedule/action.h>
 
 #include <cstdint>
@@ -30,6 +32,7 @@ struct ChunkSeconds {
   double send_forward = 0;   // to the next virtual stage; unused on the last
   double send_backward = 0;  // to the one before; unused on the first
   double pair_saves = 0;     // of a pair; two chunks save what the lesser does
+  double copy = 0;  // of what it keeps, to the host or back, when the link does nothing else
 };
 
 struct RankSeconds {
@@ -43,9 +46,9 @@ struct RankSeconds {
 // Allocates when it is made, never when it plays. Not thread-safe.
 class PipelinePlayer {
  public:
-  // Requires what schedule::actions() requires.
+  // Requires what schedule::actions() requires. `copies_activations`: they go to the host and come back.
   PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                 int64_t num_micro_batches);
+                 int64_t num_micro_batches, bool copies_activations = false);
 
   // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two actions of a pair
   // (DualPipeV) start together, once both could, and end together, by their `pair_saves` earlier than one after the other;
@@ -65,16 +68,24 @@ class PipelinePlayer {
     int32_t needs;  // index into ends_ of what comes from the neighbouring virtual stage
     int32_t makes;  // index into ends_
     schedule::Action::Kind kind;
-    bool is_sent;  // what it needs comes from another rank
-    bool is_pair;  // the first of a pair: the next step is its second
+    bool is_sent;                      // what it needs comes from another rank
+    bool is_pair;                      // the first of a pair: the next step is its second
+    int32_t awaits = HostLink::kNone;  // the copy of this rank that must have ended
+    int32_t copies = 0;                // of this rank that are posted when it has ended
   };
   struct Rank {
     double free_at = 0;
     double before = 0;  // when the action before the last one ended
   };
+  struct Copy {
+    int32_t stage;
+    int32_t behind;  // of the same rank
+  };
+  class CopyList;
   double seconds_of(const Step& step, const ChunkSeconds& chunk) const;
-  double start_of(const Step& step, std::span<const ChunkSeconds> chunks) const;
+  double start_of(const Step& step, std::span<const ChunkSeconds> chunks);
   void end(const Step& step, double start, double at, double busy);
+  void post(const Step& step, std::span<const ChunkSeconds> chunks);
 
   std::vector<Step> steps_;
   // Of forwards by stage and micro-batch, then of backwards; then two more: what is there from the start, and what nobody
@@ -83,6 +94,9 @@ class PipelinePlayer {
   std::vector<Rank> ranks_;
   std::vector<RankSeconds> times_;
   std::vector<int64_t> peaks_;
+  // By rank, when activations are copied.
+  std::vector<std::vector<Copy>> copies_;
+  std::vector<HostLink> links_;
 };
 
 }  // namespace piper::cost

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/cost/host_copies.h>
 #include <piper/cost/near.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/pipeline_time.h>
@@ -194,11 +195,65 @@ TEST_CASE("between two chunks of one rank nothing travels") {
   CHECK(two.play(uniform(4, t, 10))[0].finish == near(4 + 1 + 3 + 2 + 4 * 10));
 }
 
+// GPipe, one rank, four micro-batches, F = B = 1, copies of 2. o: out, b: back.
+//
+//   F0 0-1, F1 1-2   o0 alone 1-3; then o1 and b0, which was posted with it: 3-7
+//   F2 3-4 (o0), F3 7-8 (o1), B0 8-9 (b0)   b1 and o2 from 7, o3 from 8: b1 and o2 end at 12.5, o3 has 0.5 left
+//   B1 12.5-13.5     o3 and b2 (posted at 9, behind o2): o3 ends at 13.5; b2 has 1.5 left, and b3 comes
+//   B2 16.5-17.5, B3 17.5-18.5              b2 ends at 16.5, b3 at 17
+TEST_CASE("activations that go to the host and back: a forward and a backward wait for copies") {
+  std::vector<ChunkSeconds> chunks = uniform(1, {1, 1, 0});
+  chunks[0].copy = 2;
+  PipelinePlayer player(PipelineSchedule::kGPipe, 1, 1, 4, true);
+  CHECK(player.play(chunks)[0].finish == near(18.5));
+  CHECK(player.play(chunks)[0].busy == 8);
+  PipelinePlayer plain(PipelineSchedule::kGPipe, 1, 1, 4);
+  CHECK(plain.play(chunks)[0].finish == 8);
+}
+
+TEST_CASE("copies to the host and back: free ones change nothing, long ones are all that counts") {
+  for (const auto schedule : strategy::kPipelineSchedules)
+    for (const int64_t p : {1, 2, 4, 7})
+      for (const int64_t rounds : {1, 2, 5}) {
+        CAPTURE(strategy::name(schedule));
+        CAPTURE(p);
+        const int64_t vpp = strategy::is_v(schedule)                     ? 2
+                            : schedule == PipelineSchedule::kInterleaved ? 3
+                                                                         : 1;
+        const int64_t m = p * rounds;
+        const bool pairs = schedule == PipelineSchedule::kDualPipeV;
+        std::vector<ChunkSeconds> chunks = uniform(p * vpp, {1, 1.5, 0.5}, 0.25);
+        PipelinePlayer plain(schedule, p, vpp, m), copying(schedule, p, vpp, m, true);
+        const auto step = [&](PipelinePlayer& player) {
+          return std::ranges::max(player.play(chunks, pairs), {}, &RankSeconds::finish).finish;
+        };
+        const double without = step(plain);
+        CHECK(step(copying) == without);
+        double before = without;
+        for (const double copy : {0.01, 1.0, 10.0, 1000.0}) {
+          for (ChunkSeconds& chunk : chunks) chunk.copy = copy;
+          const double with = step(copying);
+          CHECK(with >= before * (1 - 1e-12));
+          before = with;
+        }
+        int64_t most = 0;
+        for (int64_t rank = 0; rank < p; ++rank)
+          most = std::max<int64_t>(most, std::ssize(host_copies(schedule, p, vpp, m, rank).back));
+        // Ranks copy beside each other: those of the busiest one, and at most a few that others wait for.
+        CHECK(before >= 2000 * static_cast<double>(most));
+        CHECK(before <= (most > 0 ? 2000 * static_cast<double>(most + 2 * p * vpp) : 0) + without);
+      }
+}
+
 TEST_CASE("a player plays again, with other times, as if it were new") {
-  PipelinePlayer player(PipelineSchedule::kZbV, 4, 2, 9);
-  const double first = player.play(uniform(8, {1, 1, 1}))[0].finish;
-  player.play(uniform(8, {3, 2, 1}, 0.1));
-  CHECK(player.play(uniform(8, {1, 1, 1}))[0].finish == first);
+  for (const bool copies : {false, true}) {
+    PipelinePlayer player(PipelineSchedule::kZbV, 4, 2, 9, copies);
+    std::vector<ChunkSeconds> chunks = uniform(8, {1, 1, 1});
+    for (ChunkSeconds& chunk : chunks) chunk.copy = 2;
+    const double first = player.play(chunks)[0].finish;
+    player.play(uniform(8, {3, 2, 1}, 0.1));
+    CHECK(player.play(chunks)[0].finish == first);
+  }
 }
 
 TEST_CASE("eight ranks and 32 micro-batches are played in microseconds") {

@@ -2,14 +2,22 @@
 #include <piper/plan/split.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace piper::plan {
 namespace {
 
-// Fills stages from the last to the first up to `limit`; false when layers are left over.
-bool fill(const std::vector<double>& seconds, double first, double last, double limit,
-          std::vector<int64_t>& split) {
+struct Filled {
+  bool fits = false;
+  double heaviest = 0;  // stage: any limit from this one up to the one given fills alike
+  double more = std::numeric_limits<double>::infinity();  // the least limit that fills otherwise
+};
+
+// Fills stages from the last to the first up to `limit`; does not fit when layers are left over.
+Filled fill(const std::vector<double>& seconds, double first, double last, double limit,
+            std::vector<int64_t>& split) {
+  Filled filled;
   int64_t left = static_cast<int64_t>(seconds.size());
   for (size_t stage = split.size(); stage-- > 0;) {
     double load = stage + 1 == split.size() ? last : 0;
@@ -17,14 +25,20 @@ bool fill(const std::vector<double>& seconds, double first, double last, double 
     split[stage] = 0;
     // One layer must stay for every stage before this one.
     while (left > static_cast<int64_t>(stage)) {
-      load += seconds[static_cast<size_t>(left - 1)];
-      if (load > limit && split[stage] > 0) break;
-      if (load > limit) return false;
+      const double with = load + seconds[static_cast<size_t>(left - 1)];
+      if (with > limit) {
+        filled.more = std::min(filled.more, with);
+        if (split[stage] > 0) break;
+        return filled;
+      }
+      load = with;
       ++split[stage];
       --left;
     }
+    filled.heaviest = std::max(filled.heaviest, load);
   }
-  return left == 0;
+  filled.fits = left == 0;
+  return filled;
 }
 
 }  // namespace
@@ -37,13 +51,14 @@ std::vector<int64_t> balanced_split(const std::vector<double>& layer_seconds, do
   double low = 0;
   std::vector<int64_t> split(static_cast<size_t>(pp)), best;
   constexpr int kSteps = 40;  // halvings: far below the precision of any price
-  for (int i = 0; i <= kSteps; ++i) {
+  for (int i = 0; i <= kSteps && low < high; ++i) {
     const double limit = i == 0 ? high : (low + high) / 2;
-    if (fill(layer_seconds, first, last, limit, split)) {
+    const Filled filled = fill(layer_seconds, first, last, limit, split);
+    if (filled.fits) {
       best = split;
-      high = limit;
+      high = filled.heaviest;
     } else {
-      low = limit;
+      low = filled.more;
     }
   }
   return best;

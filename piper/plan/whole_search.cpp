@@ -8,6 +8,7 @@
 #include <piper/plan/whole_shapes.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -242,12 +243,14 @@ class Search {
     const double worth_below =
         r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
                   : kInfinity;
-    stack::Estimate e = estimator_.estimate(s, r_.imbalance, worth_below);
+    stack::Estimate e = estimator_.estimate(s, r_.imbalance, worth_below, r_.memory_limit_bytes);
     ++plan_.num_priced;
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
     // On the front of speed and memory stands nothing coarse.
-    if (fits && e.is_coarse && is_on_front(e)) e = estimator_.estimate(s, r_.imbalance);
+    if (fits && e.is_coarse)
+      if (const double front = front_seconds(e.peak_bytes); e.at_least < front)
+        e = estimator_.estimate(s, r_.imbalance, front);
     if (!fits) {
       // Without its scratch the same stage needs so much still.
       const double without = e.peak_bytes - e.fullest.exchange;
@@ -274,12 +277,12 @@ class Search {
     if (std::ssize(ranked) > r_.num_kept) ranked.pop_back();
   }
 
-  bool is_on_front(const stack::Estimate& e) const {
-    const std::vector<WholeCandidate>& front = plan_.pareto;
+  // Of the fastest on the front that needs no more memory.
+  double front_seconds(double bytes) const {
     const auto at =
-        std::ranges::lower_bound(front, e.seconds - e.time.bubble, {},
-                                 [](const WholeCandidate& c) { return c.estimate.seconds; });
-    return at == front.begin() || std::prev(at)->estimate.peak_bytes > e.peak_bytes;
+        std::ranges::lower_bound(plan_.pareto, bytes, std::greater(),
+                                 [](const WholeCandidate& c) { return c.estimate.peak_bytes; });
+    return at == plan_.pareto.end() ? kInfinity : at->estimate.seconds;
   }
 
   // The front of seconds and memory, kept sorted by seconds.

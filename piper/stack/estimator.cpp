@@ -192,21 +192,6 @@ double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, 
   return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
 }
 
-// Until a stage's last backward, where its copies to the host and back are all that counts: its first micro-batch comes
-// through the stages before it and goes back through them. GPipe has all forwards first: what its copies out and back hide
-// behind, each hides behind alone.
-double Estimator::copying_seconds(const Strategy& s, const StageSums& u, const Busy& b,
-                                  size_t stage) {
-  const double copy = facts(s)[stage].copied * rates_.host_copy_seconds(u.kept_bytes);
-  if (copy <= 0) return 0;
-  const auto m = static_cast<double>(s.num_micro_batches), before = static_cast<double>(stage);
-  const double pass = b.total() / static_cast<double>(s.mesh.vpp);
-  const double both = m * 2 * copy + (before + 1) * pass;
-  if (s.schedule != PipelineSchedule::kGPipe) return both;
-  return std::max(both,
-                  m * (std::max(copy, b.forward) + std::max(copy, b.backward)) + before * pass);
-}
-
 Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const {
   const auto slow = [&](double compute, double least) {
     return std::max(compute / efficiency_ + least * stack_.serial_seconds_per_layer * u.layers,
@@ -245,6 +230,13 @@ const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s
   return last.stages;
 }
 
+// Where a V turns, a rank's second chunk follows its first at once: weights may come in later than forwards.
+bool Estimator::awaits_weights(const Strategy& s, const StageSums& sums, int64_t stage,
+                               const StageOverlap& like) const {
+  if (!strategy::is_v(s.schedule) || stage + 1 < s.mesh.pp || like.gathered <= 0) return false;
+  return like.gathered > static_cast<double>(s.mesh.pp) / 2 * busy_of(s, sums).forward;
+}
+
 const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Prices& prices,
                                                      const std::vector<StageSums>& sums) {
   const Sums::OverlapKey key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement, s.schedule};
@@ -255,13 +247,15 @@ const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Pr
     const auto i = static_cast<size_t>(stage);
     const bool repeats = stage > 1 && sums[i].same_as(sums[i - 1]) &&
                          s.layers_per_stage[i] == s.layers_per_stage[i - 1] &&
-                         s.recompute_of(stage) == s.recompute_of(stage - 1);
+                         s.recompute_of(stage) == s.recompute_of(stage - 1) &&
+                         !awaits_weights(s, sums[i], stage, stages.back());
     stages.push_back(repeats ? stages.back() : stage_overlap(s, prices, sums[i], stage));
   }
   return sums_->overlaps.emplace_back(key, std::move(stages)).second;
 }
 
-Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_below) {
+Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_below,
+                             double most_bytes) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
@@ -305,29 +299,18 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   const double message = this->message(s, prices).total();
   e.time.messages =
       2 * message * (1 - stack_.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
-  const bool is_played = strategy::is_v(s.schedule) && s.mesh.pp > 1;
-  const double behind = shown_states(s, states, b.backward / static_cast<double>(s.mesh.vpp));
-  e.time.reductions = with_states + behind;
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
   const double updated = updated_parameters(s, most);
   e.time.update = update_seconds(updated);
   e.time.offload += optimizer_copy_seconds(s, updated);
-  const double in_turn = m * b.shown();
-  e.is_coarse = is_played && e.time.total() > worth_below;
-  e.time.bubble = is_played && !e.is_coarse
-                      ? pipeline_finish(s, prices, sums, states, message) - in_turn
-                      : bubble_of(s, busy, busiest, message);
-  e.in_pipeline = in_turn + e.time.bubble;
-  if (strategy::offloads_activations(s.offload)) {
-    double copying = 0;
-    for (size_t i = 0; i < pp; ++i)
-      copying = std::max(copying, copying_seconds(s, sums[i], busy[i], i));
-    const double waits = std::max(0.0, copying - e.in_pipeline);
-    e.time.offload += waits;
-    // Whoever waits for a pass's copies hides more of what follows it.
-    e.time.reductions -= std::min(behind, waits / m);
-  }
+  const Pipeline pipeline{.states = states,
+                          .message = message,
+                          .in_turn = m * b.shown(),
+                          .with_states = with_states,
+                          .last_backward = b.backward / static_cast<double>(s.mesh.vpp),
+                          .bubble = bubble_of(s, busy, busiest, message)};
+  add_pipeline(s, prices, pipeline, worth_below, most_bytes, e);
   e.seconds = e.time.total();
   return e;
 }

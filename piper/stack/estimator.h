@@ -5,9 +5,10 @@
 //
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
 // the device, plus the communication that does not hide. Bubbles
-// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. The two
-// V's, which that does not fit, are played action by action. Held to whole steps that are played (whole_step.h): 0.9 % in the
-// mean over every axis, docs/validation.md.
+// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. What that
+// does not fit is played action by action: the two V's, interleaved chunks whose states travel with every micro-batch, and
+// activations that go to the host and back, with their copies. Held to whole steps that are played (whole_step.h): 0.4 % in
+// the mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
 // activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
@@ -63,6 +64,7 @@ struct Estimate {
   double in_pipeline =
       0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
   bool is_coarse = false;  // see estimate()
+  double at_least = 0;     // what `seconds` would not go below if they were not coarse
 };
 
 // Prices strategies of one model on one cluster under one stack; keeps what they have in common. Not thread-safe.
@@ -76,10 +78,12 @@ class Estimator {
 
   // Requires contradictions(strategy, model) to be empty and this Estimator's sequence and precision. `imbalance`: rows
   // of the busiest expert rank over the mean.
-  // The two V's are played (cost/pipeline_player.h), some microseconds, unless their time without a bubble is beyond
-  // `worth_below` already: a formula's bubble will do then, `is_coarse`.
+  // What no formula fits (above) is played (cost/pipeline_player.h), some microseconds, unless what it takes
+  // at least is beyond `worth_below`, or its memory beyond `most_bytes`: a formula's bubble will do then, `is_coarse`,
+  // and `seconds` are at least that.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
-                    double worth_below = std::numeric_limits<double>::infinity());
+                    double worth_below = std::numeric_limits<double>::infinity(),
+                    double most_bytes = std::numeric_limits<double>::infinity());
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
@@ -132,23 +136,41 @@ class Estimator {
   double hidden_in_pairs(const LayerPrice& p) const;
   // Of a stage's list of actions.
   struct ListFacts {
-    double paired = 0;  // part of the forwards that run with a backward
-    double copied =
-        0;  // part of what is kept that goes to the host, when activations are offloaded (host_copies.h),
-    double held =
-        0;  // and how many micro-batches of the rank's layers are on the device at once then
+    double paired = 0;          // part of the forwards that run with a backward
+    std::vector<double> whole;  // part of each chunk's backwards that are not split
+    // When activations are offloaded (cost/host_copies.h): micro-batches of each chunk that go to the host, and how many of
+    // the rank's layers are on the device at once.
+    std::vector<int64_t> copied;
+    double held = 0;
   };
-  const std::vector<ListFacts>& facts(const strategy::Strategy& s);
+  const std::vector<ListFacts>& facts(const strategy::Strategy& s, int64_t num_micro_batches);
+  const std::vector<ListFacts>& facts(const strategy::Strategy& s) {
+    return facts(s, s.num_micro_batches);
+  }
   ChunkPart chunk_part(const strategy::Strategy& s, const Prices& prices, int64_t stage,
                        int64_t chunk);
   Busy busy_of(const strategy::Strategy& s, const StageSums& sums) const;
-  double copying_seconds(const strategy::Strategy& s, const StageSums& sums, const Busy& busy,
-                         size_t stage);
+  bool copies_activations(const strategy::Strategy& s);
   const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
   const std::vector<StageSums>& chunk_sums(const strategy::Strategy& s, const Prices& prices);
-  double pipeline_finish(const strategy::Strategy& s, const Prices& prices,
-                         const std::vector<StageSums>& sums,
-                         const std::vector<StageOverlap>& states, double message);
+  // What a pipeline adds to `e`, which has everything else: bubble, copies of activations, exposed traffic of states.
+  struct Pipeline {
+    const std::vector<StageOverlap>& states;
+    double message = 0;
+    double in_turn = 0;        // of the busiest rank: its micro-batches, one after the other
+    double with_states = 0;    // of that, because states travel with every micro-batch
+    double last_backward = 0;  // of a chunk
+    double bubble = 0;         // by formula
+  };
+  void add_pipeline(const strategy::Strategy& s, const Prices& prices, const Pipeline& pipeline,
+                    double worth_below, double most_bytes, Estimate& e);
+  // The three of a strategy's pipeline, one after the other: chunks_; what it takes at least; when each rank has done its last
+  // action, in finishes_ (returns the latest).
+  void fill_chunks(const strategy::Strategy& s, const Prices& prices,
+                   const std::vector<StageOverlap>& states, double message);
+  double least_finish(const strategy::Strategy& s, bool copies);
+  double pipeline_finish(const strategy::Strategy& s, bool copies);
+  double pace(const strategy::Strategy& s, int64_t played, bool copies);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
@@ -160,10 +182,13 @@ class Estimator {
   cost::LevelNeeds state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;
   StageOverlap stage_overlap(const strategy::Strategy& s, const Prices& prices,
                              const StageSums& sums, int64_t stage);
+  bool awaits_weights(const strategy::Strategy& s, const StageSums& sums, int64_t stage,
+                      const StageOverlap& like) const;
   const std::vector<StageOverlap>& overlaps(const strategy::Strategy& s, const Prices& prices,
                                             const std::vector<StageSums>& sums);
+  // `earlier`: by stage, how long before the last one it has done its last action.
   static double shown_states(const strategy::Strategy& s, const std::vector<StageOverlap>& stages,
-                             double last_backward);
+                             const std::vector<double>& earlier);
 
   const model::Model& model_;
   const cluster::Cluster& cluster_;
@@ -188,10 +213,14 @@ class Estimator {
   const Tail& tail(const strategy::Strategy& s, int64_t stage);
   using ListKey = std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t>;
   std::map<ListKey, std::vector<ListFacts>> facts_;
+  ListKey last_facts_key_{};
+  const std::vector<ListFacts>* last_facts_ = nullptr;
   std::map<ListKey, std::vector<Tail>> tails_;
-  std::map<ListKey, std::unique_ptr<cost::PipelinePlayer>> players_;
+  std::map<std::pair<ListKey, bool>, std::unique_ptr<cost::PipelinePlayer>>
+      players_;  // with copies, or without
   std::vector<cost::ChunkSeconds> chunks_;
-  std::unique_ptr<Sums> sums_;  // of the last strategy's stages
+  std::vector<double> finishes_, earlier_;  // by stage
+  std::unique_ptr<Sums> sums_;              // of the last strategy's stages
   std::unique_ptr<std::vector<Busy>> busy_;
 };
 

@@ -106,6 +106,38 @@ TEST_CASE("a step is the sum of its parts, none negative, and no less than its b
   });
 }
 
+TEST_CASE(
+    "what is not worth playing takes no less than is said, and what it is said to take is no "
+    "less") {
+  const World w;
+  Estimator estimator = w.estimator();
+  int num_coarse = 0;
+  w.for_each([&](const Strategy& s) {
+    const Estimate fine = estimator.estimate(s);
+    CHECK(!fine.is_coarse);
+    CHECK(fine.at_least == fine.seconds);
+    for (const double part : {0.3, 0.8, 0.9, 0.95, 0.99, 0.999999, 1.000001}) {
+      const double worth = part * fine.seconds;
+      const Estimate e = estimator.estimate(s, 1, worth);
+      CHECK(e.peak_bytes == fine.peak_bytes);
+      if (!e.is_coarse) {
+        CHECK(e.seconds == fine.seconds);
+        continue;
+      }
+      ++num_coarse;
+      CHECK(e.at_least > worth);
+      CHECK(e.at_least <= fine.seconds * (1 + kRounding));
+      CHECK(e.seconds >= e.at_least * (1 - kRounding));
+      CHECK(e.time.total() == doctest::Approx(e.seconds).epsilon(kRounding));
+    }
+    const Estimate too_large =
+        estimator.estimate(s, 1, std::numeric_limits<double>::infinity(), 0.9 * fine.peak_bytes);
+    CHECK(too_large.peak_bytes == fine.peak_bytes);
+    CHECK(too_large.at_least <= fine.seconds * (1 + kRounding));
+  });
+  CHECK(num_coarse >= 50);
+}
+
 TEST_CASE("more bandwidth is never slower") {
   const World w;
   cluster::Cluster faster = w.cluster;
@@ -131,13 +163,15 @@ TEST_CASE("less latency is never slower") {
   });
 }
 
-TEST_CASE("a higher compute efficiency is never slower") {
+// Copies to the host and back share a link: one that is ready sooner may meet another that it used to miss (Graham 1969).
+TEST_CASE("a higher compute efficiency is never slower, but for copies that meet by 1 %") {
   const World w;
   Estimator slow = w.estimator(), fast = w.estimator();
   slow.set_compute_efficiency(0.6);
   fast.set_compute_efficiency(0.7);
   w.for_each([&](const Strategy& s) {
-    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + kRounding));
+    const double more = strategy::offloads_activations(s.offload) ? 0.01 : kRounding;
+    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + more));
   });
 }
 

@@ -6,6 +6,7 @@
 
 namespace piper::stack {
 
+using strategy::PipelineSchedule;
 using strategy::Strategy;
 
 namespace {
@@ -34,7 +35,7 @@ cost::LevelNeeds Estimator::state_needs(const Strategy& s, const StateTraffic& t
 class Estimator::OverlapWalk {
  public:
   OverlapWalk(const Estimator& estimator, const Strategy& s, const Prices& prices,
-              const StageSums& sums, const StateTraffic& traffic, int64_t stage)
+              const StageSums& sums, const StateTraffic& traffic, int64_t stage, bool every)
       : e_(estimator),
         s_(s),
         prices_(prices),
@@ -50,6 +51,7 @@ class Estimator::OverlapWalk {
     if (backward > 0)
       backward_ =
           (busy_.backward - communication(sums.backward) - communication(sums.again)) / backward;
+    if (every) return;
     // What hides exchanges of a pair hides nothing else.
     const double computing = forward_ * sums.forward.compute + backward_ * backward;
     const double left = computing > 0 ? std::max(0.0, 1 - busy_.hideable / computing) : 1;
@@ -60,8 +62,9 @@ class Estimator::OverlapWalk {
   // With every micro-batch.
   void every(bool gathers, bool reduces, StageOverlap& out) const {
     const LayerPrice* before = nullptr;
-    StageOverlap one;
+    ChunkOverlap one;
     for_each_chunk(s_, stage_, [&](int64_t chunk) {
+      ChunkOverlap sum;
       for_each_layer(
           chunk, false,
           [&](const LayerPrice* p, double dense, double experts, double forward, double backward) {
@@ -70,11 +73,15 @@ class Estimator::OverlapWalk {
                                reduces ? seconds(&Reduction::reduce, dense, experts) : 0, forward,
                                backward);
             before = p;
-            out.forward += one.forward;
-            out.backward += one.backward;
-            out.weights += one.weights;
-            out.reduces += one.reduces;
+            sum.forward += one.forward;
+            sum.backward += one.backward;
+            sum.backward_input += one.backward_input;
+            sum.weights += one.weights;
+            sum.reduces += one.reduces;
+            sum.pair_saves += one.pair_saves;
           });
+      add(sum, out);
+      if (s_.mesh.vpp > 1) out.chunks.push_back(sum);
     });
   }
 
@@ -107,56 +114,108 @@ class Estimator::OverlapWalk {
                (1 - hidden_) * (traffic_.dense.reduce.total() + traffic_.experts.reduce.total());
   }
 
-  // Updated weights that come in before the first forward; what does not hide of them comes at the end.
+  // Updated weights that come in from the start on, chunk after chunk, each before its first forward; what does not hide of
+  // them comes at the end.
   void first(StageOverlap& out) const {
     const double all =
         traffic_.gathers * (traffic_.dense.gather.total() + traffic_.experts.gather.total());
+    out.gathered = hidden_ * all;
     out.gathered_last = (1 - hidden_) * all;
-    if (stage_ != 0 || all <= 0) return;
+    // Where they are awaited longest: where the pipeline begins, and where a V turns.
+    const bool turns = strategy::is_v(s_.schedule) && stage_ + 1 == s_.mesh.pp;
+    const double forward = busy_.forward / static_cast<double>(s_.mesh.vpp);
+    double alone = static_cast<double>(stage_) * forward, left = out.gathered;
+    if ((stage_ != 0 && !turns) || left <= alone) return;
     Beside beside = idle_;
-    double alone = 0;
-    // Where nobody stands between, the other chunks follow at once.
+    beside.post(left);
+    beside.compute(alone);
+    bool is_first = true;
     for_each_chunk(s_, stage_, [&](int64_t chunk) {
-      if (chunk > 0 && s_.mesh.pp > 1) return;
-      double left = 0;
+      if (!is_first) {
+        beside.compute(forward * between_chunks());
+        alone += forward * between_chunks();
+      }
+      is_first = false;
       for_each_layer(
-          chunk, false, [&](const LayerPrice*, double dense, double experts, double, double) {
-            left += hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
-          });
-      beside.post(left);
-      for_each_layer(
-          chunk, false,
-          [&](const LayerPrice* p, double dense, double experts, double forward, double) {
+          chunk, false, [&](const LayerPrice* p, double dense, double experts, double end, double) {
             left -= hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
             beside.wait(std::max(0.0, left));
-            pass_forward(beside, p, forward);
-            alone += alone_forward(p, forward);
+            pass_forward(beside, p, end);
+            alone += alone_forward(p, end);
           });
     });
     out.first = beside.now() - alone;
   }
 
  private:
+  // But what depends on how many backwards are split, in a schedule of pairs.
+  void add(const ChunkOverlap& chunk, StageOverlap& to) const {
+    to.forward += chunk.forward;
+    if (s_.schedule == PipelineSchedule::kDualPipeV) return;
+    if (strategy::splits_backward(s_.schedule)) {
+      to.backward += chunk.backward_input;
+      to.weights += chunk.weights;
+    } else {
+      to.backward += chunk.backward;
+      to.reduces += chunk.reduces;
+    }
+  }
+
   // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
-  StageOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
+  ChunkOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
                           double backward) const {
-    Beside ahead = idle_, behind = idle_;
-    const bool split = strategy::splits_backward(s_.schedule) &&
-                       s_.schedule != strategy::PipelineSchedule::kDualPipeV;
-    const double weights = split && p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+    const bool pairs = s_.schedule == PipelineSchedule::kDualPipeV;
+    const bool splits = strategy::splits_backward(s_.schedule);
+    ChunkOverlap out;
+    Beside ahead = idle_;
     ahead.post(hidden_ * in);
-    behind.post(hidden_ * (split ? in : in + back));
     pass_forward(ahead, p, forward);
-    pass_backward(behind, p, backward, weights);
     ahead.wait();
-    behind.wait();
-    StageOverlap out;
     out.forward = ahead.now() - alone_forward(p, forward) + (1 - hidden_) * in;
-    out.backward = behind.now() - alone_backward(p, backward) + weights +
-                   (1 - hidden_) * (split ? in : in + back);
-    if (!split && in + back > 0) out.reduces = back / (in + back) * out.backward;
-    if (split) out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
+    if (pairs || !splits) out.backward = backward_with(p, in + back, backward, 0);
+    if (!splits && in + back > 0) out.reduces = back / (in + back) * out.backward;
+    if (splits) {
+      const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+      out.backward_input = backward_with(p, in, backward, weights);
+      out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
+    }
+    // Without an exchange there is no turn: one runs after the other.
+    if (pairs && p != nullptr && p->dispatch.moves.total() > 0)
+      out.pair_saves = out.forward + out.backward - pair_with(*p, in, back);
     return out;
+  }
+
+  // `less`: gradients of weights that are made apart.
+  double backward_with(const LayerPrice* p, double moves, double end, double less) const {
+    Beside beside = idle_;
+    beside.post(hidden_ * moves);
+    pass_backward(beside, p, end, less);
+    beside.wait();
+    return beside.now() - alone_backward(p, end) + less + (1 - hidden_) * moves;
+  }
+
+  double pair_with(const LayerPrice& p, double in, double back) const {
+    const double moves = 2 * in + back;
+    const double alone = alone_forward(&p, 0) + alone_backward(&p, 0) - e_.hidden_in_pairs(p);
+    const double attention = p.attention.backward_weights / e_.efficiency_,
+                 net = p.feed_forward.backward_weights / e_.efficiency_;
+    Beside beside = idle_;
+    beside.post(hidden_ * moves);
+    run_again(beside, p);
+    beside.pair(
+        p, {.attention_forward = p.attention.forward * forward_ + attention,
+            .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
+            .feed_forward_forward = p.feed_forward.forward * forward_ + net,
+            .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)});
+    beside.wait();
+    return beside.now() - alone + (1 - hidden_) * moves;
+  }
+
+  // Forwards of a chunk's length from a micro-batch's on one chunk of the rank to its on the next.
+  double between_chunks() const {
+    const int64_t p = s_.mesh.pp;
+    if (strategy::is_v(s_.schedule)) return static_cast<double>(2 * (p - 1 - stage_));
+    return static_cast<double>(p - 1);
   }
 
   double seconds(cost::Moves Reduction::*what, double dense, double experts) const {
@@ -225,10 +284,15 @@ class Estimator::OverlapWalk {
     if (p == nullptr) return beside.compute(end);
     beside.forward(*p, p->attention.forward * forward_, p->feed_forward.forward * forward_);
   }
-  // `less`: gradients of weights that are made apart.
+  void run_again(Beside& beside, const LayerPrice& p) const {
+    if (s_.recompute_of(stage_) == strategy::Recompute::kFull)
+      beside.forward(p, p.attention.forward * backward_, p.feed_forward.forward * backward_);
+    else
+      beside.compute(again(p));
+  }
   void pass_backward(Beside& beside, const LayerPrice* p, double end, double less = 0) const {
     if (p == nullptr) return beside.compute(end);
-    beside.compute(again(*p));
+    run_again(beside, *p);
     const double all = p->backward.compute * backward_;
     const double kept = all > 0 ? std::max(0.0, all - less) / all * backward_ : 0;
     beside.backward(*p, p->attention.backward * kept, p->feed_forward.backward * kept);
@@ -281,10 +345,19 @@ StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
   StageOverlap out;
   const StateTraffic traffic = state_traffic(s, sums);
   if (traffic.total() <= 0) return out;
-  const OverlapWalk walk(*this, s, prices, sums, traffic, stage);
   const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
   const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
+  const OverlapWalk walk(*this, s, prices, sums, traffic, stage, reduces);
   if (reduces) walk.every(gathers, reduces, out);
+  if (reduces && s.schedule == PipelineSchedule::kDualPipeV) {
+    const ListFacts& list = facts(s)[static_cast<size_t>(stage)];
+    for (size_t i = 0; i < out.chunks.size(); ++i) {
+      const ChunkOverlap& chunk = out.chunks[i];
+      out.backward += list.whole[i] * chunk.backward +
+                      (1 - list.whole[i]) * (chunk.backward_input + chunk.weights) -
+                      list.paired * chunk.pair_saves;
+    }
+  }
   if (!reduces) walk.last(tail(s, stage), out);
   if (!gathers) walk.first(out);
   return out;
@@ -293,16 +366,16 @@ StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
 // Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the stage behind it, and what
 // slows one slows the end; the stages behind have been done before. Split backwards end together.
 double Estimator::shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
-                               double last_backward) {
-  double tail = 0, slowed = 0, gathered = 0;
+                               const std::vector<double>& earlier) {
+  double tail = 0, slowed = 0, gathered = 0, first = 0;
   const bool split = strategy::splits_backward(s.schedule);
   for (size_t i = stages.size(); i-- > 0;) {
     slowed = split ? std::max(slowed, stages[i].slowed) : slowed + stages[i].slowed;
-    const double earlier = split ? 0 : static_cast<double>(i) * last_backward;
-    tail = std::max(tail, slowed + stages[i].rest - earlier);
+    tail = std::max(tail, slowed + stages[i].rest - earlier[i]);
     gathered = std::max(gathered, stages[i].gathered_last);
+    first = std::max(first, stages[i].first);
   }
-  return std::max(tail, slowed) + stages.front().first + gathered;
+  return std::max(tail, slowed) + first + gathered;
 }
 
 }  // namespace piper::stack

@@ -65,4 +65,23 @@ void Beside::backward(const LayerPrice& p, double attention, double feed_forward
   compute(attention);
 }
 
+void Beside::exchange_beside(const Travel& travel, double seconds) {
+  const double before = now_;
+  collective(travel, experts_);
+  compute(std::max(0.0, seconds - (now_ - before)));
+}
+
+void Beside::pair(const LayerPrice& p, const PairCompute& seconds) {
+  collective(p.tensor_forward, tensor_);
+  collective(p.context_forward, context_);
+  exchange_beside(p.combine, seconds.attention_forward);
+  collective(p.expert_tensor, expert_tensor_);
+  exchange_beside(p.dispatch, seconds.feed_forward_backward);
+  collective(p.expert_tensor, expert_tensor_);
+  exchange_beside(p.dispatch, seconds.feed_forward_forward);
+  collective(p.tensor_backward, tensor_);
+  collective(p.context_backward, context_);
+  exchange_beside(p.combine, seconds.attention_backward);
+}
+
 }  // namespace piper::stack

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
+#include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
-#include <piper/stack/host_copies.h>
 #include <piper/stack/sums.h>
 #include <piper/strategy/layout.h>
 
@@ -10,16 +10,30 @@ namespace piper::stack {
 
 using strategy::Strategy;
 
-const std::vector<Estimator::ListFacts>& Estimator::facts(const Strategy& s) {
-  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
+const std::vector<Estimator::ListFacts>& Estimator::facts(const Strategy& s, int64_t m) {
+  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, m};
+  if (last_facts_ != nullptr && key == last_facts_key_) return *last_facts_;
   std::vector<ListFacts>& known = facts_[key];
-  const int64_t m = s.num_micro_batches, vpp = s.mesh.vpp;
+  last_facts_key_ = key;
+  last_facts_ = &known;
+  const int64_t vpp = s.mesh.vpp;
   for (int64_t i = std::ssize(known); i < s.mesh.pp; ++i) {
-    const HostCopies copies = host_copies(s.schedule, s.mesh.pp, vpp, m, i);
+    const cost::HostCopies copies = cost::host_copies(s.schedule, s.mesh.pp, vpp, m, i);
     const std::vector<schedule::Action> list = schedule::actions(s.schedule, s.mesh.pp, i, m, vpp);
     const auto pairs = std::ranges::count(list, true, &schedule::Action::pairs_with_next);
-    known.push_back({static_cast<double>(pairs) / static_cast<double>(m * vpp), copies.copied_part,
-                     static_cast<double>(copies.most_held) / static_cast<double>(vpp)});
+    ListFacts here{.paired = static_cast<double>(pairs) / static_cast<double>(m * vpp),
+                   .whole = {},
+                   .copied = {},
+                   .held = static_cast<double>(copies.most_held) / static_cast<double>(vpp)};
+    for (int64_t chunk = 0; chunk < vpp; ++chunk) {
+      const auto whole = std::ranges::count_if(list, [&](const schedule::Action& a) {
+        return a.chunk == chunk && a.kind == schedule::Action::Kind::kBackward;
+      });
+      here.whole.push_back(static_cast<double>(whole) / static_cast<double>(m));
+      here.copied.push_back(std::count(copies.is_copied.begin() + chunk * m,
+                                       copies.is_copied.begin() + (chunk + 1) * m, 1));
+    }
+    known.push_back(std::move(here));
   }
   return known;
 }

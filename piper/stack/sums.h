@@ -37,11 +37,11 @@ struct Estimator::Busy {
   double forward = 0, backward = 0, weights = 0, hideable = 0;
   double total() const { return forward + backward; }
   double shown() const { return total() - hideable; }  // of a micro-batch in the steady state
-  // `part` of what the states of the stage add. `backward` counts gradients of weights with it.
-  void add(const StageOverlap& states, double part = 1) {
-    forward += part * states.forward;
-    backward += part * (states.backward + states.weights);
-    weights += part * (states.weights + states.reduces);
+  // What the states of the stage add. `backward` counts gradients of weights with it.
+  void add(const StageOverlap& states) {
+    forward += states.forward;
+    backward += states.backward + states.weights;
+    weights += states.weights + states.reduces;
   }
 };
 

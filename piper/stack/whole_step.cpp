@@ -1,7 +1,7 @@
 #include <piper/base/error.h>
+#include <piper/cost/host_copies.h>
 #include <piper/schedule/stage.h>
 #include <piper/schedule/transfers.h>
-#include <piper/stack/host_copies.h>
 #include <piper/stack/step_writer.h>
 #include <piper/stack/whole_step.h>
 
@@ -43,7 +43,7 @@ class StagePlan {
       if (schedule::makes_weight_gradients(action.kind)) last_[chunk] = action;
     }
     if (strategy::offloads_activations(s.offload))
-      copies_ = host_copies(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, stage);
+      copies_ = cost::host_copies(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, stage);
   }
 
   std::vector<Item> items;
@@ -71,7 +71,7 @@ class StagePlan {
   }
 
   // Null where nothing leaves for the host.
-  const HostCopies* copies() const { return copies_ ? &*copies_ : nullptr; }
+  const cost::HostCopies* copies() const { return copies_ ? &*copies_ : nullptr; }
 
  private:
   using Key = std::tuple<int32_t, Phase, bool, bool, bool>;
@@ -81,7 +81,7 @@ class StagePlan {
   EveryMicroBatch every_;
   int64_t stage_;
   std::vector<Action> actions_, first_, last_;  // the latter two by chunk
-  std::optional<HostCopies> copies_;
+  std::optional<cost::HostCopies> copies_;
   std::map<Key, std::vector<Piece>> pieces_;
 };
 
@@ -192,7 +192,7 @@ class RankTasks {
   Cursor begin(const Action& action, bool is_paired = false) {
     Cursor cursor{.action = action, .pieces = &plan_.pieces(action, is_paired)};
     cursor.waits.push_back(arrived(action));
-    const HostCopies* copies = plan_.copies();
+    const cost::HostCopies* copies = plan_.copies();
     if (copies != nullptr && action.kind == Action::Kind::kForward)
       if (const int32_t before = copies->starts_behind[index(action)]; before >= 0)
         cursor.waits.push_back(kept_[static_cast<size_t>(before)].out);
@@ -258,7 +258,7 @@ class RankTasks {
       c.computed = out_.compute({SegmentKind::kMerge, -1}, 0, 0, c.waits, {});
       c.waits = {};
     }
-    const HostCopies* copies = plan_.copies();
+    const cost::HostCopies* copies = plan_.copies();
     if (copies == nullptr || c.action.kind != Action::Kind::kForward ||
         !copies->is_copied[index(c.action)])
       return;
@@ -270,7 +270,7 @@ class RankTasks {
 
   // What comes back behind the action just written.
   void bring_back() {
-    const HostCopies* copies = plan_.copies();
+    const cost::HostCopies* copies = plan_.copies();
     if (copies == nullptr) return;
     const auto m = static_cast<int32_t>(writer_.strategy().num_micro_batches);
     for (; brought_ < copies->back.size() && copies->back[brought_].place == place_; ++brought_) {

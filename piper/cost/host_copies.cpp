@@ -1,9 +1,9 @@
+#include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
-#include <piper/stack/host_copies.h>
 
 #include <algorithm>
 
-namespace piper::stack {
+namespace piper::cost {
 namespace {
 
 using schedule::Action;
@@ -106,4 +106,4 @@ HostCopies host_copies(strategy::PipelineSchedule schedule, int64_t pp, int64_t 
       .make();
 }
 
-}  // namespace piper::stack
+}  // namespace piper::cost

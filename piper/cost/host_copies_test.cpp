@@ -1,14 +1,14 @@
 // Which activations leave for the host, in what order, and what stays: held to the plain rules, action by action.
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
+#include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
-#include <piper/stack/host_copies.h>
 
 #include <algorithm>
 #include <set>
 
 using namespace piper;
-using namespace piper::stack;
+using namespace piper::cost;
 using schedule::Action;
 using strategy::PipelineSchedule;
 

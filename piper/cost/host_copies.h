@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace piper::stack {
+namespace piper::cost {
 
 // A chunk's micro-batch is chunk * micro-batches + micro-batch; places are those in the stage's list (schedule::actions).
 struct HostCopies {
@@ -34,4 +34,4 @@ struct HostCopies {
 HostCopies host_copies(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                        int64_t num_micro_batches, int64_t stage);
 
-}  // namespace piper::stack
+}  // namespace piper::cost
