@@ -201,6 +201,7 @@ function(piper_test)
     endif()
     string(REPLACE _test.cpp "" name ${source})
     add_test(NAME ${T_NAME}_${name} COMMAND piper_${T_NAME}_test --source-file=*/${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${T_NAME}_${name} PROPERTIES COST 45)  # starts early
     list(APPEND rest */${source})
   endforeach()
   if(rest)
