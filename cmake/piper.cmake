@@ -186,8 +186,13 @@ endfunction()
 # APART b_test.cpp ...: what is in these takes long; ctest runs it beside the rest, as graph_b.
 function(piper_test)
   cmake_parse_arguments(T "" "NAME" "SOURCES;LIBRARIES;APART" ${ARGN})
-  add_executable(piper_${T_NAME}_test ${T_SOURCES} ${CMAKE_SOURCE_DIR}/tests/main_test.cpp)
-  target_link_libraries(piper_${T_NAME}_test PRIVATE ${T_LIBRARIES} doctest::doctest)
+  if(NOT TARGET piper_test_entry)  # compiled once, and nothing in it is hot
+    add_library(piper_test_entry OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/main_test.cpp)
+    target_link_libraries(piper_test_entry PUBLIC piper_flags doctest::doctest)
+    target_compile_options(piper_test_entry PRIVATE -O0)
+  endif()
+  add_executable(piper_${T_NAME}_test ${T_SOURCES})
+  target_link_libraries(piper_${T_NAME}_test PRIVATE piper_test_entry ${T_LIBRARIES})
   set_target_properties(piper_${T_NAME}_test PROPERTIES CXX_CLANG_TIDY "")  # the macros of doctest are not ours
   set(rest)
   foreach(source ${T_APART})
@@ -196,6 +201,7 @@ function(piper_test)
     endif()
     string(REPLACE _test.cpp "" name ${source})
     add_test(NAME ${T_NAME}_${name} COMMAND piper_${T_NAME}_test --source-file=*/${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${T_NAME}_${name} PROPERTIES COST 45)  # starts early
     list(APPEND rest */${source})
   endforeach()
   if(rest)

@@ -51,7 +51,7 @@ def piper(*arguments):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--time", action="store_true", help="step time has to hold, too")
-    parser.add_argument("--steps", type=int, help="of one run (default: 6; with --time 10)")
+    parser.add_argument("--steps", type=int, help="of one run (default: 3; with --time 10)")
     parser.add_argument("--rounds", type=int, help="runs of each strategy, in turn (default: 1; with --time 3)")
     parser.add_argument("--model", default="piper-10m")
     parser.add_argument("--sequence", type=int, default=128)
@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--cluster", help="what `piper profile` wrote (default: profile now)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    options.steps = options.steps or (10 if options.time else 6)
+    options.steps = options.steps or (10 if options.time else 3)
     options.rounds = options.rounds or (3 if options.time else 1)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -100,7 +100,7 @@ def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
                            "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision,
-                           "--steps", options.steps if precision == "fp32" else 3,  # for its memory alone
+                           "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
                            "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
