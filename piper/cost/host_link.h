@@ -4,6 +4,7 @@
 //   n copies that move share the link: each goes at 1/n of its speed alone
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
