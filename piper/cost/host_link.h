@@ -21,7 +21,8 @@ class HostLink {
   // Copies are numbered from 0. `seconds`: alone; `behind`: a copy posted before, or kNone. Requires `at` no earlier than
   // that of the copy before and than any end that was asked for.
   void post(double at, double seconds, int32_t behind = kNone);
-  // When that copy ends, if nothing is posted until then. Constant time a copy, over all calls.
+  // When that copy ends, if nothing is posted until then. Over all calls, a copy takes time
+  // linear in those that move at once.
   double end_of(int32_t copy);
   int32_t num_posted() const { return static_cast<int32_t>(copies_.size()); }
 
