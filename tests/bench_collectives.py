@@ -55,6 +55,8 @@ def check_flows():
 
 def check_bad_input():
     assert "allowed: 1 to 9856" in refused("flows", "--nodes", "10000")
+    sparse = ask("flows", "--nodes", "2", "--repeats", 1, "--algorithms", "node-aware", "--peers", 3)
+    assert sparse["num_peers"] == 3 and sparse["rows"][0]["num_messages"] == 3 * sparse["rows"][0]["num_members"], sparse
     assert "nothing to scatter over" in refused("collectives", "--cluster", "rtx2080ti", "--nodes", "2")
 
 
