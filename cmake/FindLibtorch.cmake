@@ -37,6 +37,7 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::torch)
   set_target_properties(Libtorch::torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES
       "${CMAKE_BINARY_DIR}/fmt_alone;${PIPER_TORCH_DIR}/include;${PIPER_TORCH_DIR}/include/torch/csrc/api/include"
+    INTERFACE_COMPILE_DEFINITIONS AT_PER_OPERATOR_HEADERS  # headers of ATen do not bring all of its operators
     INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed;-Wl,-rpath,${PIPER_TORCH_DIR}/lib"
     INTERFACE_LINK_LIBRARIES "${libraries}")
 endif()

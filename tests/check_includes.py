@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The only direction an include may take is left to right through the house, and torch stays right of its line.
+"""The only direction an include may take is left to right through the house, and torch stays right of its line; a header includes
+what it names of the standard library and of fmt (the compiler would not say so: it has those precompiled).
 
 Run from anywhere; exits 1 and lists every wrong include. `--self-test` proves that the check can fail.
 """
@@ -14,6 +15,35 @@ FIRST_WITH_TORCH = ORDER.index("nn")
 FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_pipeline|bench_world)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+
+# Where a name of the standard library or of fmt comes from. What nearly every header brings (std::move, std::pair) is left out.
+HOME = {"vector": "vector", "string": "string", "to_string": "string", "span": "span", "as_bytes": "span", "byte": "cstddef",
+        "optional": "optional", "function": "functional", "filesystem": "filesystem", "map": "map", "unique_ptr": "memory",
+        "shared_ptr": "memory", "make_unique": "memory", "make_shared": "memory", "enable_shared_from_this": "memory",
+        "string_view": "string_view", "array": "array", "mutex": "mutex", "lock_guard": "mutex", "deque": "deque", "tuple": "tuple",
+        "atomic": "atomic", "runtime_error": "stdexcept", "logic_error": "stdexcept", "unordered_map": "unordered_map",
+        "condition_variable": "condition_variable", "thread": "thread", "initializer_list": "initializer_list", "chrono": "chrono",
+        "set": "set", "ofstream": "fstream", "ifstream": "fstream", "numeric_limits": "limits", "mt19937": "random",
+        "mt19937_64": "random", "minstd_rand": "random", "variant": "variant", "bit_cast": "bit", "countr_zero": "bit",
+        "countl_zero": "bit", "max": "algorithm", "min": "algorithm", "sort": "algorithm", "rotate": "algorithm", "equal": "algorithm",
+        "iota": "numeric", "numbers": "numbers", "sqrt": "cmath", "log": "cmath", "exp": "cmath", "cos": "cmath", "isfinite": "cmath",
+        "memcpy": "cstring", "getenv": "cstdlib", "strtoull": "cstdlib", "from_chars": "charconv", "exception_ptr": "exception"}
+STANDARD = re.compile(r"\bstd::([a-z_0-9]+)")
+INTEGER = re.compile(r"\b(?:std::)?u?int(?:8|16|32|64)_t\b")
+
+
+def forgotten(path, text):
+    """The headers of the standard library and of fmt that a header names things of without including them."""
+    code = re.sub(r'"(?:\\.|[^"\\])*"', '""', "\n".join(line.split("//")[0] for line in text.splitlines() if "#include" not in line))
+    included = set(INCLUDE.findall(text))
+    wanted = {HOME[name]: f"std::{name}" for name in STANDARD.findall(code) if name in HOME}
+    if INTEGER.search(code):
+        wanted["cstdint"] = "integers of a stated width"
+    if "fmt::" in code and not any(name.startswith("fmt/") for name in included):
+        wanted["fmt/format.h"] = "fmt::"
+    for header, name in sorted(wanted.items()):
+        if header not in included:
+            yield f"{path}: names {name} without including <{header}>"
 
 
 def problems_of(path, folder, text):
@@ -39,6 +69,8 @@ def main():
                  ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>")]
         for folder, text in wrong:
             assert list(problems_of(pathlib.Path("x.cpp"), folder, text)), text
+        assert list(forgotten("x.h", "#include <string>\nstd::vector<std::string> names();"))
+        assert not list(forgotten("x.h", "#include <string>\nstd::string name();  // not a std::vector"))
         assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
         print("check_includes: the check can fail")
         return 0
@@ -48,6 +80,8 @@ def main():
     for path in files:
         folder = path.relative_to(root).parts[0]
         found += problems_of(path.relative_to(root.parent), folder, path.read_text())
+        if path.suffix == ".h":
+            found += forgotten(path.relative_to(root.parent), path.read_text())
     for line in found:
         print(line)
     print(f"check_includes: {len(files)} files, {len(found)} problems")

@@ -1,7 +1,7 @@
 # Logits and gradients against transformers, when a Python that has it is at hand (skipped otherwise).
 add_executable(hf_parity_probe ${CMAKE_CURRENT_LIST_DIR}/hf_parity_probe.cpp ${CMAKE_SOURCE_DIR}/piper/nn/whole_step.cpp)
 target_link_libraries(hf_parity_probe PRIVATE piper_nn piper_model)
-piper_use_torch_headers(hf_parity_probe)
+piper_share_headers(hf_parity_probe)
 if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
   set(PIPER_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
 else()

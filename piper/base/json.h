@@ -6,6 +6,8 @@
 //   model.json: 'num_experts' is -1; allowed: an integer from 1 to 1000000
 #pragma once
 
+#include <piper/base/json_fwd.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,8 +20,6 @@
 #include <vector>
 
 namespace piper {
-
-using Json = nlohmann::ordered_json;
 
 // Parses `text`; `source` (a file name) goes into messages. Throws InvalidInput
 // naming the key or the byte. Linear in the size of the text.

@@ -1,11 +1,11 @@
 #include <piper/cli/allocation_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/cluster/slurm_topology.h>
 
 namespace piper::cli {
 
-void add_allocation_flags(CLI::App& command, AllocationFlags& f) {
+void add_allocation_flags(Subcommand command, AllocationFlags& f) {
   command.add_option("--nodes", f.nodes,
                      "nodes of the job in their order: node[001-004,017],x12 "
                      "(\"$SLURM_JOB_NODELIST\")");
@@ -16,11 +16,11 @@ void add_allocation_flags(CLI::App& command, AllocationFlags& f) {
       .add_option("--levels", f.levels,
                   "which levels of the cluster the topology's are, one for each, innermost first: "
                   "cabinet,system (from the first above nodes)")
-      ->delimiter(',');
+      .delimiter(',');
   command
       .add_option("--first-number", f.first_number,
                   "number of the machine's first node, without --topology (0)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32));
+      .check(integer_in(0, int64_t{1} << 32));
   command.add_option("--ranks-per-node", f.slots,
                      "one count, or each node's: 8(x3),4 (the cluster's devices of a node)");
 }
@@ -45,17 +45,17 @@ cluster::Allocation allocation_of(const AllocationFlags& f, const cluster::Clust
   return cluster::allocate(machine, nodes, groups, slots, f.levels);
 }
 
-void add_launch_file_flags(CLI::App& command, LaunchFileFlags& f) {
+void add_launch_file_flags(Subcommand command, LaunchFileFlags& f) {
   command.add_option("--rankfile", f.rankfile, "write a rankfile of Open MPI there")
-      ->check(writable_file());
+      .check(writable_file());
   command
       .add_option("--cores-per-rank", f.cores_per_rank,
                   "cores that a rank's line of the rankfile names (1)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12));
+      .check(integer_in(1, int64_t{1} << 12));
   command
       .add_option("--hostfile", f.hostfile,
                   "write a SLURM_HOSTFILE for srun --distribution=arbitrary there")
-      ->check(writable_file());
+      .check(writable_file());
 }
 
 }  // namespace piper::cli

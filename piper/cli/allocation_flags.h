@@ -1,9 +1,10 @@
 // The nodes of a job on the command line: what `piper place` and `piper plan` take them from.
 #pragma once
 
+#include <piper/cli/subcommand.h>
 #include <piper/cluster/allocation.h>
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ struct AllocationFlags {
 };
 
 // --nodes, --topology, --levels, --first-number, --ranks-per-node.
-void add_allocation_flags(CLI::App& command, AllocationFlags& flags);
+void add_allocation_flags(Subcommand command, AllocationFlags& flags);
 
 // One line each; flags that only mean something beside others.
 void add_problems(const AllocationFlags& flags, std::vector<std::string>& problems);
@@ -31,6 +32,6 @@ struct LaunchFileFlags {
   int64_t cores_per_rank = 1;
 };
 // --rankfile, --cores-per-rank, --hostfile.
-void add_launch_file_flags(CLI::App& command, LaunchFileFlags& flags);
+void add_launch_file_flags(Subcommand command, LaunchFileFlags& flags);
 
 }  // namespace piper::cli

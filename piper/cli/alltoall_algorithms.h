@@ -5,6 +5,7 @@
 #include <piper/collective/topology.h>
 #include <piper/comm/exchange_bench.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // What `piper bench alltoall` writes: the columns of nccl-tests, JSON, a picture.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench_alltoall.h>
 #include <piper/report/line_chart.h>

@@ -15,21 +15,21 @@ const std::vector<Command>& benches();
 // Without libtorch:
 inline constexpr const char* kAllToAllSummary =
     "all-to-all algorithms side by side, against the least time and the prediction";
-Run add_bench_alltoall(CLI::App& command);
+Run add_bench_alltoall(Subcommand command);
 inline constexpr const char* kDedupSummary =
     "tokens for several experts: a row for each, or one for each node";
-Run add_bench_dedup(CLI::App& command);
+Run add_bench_dedup(Subcommand command);
 inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
-Run add_bench_sim(CLI::App& command);
+Run add_bench_sim(Subcommand command);
 inline constexpr const char* kFlowsSummary =
     "messages a second of the player of collectives, on one core";
-Run add_bench_flows(CLI::App& command);
+Run add_bench_flows(Subcommand command);
 inline constexpr const char* kCollectivesSummary =
     "all-to-alls side by side in virtual time on a described cluster";
-Run add_bench_collectives(CLI::App& command);
+Run add_bench_collectives(Subcommand command);
 inline constexpr const char* kPlanSummary =
     "strategies a second of the search over every axis, on one core";
-Run add_bench_plan(CLI::App& command);
+Run add_bench_plan(Subcommand command);
 
 }  // namespace piper::cli

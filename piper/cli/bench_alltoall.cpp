@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/alltoall_algorithms.h>
 #include <piper/cli/alltoall_load.h>
 #include <piper/cli/alltoall_prediction.h>
@@ -191,33 +192,33 @@ AllToAllRun bench_alltoall(comm::World& world, const std::string& transport,
   return run;
 }
 
-Run add_bench_alltoall(CLI::App& command) {
+Run add_bench_alltoall(Subcommand command) {
   const auto flags = std::make_shared<Flags>();
   const auto option = [&](const char* name, auto& value, const char* what) {
     return command.add_option(name, value, what);
   };
   option("--ranks", flags->ranks.ranks,
          "ranks as threads; under a launcher its processes are the ranks")
-      ->capture_default_str();
-  option("--min-bytes", flags->min_bytes, "smallest buffer of a rank")->capture_default_str();
-  option("--max-bytes", flags->max_bytes, "largest buffer of a rank")->capture_default_str();
-  option("--factor", flags->factor, "between one size and the next")->capture_default_str();
+      .show_default();
+  option("--min-bytes", flags->min_bytes, "smallest buffer of a rank").show_default();
+  option("--max-bytes", flags->max_bytes, "largest buffer of a rank").show_default();
+  option("--factor", flags->factor, "between one size and the next").show_default();
   option("--pair-bytes", flags->pair_bytes, "instead: bytes of a pair of ranks, for example 64,4K")
-      ->delimiter(',');
+      .delimiter(',');
   option("--algorithms", flags->algorithms, "for example node-aware,halo,halo:64K (all)")
-      ->delimiter(',');
+      .delimiter(',');
   option("--load", flags->load, "uniform, hot-rank:F (of every node), zipf:S or trace:FILE")
-      ->capture_default_str();
+      .show_default();
   option("--transport", flags->transport,
          "plain (memory, TCP or MPI), or nccl: GPU memory, a GPU for each rank")
-      ->capture_default_str();
+      .show_default();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
-  option("--seconds", flags->ranks.seconds, "time budget of the whole run")->capture_default_str();
-  option("--rounds", flags->ranks.rounds, "batches of every point at least")->capture_default_str();
+  option("--seconds", flags->ranks.seconds, "time budget of the whole run").show_default();
+  option("--rounds", flags->ranks.rounds, "batches of every point at least").show_default();
   option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back")
-      ->capture_default_str();
+      .show_default();
   option("--plot", flags->plot, "writes a picture of the seconds into this file")
-      ->type_name("FILE.svg");
+      .type_name("FILE.svg");
   command.add_flag("--json", flags->json, "print JSON");
   return [flags] { return run(*flags); };
 }

@@ -7,7 +7,7 @@
 // each with a GPU of its own.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/exchange_bench.h>
 #include <piper/comm/world.h>
@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

@@ -2,6 +2,7 @@
 // every algorithm, the bandwidth over ranks (Piper, Fig. 5) against eq. 6, and how much of HALO's phase I is hidden.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/collective_curves.h>
@@ -164,35 +165,32 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_bench_collectives(CLI::App& command) {
+Run add_bench_collectives(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   CurveQuestion& q = flags->question;
   command.add_option("--cluster", flags->cluster, "built-in cluster or file");
   command.add_option("--nodes", q.nodes, "nodes of the curves")
-      ->delimiter(',')
-      ->check(CLI::Range(2, 4096));
-  command.add_option("--bytes", q.bytes, "bytes a pair")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      .delimiter(',')
+      .check(integer_in(2, 4096));
+  command.add_option("--bytes", q.bytes, "bytes a pair").delimiter(',').check(positive_number());
   command.add_option("--parts", flags->parts, "curves, ranks, phases")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"curves", "ranks", "phases"}));
+      .delimiter(',')
+      .check(one_of({"curves", "ranks", "phases"}));
   command
       .add_option("--placements", q.placements,
                   "packed, scattered (over units of the last level but one), minimal (scattered, "
                   "and a link for each pair of them), drawn (nodes at random)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"packed", "scattered", "minimal", "drawn"}));
-  command.add_option("--units", q.units, "units that are scattered over")
-      ->check(CLI::PositiveNumber);
+      .delimiter(',')
+      .check(one_of({"packed", "scattered", "minimal", "drawn"}));
+  command.add_option("--units", q.units, "units that are scattered over").check(positive_number());
   command
       .add_option("--pair-bytes-per-second", q.pair_bytes_per_second,
                   "of a link between two units (minimal)")
-      ->check(CLI::PositiveNumber);
+      .check(positive_number());
   command
       .add_option("--message-seconds", q.message_seconds,
                   "start-up of a message; default: the cluster's")
-      ->check(CLI::NonNegativeNumber);
+      .check(not_negative());
   command.add_flag("--turns", q.by_turns,
                    "messages to several peers take turns at their sender's card");
   command.add_flag("--json", flags->json, "print the result as JSON");

@@ -2,21 +2,24 @@
 #include <piper/base/error.h>
 #include <piper/cli/bench.h>
 
-#include <map>
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace piper::cli {
 
-Run add_bench(CLI::App& command) {
-  command.require_subcommand(1);
-  std::map<const CLI::App*, Run> runs;
+Run add_bench(Subcommand command) {
+  command.require_subcommand();
+  std::vector<std::pair<Subcommand, Run>> runs;
   for (const Command& bench : benches()) {
-    CLI::App* sub = command.add_subcommand(bench.name, bench.summary);
-    runs[sub] = bench.add(*sub);
+    const Subcommand sub = command.add_subcommand(bench.name, bench.summary);
+    runs.emplace_back(sub, bench.add(sub));
   }
-  return [&command, runs] {
-    const std::vector<CLI::App*> chosen = command.get_subcommands();
-    PIPER_CHECK(chosen.size() == 1);
-    return runs.at(chosen.front())();
+  return [runs] {
+    const auto chosen =
+        std::ranges::find_if(runs, [](const auto& bench) { return bench.first.parsed(); });
+    PIPER_CHECK(chosen != runs.end());
+    return chosen->second();
   };
 }
 

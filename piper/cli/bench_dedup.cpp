@@ -2,6 +2,7 @@
 // once for every node (collective/halo_dedup.h), side by side on the same choices.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/alltoall_algorithms.h>
 #include <piper/cli/alltoall_load.h>
@@ -357,10 +358,10 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_bench_dedup(CLI::App& command) {
+Run add_bench_dedup(Subcommand command) {
   const auto flags = std::make_shared<Flags>();
   const auto option = [&](const char* name, auto& value, const char* what) {
-    return command.add_option(name, value, what)->capture_default_str();
+    return command.add_option(name, value, what).show_default();
   };
   option("--ranks", flags->ranks.ranks,
          "ranks as threads; under a launcher its processes are the ranks");
@@ -375,8 +376,8 @@ Run add_bench_dedup(CLI::App& command) {
   option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back");
   command
       .add_option("--algorithms", flags->algorithms, "opponents, for example node-aware,halo:64K")
-      ->delimiter(',')
-      ->capture_default_str();
+      .delimiter(',')
+      .show_default();
   command.add_option("--cluster", flags->cluster, "the machine whose rates the prediction takes");
   command.add_flag("--json", flags->json, "print JSON");
   return [flags] { return run(*flags); };

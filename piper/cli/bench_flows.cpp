@@ -1,6 +1,7 @@
 // piper bench flows: how fast the player of collectives is: messages a second on one core, and how long an algorithm
 // takes to price.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
 #include <piper/collective/algorithms.h>
@@ -133,23 +134,23 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_bench_flows(CLI::App& command) {
+Run add_bench_flows(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("--cluster", flags->cluster, "built-in cluster or file");
   command.add_option("--nodes", flags->nodes, "packed nodes of each row")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      .delimiter(',')
+      .check(positive_number());
   std::vector<std::string> names;
   for (const strategy::AllToAll algorithm : strategy::kAllToAlls)
     names.emplace_back(strategy::name(algorithm));
   command.add_option("--algorithms", flags->algorithms, "rows for each number of nodes")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names));
-  command.add_option("--bytes", flags->bytes, "bytes for every pair")->check(CLI::PositiveNumber);
+      .delimiter(',')
+      .check(one_of(names));
+  command.add_option("--bytes", flags->bytes, "bytes for every pair").check(positive_number());
   command.add_option("--peers", flags->peers, "others that a member has bytes for (all)")
-      ->check(CLI::PositiveNumber);
+      .check(positive_number());
   command.add_option("--repeats", flags->repeats, "plays of each row; the median counts")
-      ->check(CLI::Range(1, 100));
+      .check(integer_in(1, 100));
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -183,21 +183,18 @@ int run(Flags flags) {
 
 }  // namespace
 
-Run add_bench_moe(CLI::App& command) {
+Run add_bench_moe(Subcommand command) {
   const auto flags = std::make_shared<Flags>();
-  command.add_option("--tokens", flags->shape.tokens, "tokens of the micro-batch")
-      ->capture_default_str();
-  command.add_option("--hidden", flags->shape.hidden, "hidden size")->capture_default_str();
-  command.add_option("--ffn", flags->shape.ffn, "intermediate size of an expert")
-      ->capture_default_str();
-  command.add_option("--experts", flags->shape.num_experts, "routed experts")
-      ->capture_default_str();
-  command.add_option("--top-k", flags->shape.top_k, "experts a token")->capture_default_str();
+  command.add_option("--tokens", flags->shape.tokens, "tokens of the micro-batch").show_default();
+  command.add_option("--hidden", flags->shape.hidden, "hidden size").show_default();
+  command.add_option("--ffn", flags->shape.ffn, "intermediate size of an expert").show_default();
+  command.add_option("--experts", flags->shape.num_experts, "routed experts").show_default();
+  command.add_option("--top-k", flags->shape.top_k, "experts a token").show_default();
   command.add_option("--ranks", flags->ranks,
                      "each with its tokens and its share of the experts (default: as many as "
                      "processes were launched, 1 without a launcher)");
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
-      ->capture_default_str();
+      .show_default();
   add_world_bench_flags(command, flags->world);
   command.add_flag("--serve", flags->world.serve,
                    "answer lines 'tokens experts top_k' by seconds (for scripts/bench_moe); of "

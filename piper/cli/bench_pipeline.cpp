@@ -2,6 +2,7 @@
 // scripts/bench_pipeline, which runs others' pipelines and this one in turn.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
@@ -143,22 +144,21 @@ int run(Flags flags) {
 
 }  // namespace
 
-Run add_bench_pipeline(CLI::App& command) {
+Run add_bench_pipeline(Subcommand command) {
   const auto flags = std::make_shared<Flags>();
   command.add_option("--ranks", flags->ranks,
                      "stages (default: as many as processes were launched, 2 without a launcher)");
   command
       .add_option("--rows", flags->rows,
                   "rows of a micro-batch; several: one bench after the other")
-      ->delimiter(',')
-      ->capture_default_str();
-  command.add_option("--hidden", flags->hidden, "width of a linear layer")->capture_default_str();
-  command.add_option("--linear-layers", flags->linear_layers, "of all stages")
-      ->capture_default_str();
-  command.add_option("--micro-batches", flags->micro_batches, "of a step")->capture_default_str();
-  command.add_option("--schedule", flags->schedule, "1f1b or gpipe")->capture_default_str();
+      .delimiter(',')
+      .show_default();
+  command.add_option("--hidden", flags->hidden, "width of a linear layer").show_default();
+  command.add_option("--linear-layers", flags->linear_layers, "of all stages").show_default();
+  command.add_option("--micro-batches", flags->micro_batches, "of a step").show_default();
+  command.add_option("--schedule", flags->schedule, "1f1b or gpipe").show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
-      ->capture_default_str();
+      .show_default();
   add_world_bench_flags(command, flags->world);
   command.add_flag("--serve", flags->world.serve,
                    "answer lines 'steps ROWS N', 'limit ROWS N' by seconds (for scripts)");

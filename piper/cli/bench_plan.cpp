@@ -1,5 +1,6 @@
 // piper bench plan: how many strategies a second the search over every axis prices on one core.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/whole_plan.h>
@@ -77,7 +78,7 @@ int run(bool json) {
 
 }  // namespace
 
-Run add_bench_plan(CLI::App& command) {
+Run add_bench_plan(Subcommand command) {
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "print the result as JSON");
   return [json] { return run(*json); };

@@ -1,6 +1,7 @@
 // piper bench sim: how fast the simulator plays: a whole step of DeepSeek-V3 on 2,048 ranks by default, every rank of it,
 // and the one pipeline that stands for all where that is provable.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/strategy_flags.h>
@@ -101,13 +102,13 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_bench_sim(CLI::App& command) {
+Run add_bench_sim(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   StrategyFlags& s = flags->strategy;
   s.model = "deepseek-v3";
   s.cluster = "dgx-h100";
   add_strategy_flags(command, s);
-  command.get_option("--model")->required(false);
+  command.declared("--model").required(false);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] {
     StrategyFlags& given = flags->strategy;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/bench_world.h>
 #include <piper/comm/launch.h>
 #include <piper/comm/local.h>
@@ -24,13 +25,12 @@ constexpr double kIdleSeconds = 24 * 3600;
 
 }  // namespace
 
-void add_world_bench_flags(CLI::App& command, WorldBenchFlags& flags) {
-  command.add_option("--steps", flags.steps, "steps of a round, of several ranks")
-      ->capture_default_str();
+void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags) {
+  command.add_option("--steps", flags.steps, "steps of a round, of several ranks").show_default();
   command
       .add_option("--save", flags.save,
                   "of several ranks: writes what a step started from and led to into this folder")
-      ->type_name("FOLDER");
+      .type_name("FOLDER");
 }
 
 void check_count(const char* flag, int64_t value, int64_t max, std::vector<std::string>& problems) {

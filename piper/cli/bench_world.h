@@ -2,7 +2,7 @@
 // run in, their rounds, what they print, and the partner that scripts ask.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cli/command.h>
 #include <piper/comm/world.h>
 
@@ -26,7 +26,7 @@ struct WorldBenchFlags {
 };
 
 // Declares --steps and --save; --rounds, --json and --serve are the bench's own.
-void add_world_bench_flags(CLI::App& command, WorldBenchFlags& flags);
+void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags);
 
 // Problems of the flags, to be shown together with the bench's own.
 void check_count(const char* flag, int64_t value, int64_t max, std::vector<std::string>& problems);

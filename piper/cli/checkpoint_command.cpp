@@ -2,6 +2,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/report/table.h>
@@ -132,25 +133,25 @@ int run(const Flags& flags, Depth depth) {
   return bad ? 1 : 0;
 }
 
-Run add(CLI::App& command, Depth depth) {
+Run add(Subcommand command, Depth depth) {
   auto flags = std::make_shared<Flags>();
   command.add_option("folder", flags->folder, "a run, its checkpoints folder, or one checkpoint")
-      ->required();
+      .required();
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags, depth] { return run(*flags, depth); };
 }
 
 }  // namespace
 
-Run add_checkpoint(CLI::App& command) {
-  command.require_subcommand(1);
-  CLI::App* list = command.add_subcommand(
+Run add_checkpoint(Subcommand command) {
+  command.require_subcommand();
+  const Subcommand list = command.add_subcommand(
       "list", "step, date, mesh, model, bytes; manifests and sizes of files are checked");
-  CLI::App* verify =
+  const Subcommand verify =
       command.add_subcommand("verify", "read every byte and compare with the SHA-256 manifests");
   command.footer("Exit code 1 when something is missing or damaged.");
-  return [list, run_list = add(*list, Depth::kSizes), run_verify = add(*verify, Depth::kHashes)] {
-    return list->parsed() ? run_list() : run_verify();
+  return [list, run_list = add(list, Depth::kSizes), run_verify = add(verify, Depth::kHashes)] {
+    return list.parsed() ? run_list() : run_verify();
   };
 }
 

@@ -1,6 +1,7 @@
 // piper cluster: what a machine is and how fast, and where each figure comes from.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
@@ -180,7 +181,7 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_cluster(CLI::App& command) {
+Run add_cluster(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("cluster", flags->name, "A built-in name or a JSON file");
   command.add_flag("--list", flags->list, "The built-in clusters");

@@ -2,7 +2,8 @@
 // full_commands.cpp, one of which is linked.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <piper/cli/subcommand.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,8 +16,8 @@ using Run = std::function<int()>;
 
 struct Command {
   std::string name;
-  std::string summary;            // one line of `piper --help`
-  Run (*add)(CLI::App& command);  // declares flags on `command`, returns what runs
+  std::string summary;             // one line of `piper --help`
+  Run (*add)(Subcommand command);  // declares flags on `command`, returns what runs
 };
 
 const std::vector<Command>& commands();

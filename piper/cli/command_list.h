@@ -7,21 +7,21 @@
 
 namespace piper::cli {
 
-Run add_model(CLI::App& command);
-Run add_cluster(CLI::App& command);
-Run add_plan(CLI::App& command);
-Run add_map(CLI::App& command);
-Run add_estimate(CLI::App& command);
-Run add_compare(CLI::App& command);
-Run add_sim(CLI::App& command);
-Run add_exchange(CLI::App& command);
-Run add_place(CLI::App& command);
-Run add_export(CLI::App& command);
-Run add_report(CLI::App& command);
-Run add_bench(CLI::App& command);
-Run add_launch(CLI::App& command);
-Run add_signature(CLI::App& command);
-Run add_validate(CLI::App& command);
+Run add_model(Subcommand command);
+Run add_cluster(Subcommand command);
+Run add_plan(Subcommand command);
+Run add_map(Subcommand command);
+Run add_estimate(Subcommand command);
+Run add_compare(Subcommand command);
+Run add_sim(Subcommand command);
+Run add_exchange(Subcommand command);
+Run add_place(Subcommand command);
+Run add_export(Subcommand command);
+Run add_report(Subcommand command);
+Run add_bench(Subcommand command);
+Run add_launch(Subcommand command);
+Run add_signature(Subcommand command);
+Run add_validate(Subcommand command);
 
 inline std::vector<Command> planner_commands() {
   return {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
@@ -191,7 +192,7 @@ void print(const Side& a, const Side& b, const Flags& flags) {
 
 Json to_json(const Side& side) {
   strategy::Strategy strategy = side.priced.strategy;
-  strategy.predicted = Json();
+  strategy.predicted = nullptr;
   return {{"model", side.priced.model.name},
           {"cluster", side.priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
@@ -213,10 +214,10 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_compare(CLI::App& command) {
+Run add_compare(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("first", flags->a, "strategy file")->required()->type_name("A.json");
-  command.add_option("second", flags->b, "strategy file")->required()->type_name("B.json");
+  command.add_option("first", flags->a, "strategy file").required().type_name("A.json");
+  command.add_option("second", flags->b, "strategy file").required().type_name("B.json");
   command.add_option("--model", flags->model,
                      "built-in name, config.json, or a folder (default: what the files name)");
   command.add_option("--cluster", flags->cluster,

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/report/progress.h>
@@ -130,19 +131,19 @@ int show(const ShowFlags& flags) {
   return 0;
 }
 
-Run add_build(CLI::App& command) {
+Run add_build(Subcommand command) {
   auto flags = std::make_shared<BuildFlags>();
   command
       .add_option(
           "--input", flags->inputs,
           "text files, a document each, or JSONL (*.jsonl), a document a line; may be repeated")
-      ->required()
-      ->type_name("FILE");
+      .required()
+      .type_name("FILE");
   command.add_option("--out", flags->out, "writes PREFIX.bin and PREFIX.idx")
-      ->required()
-      ->type_name("PREFIX");
+      .required()
+      .type_name("PREFIX");
   command.add_option("--tokenizer", flags->tokenizer, "bytes: every byte is a token, 0 to 255")
-      ->capture_default_str();
+      .show_default();
   command.add_option("--jsonl-key", flags->jsonl_key,
                      "read every input as JSONL; the key holds a text or an array of integers, the "
                      "tokens themselves (default: text, of *.jsonl)");
@@ -150,7 +151,7 @@ Run add_build(CLI::App& command) {
       .add_option("--vocabulary", flags->vocabulary,
                   "of arrays of integers: what all tokens stay below; picks how they are stored "
                   "(default: int32)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+      .check(integer_in(1, int64_t{1} << 31));
   command.add_flag("--append-eod", flags->append_eod,
                    "end every document of bytes with token 256; the vocabulary is then 257");
   command.add_flag("--overwrite", flags->overwrite, "replace a dataset of that prefix");
@@ -158,26 +159,27 @@ Run add_build(CLI::App& command) {
   return [flags] { return build(*flags); };
 }
 
-Run add_show(CLI::App& command) {
+Run add_show(Subcommand command) {
   auto flags = std::make_shared<ShowFlags>();
   command.add_option("prefix", flags->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")
-      ->required()
-      ->type_name("PREFIX");
+      .required()
+      .type_name("PREFIX");
   command.add_option("--tokens", flags->tokens, "how many of the first tokens to show")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 20))
+      .show_default();
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return show(*flags); };
 }
 
 }  // namespace
 
-Run add_data(CLI::App& command) {
-  command.require_subcommand(1);
-  CLI::App* build = command.add_subcommand("build", "make a dataset of text or token arrays");
-  CLI::App* show = command.add_subcommand("show", "what a dataset holds; checks all of it");
-  const Run run_build = add_build(*build), run_show = add_show(*show);
-  return [build, run_build, run_show] { return build->parsed() ? run_build() : run_show(); };
+Run add_data(Subcommand command) {
+  command.require_subcommand();
+  const Subcommand build =
+      command.add_subcommand("build", "make a dataset of text or token arrays");
+  const Subcommand show = command.add_subcommand("show", "what a dataset holds; checks all of it");
+  const Run run_build = add_build(build), run_show = add_show(show);
+  return [build, run_build, run_show] { return build.parsed() ? run_build() : run_show(); };
 }
 
 }  // namespace piper::cli

@@ -1,6 +1,7 @@
 // piper estimate: one strategy priced in full: memory by stage and component, time by component, and the formulas of the
 // paper as printed beside them.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
@@ -73,7 +74,7 @@ using OutsideList = std::vector<cluster::Outside>;
 Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form,
              const OutsideList& outside) {
   strategy::Strategy strategy = priced.strategy;
-  strategy.predicted = Json();
+  strategy.predicted = nullptr;
   return {{"model", priced.model.name},
           {"cluster", priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
@@ -225,7 +226,7 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_estimate(CLI::App& command) {
+Run add_estimate(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
@@ -234,8 +235,8 @@ Run add_estimate(CLI::App& command) {
   command
       .add_option("--ffn-values", flags->ffn_values,
                   "paper form: values kept a token and expert, 3 or 4 d_ffn")
-      ->check(CLI::Range(int64_t{3}, int64_t{4}))
-      ->capture_default_str();
+      .check(integer_in(3, 4))
+      .show_default();
   command.add_option(
       "--stack", flags->stack,
       "price it as this software would run it (a name of configs/stacks or a file); always so "

@@ -2,9 +2,10 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
 #include <piper/runtime/player.h>
@@ -76,33 +77,33 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_eval(CLI::App& command) {
+Run add_eval(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command
       .add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")
-      ->required();
+      .required();
   command
       .add_option("--data", flags->data,
                   "text file or folder, read as bytes, or the prefix of an indexed dataset "
                   "(PREFIX.idx, PREFIX.bin); may be repeated")
-      ->required()
-      ->type_name("PATH");
+      .required()
+      .type_name("PATH");
   command
       .add_option("--split", flags->split,
                   "all of the data, or a part as `train --validation` divides it")
-      ->check(CLI::IsMember({"all", "train", "validation"}))
-      ->capture_default_str();
+      .check(one_of({"all", "train", "validation"}))
+      .show_default();
   command
       .add_option("--validation", flags->validation,
                   "fraction at the end that --split leaves out or takes")
-      ->check(number_in(0.0, 1.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 1.0))
+      .show_default();
   command.add_option("--windows", flags->windows, "only the first windows; 0 = all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 40))
+      .show_default();
   command.add_option("--sequence", flags->sequence, "tokens of a window")
-      ->required()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      .required()
+      .check(integer_in(1, int64_t{1} << 24));
   command.add_flag("--fp64", flags->fp64, "compute in double precision");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -1,6 +1,7 @@
 // piper exchange: which all-to-all suits a machine, a number of nodes and a size, by price.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
@@ -123,21 +124,21 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_exchange(CLI::App& command) {
+Run add_exchange(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("--cluster", flags->cluster, "built-in name or file")->required();
+  command.add_option("--cluster", flags->cluster, "built-in name or file").required();
   command.add_option("--nodes", flags->nodes, "nodes of the machine, packed")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .check(integer_in(1, int64_t{1} << 20))
+      .show_default();
   command.add_option("--ranks-per-node", flags->members_per_node, "(all devices of a node)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 10));
+      .check(integer_in(1, int64_t{1} << 10));
   command.add_option("--bytes", flags->bytes, "from each rank to each other, e.g. 64,4096,1048576")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+      .delimiter(',')
+      .check(integer_in(1, int64_t{1} << 30))
+      .show_default();
   command.add_option("--hot", flags->hot, "rank 0 gets so many times as much as others")
-      ->check(CLI::Range(1.0, 1000.0))
-      ->capture_default_str();
+      .check(number_in(1.0, 1000.0))
+      .show_default();
   command.add_flag("--json", flags->json, "print all forms as JSON");
   return [flags] { return run(*flags); };
 }

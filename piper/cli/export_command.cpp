@@ -2,10 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/export/export.h>
 #include <piper/model/import.h>
 
@@ -65,13 +66,13 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_export(CLI::App& command) {
+Run add_export(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   command.add_option("--to", flags->to, "megatron, deepspeed, torchtitan or nemo")
-      ->required()
-      ->type_name("TRAINER");
-  command.add_option("--out", flags->out, "write it to this file")->check(writable_file());
+      .required()
+      .type_name("TRAINER");
+  command.add_option("--out", flags->out, "write it to this file").check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

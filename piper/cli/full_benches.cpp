@@ -3,8 +3,8 @@
 
 namespace piper::cli {
 
-Run add_bench_moe(CLI::App& command);
-Run add_bench_pipeline(CLI::App& command);
+Run add_bench_moe(Subcommand command);
+Run add_bench_pipeline(Subcommand command);
 
 const std::vector<Command>& benches() {
   static const std::vector<Command> list{

@@ -4,11 +4,11 @@
 
 namespace piper::cli {
 
-Run add_profile(CLI::App& command);
-Run add_train(CLI::App& command);
-Run add_eval(CLI::App& command);
-Run add_checkpoint(CLI::App& command);
-Run add_data(CLI::App& command);
+Run add_profile(Subcommand command);
+Run add_train(Subcommand command);
+Run add_eval(Subcommand command);
+Run add_checkpoint(Subcommand command);
+Run add_data(Subcommand command);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = [] {

@@ -202,20 +202,19 @@ int run(const Flags& flags, std::vector<std::string> command) {
 
 }  // namespace
 
-Run add_launch(CLI::App& command) {
+Run add_launch(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("-n,--processes", flags->processes, "how many, a share of the ranks each")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-      ->capture_default_str();
+      .check(integer_in(1, 4096))
+      .show_default();
   command
       .add_option("--grace-seconds", flags->grace_seconds,
                   "what the others have to end by themselves after one has failed")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  command.prefix_command();
+      .check(number_in(0.0, 3600.0))
+      .show_default();
+  command.take_the_rest_unread();
   command.footer("Example: piper launch -n 4 train --model piper-10m --pp 2 --dp 2 --steps 20");
-  CLI::App* app = &command;
-  return [flags, app] { return run(*flags, app->remaining()); };
+  return [flags, command] { return run(*flags, command.rest()); };
 }
 
 }  // namespace piper::cli

@@ -3,6 +3,7 @@
 
 #include <piper/train/corpus.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/load_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/report/table.h>
 
 namespace piper::cli {
@@ -14,18 +15,18 @@ Json spread_json(const std::vector<double>& values) {
 
 }  // namespace
 
-void add_load_flags(CLI::App& command, LoadFlags& flags) {
+void add_load_flags(Subcommand command, LoadFlags& flags) {
   command
       .add_option("--load", flags.load,
                   "load of the experts: uniform, zipf:S, hot-expert:F, hot-rank:F, drift:S or "
                   "trace:FILE (balanced)")
-      ->type_name("LOAD");
+      .type_name("LOAD");
   command.add_option("--samples", flags.num_samples, "steps drawn of what is random")
-      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
-      ->capture_default_str();
+      .check(integer_in(1, int64_t{100'000}))
+      .show_default();
   command.add_option("--seed", flags.seed, "of what is random")
-      ->check(not_negative())
-      ->capture_default_str();
+      .check(not_negative())
+      .show_default();
 }
 
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {

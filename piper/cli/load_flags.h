@@ -18,7 +18,7 @@ struct LoadFlags {
 };
 
 // `flags` outlives `command`.
-void add_load_flags(CLI::App& command, LoadFlags& flags);
+void add_load_flags(Subcommand command, LoadFlags& flags);
 
 // nullopt when --load was not given. Throws InvalidInput, IoError.
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags);

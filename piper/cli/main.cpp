@@ -5,6 +5,7 @@
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -86,7 +87,7 @@ int run(int argc, char** argv) {
   std::map<const CLI::App*, Run> runs;
   for (const Command& command : commands()) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    runs[sub] = command.add(*sub);
+    runs[sub] = command.add(Subcommand(sub));
   }
   app.footer(
       "Start with: scripts/demo\nA command's flags: piper COMMAND --help. Every command that "

@@ -1,10 +1,11 @@
 // piper map: the best strategy of every model on every number of devices of one machine.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
@@ -177,28 +178,28 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_map(CLI::App& command) {
+Run add_map(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("--models", flags->models, "names, config.json files or folders, with commas")
-      ->delimiter(',')
-      ->required();
-  command.add_option("--cluster", flags->cluster, "built-in name or file")->required();
+      .delimiter(',')
+      .required();
+  command.add_option("--cluster", flags->cluster, "built-in name or file").required();
   command.add_option("--devices", flags->devices, "numbers of devices, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->required();
+      .delimiter(',')
+      .check(integer_in(1, int64_t{1} << 24))
+      .required();
   command.add_option("--sequence", flags->sequence, "tokens of a sequence")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+      .check(integer_in(1, int64_t{1} << 32));
   command
       .add_option("--global-batch-per-device", flags->batch_per_device,
                   "sequences of a step for each device (default: as piper plan)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      .check(integer_in(1, int64_t{1} << 20));
   command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
   command
       .add_option("--stack", flags->stack,
                   "the software that would run it: a name of configs/stacks or a file")
-      ->capture_default_str();
-  command.add_option("--out", flags->out, "write the map as one HTML page")->check(writable_file());
+      .show_default();
+  command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
   command.add_flag("--json", flags->json, "print the map as JSON");
   return [flags] { return run(*flags); };
 }

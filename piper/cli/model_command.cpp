@@ -1,6 +1,7 @@
 // piper model: what a model is and how much it needs.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/model/count.h>
@@ -219,17 +220,17 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_model(CLI::App& command) {
+Run add_model(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("model", flags->model,
                      "A config.json, a folder holding one, or a built-in name");
   command.add_flag("--list", flags->list, "List the built-in models");
   command.add_option("--sequence", flags->sequence, "Sequence length in tokens, for the FLOPs")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+      .show_default()
+      .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--precision", flags->precision, "Of weights and gradients")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bf16", "fp32"}));
+      .show_default()
+      .check(one_of({"bf16", "fp32"}));
   command.add_flag("--json", flags->json, "Print JSON");
   return [flags] { return run(*flags); };
 }

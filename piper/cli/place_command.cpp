@@ -1,10 +1,11 @@
 // piper place: which rank of a strategy on which node of an allocation, and which nodes to ask for.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/allocation_flags.h>
 #include <piper/cli/command.h>
 #include <piper/cli/place_report.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/plan/placed_exchange.h>
 #include <piper/report/progress.h>
@@ -81,13 +82,13 @@ int run(const Flags& f) {
 
 }  // namespace
 
-Run add_place(CLI::App& command) {
+Run add_place(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   Flags& f = *flags;
   add_allocation_flags(command, f.allocation);
   command.add_option("--free", f.free, "instead: nodes to choose from; with --count");
   command.add_option("--count", f.count, "how many nodes to choose")
-      ->check(CLI::Range(int64_t{1}, cluster::kMostHosts));
+      .check(integer_in(1, cluster::kMostHosts));
   add_launch_file_flags(command, f.files);
   command.add_flag("--json", f.json, "print everything as JSON");
   add_strategy_flags(command, f.strategy);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/place_report.h>
 #include <piper/cluster/hostlist.h>

@@ -1,14 +1,16 @@
 // What `piper place` has found, as text and as JSON.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cli/allocation_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/export/launch_files.h>
 #include <piper/plan/choose_nodes.h>
 #include <piper/plan/place_ranks.h>
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -2,12 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/plan_questions.h>
 #include <piper/cli/runnable_plan.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
@@ -206,21 +207,20 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_plan(CLI::App& command) {
+Run add_plan(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  const CLI::Range count(int64_t{1}, int64_t{1} << 24);
-  command
-      .add_option("--model", flags->model, "built-in name, config.json, or a folder holding one")
-      ->required();
+  const Check count = integer_in(1, int64_t{1} << 24);
+  command.add_option("--model", flags->model, "built-in name, config.json, or a folder holding one")
+      .required();
   command
       .add_option("--cluster", flags->cluster,
                   "built-in name or file (what `piper profile --out` wrote)")
-      ->required();
-  command.add_option("--devices", flags->devices, "how many to use (default: all)")->check(count);
+      .required();
+  command.add_option("--devices", flags->devices, "how many to use (default: all)").check(count);
   command.add_option("--sequence", flags->sequence, "tokens of a sequence")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+      .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--global-batch", flags->global_batch, "sequences of a step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+      .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--pp", flags->fixed.pp, "fix the pipeline stages");
   command.add_option("--ep", flags->fixed.ep, "fix the ranks that share a layer's experts");
   command.add_option("--dp", flags->fixed.dp, "fix the ranks of a stage");
@@ -234,7 +234,7 @@ Run add_plan(CLI::App& command) {
   command.add_option("--cp", flags->whole.cp, "fix the ranks that share a sequence");
   command.add_option("--etp", flags->whole.etp, "fix the ranks that share an expert's matrices");
   command.add_option("--zero", flags->whole.zero, "fix the ZeRO stage, 0 to 3")
-      ->check(CLI::Range(0, 3));
+      .check(integer_in(0, 3));
   command.add_option("--offload", flags->offload,
                      "fix: none, optimizer, activations or optimizer+activations");
   command.add_option("--all-to-all", flags->all_to_all,
@@ -244,7 +244,7 @@ Run add_plan(CLI::App& command) {
   command
       .add_option("--all-to-all-chunk", flags->all_to_all_chunk_bytes,
                   "fix the bytes of a message of halo, halo-switch and halo-dedup at most")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      .check(integer_in(1, int64_t{1} << 40));
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
@@ -253,19 +253,19 @@ Run add_plan(CLI::App& command) {
           "--capacity-factor", flags->capacity_factor,
           "let an expert take so many rows of a sequence, in even shares, and drop the others "
           "(dropless); the load of a busy expert ends there")
-      ->check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
+      .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
   command.add_option("--drop", flags->drop,
                      "what goes beyond the capacity: by probability or position (probability)");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   command
       .add_option("--stack", flags->stack,
                   "the software that would run it: a name of configs/stacks or a file")
-      ->capture_default_str();
+      .show_default();
   command
       .add_option("--imbalance", flags->imbalance,
                   "rows of the busiest expert rank over the mean, on every axis' search")
-      ->check(number_in(1.0, 1000.0))
-      ->capture_default_str();
+      .check(number_in(1.0, 1000.0))
+      .show_default();
   command.add_flag("--runnable", flags->runnable,
                    "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
                    "runtime's exact costs (always so on CPU clusters, and for --paper, --what-if, "
@@ -284,22 +284,22 @@ Run add_plan(CLI::App& command) {
                   "the plan on a changed machine beside the plan on this one: memory=x2 or =96GB, "
                   "memory_bandwidth=x2, compute=x2, nics=x2, bandwidth=x2 (bandwidth.LEVEL), "
                   "latency=x0.5 (latency.LEVEL), device=CLUSTER; may be repeated")
-      ->type_name("CHANGE");
+      .type_name("CHANGE");
   add_load_flags(command, flags->load);
   add_allocation_flags(command, flags->nodes.allocation);
   add_launch_file_flags(command, flags->nodes.files);
   command
       .add_option("--for", flags->statistic,
                   "rank by the mean, p95 or worst of the samples of --load (p95)")
-      ->type_name("STATISTIC");
+      .type_name("STATISTIC");
   command.add_flag("--min-devices", flags->min_devices,
                    "the fewest devices that train this model, and memory and MFU against their "
                    "number");
   command.add_option("--top", flags->top, "strategies shown")
-      ->check(CLI::Range(int64_t{1}, int64_t{64}))
-      ->capture_default_str();
+      .check(integer_in(1, 64))
+      .show_default();
   command.add_option("--out", flags->out, "write the best strategy to this file")
-      ->check(writable_file());
+      .check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

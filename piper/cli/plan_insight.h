@@ -2,7 +2,7 @@
 // against the device's roofs. As JSON, for `piper plan` and the page of `piper report`.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/whole.h>
 

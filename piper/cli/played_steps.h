@@ -8,6 +8,7 @@
 #include <piper/sim/disturbance.h>
 #include <piper/stack/stack.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

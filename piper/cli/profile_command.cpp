@@ -1,10 +1,11 @@
 // piper profile: measures this machine and writes a cluster file.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/profile_text.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cluster/findings.h>
 #include <piper/comm/launch.h>
 #include <piper/comm/process_world.h>
@@ -160,26 +161,26 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_profile(CLI::App& command) {
+Run add_profile(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  command.add_option("--out", flags->out, "cluster file to write")->check(writable_file());
+  command.add_option("--out", flags->out, "cluster file to write").check(writable_file());
   command
       .add_option("--ranks", flags->ranks,
                   "ranks (threads) that share this machine [4; 1 on a GPU]")
-      ->check(CLI::Range(1, 256));
+      .check(integer_in(1, 256));
   command
       .add_option("--cores", flags->cores,
                   "cores that they share (default: all that this process may use)")
-      ->check(CLI::Range(1, 4096));
+      .check(integer_in(1, 4096));
   command
       .add_option("--budget-seconds", flags->budget_seconds,
                   "time to spend [15; 120 with --full]; points whose median is sure end earlier")
-      ->check(number_in(1.0, 36000.0));
+      .check(number_in(1.0, 36000.0));
   command
       .add_option("--tight", flags->tight,
                   "a point ends when the 95 % interval of its median is within this part of it")
-      ->check(number_in(0.0, 1.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 1.0))
+      .show_default();
   command.add_flag(
       "--full", flags->full,
       "besides what prices need: dense and expert products, head sizes, norms, routing, "
@@ -188,14 +189,14 @@ Run add_profile(CLI::App& command) {
   command.add_option("--model", flags->model,
                      "with --full: the model whose shapes are measured [piper-10m]");
   command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .check(integer_in(1, int64_t{1} << 20))
+      .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
-      ->capture_default_str();
+      .show_default();
   command
       .add_option("--resume", flags->resume,
                   "partial file to go on from, and to keep while measuring [OUT.partial]")
-      ->check(writable_file());
+      .check(writable_file());
   command.add_flag("--fresh", flags->fresh,
                    "measure everything anew: delete the partial file first");
   command.add_flag("--points", flags->points, "print every point with its interval and outliers");

@@ -1,8 +1,9 @@
 // piper report: the HTML page of a run's folder, of a plan, or of a machine.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cli/command.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
 
@@ -103,28 +104,28 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_report(CLI::App& command) {
+Run add_report(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command
       .add_option("run", flags->folder,
                   "folder that `piper train --run` wrote, a plan's file (what `piper plan` printed "
                   "with --json or wrote with --out), or a cluster file that `piper profile` wrote")
-      ->check(CLI::ExistingPath)
-      ->required()
-      ->type_name("DIR|FILE");
+      .check(existing_path())
+      .required()
+      .type_name("DIR|FILE");
   command
       .add_option("--out", flags->out,
                   "page to write [report.html in the run's folder; FILE.html beside a file]")
-      ->check(writable_file());
+      .check(writable_file());
   command
       .add_option("--plan", flags->plans,
                   "what `piper plan` wrote, --json or --out: this run's ranking, or a further plan "
                   "(may be repeated)")
-      ->type_name("FILE");
+      .type_name("FILE");
   command
       .add_option("--profile", flags->profile,
                   "what `piper profile` wrote [cluster.json in the run's folder]")
-      ->type_name("FILE");
+      .type_name("FILE");
   command.add_flag("--json", flags->json, "print what the page holds as JSON");
   return [flags] { return run(*flags); };
 }

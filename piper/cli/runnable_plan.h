@@ -1,7 +1,7 @@
 // The answer of `piper plan` over what this Piper trains (plan/plan.h), as text and as JSON.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/plan/plan.h>
 
 #include <cstdint>

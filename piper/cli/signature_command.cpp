@@ -90,7 +90,7 @@ int run(bool verbose, bool json) {
 
 }  // namespace
 
-Run add_signature(CLI::App& command) {
+Run add_signature(Subcommand command) {
   auto verbose = std::make_shared<bool>(false);
   auto json = std::make_shared<bool>(false);
   command.add_flag("--verbose", *verbose, "print what the hash covers, too");

@@ -1,12 +1,13 @@
 // piper sim: plays one step in virtual time; prints where the time and the memory go; writes the trace.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/played_steps.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/step_time.h>
 #include <piper/plan/whole.h>
@@ -105,7 +106,7 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
 Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played,
              const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
-  strategy.predicted = Json();
+  strategy.predicted = nullptr;
   Json ranks = Json::array();
   for (const RankShare& rank : played.ranks)
     ranks.push_back({{"rank", rank.rank.value},
@@ -230,21 +231,21 @@ int run(Flags flags) {
 
 }  // namespace
 
-Run add_sim(CLI::App& command) {
+Run add_sim(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
   command
       .add_option("--straggler", flags->stragglers,
                   "a rank whose compute takes so many times as long; may be repeated")
-      ->type_name("RANK:FACTOR");
+      .type_name("RANK:FACTOR");
   command
       .add_option("--jitter", flags->jitter,
                   "scatter of compute times: standard deviation of their logarithm (0)")
-      ->check(number_in(0, 2));
+      .check(number_in(0, 2));
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
-      ->check(writable_file());
-  command.add_option("--html", flags->html, "write the timeline as a page")->check(writable_file());
+      .check(writable_file());
+  command.add_option("--html", flags->html, "write the timeline as a page").check(writable_file());
   command.add_option(
       "--stack", flags->stack,
       "play it as this software would run it (a name of configs/stacks or a file); always so for "

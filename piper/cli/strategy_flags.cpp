@@ -1,8 +1,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/model/import.h>
 #include <piper/strategy/runnable.h>
@@ -205,30 +206,30 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
 
 }  // namespace
 
-void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
-  const CLI::Range count(int64_t{1}, kMost);
+void add_strategy_flags(Subcommand command, StrategyFlags& f) {
+  const Check count = integer_in(1, kMost);
   command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
-      ->required();
+      .required();
   command.add_option("--cluster", f.cluster,
                      "built-in name or file (what `piper profile --out` wrote)");
   command.add_option("--strategy", f.strategy,
                      "file that `piper plan --out` wrote; or give its axes:");
-  command.add_option("--pp", f.pp, "pipeline stages (1)")->check(count);
-  command.add_option("--ep", f.ep, "ranks that share a layer's experts (1)")->check(count);
-  command.add_option("--dp", f.dp, "ranks of a stage, a multiple of ep (ep)")->check(count);
+  command.add_option("--pp", f.pp, "pipeline stages (1)").check(count);
+  command.add_option("--ep", f.ep, "ranks that share a layer's experts (1)").check(count);
+  command.add_option("--dp", f.dp, "ranks of a stage, a multiple of ep (ep)").check(count);
   command.add_option("--micro-batch", f.micro_batch_sequences, "sequences of a rank at a time (1)")
-      ->check(count);
+      .check(count);
   command
       .add_option("--num-micro-batches", f.num_micro_batches,
                   "of a rank and step (2 pp; 1 without a pipeline)")
-      ->check(count);
+      .check(count);
   command.add_option("--global-batch", f.global_batch_sequences, "sequences of a step (follows)")
-      ->check(count);
+      .check(count);
   command.add_option("--sequence", f.sequence, "tokens of a sequence")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+      .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
-      ->delimiter(',')
-      ->check(count);
+      .delimiter(',')
+      .check(count);
   command.add_option(
       "--all-to-all", f.all_to_all,
       "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
@@ -236,22 +237,22 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
   command
       .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
                   "bytes of a message of halo, halo-switch and halo-dedup at most (uncut)")
-      ->check(count);
+      .check(count);
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1); priced, not trained")
-      ->check(count);
+      .check(count);
   command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
-      ->check(count);
+      .check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert (1); priced, not trained")
-      ->check(count);
+      .check(count);
   command.add_option("--vpp", f.vpp, "chunks of layers a rank holds (1); priced, not trained")
-      ->check(count);
+      .check(count);
   command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
-      ->check(CLI::Range(0, 3));
+      .check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "norms and residuals divided over tp; priced, not trained");
   command.add_option("--offload", f.offload,
@@ -267,7 +268,7 @@ void add_strategy_flags(CLI::App& command, StrategyFlags& f) {
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "
                   "(none: dropless)")
-      ->check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
+      .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
   command.add_option("--drop", f.drop,
                      "what goes beyond the capacity: by probability or position (probability)");
   command.add_option("--mtp-depth", f.mtp_depth,

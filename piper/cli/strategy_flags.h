@@ -36,7 +36,7 @@ struct StrategyFlags {
 };
 
 // Declares --model (required), --cluster, --strategy and the axes. `flags` outlives `command`.
-void add_strategy_flags(CLI::App& command, StrategyFlags& flags);
+void add_strategy_flags(Subcommand command, StrategyFlags& flags);
 
 // Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with those that do),
 // a strategy that contradicts the model. Reads the file; does not read the cluster. The strategy is one for

@@ -2,13 +2,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cli/subcommand.h>
 #include <piper/cli/train_text.h>
-#include <piper/cli/validators.h>
 #include <piper/comm/local.h>
 #include <piper/comm/process_world.h>
 #include <piper/model/count.h>
@@ -217,100 +218,100 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_train(CLI::App& command) {
+Run add_train(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   command
       .add_option("--data", flags->data,
                   "text file or folder, read as bytes, or the prefix of an indexed dataset "
                   "(PREFIX.idx, PREFIX.bin); may be repeated (default: the project's own files)")
-      ->type_name("PATH");
+      .type_name("PATH");
   command
       .add_option("--validation", flags->validation,
                   "fraction at the end of the data that is never trained on; 0 = none")
-      ->check(number_in(0.0, 1.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 1.0))
+      .show_default();
   command
       .add_option(
           "--validate-every", flags->validate_every,
           "steps between two evaluations of the validation part, also after the last; 0 = never")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 30))
+      .show_default();
   command
       .add_option("--validation-windows", flags->validation_windows,
                   "how many windows of --sequence tokens an evaluation looks at, at most; 0 = all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 30))
+      .show_default();
   command.add_option("--run", flags->run_folder, "folder that the run leaves behind")
-      ->capture_default_str();
+      .show_default();
   command.add_option("--steps", flags->steps, "training steps in all")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+      .check(integer_in(1, int64_t{1} << 30))
+      .show_default();
   command
       .add_option("--stop-after", flags->stop_after,
                   "stop after this step of --steps (a job's time limit); resume later")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      .check(integer_in(1, int64_t{1} << 30));
   command.add_option("--seed", flags->seed, "of initial weights and data")
-      ->check(not_negative())
-      ->capture_default_str();
+      .check(not_negative())
+      .show_default();
   command.add_option("--learning-rate", flags->learning_rate, "peak")
-      ->check(number_in(0.0, 10.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 10.0))
+      .show_default();
   command
       .add_option("--minimum-learning-rate", flags->minimum_learning_rate,
                   "at the end (default: a tenth of the peak)")
-      ->check(number_in(0.0, 10.0));
+      .check(number_in(0.0, 10.0));
   command.add_option("--warmup-steps", flags->warmup, "default: a tenth of the steps, at most 100")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+      .check(integer_in(0, int64_t{1} << 30));
   command.add_option("--weight-decay", flags->weight_decay)
-      ->check(number_in(0.0, 10.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 10.0))
+      .show_default();
   command
       .add_option("--bias-update", flags->bias_update,
                   "step of the bias that balances experts (models that have one); 0 = fixed")
-      ->check(number_in(0.0, 10.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 10.0))
+      .show_default();
   command
       .add_option("--z-loss", flags->z_loss,
                   "coefficient of the routers' z-loss, such as 0.001 (default: what the model's "
                   "config says, else 0)")
-      ->check(number_in(0.0, 1e6));
+      .check(number_in(0.0, 1e6));
   command
       .add_option("--mtp-weight", flags->mtp_weight,
                   "of the losses of multi-token prediction, over their number (with --mtp-depth)")
-      ->check(number_in(0.0, 100.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 100.0))
+      .show_default();
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
-      ->check(number_in(0.0, 1e9))
-      ->capture_default_str();
+      .check(number_in(0.0, 1e9))
+      .show_default();
   command.add_option("--weights", flags->weights, "start from this Hugging Face folder")
-      ->check(CLI::ExistingDirectory);
+      .check(existing_folder());
   command
       .add_option("--memory-limit-mib", flags->memory_limit_mib,
                   "most that the tensors of one rank may take, as if its device had no more; "
                   "0 = what the machine has")
-      ->check(number_in(0.0, 1e9))
-      ->capture_default_str();
+      .check(number_in(0.0, 1e9))
+      .show_default();
   command
       .add_option("--deviation-bound", flags->deviation_bound,
                   "say when a step's time or a component leaves the prediction by more than this "
                   "share of the step; 0 = never")
-      ->check(number_in(0.0, 1000.0))
-      ->capture_default_str();
+      .check(number_in(0.0, 1000.0))
+      .show_default();
   command.add_flag("--export", flags->export_weights,
                    "write the final weights as a Hugging Face folder, RUN/weights");
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 30))
+      .show_default();
   command.add_option("--keep-checkpoints", flags->keep, "the newest so many stay")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .check(integer_in(1, int64_t{1} << 20))
+      .show_default();
   command
       .add_option("--check-replicas-every", flags->check_replicas_every,
                   "steps between two looks at whether all copies of the weights are still the same "
                   "bits; 0 = before every save only")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
+      .check(integer_in(0, int64_t{1} << 30))
+      .show_default();
   command.add_flag("--async-save,!--no-async-save", flags->async_save,
                    "train on while a checkpoint is written from a copy in memory (default: on)");
   command.add_flag("--resume", flags->resume,
@@ -318,13 +319,13 @@ Run add_train(CLI::App& command) {
   command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
   command
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
-      ->check(number_in(0.1, 86400.0))
-      ->capture_default_str();
+      .check(number_in(0.1, 86400.0))
+      .show_default();
   command
       .add_option("--heartbeat-seconds", flags->heartbeat_seconds,
                   "a process that gives no sign of life for so long is taken for hung (default: "
                   "PIPER_HEARTBEAT_SECONDS, else 10)")
-      ->check(number_in(1.0, 86400.0));
+      .check(number_in(1.0, 86400.0));
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "

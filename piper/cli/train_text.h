@@ -1,7 +1,7 @@
 // What `piper train` says on the console, and as JSON, before its steps and after them.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/train/run.h>
 
 #include <string>

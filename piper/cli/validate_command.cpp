@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
-#include <piper/cli/validators.h>
+#include <piper/cli/subcommand.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 #include <piper/validate/phases.h>
@@ -226,18 +227,18 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Run add_validate(CLI::App& command) {
+Run add_validate(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command
       .add_option("file", flags->file,
                   "measured runs or fit rows (JSON); with --phases a run measured phase by phase")
-      ->check(CLI::ExistingFile);
-  CLI::Option* statements = command.add_flag(
-      "--statements", flags->statements, "what the Piper paper states, printed beside computed");
+      .check(existing_file());
+  const Flag statements = command.add_flag("--statements", flags->statements,
+                                           "what the Piper paper states, printed beside computed");
   command
       .add_flag("--phases", flags->phases,
                 "phases of one layer beside a trace (built in: DeepSeek-V3 on H800)")
-      ->excludes(statements);
+      .excludes(statements);
   command.add_flag("--rows", flags->rows, "every row, not only the tables");
   command.add_flag("--fit", flags->fit,
                    "what constant each stack would need on each device, and the row in the middle");

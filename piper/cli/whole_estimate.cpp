@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/cli/whole_plan.h>
@@ -66,7 +67,7 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, bool jso
   const stack::Estimate& e = side.candidate.estimate;
   if (json) {
     strategy::Strategy plain = priced.strategy;
-    plain.predicted = Json();
+    plain.predicted = nullptr;
     std::cout << Json{{"model", priced.model.name},
                       {"cluster", priced.cluster.name},
                       {"strategy", strategy::to_json(plain)},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/whole_plan.h>

@@ -1,12 +1,13 @@
 // `piper plan` over every axis (plan/whole.h): the default on GPU clusters.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cli/placed_plan.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/whole.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,7 @@
 // source. Read from JSON (built-ins in configs/clusters, or what `piper profile` wrote); knows no model.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/alpha_beta.h>
 #include <piper/cluster/curve.h>
 #include <piper/cluster/watch.h>

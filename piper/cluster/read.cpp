@@ -1,6 +1,7 @@
 // parse_cluster: the JSON form, its limits, and every complaint about it.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cluster/read_curves.h>
 

@@ -1,7 +1,7 @@
 // The part of parse_cluster() that reads curves: grids of rates, and curves point by point.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 
 #include <string>

@@ -2,9 +2,10 @@
 // numbers of the nodes in a cluster's own levels.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>

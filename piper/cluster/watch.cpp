@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cluster/cluster.h>
 

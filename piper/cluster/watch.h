@@ -5,7 +5,7 @@
 // less than a microsecond, and a message below the smallest where that is latency alone.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <string>
 #include <utility>

@@ -1,4 +1,5 @@
 // to_json: what parse_cluster reads. Facts that are not stated are left out.
+#include <piper/base/json.h>
 #include <piper/cluster/cluster.h>
 
 namespace piper::cluster {

@@ -7,6 +7,9 @@
 #include <piper/collective/steps.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 using strategy::AllToAll;

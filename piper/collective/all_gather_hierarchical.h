@@ -11,6 +11,8 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps all_gather_hierarchical(int64_t member, const Topology& topology, int64_t count);

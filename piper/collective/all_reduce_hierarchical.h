@@ -15,6 +15,7 @@
 #include <piper/collective/topology.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace piper::collective {
 

@@ -21,6 +21,9 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 MemberSteps all_to_all_bruck(int64_t member, const Topology& topology, const CountOf& count);

@@ -7,6 +7,7 @@
 
 #include <piper/collective/steps.h>
 
+#include <cstdint>
 #include <span>
 
 namespace piper::collective {

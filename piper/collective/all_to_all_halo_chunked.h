@@ -29,6 +29,8 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 struct HaloChunks {

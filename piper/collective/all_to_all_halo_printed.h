@@ -23,6 +23,8 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps all_to_all_halo_printed(int64_t member, const Topology& topology, const CountOf& count,

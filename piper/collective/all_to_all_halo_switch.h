@@ -17,6 +17,8 @@
 
 #include <piper/collective/all_to_all_halo_chunked.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 // The level whose units are the phases' units.

@@ -15,6 +15,9 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 MemberSteps all_to_all_leader(int64_t member, const Topology& topology, const CountOf& count);

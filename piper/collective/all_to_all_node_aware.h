@@ -13,6 +13,9 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 // The others in the order in which `member` sends to them; reversed in sign, in which it receives.

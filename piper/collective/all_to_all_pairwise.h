@@ -13,6 +13,8 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps all_to_all_pairwise(int64_t member, const Topology& topology, const CountOf& count);

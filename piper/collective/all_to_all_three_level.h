@@ -23,6 +23,10 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace piper::collective {
 
 // Who stands where in two levels at once. O(members) to make.

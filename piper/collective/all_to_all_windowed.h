@@ -16,6 +16,8 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 // Requires window >= 1.

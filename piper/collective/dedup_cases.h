@@ -3,8 +3,10 @@
 
 #include <piper/collective/halo_dedup.h>
 
+#include <cstdint>
 #include <random>
 #include <set>
+#include <vector>
 
 namespace piper::collective {
 

@@ -6,7 +6,12 @@
 #include <piper/collective/prove.h>
 #include <piper/collective/verify.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace piper::collective {
 

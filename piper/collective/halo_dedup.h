@@ -25,6 +25,11 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
 namespace piper::collective {
 
 // Where the tokens of one member go, by token: distinct members, ascending.

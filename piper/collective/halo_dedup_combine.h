@@ -13,6 +13,8 @@
 
 #include <piper/collective/halo_dedup.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps halo_dedup_combine(int64_t member, const Topology& topology, const DedupKnown& known,

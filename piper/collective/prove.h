@@ -7,6 +7,11 @@
 #include <piper/collective/symbol_player.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
 namespace piper::collective {
 
 struct Traffic {

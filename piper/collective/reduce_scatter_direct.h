@@ -9,6 +9,8 @@
 
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count);

@@ -18,6 +18,8 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+
 namespace piper::collective {
 
 MemberSteps reduce_scatter_hierarchical(int64_t member, const Topology& topology, int64_t count);

@@ -10,6 +10,9 @@
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/step_writer.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 // The list of one member while it is written.

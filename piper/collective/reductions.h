@@ -6,6 +6,7 @@
 #include <piper/collective/topology.h>
 
 #include <array>
+#include <cstdint>
 
 namespace piper::collective {
 

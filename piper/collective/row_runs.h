@@ -3,6 +3,9 @@
 
 #include <piper/collective/step_writer.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 // Where a row lies, and the step that brought it (-1: it was there from the start).

@@ -17,6 +17,7 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
 #include <span>
 
 namespace piper::collective {

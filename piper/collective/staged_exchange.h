@@ -15,6 +15,9 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/steps.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 struct Bundle {

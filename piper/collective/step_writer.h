@@ -9,6 +9,9 @@
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::collective {
 
 class StepWriter {

@@ -35,6 +35,7 @@
 
 #include <piper/collective/steps.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,9 @@
 
 #include <piper/collective/sums.h>
 
+#include <cstdint>
 #include <map>
+#include <vector>
 
 namespace piper::collective {
 

@@ -10,7 +10,9 @@
 #include <piper/collective/symbol_memory.h>
 
 #include <array>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace piper::collective {
 

@@ -12,6 +12,7 @@
 
 #include <piper/collective/steps.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -16,6 +16,7 @@
 #include <piper/comm/control_frame.h>
 #include <piper/comm/launch.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -14,10 +14,14 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace piper::comm {
 

@@ -4,8 +4,11 @@
 
 #include <piper/comm/transport.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>

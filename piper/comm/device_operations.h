@@ -7,6 +7,7 @@
 #include <piper/collective/steps.h>
 #include <piper/comm/operations.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

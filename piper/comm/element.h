@@ -3,6 +3,10 @@
 
 #include <piper/comm/operations.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 namespace piper::comm {
 
 int64_t size_of(Element element);  // bytes

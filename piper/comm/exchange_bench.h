@@ -9,8 +9,10 @@
 #include <piper/comm/step_player.h>
 #include <piper/comm/world.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>

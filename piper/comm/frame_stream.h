@@ -5,9 +5,11 @@
 #include <piper/comm/control_frame.h>
 
 #include <asio/ip/tcp.hpp>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 

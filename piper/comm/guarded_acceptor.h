@@ -6,7 +6,10 @@
 #include <piper/comm/handshake.h>
 
 #include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
 #include <set>
+#include <string>
 
 namespace piper::comm::internal {
 

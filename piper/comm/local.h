@@ -5,6 +5,12 @@
 
 #include <piper/comm/world.h>
 
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace piper::comm {
 
 namespace internal {

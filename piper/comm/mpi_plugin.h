@@ -6,7 +6,10 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/wire.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace piper::comm {

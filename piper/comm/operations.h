@@ -7,6 +7,7 @@
 #include <piper/collective/topology.h>
 #include <piper/comm/transport.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -11,6 +11,7 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/world.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

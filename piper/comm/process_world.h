@@ -7,6 +7,8 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/world.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>

@@ -5,6 +5,13 @@
 #include <piper/collective/steps.h>
 #include <piper/comm/operations.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
 namespace piper::comm {
 
 // What the steps' buffers are. `output` is read too (additions, collectives in place); input stays

@@ -6,11 +6,15 @@
 #include <piper/comm/wire.h>
 
 #include <asio/ip/tcp.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace piper::comm::internal {

@@ -14,7 +14,10 @@
 #include <piper/comm/control_frame.h>
 #include <piper/comm/wire.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -13,6 +13,8 @@
 
 #include <piper/cost/exchange_form.h>
 
+#include <cstdint>
+
 namespace piper::cost {
 
 struct DedupSeconds {

@@ -11,6 +11,8 @@
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
+
 namespace piper::cost {
 
 inline constexpr const char* kMfuFormula =

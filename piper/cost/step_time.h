@@ -20,6 +20,7 @@
 #include <piper/cost/memory.h>
 #include <piper/cost/pipeline_time.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -11,6 +11,7 @@
 #include <piper/model/model.h>
 #include <piper/schedule/step.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::cost {

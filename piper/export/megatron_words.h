@@ -3,6 +3,7 @@
 
 #include <piper/export/export.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

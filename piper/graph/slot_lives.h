@@ -4,6 +4,7 @@
 
 #include <piper/graph/graph.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 
 #include <piper/graph/graph.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::graph {

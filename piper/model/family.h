@@ -5,6 +5,7 @@
 
 #include <piper/model/model.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 

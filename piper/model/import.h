@@ -1,7 +1,7 @@
 // A Hugging Face config.json becomes a Model: one importer built on what keys mean, not on model names.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/model/model.h>
 
 #include <filesystem>

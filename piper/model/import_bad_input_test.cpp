@@ -1,6 +1,7 @@
 // Bad configs: one line a problem, all of them at once, each naming key, value and what is allowed.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/model/import.h>
 
 #include <string>

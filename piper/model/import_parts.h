@@ -5,7 +5,9 @@
 #include <piper/model/keys.h>
 #include <piper/model/model.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace piper::model {
 

@@ -1,5 +1,6 @@
 // Where positions come from: rotary embeddings (old keys rope_theta + rope_scaling, new rope_parameters) or a table.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/model/import_parts.h>
 
 namespace piper::model {

@@ -1,6 +1,7 @@
 // Keys are read by meaning: the same model under many spellings.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 

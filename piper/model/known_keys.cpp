@@ -1,5 +1,6 @@
 // What becomes of keys that no part of the importer has read.
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/model/import_parts.h>
 

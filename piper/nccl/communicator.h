@@ -12,6 +12,7 @@
 #include <piper/nccl/streams.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

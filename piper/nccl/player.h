@@ -15,6 +15,8 @@
 #include <piper/nccl/communicator.h>
 #include <piper/nccl/streams.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -8,10 +8,14 @@
 #include <piper/nccl/player.h>
 #include <piper/nccl/stand_in.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -9,6 +9,8 @@
 #include <piper/nn/stage.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 struct AttentionBlock {

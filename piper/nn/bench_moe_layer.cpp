@@ -1,4 +1,4 @@
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/stage.h>
 

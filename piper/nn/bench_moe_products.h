@@ -2,7 +2,7 @@
 // any implementation on this machine's libraries.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 #include <cstdint>
 #include <vector>

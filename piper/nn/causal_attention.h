@@ -4,7 +4,7 @@
 // composition, which takes memory of S^2 a head.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 namespace piper::nn {
 

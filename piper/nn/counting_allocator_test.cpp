@@ -1,5 +1,5 @@
-#include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/counting_allocator.h>
 
 #include <thread>

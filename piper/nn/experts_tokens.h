@@ -8,6 +8,8 @@
 
 #include <piper/nn/experts.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 // Copies by peer, local expert, token, each with its row of U: to the copies of each row, [U, width]; -1 = none. `row` holds

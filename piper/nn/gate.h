@@ -30,6 +30,7 @@
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::nn {

@@ -9,6 +9,8 @@
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 struct HeadBlock {

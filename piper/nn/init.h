@@ -6,7 +6,7 @@
 // normals in fp64, which are then cast.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 #include <array>
 #include <cstdint>

@@ -15,6 +15,8 @@
 #include <piper/nn/rope.h>
 #include <piper/nn/stage.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 struct LatentAttentionBlock {

@@ -13,6 +13,8 @@
 #include <piper/nn/head.h>
 #include <piper/nn/parameters.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 struct MtpBlock {

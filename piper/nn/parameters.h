@@ -6,7 +6,7 @@
 // (beta = 0) where later ones add.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 
 #include <cstdint>

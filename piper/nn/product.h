@@ -6,7 +6,7 @@
 // processor and of the operands' shapes and strides alone: a run repeats bit by bit.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 namespace piper::nn {
 

@@ -2,8 +2,8 @@
 // unsharded, S^2 memory, and short enough to be compared with the papers line by line.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/model/model.h>
+#include <piper/nn/aten.h>
 #include <piper/strategy/capacity.h>
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // queries and keys.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/model/model.h>
+#include <piper/nn/aten.h>
 
 #include <cstdint>
 #include <vector>

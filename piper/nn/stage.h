@@ -12,8 +12,8 @@
 // Thread safety: one Stage belongs to one thread.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/model/model.h>
+#include <piper/nn/aten.h>
 #include <piper/strategy/mesh.h>
 #include <piper/strategy/strategy.h>
 

@@ -6,7 +6,7 @@
 // are contiguous unless a comment says "rows": then only the last dimension must be. Legend: stage.h.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/rope.h>
 #include <piper/strategy/capacity.h>
 

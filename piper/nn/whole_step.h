@@ -7,6 +7,7 @@
 #include <piper/nn/stage.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

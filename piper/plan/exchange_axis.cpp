@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>

@@ -7,13 +7,14 @@
 // another would not fit.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/model/model.h>
 #include <piper/stack/estimator.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>

@@ -9,6 +9,8 @@
 
 #include <piper/plan/search.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 

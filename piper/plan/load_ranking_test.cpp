@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/json.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
 
@@ -37,7 +38,8 @@ TEST_CASE("under a load the answer is ordered by the statistic asked for, and fi
       CHECK(cost::value(p.under_load->peak_bytes, statistic) <=
             static_cast<double>(plan.memory_limit_bytes));
       CHECK(p.under_load->seconds.mean <= p.under_load->seconds.worst * (1 + 1e-12));
-      CHECK(p.strategy.predicted["under_load"]["step_seconds"]["p95"] == p.under_load->seconds.p95);
+      CHECK(p.strategy.predicted->at("under_load").at("step_seconds").at("p95") ==
+            p.under_load->seconds.p95);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <piper/plan/rank_traffic.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/plan/explain.h>
 #include <piper/plan/load_ranking.h>
@@ -26,14 +27,14 @@ Planned planned(const Setting& s, const Candidate& candidate, cost::Estimator& e
                  make_prediction(s.model(), s.cluster(), candidate.strategy, estimate,
                                  candidate.simulated ? candidate.seconds : -1)};
   result.under_load = candidate.under_load;
-  result.strategy.predicted = to_json(result.prediction);
+  Json predicted = to_json(result.prediction);
   if (candidate.under_load)
-    result.strategy.predicted["under_load"] = {
-        {"load", s.request->load->text},
-        {"num_samples", s.request->num_load_samples},
-        {"seed", s.request->load_seed},
-        {"step_seconds", to_json(candidate.under_load->seconds)},
-        {"peak_bytes", to_json(candidate.under_load->peak_bytes)}};
+    predicted["under_load"] = {{"load", s.request->load->text},
+                               {"num_samples", s.request->num_load_samples},
+                               {"seed", s.request->load_seed},
+                               {"step_seconds", to_json(candidate.under_load->seconds)},
+                               {"peak_bytes", to_json(candidate.under_load->peak_bytes)}};
+  result.strategy.predicted = std::make_shared<const Json>(std::move(predicted));
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/setting.h>

@@ -2,7 +2,7 @@
 // formula and peak. The record that reports and the run are compared with.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/step_time.h>

@@ -4,6 +4,7 @@
 
 #include <piper/cluster/cluster.h>
 
+#include <cstdint>
 #include <initializer_list>
 #include <random>
 

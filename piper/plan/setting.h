@@ -4,6 +4,7 @@
 #include <piper/plan/plan.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace piper::plan {

@@ -11,6 +11,7 @@
 #include <piper/cost/step_time.h>
 #include <piper/plan/setting.h>
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 

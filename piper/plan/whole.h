@@ -20,6 +20,7 @@
 #include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>

@@ -14,11 +14,12 @@
 // docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/graph/timeline.h>
 #include <piper/report/gantt.h>
 #include <piper/schedule/step.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <iosfwd>
 #include <string>

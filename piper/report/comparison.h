@@ -19,7 +19,7 @@
 // sum to it.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/report/expert_rows.h>
 
 #include <algorithm>

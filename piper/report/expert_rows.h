@@ -8,7 +8,7 @@
 // Layers may have different numbers of experts; dense layers are left out.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,7 @@
 // read back from the Chrome trace of one, so that both pictures come from one form.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/graph/timeline.h>
 #include <piper/schedule/step.h>
 

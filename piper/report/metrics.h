@@ -1,7 +1,7 @@
 // metrics.jsonl: one JSON object a step and line, written by `train`, read by `report`.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // The way back from a Chrome trace to a chart; see chrome_trace.h.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/report/chrome_trace.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/report/plan_document.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // list of one strategy without its rivals). Further keys are ignored; every part may be missing.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/report/ranked_strategies.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/report/part_bars.h>
 #include <piper/report/plan_page.h>
 

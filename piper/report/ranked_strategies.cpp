@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/report/ranked_strategies.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 // the document that `piper plan --json` prints; further keys of it are ignored.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <optional>

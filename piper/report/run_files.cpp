@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/strategy.h>

@@ -6,6 +6,7 @@
 #include <piper/report/report.h>
 
 #include <string>
+#include <vector>
 
 namespace piper::report {
 

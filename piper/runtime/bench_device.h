@@ -2,7 +2,7 @@
 // binary measures whatever its libtorch can drive.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 #include <cstdint>
 #include <string>

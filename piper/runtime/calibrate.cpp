@@ -1,7 +1,7 @@
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/cost/segment_time.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 #include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/runtime/bench_operations.h>
 #include <piper/runtime/measure_points.h>
 #include <piper/runtime/player.h>

@@ -7,10 +7,10 @@
 // Thread safety: one player belongs to its rank's thread.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/collective/told_counts.h>
 #include <piper/comm/operations.h>
 #include <piper/graph/timeline.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 #include <piper/runtime/cores.h>
 #include <piper/schedule/step.h>

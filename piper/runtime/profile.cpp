@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>

@@ -7,7 +7,7 @@
 // A line cut off by a crash ends the file: it and what follows is measured again. Not thread-safe.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/cluster/curve.h>
 
 #include <cstdint>

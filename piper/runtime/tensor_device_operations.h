@@ -1,8 +1,10 @@
 // Additions and moves of rows by libtorch, on any device it knows: the CPU, or a GPU's stream.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/comm/device_operations.h>
+#include <piper/nn/aten.h>
+
+#include <memory>
 
 namespace piper::runtime {
 

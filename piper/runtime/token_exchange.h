@@ -12,11 +12,13 @@
 // Thread safety: as its player's.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <piper/collective/known_routes.h>
 #include <piper/comm/operations.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>

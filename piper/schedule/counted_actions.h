@@ -4,7 +4,9 @@
 
 #include <piper/schedule/action.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <utility>
 #include <vector>
 

@@ -16,6 +16,7 @@
 
 #include <piper/schedule/action.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {

@@ -4,6 +4,7 @@
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule::example {

@@ -3,6 +3,7 @@
 
 #include <piper/schedule/action.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -4,6 +4,7 @@
 
 #include <piper/schedule/action.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {

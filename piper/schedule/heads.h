@@ -9,6 +9,8 @@
 
 #include <piper/schedule/writer.h>
 
+#include <cstdint>
+
 namespace piper::schedule {
 
 // What a head's forward leaves for its backward, for one micro-batch.

@@ -8,6 +8,7 @@
 
 #include <piper/schedule/action.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {

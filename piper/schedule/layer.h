@@ -3,6 +3,8 @@
 
 #include <piper/schedule/writer.h>
 
+#include <cstdint>
+
 namespace piper::schedule {
 
 // What a layer's forward leaves for its backward, for one micro-batch. none(): not alive, or the

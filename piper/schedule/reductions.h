@@ -4,6 +4,9 @@
 
 #include <piper/schedule/writer.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace piper::schedule {
 
 // Writes one rank's reductions in the order in which its gradients become final. All ranks of a

@@ -24,6 +24,7 @@
 #include <piper/schedule/action.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

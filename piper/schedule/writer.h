@@ -5,6 +5,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/mesh.h>
 
+#include <cstdint>
 #include <unordered_map>
 #include <utility>
 #include <vector>

@@ -11,6 +11,7 @@
 
 #include <piper/schedule/action.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {

@@ -5,6 +5,7 @@
 #include <piper/sim/fabric_shapes.h>
 #include <piper/sim/flow_limit.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::sim::example {

@@ -4,6 +4,7 @@
 #include <piper/collective/topology.h>
 #include <piper/sim/play_flows.h>
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>

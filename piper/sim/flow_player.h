@@ -6,6 +6,7 @@
 #include <piper/sim/play_flows.h>
 #include <piper/sim/time_wheel.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <span>

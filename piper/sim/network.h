@@ -11,6 +11,7 @@
 #include <piper/cost/links.h>
 #include <piper/graph/graph.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 

@@ -18,6 +18,7 @@
 #include <piper/schedule/step.h>
 #include <piper/stack/step_parts.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::stack {

@@ -1,5 +1,6 @@
 // The closed form of a step against its pipeline played action by action.
 #include <doctest/doctest.h>
+#include <piper/base/json.h>
 #include <piper/model/import.h>
 #include <piper/stack/estimator.h>
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/stack/stack.h>
 

@@ -5,7 +5,7 @@
 // `compute_efficiency`, at most one a device; the rows that it was fitted to are named beside it.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>

@@ -6,7 +6,9 @@
 #include <piper/stack/whole_step.h>
 
 #include <array>
+#include <cstdint>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>

@@ -5,6 +5,7 @@
 #include <piper/stack/estimator.h>
 #include <piper/stack/state_overlap.h>
 
+#include <cstdint>
 #include <tuple>
 #include <utility>
 #include <vector>

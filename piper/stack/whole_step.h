@@ -22,6 +22,7 @@
 #include <piper/stack/estimator.h>
 #include <piper/strategy/layout.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::stack {

@@ -7,6 +7,7 @@
 #include <piper/base/strong_id.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace piper::strategy {

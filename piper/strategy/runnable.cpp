@@ -63,7 +63,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (not_runnable(s).empty()) return s;
   Strategy r = s;
   const int64_t world = s.mesh.world();
-  r.predicted = {};
+  r.predicted = nullptr;
   r.zero = 0;
   r.sequence_parallel = false;
   r.offload = Offload::kNone;

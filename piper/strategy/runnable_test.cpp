@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/json.h>
 #include <piper/model/import.h>
 #include <piper/strategy/runnable.h>
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::strategy {
@@ -186,7 +187,7 @@ Json to_json(const Strategy& s) {
   }
   if (s.mtp_depth > 0) json["mtp_depth"] = s.mtp_depth;
   write_options(s, json);
-  if (!s.predicted.is_null()) json["predicted"] = s.predicted;
+  if (s.predicted) json["predicted"] = *s.predicted;
   return json;
 }
 
@@ -202,7 +203,8 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   s.precision = choose(reader, "precision", list(kPrecisions));
   read_capacity(reader, s.capacity);
   read_options(reader, s);
-  if (const Json* predicted = reader.object("predicted")) s.predicted = *predicted;
+  if (const Json* predicted = reader.object("predicted"))
+    s.predicted = std::make_shared<const Json>(*predicted);
   reader.refuse_unknown();
   if (json.is_object() && numbers_are_sound(json))
     for (const std::string& line : contradictions(s)) problems.add(line);

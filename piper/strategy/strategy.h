@@ -2,12 +2,13 @@
 // document, every key documented in docs/strategy.md, unknown keys refused.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/model/model.h>
 #include <piper/strategy/capacity.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -164,7 +165,8 @@ struct Strategy {
     return recompute_per_stage.empty() ? recompute
                                        : recompute_per_stage[static_cast<size_t>(stage)];
   }
-  Json predicted;  // what the planner foretold (free form: written by plan, shown by report)
+  // What the planner foretold (free form: written by plan, shown by report); null: nothing. Shared by copies, never changed.
+  std::shared_ptr<const Json> predicted;
 };
 
 // Whether the model's first and last layers lie on different ranks: each then has its own copy of a table that both use.

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
 #include <numeric>
@@ -36,7 +37,7 @@ TEST_CASE("a strategy is read, and written as it was read") {
   CHECK(strategy.schedule == PipelineSchedule::k1F1B);
   CHECK(strategy.recompute == Recompute::kFull);
   CHECK(strategy.precision == Precision::kBf16);
-  CHECK(strategy.predicted["mfu"] == 0.4);
+  CHECK(strategy.predicted->at("mfu") == 0.4);
   CHECK(to_json(strategy) == sound());
   CHECK(to_json(parse_strategy(to_json(strategy), "again.json")) == to_json(strategy));
 }

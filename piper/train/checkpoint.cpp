@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/train/checkpoint.h>
 #include <piper/train/safetensors.h>
 #include <unistd.h>

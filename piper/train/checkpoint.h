@@ -10,6 +10,7 @@
 #include <piper/train/manifest.h>
 #include <piper/train/named_tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/train/checkpoint_reader.h>
 #include <piper/train/hf_names.h>
 #include <piper/train/safetensors.h>

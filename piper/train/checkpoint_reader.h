@@ -7,6 +7,7 @@
 #include <piper/train/named_tensor.h>
 #include <piper/train/safetensors_header.h>
 
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>

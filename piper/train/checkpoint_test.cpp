@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/train/checkpoint_reader.h>
 #include <piper/train/checkpoint_test_run.h>
 #include <piper/train/test_folder.h>

@@ -5,6 +5,7 @@
 #include <piper/train/optimizer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <thread>

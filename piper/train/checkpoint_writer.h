@@ -13,6 +13,7 @@
 #include <piper/train/checkpoint.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <functional>

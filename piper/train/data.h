@@ -10,7 +10,7 @@
 // Legend: B sequences, S tokens of a sequence, T = B * S.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/corpus.h>
 

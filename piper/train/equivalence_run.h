@@ -1,14 +1,15 @@
 // For tests that a run equals another one: small models, and training in fp64 on the ranks of one process.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <piper/comm/local.h>
+#include <piper/nn/aten.h>
 #include <piper/schedule/step.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>

@@ -1,6 +1,7 @@
 // export_weights() of hf_weights.h.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/train/hf_weights.h>
 
 #include <algorithm>

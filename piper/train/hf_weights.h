@@ -1,7 +1,7 @@
 // Weights of a Hugging Face folder into the pieces of a rank, and back into such a folder.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/nn/stage.h>
 #include <piper/train/hf_names.h>
 #include <piper/train/named_tensor.h>

@@ -1,7 +1,7 @@
 // A tensor under the name by which files know it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 
 #include <string>
 #include <vector>

@@ -9,7 +9,7 @@
 // Everything here is deterministic: the same bits for the same input, whatever the number of threads.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/stage.h>
 #include <piper/train/named_tensor.h>

@@ -10,6 +10,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/train/checkpoint.h>
 #include <piper/train/checkpoint_reader.h>
 #include <piper/train/checkpoint_state.h>

@@ -21,6 +21,7 @@
 #include <piper/train/rank_trainer.h>
 #include <piper/train/traffic.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>

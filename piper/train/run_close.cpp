@@ -88,9 +88,10 @@ RunResult Run::finish() {
 void Run::carry_over(RunResult& result) const {
   report::Comparison& comparison = result.comparison;
   comparison.balanced_step_seconds = result.prediction.step_seconds;
-  if (const auto found = request_.strategy.predicted.find("step_seconds");
-      found != request_.strategy.predicted.end() && found->is_number())
-    comparison.planned_step_seconds = found->get<double>();
+  if (const std::shared_ptr<const Json>& planned = request_.strategy.predicted)
+    if (const auto found = planned->find("step_seconds");
+        found != planned->end() && found->is_number())
+      comparison.planned_step_seconds = found->get<double>();
   std::vector<double> imbalance;
   for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
   std::ranges::sort(imbalance);

@@ -16,6 +16,7 @@
 #include <piper/train/tensorboard.h>
 #include <piper/train/weight_folder.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>

@@ -2,11 +2,12 @@
 // machine; nothing but numbers is ever read (no pickle).
 #pragma once
 
-#include <ATen/ATen.h>
+#include <piper/nn/aten.h>
 #include <piper/train/file_writer.h>
 #include <piper/train/named_tensor.h>
 #include <piper/train/safetensors_header.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <map>

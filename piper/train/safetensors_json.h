@@ -3,6 +3,7 @@
 
 #include <piper/train/safetensors_header.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

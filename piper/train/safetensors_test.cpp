@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/json.h>
 #include <piper/train/safetensors.h>
 #include <piper/train/test_folder.h>
 

@@ -1,13 +1,14 @@
 // A folder for one test, removed with everything in it when the test ends.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 namespace piper::train {
 

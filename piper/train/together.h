@@ -6,6 +6,7 @@
 #include <piper/comm/operations.h>
 #include <piper/comm/world.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 // ranks, layer and direction.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/comm/counted_transport.h>
 #include <piper/cost/sent_bytes.h>
 

@@ -3,6 +3,7 @@
 
 #include <piper/train/safetensors.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>

@@ -1,3 +1,4 @@
+#include <piper/base/json.h>
 #include <piper/train/weight_index.h>
 
 #include <set>

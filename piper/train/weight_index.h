@@ -1,7 +1,7 @@
 // What model.safetensors.index.json says: which file of its folder holds which tensor.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <filesystem>
 #include <map>

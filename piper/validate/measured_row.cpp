@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/validate/measured_row.h>
 
 #include <cmath>

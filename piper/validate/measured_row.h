@@ -2,7 +2,7 @@
 // ({"rows": [...]}, or an array); see docs/validation.md for the fields.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <optional>

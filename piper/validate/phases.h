@@ -5,7 +5,7 @@
 // is fitted: kernels are priced with the cluster's curves, scaled to the multiprocessors that compute.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/json.h>
 #include <piper/cost/paper.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>

@@ -6,8 +6,9 @@
 // statement_assumptions().
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

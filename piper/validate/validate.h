@@ -5,10 +5,11 @@
 // a missing field or an unknown device, which it names.
 #pragma once
 
-#include <piper/base/json.h>
+#include <piper/base/json_fwd.h>
 #include <piper/validate/interpret.h>
 #include <piper/validate/measured_row.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>

@@ -1,3 +1,4 @@
+#include <piper/base/json.h>
 #include <piper/validate/validate.h>
 
 namespace piper::validate {

@@ -1,4 +1,5 @@
 // A description of a cluster: what is accepted is written and read again as it was.
+#include <piper/base/json.h>
 #include <piper/cluster/cluster.h>
 
 #include "fuzz.h"

@@ -1,4 +1,5 @@
 // config.json of a model: what is accepted can be counted.
+#include <piper/base/json.h>
 #include <piper/model/count.h>
 #include <piper/model/describe.h>
 #include <piper/model/import.h>

@@ -1,4 +1,5 @@
 // manifest.json of a checkpoint: what is accepted is written and read again as it was.
+#include <piper/base/json.h>
 #include <piper/train/manifest.h>
 
 #include "fuzz.h"

@@ -1,4 +1,5 @@
 // A strategy: what is accepted is written and read again as it was.
+#include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
 #include "fuzz.h"

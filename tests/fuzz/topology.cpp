@@ -1,5 +1,6 @@
 // What nodes are in: topology.conf or groups in JSON, and the host lists in either. Every node that is accepted has as
 // many groups as topology.conf has levels, and its list of hosts comes back as it was.
+#include <piper/base/json.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/cluster/slurm_topology.h>
 

@@ -1,4 +1,5 @@
 // model.safetensors.index.json: no accepted file name leaves the folder, which holds nothing here.
+#include <piper/base/json.h>
 #include <piper/train/weight_index.h>
 
 #include "fuzz.h"

@@ -1,0 +1,138 @@
+#include <fmt/format.h>
+#include <piper/cli/subcommand.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+namespace piper::cli {
+namespace {
+
+Check of(const CLI::Validator& validator) {
+  return {[validator](const std::string& text) {
+            std::string copy = text;
+            return validator(copy);
+          },
+          validator.get_description()};
+}
+
+}  // namespace
+
+Check integer_in(int64_t least, int64_t most) { return of(CLI::Range(least, most)); }
+
+// CLI11's own range holds NaN.
+Check number_in(double least, double most) {
+  return {[least, most](const std::string& text) {
+            double value = 0;
+            const auto [end, error] =
+                std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc() && end == text.data() + text.size();
+            if (number && std::isfinite(value) && value >= least && value <= most)
+              return std::string();
+            return fmt::format("is {}; allowed: a number from {} to {}", text, least, most);
+          },
+          fmt::format("FLOAT in [{} - {}]", least, most)};
+}
+
+Check positive_number() { return of(CLI::PositiveNumber); }
+
+// CLI11 reads -1 as an unsigned integer.
+Check not_negative() {
+  return {[](const std::string& text) {
+            const bool digits =
+                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            return digits ? std::string()
+                          : fmt::format("is {}; allowed: an integer from 0 to 2^64 - 1", text);
+          },
+          ""};
+}
+
+Check one_of(const std::vector<std::string>& words) { return of(CLI::IsMember(words)); }
+Check existing_file() { return of(CLI::ExistingFile); }
+Check existing_folder() { return of(CLI::ExistingDirectory); }
+Check existing_path() { return of(CLI::ExistingPath); }
+
+Check writable_file() {
+  return {[](const std::string& text) {
+            const std::filesystem::path folder = std::filesystem::path(text).parent_path();
+            std::error_code error;
+            if (folder.empty() || std::filesystem::is_directory(folder, error))
+              return std::string();
+            return fmt::format("is {}; allowed: a file in a folder that exists ('{}' does not)",
+                               text, folder.string());
+          },
+          "FILE"};
+}
+
+Flag Flag::check(const Check& check) {
+  option_->check(CLI::Validator(check.problem, check.shown));
+  return *this;
+}
+
+Flag Flag::required(bool is) {
+  option_->required(is);
+  return *this;
+}
+
+Flag Flag::type_name(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+Flag Flag::delimiter(char between) {
+  option_->delimiter(between);
+  return *this;
+}
+
+Flag Flag::excludes(Flag other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Flag Flag::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+template <class T>
+Flag Subcommand::add_option(const std::string& names, T& value, const std::string& summary) {
+  return Flag(app_->add_option(names, value, summary));
+}
+
+template <class T>
+Flag Subcommand::add_flag(const std::string& names, T& value, const std::string& summary) {
+  return Flag(app_->add_flag(names, value, summary));
+}
+
+#define PIPER_OPTION(...) \
+  template Flag Subcommand::add_option(const std::string&, __VA_ARGS__&, const std::string&)
+PIPER_OPTION(std::string);
+PIPER_OPTION(int);
+PIPER_OPTION(int64_t);
+PIPER_OPTION(uint64_t);
+PIPER_OPTION(double);
+PIPER_OPTION(std::optional<std::string>);
+PIPER_OPTION(std::optional<int64_t>);
+PIPER_OPTION(std::optional<double>);
+PIPER_OPTION(std::vector<std::string>);
+PIPER_OPTION(std::vector<int>);
+PIPER_OPTION(std::vector<int64_t>);
+PIPER_OPTION(std::vector<double>);
+#undef PIPER_OPTION
+template Flag Subcommand::add_flag(const std::string&, bool&, const std::string&);
+
+Flag Subcommand::declared(const std::string& name) { return Flag(app_->get_option(name)); }
+
+Subcommand Subcommand::add_subcommand(const std::string& name, const std::string& summary) {
+  return Subcommand(app_->add_subcommand(name, summary));
+}
+
+void Subcommand::require_subcommand() { app_->require_subcommand(1); }
+void Subcommand::footer(const std::string& text) { app_->footer(text); }
+void Subcommand::take_the_rest_unread() { app_->prefix_command(); }
+bool Subcommand::parsed() const { return app_->parsed(); }
+std::vector<std::string> Subcommand::rest() const { return app_->remaining(); }
+
+}  // namespace piper::cli

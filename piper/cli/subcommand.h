@@ -1,0 +1,75 @@
+// How a command declares its flags. CLI11 reads them, and is seen by subcommand.cpp and main.cpp alone: its templates, in each of fifty
+// files, took longer to compile than the planner. The words are CLI11's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace piper::cli {
+
+// What a value given to a flag must be. `problem` says what is wrong with a text, "" when nothing is; `shown` stands in --help.
+struct Check {
+  std::function<std::string(const std::string& text)> problem;
+  std::string shown;
+};
+
+Check integer_in(int64_t least, int64_t most);
+Check number_in(double least, double most);  // finite
+Check positive_number();
+Check not_negative();  // an unsigned integer of 64 bits
+Check one_of(const std::vector<std::string>& words);
+Check existing_file();
+Check existing_folder();
+Check existing_path();
+Check writable_file();  // its folder exists, so that long work does not end in an error
+
+// One flag or positional, as declared; a handle. All return the same flag.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+
+  Flag check(const Check& check);
+  Flag required(bool is = true);
+  Flag type_name(const std::string& name);
+  Flag delimiter(char between);  // of the values of a list
+  Flag excludes(Flag other);
+  Flag show_default();  // the value that it holds now, in --help
+
+ private:
+  CLI::Option* option_;
+};
+
+// A command or a command of a command; a handle, valid as long as the program runs.
+class Subcommand {
+ public:
+  explicit Subcommand(CLI::App* app) : app_(app) {}
+
+  // `value` outlives parsing and keeps what it holds when the flag is not given. T: those that subcommand.cpp names.
+  template <class T>
+  Flag add_option(const std::string& names, T& value, const std::string& summary = "");
+  template <class T>
+  Flag add_flag(const std::string& names, T& value, const std::string& summary = "");
+  Flag declared(const std::string& name);  // one that was added before
+
+  Subcommand add_subcommand(const std::string& name, const std::string& summary);
+  void require_subcommand();
+  void footer(const std::string& text);
+  void take_the_rest_unread();  // what follows belongs to another program
+
+  // After parsing.
+  bool parsed() const;
+  std::vector<std::string> rest() const;
+
+ private:
+  CLI::App* app_;
+};
+
+}  // namespace piper::cli
