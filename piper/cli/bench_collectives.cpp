@@ -190,7 +190,7 @@ Run add_bench_collectives(Subcommand command) {
   command
       .add_option("--message-seconds", q.message_seconds,
                   "start-up of a message; default: the cluster's")
-      .check(not_negative());
+      .check(number_in(0, 3600));
   command.add_flag("--turns", q.by_turns,
                    "messages to several peers take turns at their sender's card");
   command.add_flag("--json", flags->json, "print the result as JSON");

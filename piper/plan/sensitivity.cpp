@@ -84,6 +84,10 @@ class Inputs {
     if (w_.stack.serial_seconds_per_layer > 0)
       add("serial time of a layer", format_seconds(w_.stack.serial_seconds_per_layer),
           [](World& w, double f) { w.stack.serial_seconds_per_layer *= f; });
+    if (w_.stack.division_seconds_per_replica > 0)
+      add("dividing tensors, a layer and replica",
+          format_seconds(w_.stack.division_seconds_per_replica),
+          [](World& w, double f) { w.stack.division_seconds_per_replica *= f; });
   }
 
   const World& w_;

@@ -302,7 +302,7 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   const StageSums& most = *std::ranges::max_element(
       sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
   const double updated = updated_parameters(s, most);
-  e.time.update = update_seconds(updated);
+  e.time.update = update_seconds(s, most);
   e.time.offload += optimizer_copy_seconds(s, updated);
   const Pipeline pipeline{.states = states,
                           .message = message,

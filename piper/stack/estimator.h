@@ -176,7 +176,7 @@ class Estimator {
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   StateTraffic state_traffic(const strategy::Strategy& s, const StageSums& sums) const;
   double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;
-  double update_seconds(double parameters) const;
+  double update_seconds(const strategy::Strategy& s, const StageSums& sums) const;
   double optimizer_copy_seconds(const strategy::Strategy& s, double parameters) const;
   cost::Moves message(const strategy::Strategy& s, const Prices& prices) const;
   cost::LevelNeeds state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;

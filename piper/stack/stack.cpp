@@ -82,6 +82,9 @@ void read_time(ObjectReader& reader, Stack& s) {
       reader.number("host_seconds_per_mixture_layer", 0, 1, s.host_seconds_per_mixture_layer);
   s.serial_seconds_per_layer =
       reader.number("serial_seconds_per_layer", 0, 1, s.serial_seconds_per_layer);
+  s.division_bytes = reader.number("division_bytes", 0, 1000, s.division_bytes);
+  s.division_seconds_per_replica =
+      reader.number("division_seconds_per_replica", 0, 1, s.division_seconds_per_replica);
   s.seconds_per_message = reader.number("seconds_per_message", 0, 1, s.seconds_per_message);
   s.fuses_sinks = reader.boolean("fuses_sinks", s.fuses_sinks);
   s.fused_attention = reader.boolean("fused_attention", s.fused_attention);

@@ -50,6 +50,9 @@ struct Stack {
   double seconds_per_message =
       0;  // between stages, beside what the link takes: shapes told first, synchronisation
   double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
+  // Where the optimizer's states are divided (ZeRO 1 and more), every step: tensors cut for the replicas and put together again.
+  double division_bytes = 0;                // read and written a parameter, beside the collectives
+  double division_seconds_per_replica = 0;  // of the host, a layer and replica
   bool fuses_sinks =
       true;  // attention with a learned logit a head (gpt-oss) runs in the fused kernel
   bool fused_attention = true;  // false: scores are written and read (softmax_passes times)

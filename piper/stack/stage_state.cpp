@@ -78,10 +78,16 @@ double Estimator::updated_parameters(const Strategy& s, const StageSums& sums) c
          share(sums.expert_parameters, s.mesh.edp());
 }
 
-double Estimator::update_seconds(double parameters) const {
+double Estimator::update_seconds(const Strategy& s, const StageSums& sums) const {
   // Gradient, two moments and master read and written, weight written.
   constexpr double kTouched = 34;
-  return rates_.pass_seconds(parameters * kTouched);
+  const int64_t replicas = s.mesh.dp * s.mesh.cp;
+  double seconds = 0, copied = 0;
+  if (s.zero >= 1 && replicas > 1) {
+    copied = stack_.division_bytes * (sums.dense_parameters + sums.expert_parameters);
+    seconds = stack_.division_seconds_per_replica * sums.layers * static_cast<double>(replicas);
+  }
+  return seconds + rates_.pass_seconds(updated_parameters(s, sums) * kTouched + copied);
 }
 
 // Gradients down, weights up; the host updates meanwhile.

@@ -61,7 +61,7 @@ StepParts Estimator::parts(const Strategy& s, double imbalance) {
                             .traffic = state_traffic(s, u),
                             .dense_parameters = u.dense_parameters,
                             .expert_parameters = u.expert_parameters,
-                            .update_seconds = update_seconds(updated),
+                            .update_seconds = update_seconds(s, u),
                             .optimizer_copy_seconds = optimizer_copy_seconds(s, updated)});
   }
   parts.chunks.resize(s.layers_per_stage.size());
