@@ -17,6 +17,8 @@ struct SegmentWork {
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
+  // How many equal experts the local ones beside the largest amount to: (sum of rows)^2 / sum of squares; 0 = all of them.
+  double other_experts = 0;
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of a member; else -1
   int64_t received_tokens = -1;
   int64_t local_experts = 0;

@@ -125,6 +125,22 @@ int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t fro
                          int64_t{0});
 }
 
+namespace {
+
+void set_largest(const std::vector<int64_t>& rows, SegmentWork& work) {
+  const auto largest = std::ranges::max_element(rows);
+  work.largest_expert_rows = *largest;
+  double sum = 0, squares = 0;
+  for (auto of = rows.begin(); of != rows.end(); ++of) {
+    if (of == largest) continue;
+    sum += static_cast<double>(*of);
+    squares += static_cast<double>(*of) * static_cast<double>(*of);
+  }
+  work.other_experts = squares > 0 ? sum * sum / squares : 0;
+}
+
+}  // namespace
+
 SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t dp_index) const {
   SegmentWork work = balanced(layer);
   if (work.local_experts == 0 || micro_batch < 0) return work;
@@ -145,7 +161,7 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t dp_inde
       work.received_tokens +=
           of_rank(load_.distinct, layer, micro_batch, peer)[static_cast<size_t>(ep_index)];
   }
-  work.largest_expert_rows = *std::ranges::max_element(received);
+  set_largest(received, work);
   return work;
 }
 
@@ -157,11 +173,11 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
   }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
-  work.largest_expert_rows = 0;
   const int64_t first = ep_index * work.local_experts;
+  std::vector<int64_t> received;
   for (int64_t e = first; e < first + work.local_experts; ++e)
-    work.largest_expert_rows =
-        std::max(work.largest_expert_rows, strategy_.mesh.ep * rows_of_expert(layer, e));
+    received.push_back(strategy_.mesh.ep * rows_of_expert(layer, e));
+  set_largest(received, work);
   return work;
 }
 

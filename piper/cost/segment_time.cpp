@@ -128,6 +128,8 @@ std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase p
                      graph::is_backward(phase) ? "backward" : "forward");
 }
 
+double task_scatter(const cluster::Cluster& cluster) { return number(cluster, kTaskScatterName); }
+
 double update_seconds(schedule::SegmentKind kind, double num_parameters,
                       const cluster::Cluster& cluster, strategy::Precision precision) {
   return work_seconds(update_work(kind, num_parameters, precision), cluster,

@@ -38,6 +38,11 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 // their operations ("measured_over_priced.experts.forward"; recomputation counts as forward). Absent: 1.
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase);
 
+// By how much the times of equal tasks of one step differ on this machine: the standard deviation of their logarithms, which
+// `piper profile` measures ("task_scatter_ratio" of cluster.numbers). Absent: 0.
+double task_scatter(const cluster::Cluster& cluster);
+inline constexpr const char* kTaskScatterName = "task_scatter_ratio";
+
 // One compute segment in a phase, times that factor; update segments through update_seconds().
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,

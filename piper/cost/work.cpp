@@ -201,7 +201,7 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   }
 }
 
-// Routed experts. The largest has rows of its own; the others share what is left. Rows that come
+// Routed experts. The largest has rows of its own; the others share what is left, as the equal experts that they amount to. Rows that come
 // from several peers are brought together for each expert and back (two copies forward, three
 // backward).
 void experts(List& list, const model::Model& model, const model::FeedForward& ff,
@@ -217,7 +217,8 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
   if (largest * count <= rows * 1.001 || work.local_experts == 1)
     return mlp(list, rows / count, ffn, d, ff.num_matrices, count);
   mlp(list, largest, ffn, d, ff.num_matrices);
-  const double others = std::min(count - 1, rows - largest);  // experts without rows do no work
+  const double other_experts = work.other_experts > 0 ? work.other_experts : count - 1;
+  const double others = std::min(other_experts, rows - largest);  // experts without rows do no work
   if (others >= 1) mlp(list, (rows - largest) / others, ffn, d, ff.num_matrices, others);
 }
 

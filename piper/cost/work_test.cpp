@@ -84,6 +84,10 @@ TEST_CASE("experts are as many products as there are experts with rows, each wit
   CHECK(gemms()[2].m == 8);
   CHECK(gemms()[2].repetitions == 3);
 
+  work.other_experts = 1;  // all 24 are one expert's
+  CHECK(gemms()[2].m == 24);
+  CHECK(gemms()[2].repetitions == 1);
+
   work.received_rows = work.largest_expert_rows = 0;
   CHECK(segment_work(model, {SegmentKind::kExperts, 0}, Phase::kForward, work).empty());
 }

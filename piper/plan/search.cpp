@@ -1,7 +1,8 @@
 #include <piper/cost/prices.h>
+#include <piper/cost/segment_time.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/search.h>
-#include <piper/sim/play.h>
+#include <piper/sim/disturbance.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/mesh.h>
 
@@ -83,7 +84,9 @@ std::optional<double> simulated_seconds(const model::Model& model, const cluster
     return std::nullopt;
   const schedule::StepGraph step =
       schedule::write_step(model, strategy, simulated_ranks(cluster, strategy));
-  return sim::play(step, cost::price(step, model, strategy, cluster)).seconds();
+  return sim::play_scattered(step, cost::price(step, model, strategy, cluster),
+                             cost::task_scatter(cluster), false)
+      .seconds();
 }
 
 namespace {

@@ -54,9 +54,9 @@ strategy::Strategy one_rank(const model::Model& model, int64_t sequences,
 }
 
 using Key = std::pair<SegmentKind, Phase>;
-using Seconds = std::map<Key, double>;
+using Samples = std::map<Key, std::vector<double>>;
 
-// Runs the whole model once on a stage and adds up what each kind of segment took.
+// Runs the whole model once on a stage: what each segment took, by kind.
 class Pass {
  public:
   Pass(nn::Stage& stage, int64_t sequences)
@@ -64,7 +64,7 @@ class Pass {
         tokens_(at::arange(sequences * kSequence).remainder(251).reshape({sequences, kSequence})),
         targets_(tokens_.reshape({-1}).roll(1)) {}
 
-  Seconds run() {
+  Samples run() {
     seconds_.clear();
     at::Tensor x = timed(SegmentKind::kEmbedding, Phase::kForward,
                          [&] { return stage_.embedding_forward(tokens_); });
@@ -92,7 +92,7 @@ class Pass {
   at::Tensor timed(SegmentKind kind, Phase phase, const Call& call) {
     const double before = now_seconds();
     at::Tensor result = call();
-    seconds_[{kind, phase}] += now_seconds() - before;
+    seconds_[{kind, phase}].push_back(now_seconds() - before);
     return result;
   }
 
@@ -136,13 +136,13 @@ class Pass {
   nn::Stage& stage_;
   at::Tensor tokens_, targets_;
   Layer layers_[kLayers];
-  Seconds seconds_;
+  Samples seconds_;
 };
 
-// Median over repeats and ranks of what each kind of segment took, all ranks running at once.
-Seconds measure(const model::Model& model, int64_t sequences, strategy::Precision precision,
+// What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once.
+Samples measure(const model::Model& model, int64_t sequences, strategy::Precision precision,
                 const CalibrateOptions& options) {
-  std::map<Key, std::vector<double>> samples;
+  Samples samples;
   std::mutex mutex;
   Cores cores = cores_for(options.num_cores, options.num_ranks);
   std::barrier together(options.num_ranks);
@@ -154,21 +154,29 @@ Seconds measure(const model::Model& model, int64_t sequences, strategy::Precisio
     for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat) {
       together.arrive_and_wait();
       const Cores::Hold core(cores);
-      const Seconds seconds = pass.run();
+      const Samples seconds = pass.run();
       if (repeat == 0) continue;  // first touch
       const std::lock_guard lock(mutex);
-      for (const auto& [key, value] : seconds) samples[key].push_back(value);
+      for (const auto& [key, values] : seconds)
+        samples[key].insert(samples[key].end(), values.begin(), values.end());
     }
   };
   std::vector<std::thread> threads;
   for (int64_t r = 0; r < options.num_ranks; ++r) threads.emplace_back(body);
   for (std::thread& thread : threads) thread.join();
-  Seconds medians;
-  for (auto& [key, values] : samples) {
-    std::ranges::sort(values);
-    medians[key] = values[values.size() / 2];
+  for (auto& [key, values] : samples) std::ranges::sort(values);
+  return samples;
+}
+
+// The standard deviation of the logarithms. Stalls count: an exchange waits for them, too.
+double scatter_of(const std::vector<double>& seconds) {
+  double sum = 0, squares = 0;
+  for (const double one : seconds) {
+    sum += std::log(one);
+    squares += std::log(one) * std::log(one);
   }
-  return medians;
+  const auto n = static_cast<double>(seconds.size());
+  return std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n)));
 }
 
 }  // namespace
@@ -178,6 +186,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
   const model::Model model = reference_model();
   const model::FeedForward& mixture = model.layers.front().feed_forward;
   std::map<Key, double> log_ratios;
+  double total = 0, scattered = 0;
   for (const int64_t sequences : kBatches) {
     cost::SegmentWork work;
     work.sequences = sequences;
@@ -186,18 +195,21 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     work.local_experts = mixture.num_experts;
     work.largest_expert_rows = work.rows / work.local_experts;
     work.element_bytes = static_cast<int64_t>(at::elementSize(scalar_type(precision)));
-    for (const auto& [key, seconds] : measure(model, sequences, precision, options)) {
+    for (const auto& [key, samples] : measure(model, sequences, precision, options)) {
       const auto [kind, phase] = key;
+      const double seconds = samples[samples.size() / 2];
+      total += seconds;
+      scattered += seconds * scatter_of(samples);
       const bool in_layers = kind != SegmentKind::kEmbedding && kind != SegmentKind::kHead;
-      const double priced = cost::segment_seconds(model, {kind, in_layers ? 0 : -1}, phase, work,
-                                                  cluster, precision) *
-                            (in_layers ? kLayers : 1);
+      const double priced =
+          cost::segment_seconds(model, {kind, in_layers ? 0 : -1}, phase, work, cluster, precision);
       if (priced > 0)
         log_ratios[key] += std::log(seconds / priced) / static_cast<double>(std::size(kBatches));
     }
   }
   for (const auto& [key, log_ratio] : log_ratios)
     cluster.numbers[cost::measured_over_priced_name(key.first, key.second)] = std::exp(log_ratio);
+  if (total > 0) cluster.numbers[cost::kTaskScatterName] = scattered / total;
 }
 
 }  // namespace piper::runtime

@@ -75,3 +75,30 @@ TEST_CASE("bubbles that other ranks fill cost nothing: two pipelines on two core
   CHECK(shared >= 80);
   CHECK(shared < 2 * 50);
 }
+
+TEST_CASE(
+    "copies of a host's exchanges take time from those who compute, when no core is without work") {
+  // Four ranks on two cores. Ranks 2 and 3 reduce for 4 s, measured with all four at once: each member's copies are 4 s of the half
+  // core that a rank has, 4 s of cores together.
+  const auto ends = [](int64_t num_computing, std::vector<int32_t> nodes) {
+    StepGraph step;
+    step.graph = graph::Graph(4);
+    for (int32_t rank = 0; rank < num_computing; ++rank) step.graph.add({.rank = Rank(rank)});
+    const graph::OperationId operation = step.graph.new_operation();
+    for (const int32_t rank : {2, 3})
+      step.graph.add(
+          {.rank = Rank(rank), .kind = graph::TaskKind::kAllReduce, .operation = operation});
+    cost::Prices prices = sim::example::priced(
+        step, [](const graph::Task& task) { return task.operation.valid() ? 4.0 : 10.0; });
+    prices.node_of_rank = std::move(nodes);
+    prices.cores_per_node = 2;
+    std::vector<double> out;
+    for (const graph::Interval& interval : sim::play(step, prices).tasks)
+      out.push_back(interval.end_seconds);
+    return out;
+  };
+  CHECK(ends(2, {0, 0, 0, 0}) == std::vector<double>{12, 12, 4, 4});
+  CHECK(ends(1, {0, 0, 0, 0}) == std::vector<double>{10, 4, 4});      // the other core copies
+  CHECK(ends(2, {0, 0, 1, 1}) == std::vector<double>{10, 10, 4, 4});  // cores of another node
+  CHECK(ends(2, {0, 0, 0, 1}) == std::vector<double>{10, 10, 4, 4});  // over a network
+}

@@ -2,8 +2,12 @@
 #include <piper/base/error.h>
 #include <piper/cost/random.h>
 #include <piper/sim/disturbance.h>
+#include <piper/sim/play.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace piper::sim {
 
@@ -28,6 +32,23 @@ void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices
       seconds *= std::exp(d.jitter_sigma * (z - d.jitter_sigma / 2));
     }
   }
+}
+
+graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
+                               double scatter, bool keep_memory) {
+  constexpr uint64_t kDraws = 7;
+  graph::Timeline calm = play(step, prices, keep_memory);
+  if (scatter <= 0) return calm;
+  std::vector<graph::Timeline> drawn;
+  for (uint64_t seed = 0; seed < kDraws; ++seed) {
+    cost::Prices scattered = prices;
+    disturb(step, {.stragglers = {}, .jitter_sigma = scatter, .seed = seed}, scattered);
+    drawn.push_back(play(step, scattered, keep_memory));
+  }
+  const auto middle = drawn.begin() + kDraws / 2;
+  std::ranges::nth_element(drawn, middle, {}, &graph::Timeline::seconds);
+  middle->peak_bytes = std::move(calm.peak_bytes);
+  return std::move(*middle);
 }
 
 }  // namespace piper::sim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/cost/prices.h>
+#include <piper/graph/timeline.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -27,5 +28,12 @@ struct Disturbance {
 // Changes the prices of compute tasks; communication, and memory, stay. Throws InvalidInput when a
 // straggler is no rank of the step.
 void disturb(const schedule::StepGraph& step, const Disturbance& disturbance, cost::Prices& prices);
+
+// play() of a step on a machine whose equal tasks do not take equally long: every exchange then waits for the slowest of its members,
+// which costs a pipeline little and expert parallelism much. Of several draws with `scatter` for sigma (cost::task_scatter of a
+// cluster) the one of median length, with the peaks of memory of the undisturbed step; play() itself where nothing scatters.
+// Deterministic.
+graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
+                               double scatter, bool keep_memory = true);
 
 }  // namespace piper::sim

@@ -105,4 +105,19 @@ TEST_CASE("a straggler outside the world is the user's mistake") {
   CHECK_THROWS_AS(c.with({.stragglers = {{Rank(8), 2}}}), InvalidInput);
 }
 
+TEST_CASE(
+    "a step on a machine whose tasks scatter is longer, keeps its memory, and is the same each "
+    "time") {
+  const Case c;
+  const graph::Timeline calm = play(c.step, c.prices);
+  CHECK(play_scattered(c.step, c.prices, 0).seconds() == calm.seconds());
+  const graph::Timeline some = play_scattered(c.step, c.prices, 0.1);
+  const graph::Timeline more = play_scattered(c.step, c.prices, 0.3);
+  CHECK(some.seconds() > calm.seconds());
+  CHECK(more.seconds() > some.seconds());
+  CHECK(more.seconds() < 1.5 * calm.seconds());
+  CHECK(some.peak_bytes == calm.peak_bytes);
+  CHECK(play_scattered(c.step, c.prices, 0.1).seconds() == some.seconds());
+}
+
 }  // namespace piper::sim

@@ -68,7 +68,9 @@ class Memory {
 // Cores of one node, and the ranks that wait for one.
 struct Node {
   int64_t num_free = 0;
+  int64_t num_ranks = 0;
   std::deque<Rank> waiting;
+  std::vector<Rank> computing;
 };
 
 constexpr double kEnded = -1;
@@ -85,14 +87,16 @@ class Simulation {
         ends_at_(prices.links.empty() ? 0 : step.graph.num_operations()),
         next_(step.graph.num_ranks() * graph::kNumStreams),
         computing_(step.graph.num_ranks()),
+        compute_ends_at_(step.graph.num_ranks(), kEnded),
         holds_core_(step.graph.num_ranks()),
         is_touched_(step.graph.num_ranks()),
         memory_(step.graph.num_ranks()) {
     check_prices();
     timeline_.tasks.resize(graph_.tasks().size());
     const auto last_node = std::max_element(prices.node_of_rank.begin(), prices.node_of_rank.end());
+    if (shares_cores()) nodes_.resize(*last_node + 1, Node{.num_free = prices.cores_per_node});
     if (shares_cores())
-      nodes_.resize(*last_node + 1, Node{.num_free = prices.cores_per_node, .waiting = {}});
+      for (const auto node : prices.node_of_rank) ++nodes_[static_cast<size_t>(node)].num_ranks;
   }
 
   graph::Timeline play() {
@@ -145,7 +149,7 @@ class Simulation {
   void happen(const Event& event) {
     switch (event.what) {
       case What::kTaskEnds:
-        end(graph_.task(TaskId(event.id)));
+        if (const Task& task = graph_.task(TaskId(event.id)); !is_late(task)) end(task);
         return;
       case What::kTransferMoves:
         network_.begin(OperationId(event.id), now_);
@@ -178,6 +182,7 @@ class Simulation {
     if (task.kind == TaskKind::kCompute) {
       computing_[task.rank.index()] = 0;
       holds_core_[task.rank.index()] = shares_cores();
+      if (shares_cores()) std::erase(node_of(task.rank).computing, task.rank);
     }
     if (bytes != 0) memory_of(task).change(now_, -bytes, keep_memory_);
     touch(task.rank);
@@ -195,6 +200,8 @@ class Simulation {
     // A core is freed by a rank that was touched, and asked for by one: its node is among theirs.
     if (shares_cores())
       for (const Rank rank : touched_) hand_out_cores(node_of(rank));
+    for (const OperationId operation : posted_) take_cores(operation, operations_.tasks(operation));
+    posted_.clear();
     for (const Rank rank : touched_) is_touched_[rank.index()] = 0;
     touched_.clear();
   }
@@ -242,7 +249,43 @@ class Simulation {
   void start_compute(const Task& task) {
     ++next(task.rank, Stream::kCompute);
     start(task, prices_.transient_bytes[task.id.index()]);
-    events_.push({now_ + prices_.seconds[task.id.index()], What::kTaskEnds, task.id.value});
+    compute_until(task, now_ + prices_.seconds[task.id.index()]);
+    if (shares_cores()) node_of(task.rank).computing.push_back(task.rank);
+  }
+
+  void compute_until(const Task& task, double seconds) {
+    compute_ends_at_[task.rank.index()] = seconds;
+    events_.push({seconds, What::kTaskEnds, task.id.value});
+  }
+
+  // A computing that was to end now and lost its core for a while since.
+  bool is_late(const Task& task) const {
+    return task.kind == TaskKind::kCompute && compute_ends_at_[task.rank.index()] != now_;
+  }
+
+  // What ranks of one host tell each other is copied by its cores: each member's part by the share of a core that a rank has, which is
+  // how the links were measured, all ranks at once. Cores without work do it first; what is left is time that those who
+  // compute lose.
+  void take_cores(OperationId operation, std::span<const TaskId> members) {
+    const auto of = [&](TaskId id) { return prices_.node_of_rank[graph_.task(id).rank.index()]; };
+    for (const TaskId id : members)
+      if (of(id) != of(members.front())) return;  // over a network
+    const Node& node = nodes_[of(members.front())];
+    if (node.computing.empty()) return;
+    const cost::Links& links = prices_.links;
+    const double alone = links.empty() || links.pattern[operation.index()] < 0
+                             ? prices_.seconds[members.front().index()]
+                             : links.transfer_seconds[operation.index()];
+    const auto cores = static_cast<double>(prices_.cores_per_node);
+    const auto computing = static_cast<double>(node.computing.size());
+    const double copying =
+        alone * static_cast<double>(members.size()) * cores / static_cast<double>(node.num_ranks);
+    const double lost = (copying - alone * (cores - computing)) / computing;
+    if (lost <= 0) return;
+    for (const Rank rank : node.computing)
+      compute_until(
+          graph_.task(graph_.stream(rank, Stream::kCompute)[next(rank, Stream::kCompute) - 1]),
+          compute_ends_at_[rank.index()] + lost);
   }
 
   void advance_stream(Rank rank, Stream stream) {
@@ -257,6 +300,7 @@ class Simulation {
 
   // All members have posted.
   void run(OperationId operation, std::span<const TaskId> members) {
+    if (shares_cores()) posted_.push_back(operation);
     const cost::Links& links = prices_.links;
     if (links.empty() || links.pattern[operation.index()] < 0) {
       for (const TaskId id : members)
@@ -285,11 +329,13 @@ class Simulation {
   double now_ = 0;
   size_t num_ended_ = 0;
   std::priority_queue<Event> events_;
-  std::vector<int32_t> num_posted_;  // by operation
-  std::vector<double> ends_at_;      // by operation, as far as is known
-  std::vector<size_t> next_;         // by rank and stream: index of the next task to start
-  std::vector<char> computing_;      // by rank
-  std::vector<char> holds_core_;     // by rank: between two tasks of its own
+  std::vector<int32_t> num_posted_;      // by operation
+  std::vector<double> ends_at_;          // by operation, as far as is known
+  std::vector<size_t> next_;             // by rank and stream: index of the next task to start
+  std::vector<char> computing_;          // by rank: or waiting for a core
+  std::vector<double> compute_ends_at_;  // by rank, as far as is known
+  std::vector<char> holds_core_;         // by rank: between two tasks of its own
+  std::vector<OperationId> posted_;      // at this instant, where cores are shared
   std::vector<Rank> touched_;
   std::vector<char> is_touched_;  // by rank
   std::vector<Node> nodes_;

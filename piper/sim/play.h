@@ -7,6 +7,8 @@
 //              finished and the dependencies have
 //   send, receive        run from the moment both are posted
 //   exchange, reduction  run on each member from the moment all members have posted
+//              what ranks of one node tell each other is copied by its cores: by those without work
+//              first, and those who compute lose the time of the rest
 //   links      while the bytes of an operation move (after its latency: prices.links), it shares
 //              the ports of devices, nodes and switch groups with every other operation of any axis
 //              that moves through them: network.h. Alone it takes its price; members then end

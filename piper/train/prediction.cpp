@@ -1,8 +1,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/step_time.h>
-#include <piper/sim/play.h>
+#include <piper/sim/disturbance.h>
 #include <piper/strategy/mesh.h>
 #include <piper/train/prediction.h>
 
@@ -90,7 +91,7 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const cost::ExpertLoad& load) {
   Prediction prediction;
   prediction.prices = cost::price(step, model, strategy, cluster, load);
-  prediction.timeline = sim::play(step, prediction.prices);
+  prediction.timeline = sim::play_scattered(step, prediction.prices, cost::task_scatter(cluster));
   prediction.step_seconds = prediction.timeline.seconds();
   prediction.kept = load.kept.empty() ? cost::kept_part(model, strategy) : mean_kept(model, load);
   prediction.mfu =
