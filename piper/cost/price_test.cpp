@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/expert_rows.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
@@ -35,6 +36,20 @@ double seconds(const Priced& p, Rank rank, graph::TaskKind kind, SegmentKind seg
 }
 
 }  // namespace
+
+TEST_CASE("the experts beside the largest count as the equal ones that they amount to") {
+  const model::Model model = example::mixture(1);
+  const strategy::Strategy s = example::strategy(model, 1, 1, 1, 1);
+  const auto others = [&](const std::vector<double>& share) {
+    ExpertLoad load;
+    load.share = {share};
+    return ExpertRows(model, s, load).work(0, 0).other_experts;
+  };
+  CHECK(others({0.5, 0.5, 0, 0}) == 1);  // a router that always chooses the same two
+  CHECK(others({0.5, 0, 0.25, 0.25}) == 2);
+  CHECK(others({0.25, 0.25, 0.25, 0.25}) == 3);
+  CHECK(others({1, 0, 0, 0}) == 0);
+}
 
 TEST_CASE("equal shares cost what a balanced load costs, task by task and slot by slot") {
   const Priced balanced = priced({});
