@@ -156,7 +156,7 @@ endfunction()
 # Every header of a folder compiles alone (ARGN: the libraries it needs): one generated file a header, built by the target piper_headers, which
 # scripts/test asks for and nobody else. (The only glob of the build: a forgotten header is what the check is for.)
 # Each is given the precompiled headers of its kind, which makes it three times as fast: what this hides, a forgotten header of the
-# standard library or of fmt, tests/check_includes.py finds.
+# standard library or of fmt, tests/check_includes.py finds for the names that it lists.
 function(piper_check_headers folder)
   file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
   foreach(header ${headers})

@@ -191,6 +191,29 @@ TEST_CASE("full recomputation never takes less time than none, and never more me
   });
 }
 
+TEST_CASE(
+    "dividing the optimizer's states costs by layer and replica, and nothing where they are "
+    "whole") {
+  World w;
+  Strategy s = example::StrategyDraw(kDrawnFrom, 1).strategy(w.model, [](const Strategy& of) {
+    return of.mesh.pp == 1 && of.mesh.dp == 8 && of.mesh.cp == 1;
+  });
+  const auto update = [&](int zero) {
+    s.zero = zero;
+    Estimator estimator = w.estimator();
+    CHECK(estimator.parts(s, 1).stages.front().update_seconds == estimator.estimate(s).time.update);
+    return estimator.estimate(s).time.update;
+  };
+  const double whole = update(0), divided = update(1);
+  w.stack.division_seconds_per_replica = 1e-3;
+  CHECK(update(0) == whole);
+  CHECK(update(1) == doctest::Approx(divided + 1e-3 * 8 * 32));  // Mixtral's layers
+  w.stack.division_seconds_per_replica = 0;
+  w.stack.division_bytes = 28;
+  CHECK(update(0) == whole);
+  CHECK(update(1) > divided);
+}
+
 TEST_CASE("each stage of ZeRO holds no more state than the one before") {
   const World w;
   Estimator estimator = w.estimator();
