@@ -96,6 +96,24 @@ def check_plan():
     assert "--load ranks one plan" in piper(*model[:-2], "--load", "zipf:1", "--min-devices", code=2)
 
 
+def check_scatter(folder):
+    """A machine whose equal tasks were measured to scatter: `sim` foretells what `plan` does."""
+    machine = json.loads(piper("cluster", "dgx-h100", "--json"))
+    machine.setdefault("numbers", {})["task_scatter_ratio"] = 0.2
+    machine["cores_per_node"] = 4
+    (folder / "scatters.json").write_text(json.dumps(machine))
+    asked = ["--model", "piper-100m", "--cluster", folder / "scatters.json"]
+    best = ask("plan", "--runnable", *asked, "--devices", 16)["strategies"][0]
+    (folder / "best.json").write_text(json.dumps(best))
+    played = ask("sim", *asked, "--strategy", folder / "best.json")
+    calm = ask("sim", *asked, "--strategy", folder / "best.json", "--jitter", 0)
+    assert played["task_scatter"] == 0.2 and "task_scatter" not in calm
+    assert played["step_seconds"] > calm["step_seconds"] and played["peak_bytes"] == calm["peak_bytes"]
+    assert abs(played["step_seconds"] / best["predicted"]["step_seconds"] - 1) < 1e-9, (played["step_seconds"], best["predicted"])
+    assert abs(played["mfu"] / best["predicted"]["mfu"] - 1) < 1e-9
+    assert "scatter by 0.20" in piper("sim", *asked, "--strategy", folder / "best.json")
+
+
 def check_bench():
     small = ask("bench", "sim", "--pp", 4, "--ep", 8, "--dp", 16)
     assert small["tasks_per_second"] > 0 and small["num_ranks"] == 64
@@ -109,6 +127,7 @@ def main():
         check_disturbances(folder)
         check_traces(folder)
         check_plan()
+        check_scatter(folder)
         check_bench()
     print("sim_load: ok")
     return 0

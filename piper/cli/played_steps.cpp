@@ -3,6 +3,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/played_steps.h>
 #include <piper/cost/prices.h>
+#include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
 #include <piper/stack/whole_step.h>
@@ -120,8 +121,11 @@ void play_samples(const PlayRequest& request, PlayedSteps& played, F write) {
     cost::Prices prices = write(sample);
     sim::Disturbance disturbance = request.disturbance;
     disturbance.seed = request.seed + static_cast<uint64_t>(sample);
+    const bool single = request.num_samples == 1;
+    if (!single && disturbance.jitter_sigma == 0) disturbance.jitter_sigma = played.scatter;
     sim::disturb(played.step, disturbance, prices);
-    keep_slowest(played, sim::play(played.step, prices, request.keep_memory));
+    keep_slowest(played, sim::play_scattered(played.step, prices, single ? played.scatter : 0,
+                                             request.keep_memory));
   }
 }
 
@@ -163,12 +167,15 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   const strategy::Strategy& s = priced.strategy;
   const std::string why_not =
-      request.load ? "the load is not balanced" : sim::why_not_symmetric(s, priced.cluster);
+      request.load          ? "the load is not balanced"
+      : request.scatter > 0 ? "equal tasks do not take equally long"
+                            : sim::why_not_symmetric(s, priced.cluster);
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
   check_size(priced, num_exact_tasks(priced, num_ranks), num_ranks);
   played.step = schedule::write_step(priced.model, s, ranks, schedule::WrittenFor::kSimulation);
+  played.scatter = request.scatter;
   play_samples(request, played,
                [&](int64_t sample) { return prices_of(priced, request, played.step, sample); });
   add_shares(played);

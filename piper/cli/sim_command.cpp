@@ -9,12 +9,13 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/step_time.h>
 #include <piper/plan/whole.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/report.h>
 #include <piper/report/table.h>
-#include <piper/stack/rates.h>
+#include <piper/stack/estimator.h>
 #include <piper/strategy/layout.h>
 #include <piper/strategy/runnable.h>
 
@@ -34,7 +35,7 @@ struct Flags {
   StrategyFlags strategy;
   LoadFlags load;
   std::vector<std::string> stragglers;
-  double jitter = 0;
+  std::optional<double> jitter;
   std::string trace, html, stack;
   bool json = false, all_ranks = false;
 };
@@ -58,14 +59,16 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
   return {Rank(rank), factor};
 }
 
-PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy) {
+// `scatter`: of equal tasks, as measured; what --jitter says goes before it.
+PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy, double scatter) {
   PlayRequest request{.load = load_of(flags.load),
                       .seed = flags.load.seed,
                       .keep_memory = !flags.trace.empty() || !flags.html.empty(),
                       .all_ranks = flags.all_ranks};
   for (const std::string& text : flags.stragglers)
     request.disturbance.stragglers.push_back(parse_straggler(text, strategy.mesh.world()));
-  request.disturbance.jitter_sigma = flags.jitter;
+  request.disturbance.jitter_sigma = flags.jitter.value_or(0);
+  if (!flags.jitter) request.scatter = scatter;
   if (request.load || flags.jitter > 0) request.num_samples = flags.load.num_samples;
   return request;
 }
@@ -77,12 +80,6 @@ struct Summary {
   int64_t peak_bytes = 0;
 };
 
-double peak_of(const Priced& priced) {
-  return priced.cluster.compute.at(stack::compute_key(priced.strategy.precision))
-             .peak_flops_per_second *
-         static_cast<double>(priced.strategy.mesh.world());
-}
-
 Summary summarise(const Priced& priced, const PlayedSteps& played) {
   const strategy::Strategy& s = priced.strategy;
   Summary summary{.step_seconds = played.timeline.seconds()};
@@ -90,9 +87,7 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
   if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
     summary.closed_form_seconds =
         cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
-  summary.mfu = cost::step_flops(priced.model, s.sequence, s.global_batch_sequences,
-                                 cost::kept_part(priced.model, s)) /
-                (summary.step_seconds * peak_of(priced));
+  summary.mfu = stack::mfu(priced.model, s, priced.cluster, summary.step_seconds);
   for (const RankShare& rank : played.ranks) {
     const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
     summary.compute += rank.compute_seconds / whole;
@@ -132,8 +127,9 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   if (!flags.stack.empty()) json["stack"] = flags.stack;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
-    json["sampled"]["jitter"] = flags.jitter;
+    json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
+  if (played.scatter > 0) json["task_scatter"] = played.scatter;
   return json;
 }
 
@@ -153,11 +149,17 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
   if (!played.why_all.empty()) fmt::print("all ranks played: {}\n", played.why_all);
   if (played.sampled.seconds.size() > 1) {
     std::string what = flags.load.load.empty() ? "" : "load " + flags.load.load + ", ";
-    if (flags.jitter > 0) what += fmt::format("jitter {}, ", flags.jitter);
+    if (flags.jitter > 0) what += fmt::format("jitter {}, ", *flags.jitter);
     fmt::print(
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
   }
+  if (played.scatter > 0)
+    fmt::print(
+        "equal tasks take times that scatter by {:.2f} on this machine (measured): {}; --jitter 0 leaves it out\n",
+        played.scatter,
+        played.sampled.seconds.size() > 1 ? "drawn anew in every sample"
+                                          : "the step of median length of seven draws");
   const std::string closed =
       summary.closed_form_seconds
           ? fmt::format("; closed form {}", format_seconds(*summary.closed_form_seconds))
@@ -206,7 +208,9 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(Flags flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   if (flags.stack.empty() && !has_exact_step(priced.strategy)) flags.stack = "piper";
-  const PlayRequest request = request_of(flags, priced.strategy);
+  const PlayRequest request =
+      request_of(flags, priced.strategy,
+                 flags.stack.empty() ? cost::task_scatter(priced.cluster) : 0);
   const PlayedSteps played =
       flags.stack.empty() ? play_steps(priced, request)
                           : play_whole_steps(priced, request, stack::load_stack(flags.stack));
@@ -241,7 +245,8 @@ Run add_sim(Subcommand command) {
       .type_name("RANK:FACTOR");
   command
       .add_option("--jitter", flags->jitter,
-                  "scatter of compute times: standard deviation of their logarithm (0)")
+                  "scatter of compute times: standard deviation of their logarithm (what `piper "
+                  "profile` measured; 0 where it did not)")
       .check(number_in(0, 2));
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
       .check(writable_file());

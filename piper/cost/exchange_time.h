@@ -27,6 +27,7 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
+#include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -149,7 +150,7 @@ double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, d
 // What takes `inside` and `across` seconds for a whole buffer in one piece.
 double reduction_seconds(double inside, double across, double bytes);
 inline constexpr double kReductionPieceBytes =
-    4.0 * (1 << 20);  // collective::kReductionPiece of fp32
+    4.0 * static_cast<double>(collective::kReductionPiece);  // fp32
 
 // Every member tells every other `num_counts` counts of 8 bytes.
 double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,

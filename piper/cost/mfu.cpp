@@ -28,14 +28,17 @@ double kept_part(const model::Model& model, const strategy::Strategy& strategy) 
   return chosen > 0 ? kept / chosen : 1;
 }
 
+int64_t num_computing(const cluster::Cluster& cluster, int64_t world) {
+  if (cluster.cores_per_node == 0) return world;
+  const int64_t node = cluster.devices_per_node();
+  return world / node * std::min(node, cluster.cores_per_node) +
+         std::min(world % node, cluster.cores_per_node);
+}
+
 double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,
                              int64_t world) {
-  const double peak = compute_of(cluster, precision).peak_flops_per_second;
-  if (cluster.cores_per_node == 0) return peak * static_cast<double>(world);
-  const int64_t node = cluster.devices_per_node();
-  const int64_t cores = world / node * std::min(node, cluster.cores_per_node) +
-                        std::min(world % node, cluster.cores_per_node);
-  return peak * static_cast<double>(cores);
+  return compute_of(cluster, precision).peak_flops_per_second *
+         static_cast<double>(num_computing(cluster, world));
 }
 
 EffectiveMfu effective_mfu(const cluster::Cluster& cluster, strategy::Precision precision,

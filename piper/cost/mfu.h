@@ -25,6 +25,8 @@ double step_flops(const model::Model& model, int64_t sequence, int64_t global_ba
 // What the strategy's capacity keeps of a balanced load, over all mixture layers; 1 without any.
 double kept_part(const model::Model& model, const strategy::Strategy& strategy);
 
+// Devices, or cores where fewer than ranks share a node, that compute at a time.
+int64_t num_computing(const cluster::Cluster& cluster, int64_t world);
 // Dense peak of the devices (or cores) that `world` ranks use.
 double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,
                              int64_t world);

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kTasksPerLayer =
     20;  // about: forward and backward of a mixture layer with exchanges
 constexpr int64_t kMostRounds = 8;
-constexpr int64_t kMostTasksOfOne = 400'000, kMostTasksOfAll = 3'000'000;
+constexpr int64_t kMostTasksOfOne = 400'000, kMostTasksOfAll = 6'000'000;
 
 auto tie_break(const Candidate& c) {
   const strategy::Strategy& s = c.strategy;
@@ -33,8 +33,13 @@ int64_t num_tasks(const model::Model& model, const strategy::Strategy& s, int64_
          kTasksPerLayer;
 }
 
+// Where equal tasks scatter, no pipeline is like another.
+bool one_pipeline_stands_for_all(const cluster::Cluster& cluster, const strategy::Strategy& s) {
+  return cost::task_scatter(cluster) == 0 && sim::why_not_symmetric(s, cluster).empty();
+}
+
 int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  return sim::why_not_symmetric(s, cluster).empty() ? s.mesh.pp : s.mesh.world();
+  return one_pipeline_stands_for_all(cluster, s) ? s.mesh.pp : s.mesh.world();
 }
 
 }  // namespace
@@ -74,7 +79,7 @@ SearchResult search(const Setting& setting, const Space& space, cost::Estimator&
 
 std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
                                   const strategy::Strategy& strategy) {
-  if (!sim::why_not_symmetric(strategy, cluster).empty()) return {};
+  if (!one_pipeline_stands_for_all(cluster, strategy)) return {};
   return strategy::pipeline_group(strategy.mesh, Rank(0));
 }
 
@@ -95,10 +100,11 @@ namespace {
 int64_t simulate_range(const Setting& setting, std::vector<Candidate>::iterator begin,
                        std::vector<Candidate>::iterator end, int64_t& budget) {
   int64_t done = 0;
+  const int64_t plays = cost::task_scatter(setting.cluster()) > 0 ? sim::kScatteredPlays : 1;
   for (auto c = begin; c != end; ++c) {
     if (c->simulated) continue;
-    const int64_t tasks = num_tasks(setting.model(), c->strategy,
-                                    num_simulated_ranks(setting.cluster(), c->strategy));
+    const int64_t tasks = plays * num_tasks(setting.model(), c->strategy,
+                                            num_simulated_ranks(setting.cluster(), c->strategy));
     if (tasks > budget) continue;
     const std::optional<double> seconds =
         simulated_seconds(setting.model(), setting.cluster(), c->strategy, kMostTasksOfOne);

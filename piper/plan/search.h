@@ -36,8 +36,8 @@ struct SearchResult {
 // recomputation, smaller micro-batches, 1F1B before GPipe, the even split first.
 SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator);
 
-// Seconds of a step by simulation, the load being balanced: of one pipeline (dp index 0) where it provably
-// stands for all (sim/symmetry.h), else of all ranks. nullopt when the graph would be larger than
+// Seconds of a step by simulation, the load being balanced and equal tasks scattering as the machine's do (sim::play_scattered):
+// of one pipeline (dp index 0) where it provably stands for all (sim/symmetry.h; nothing scatters), else of all ranks. nullopt when the graph would be larger than
 // `max_tasks`.
 std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,
                                         const strategy::Strategy& strategy, int64_t max_tasks);

@@ -36,16 +36,15 @@ void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices
 
 graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
                                double scatter, bool keep_memory) {
-  constexpr uint64_t kDraws = 7;
   graph::Timeline calm = play(step, prices, keep_memory);
   if (scatter <= 0) return calm;
   std::vector<graph::Timeline> drawn;
-  for (uint64_t seed = 0; seed < kDraws; ++seed) {
+  for (uint64_t seed = 0; seed < kScatterDraws; ++seed) {
     cost::Prices scattered = prices;
     disturb(step, {.stragglers = {}, .jitter_sigma = scatter, .seed = seed}, scattered);
     drawn.push_back(play(step, scattered, keep_memory));
   }
-  const auto middle = drawn.begin() + kDraws / 2;
+  const auto middle = drawn.begin() + kScatterDraws / 2;
   std::ranges::nth_element(drawn, middle, {}, &graph::Timeline::seconds);
   middle->peak_bytes = std::move(calm.peak_bytes);
   return std::move(*middle);

@@ -33,6 +33,7 @@ void disturb(const schedule::StepGraph& step, const Disturbance& disturbance, co
 // which costs a pipeline little and expert parallelism much. Of several draws with `scatter` for sigma (cost::task_scatter of a
 // cluster) the one of median length, with the peaks of memory of the undisturbed step; play() itself where nothing scatters.
 // Deterministic.
+inline constexpr int64_t kScatterDraws = 7, kScatteredPlays = kScatterDraws + 1;
 graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
                                double scatter, bool keep_memory = true);
 
