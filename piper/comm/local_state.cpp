@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/comm/local_state.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace piper::comm::internal {
 namespace {
@@ -22,13 +24,42 @@ std::string disagreement(const Posting& mine, const Posting& other) {
       receive.name.what == mine.name.what ? "" : fmt::format(" ('{}')", receive.name.what));
 }
 
+// Shorter messages are copied sooner than another thread wakes.
+constexpr size_t kSharedBytes = size_t{192} << 10;
+
+// Of what a rank may copy, its own receives first: their bytes are then in its core's cache. Null: nothing.
+std::shared_ptr<SharedCopy> next_copy(std::vector<std::shared_ptr<SharedCopy>>& copies, Rank rank) {
+  std::erase_if(copies, [](const auto& c) { return c->taken.load(std::memory_order_relaxed); });
+  if (copies.empty()) return nullptr;
+  auto place = std::ranges::find_if(copies, [&](const auto& c) { return c->receive->owner == rank; });
+  if (place == copies.end()) place = copies.begin();
+  std::shared_ptr<SharedCopy> next = std::move(*place);
+  copies.erase(place);
+  return next;
+}
+
 // The payload of an arrival, until its receive is posted.
 void hold(Posting& arrived) {
   arrived.arrival->held.assign(arrived.source, arrived.source + arrived.size);
   arrived.source = arrived.arrival->held.data();
 }
 
+// That this process may run on.
+int64_t num_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 }  // namespace
+
+LocalState::LocalState(int64_t num_ranks, RemoteSide* remote)
+    : pool_(make_pool()),
+      bells_(num_ranks),
+      remote_(remote),
+      looks_first_(remote == nullptr && num_ranks > 1 && num_ranks <= num_cores()) {
+  for (int64_t r = 0; r < num_ranks; ++r) mailboxes_.emplace_back(pool_);
+  for (Bell& bell : bells_) bell.copies.reserve(2 * bells_.size());
+}
 
 std::string sentence(const Failure& failure) {
   if (failure.reason.starts_with("rank ") && failure.reason.find(" (host ") != std::string::npos)
@@ -116,6 +147,8 @@ void LocalState::transfer(const std::shared_ptr<Posting>& send,
     if (arrived) remote_->refuse(*send);
   } else if (arrived && send->arrival->payload_follows) {
     return remote_->fetch(*send, receive);
+  } else if (!arrived && send->size >= kSharedBytes && send->owner != receive->owner) {
+    return share(send, receive);
   } else if (send->size > 0) {
     std::memcpy(receive->target, send->source, send->size);
   }
@@ -125,14 +158,36 @@ void LocalState::transfer(const std::shared_ptr<Posting>& send,
   finish(*receive, result);
 }
 
-void LocalState::finish(Posting& posting, PostingState state) {
-  Bell& bell = bells_[posting.owner.index()];
+void LocalState::share(const std::shared_ptr<Posting>& send,
+                       const std::shared_ptr<Posting>& receive) {
+  const auto shared =
+      std::allocate_shared<SharedCopy>(PoolAllocator<SharedCopy>(pool_), send, receive);
+  for (const Rank rank : {send->owner, receive->owner})
+    rouse(bells_[rank.index()], [&](Bell& bell) { bell.copies.push_back(shared); });
+}
+
+void LocalState::copy(SharedCopy& shared) {
+  if (shared.taken.exchange(true)) return;
+  std::memcpy(shared.receive->target, shared.send->source, shared.send->size);
+  finish(*shared.send, PostingState::kDone);
+  finish(*shared.receive, PostingState::kDone);
+}
+
+template <class Change>
+void LocalState::rouse(Bell& bell, Change change) {
   {
     const std::lock_guard lock(bell.mutex);
-    posting.state.store(state, std::memory_order_release);
-    ++bell.num_rings;
+    change(bell);
+    bell.num_events.fetch_add(1, std::memory_order_release);
   }
   bell.rung.notify_all();
+}
+
+void LocalState::finish(Posting& posting, PostingState state) {
+  rouse(bells_[posting.owner.index()], [&](Bell& bell) {
+    posting.state.store(state, std::memory_order_release);
+    ++bell.num_rings;
+  });
 }
 
 void LocalState::repost(const std::shared_ptr<Posting>& receive) {
@@ -141,12 +196,7 @@ void LocalState::repost(const std::shared_ptr<Posting>& receive) {
 }
 
 void LocalState::ring(Rank rank) {
-  Bell& bell = bells_[rank.index()];
-  {
-    const std::lock_guard lock(bell.mutex);
-    ++bell.num_rings;
-  }
-  bell.rung.notify_all();
+  rouse(bells_[rank.index()], [](Bell& bell) { ++bell.num_rings; });
 }
 
 // Removes a posting that waits; false when it does not.
@@ -178,20 +228,55 @@ void LocalState::withdraw(Posting& posting) {
       return;
     }
     if (state != PostingState::kCopying) return;
-    std::unique_lock lock(bell.mutex);
-    bell.rung.wait(lock, [&] {
-      return posting.state.load(std::memory_order_acquire) != PostingState::kCopying;
-    });
+    std::shared_ptr<SharedCopy> shared;
+    {
+      std::unique_lock lock(bell.mutex);
+      bell.rung.wait(lock, [&] {
+        const auto place = std::ranges::find_if(bell.copies, [&](const auto& c) {
+          return c->send.get() == &posting || c->receive.get() == &posting;
+        });
+        if (place != bell.copies.end()) {
+          shared = std::move(*place);
+          bell.copies.erase(place);
+        }
+        return shared || posting.state.load(std::memory_order_acquire) != PostingState::kCopying;
+      });
+    }
+    if (shared) copy(*shared);
   }
+}
+
+// For about as long as a thread takes to wake, without the lock; whether something happened.
+bool LocalState::look(Bell& bell, std::unique_lock<std::mutex>& lock) {
+  constexpr auto kLook = std::chrono::microseconds(20);
+  const uint64_t before = bell.num_events.load(std::memory_order_relaxed);
+  lock.unlock();
+  const auto until = std::chrono::steady_clock::now() + kLook;
+  while (bell.num_events.load(std::memory_order_acquire) == before &&
+         std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
+  lock.lock();
+  return bell.num_events.load(std::memory_order_relaxed) != before;
 }
 
 uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_seconds) {
   constexpr double kLongest = 1e7;  // a third of a year: the clock's integers do not overflow
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::duration<double>(std::min(timeout_seconds, kLongest));
   Bell& bell = bells_[rank.index()];
   std::unique_lock lock(bell.mutex);
-  bell.rung.wait_for(lock, std::chrono::duration<double>(std::min(timeout_seconds, kLongest)),
-                     [&] { return bell.num_rings != seen || failed(); });
-  if (bell.num_rings != seen) return bell.num_rings;
+  for (;;) {
+    while (const std::shared_ptr<SharedCopy> shared = next_copy(bell.copies, rank)) {
+      lock.unlock();
+      copy(*shared);
+      lock.lock();
+    }
+    if (bell.num_rings != seen) return bell.num_rings;
+    if (failed()) break;
+    if (looks_first_ && look(bell, lock)) continue;
+    const auto woken = [&] { return bell.num_rings != seen || failed() || !bell.copies.empty(); };
+    if (!bell.rung.wait_until(lock, until, woken)) return seen;
+  }
   lock.unlock();
   check(rank, "waiting");
   return seen;
@@ -205,11 +290,7 @@ void LocalState::fail(Rank rank, const std::string& reason) {
     failed_.store(true, std::memory_order_release);
   }
   if (remote_ != nullptr) remote_->failed({rank, reason});
-  for (Bell& bell : bells_) {
-    const std::lock_guard lock(bell.mutex);
-    ++bell.num_rings;
-    bell.rung.notify_all();
-  }
+  for (Bell& bell : bells_) rouse(bell, [](Bell& b) { ++b.num_rings; });
 }
 
 Failure LocalState::failure() const {

@@ -5,6 +5,9 @@
 //                       +--> mailbox of rank 1 (match) <--+
 //            the one who posts second copies, then rings both bells
 //
+// A long message is copied by whichever of the two comes to wait first (SharedCopy): otherwise the last rank of an exchange
+// would copy for all that wait for it, and write their buffers from the wrong core.
+//
 // Locks: a mailbox's mutex is held while looking up, never while copying or ringing; a bell's mutex
 // is held while a request changes to its final state. No two are ever held together, except the
 // mailboxes' one after the other.
@@ -65,6 +68,14 @@ struct Posting {
   std::string describe() const;  // "receive 'F3 L2 dispatch' from rank 2"
 };
 
+// A matched pair that either rank's thread may copy; both postings are kCopying until one has.
+struct SharedCopy {
+  SharedCopy(std::shared_ptr<Posting> from, std::shared_ptr<Posting> to)
+      : send(std::move(from)), receive(std::move(to)) {}
+  std::shared_ptr<Posting> send, receive;
+  std::atomic<bool> taken{false};
+};
+
 struct Failure {
   Rank rank = Rank::none();  // none() while nothing has failed
   std::string reason;
@@ -99,10 +110,7 @@ class RemoteSide {
 class LocalState {
  public:
   // Every rank lives here unless `remote` says otherwise, which outlives this object.
-  explicit LocalState(int64_t num_ranks, RemoteSide* remote = nullptr)
-      : pool_(make_pool()), bells_(num_ranks), remote_(remote) {
-    for (int64_t r = 0; r < num_ranks; ++r) mailboxes_.emplace_back(pool_);
-  }
+  explicit LocalState(int64_t num_ranks, RemoteSide* remote = nullptr);
 
   int64_t size() const { return static_cast<int64_t>(bells_.size()); }
   // For postings and requests.
@@ -146,13 +154,20 @@ class LocalState {
     std::mutex mutex;
     std::condition_variable rung;
     uint64_t num_rings = 0;
-    bool taken = false;            // an endpoint exists
+    std::atomic<uint64_t> num_events{0};  // whatever a waiting thread has to look at
+    std::vector<std::shared_ptr<SharedCopy>> copies;  // for this rank to do, if the other has not
+    bool taken = false;                               // an endpoint exists
     std::deque<std::string> left;  // descriptions of unfinished requests that were dropped
   };
 
+  template <class Change>
+  static void rouse(Bell& bell, Change change);
   void ring(Rank rank);
+  static bool look(Bell& bell, std::unique_lock<std::mutex>& lock);
   std::shared_ptr<Posting> match(const std::shared_ptr<Posting>& posting);
   void transfer(const std::shared_ptr<Posting>& send, const std::shared_ptr<Posting>& receive);
+  void share(const std::shared_ptr<Posting>& send, const std::shared_ptr<Posting>& receive);
+  void copy(SharedCopy& shared);
   bool take_back(Posting& posting);
   bool elsewhere(Rank rank) const { return remote_ != nullptr && !remote_->is_local(rank); }
 
@@ -161,6 +176,8 @@ class LocalState {
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;
   RemoteSide* remote_;  // null when there are no other processes
+  // Whether a thread looks for a moment before it sleeps: where ranks have a core each, and no wire's thread needs one.
+  const bool looks_first_;
   std::atomic<bool> failed_{false};
   mutable std::mutex failure_mutex_;
   Failure failure_;
