@@ -6,9 +6,17 @@
 #include <piper/strategy/strategy.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace piper::cost {
+
+// Experts with alike many rows: each takes half to all of the rows of the class before it. A thin product is not a part of a
+// thick one, so that neither the number of experts nor the sum of their rows would do.
+struct ExpertsOfSize {
+  int32_t num_experts = 0;
+  int64_t rows = 0;  // of all of them
+};
 
 // The work of one segment execution on one rank.
 struct SegmentWork {
@@ -17,8 +25,8 @@ struct SegmentWork {
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
-  // How many equal experts the local ones beside the largest amount to: (sum of rows)^2 / sum of squares; 0 = all of them.
-  double other_experts = 0;
+  // The local experts with rows beside the largest, by size; all empty: they share what is left evenly.
+  std::array<ExpertsOfSize, 8> other_experts;
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of a member; else -1
   int64_t received_tokens = -1;
   int64_t local_experts = 0;

@@ -7,6 +7,7 @@
 #include <piper/strategy/mesh.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -130,13 +131,15 @@ namespace {
 void set_largest(const std::vector<int64_t>& rows, SegmentWork& work) {
   const auto largest = std::ranges::max_element(rows);
   work.largest_expert_rows = *largest;
-  double sum = 0, squares = 0;
+  work.other_experts = {};
   for (auto of = rows.begin(); of != rows.end(); ++of) {
-    if (of == largest) continue;
-    sum += static_cast<double>(*of);
-    squares += static_cast<double>(*of) * static_cast<double>(*of);
+    if (of == largest || *of == 0) continue;
+    const auto halvings =
+        static_cast<size_t>(std::bit_width(static_cast<uint64_t>(*largest / *of)) - 1);
+    ExpertsOfSize& alike = work.other_experts[std::min(halvings, work.other_experts.size() - 1)];
+    ++alike.num_experts;
+    alike.rows += *of;
   }
-  work.other_experts = squares > 0 ? sum * sum / squares : 0;
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/cluster/cluster.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/step_time.h>
+
+#include <cmath>
+#include <vector>
 
 namespace piper::cost {
 namespace {
@@ -37,18 +42,49 @@ double seconds(const Priced& p, Rank rank, graph::TaskKind kind, SegmentKind seg
 
 }  // namespace
 
-TEST_CASE("the experts beside the largest count as the equal ones that they amount to") {
+TEST_CASE("the experts beside the largest are counted by size, each with rows of its own") {
   const model::Model model = example::mixture(1);
   const strategy::Strategy s = example::strategy(model, 1, 1, 1, 1);
   const auto others = [&](const std::vector<double>& share) {
     ExpertLoad load;
     load.share = {share};
-    return ExpertRows(model, s, load).work(0, 0).other_experts;
+    std::vector<int64_t> numbers;  // of experts, then rows
+    for (const ExpertsOfSize& alike : ExpertRows(model, s, load).work(0, 0).other_experts)
+      if (alike.num_experts > 0)
+        numbers.insert(numbers.end(), {int64_t{alike.num_experts}, alike.rows});
+    return numbers;
   };
-  CHECK(others({0.5, 0.5, 0, 0}) == 1);  // a router that always chooses the same two
-  CHECK(others({0.5, 0, 0.25, 0.25}) == 2);
-  CHECK(others({0.25, 0.25, 0.25, 0.25}) == 3);
-  CHECK(others({1, 0, 0, 0}) == 0);
+  const int64_t rows = balanced_work(model, 0, s.micro_batch_sequences, s.sequence, 1, 4).rows;
+  using Numbers = std::vector<int64_t>;
+  CHECK(others({0.5, 0.5, 0, 0}) ==
+        Numbers{1, rows / 2});  // a router that always chooses the same two
+  CHECK(others({0.5, 0, 0.25, 0.25}) == Numbers{2, rows / 2});
+  CHECK(others({0.25, 0.25, 0.25, 0.25}) == Numbers{3, 3 * rows / 4});
+  CHECK(others({0.75, 0, 0.125, 0.125}) == Numbers{2, rows / 4});
+  CHECK(others({1, 0, 0, 0}).empty());
+}
+
+// Of one layer of many experts: with few rows each expert is the reading of its weights, whoever has the rows.
+TEST_CASE("a skewed load does not merge thin experts into thick ones") {
+  model::Model model = example::mixture(1);
+  model.hidden = 2048;
+  model.layers[0].feed_forward = {.ffn = 768, .num_experts = 256, .top_k = 8};
+  cluster::Cluster machine = cluster::load_cluster("dgx-h100");
+  strategy::Strategy s = example::strategy(model, 1, 1, 1, 1);
+  s.precision = strategy::Precision::kBf16;
+  s.sequence = 4096;
+  const auto seconds = [&](double exponent) {
+    ExpertLoad load;
+    load.share.resize(1);
+    double sum = 0;
+    for (int e = 1; e <= 256; ++e) sum += std::pow(e, -exponent);
+    for (int e = 1; e <= 256; ++e) load.share[0].push_back(std::pow(e, -exponent) / sum);
+    const SegmentWork work = ExpertRows(model, s, load).work(0, 0);
+    return segment_seconds(model, {SegmentKind::kExperts, 0}, graph::Phase::kForward, work, machine,
+                           strategy::Precision::kBf16);
+  };
+  const double even = seconds(0);
+  for (const double exponent : {0.25, 0.5, 0.75}) CHECK(seconds(exponent) >= 0.9 * even);
 }
 
 TEST_CASE("equal shares cost what a balanced load costs, task by task and slot by slot") {

@@ -201,9 +201,9 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   }
 }
 
-// Routed experts. The largest has rows of its own; the others share what is left, as the equal experts that they amount to. Rows that come
-// from several peers are brought together for each expert and back (two copies forward, three
-// backward).
+// Routed experts. The largest has rows of its own; the others are taken by classes of size, those without rows do no work. Rows
+// that come from several peers are brought together for each expert and back (two copies forward,
+// three backward).
 void experts(List& list, const model::Model& model, const model::FeedForward& ff,
              const SegmentWork& work) {
   if (work.received_rows <= 0 || work.local_experts <= 0) return;
@@ -217,8 +217,15 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
   if (largest * count <= rows * 1.001 || work.local_experts == 1)
     return mlp(list, rows / count, ffn, d, ff.num_matrices, count);
   mlp(list, largest, ffn, d, ff.num_matrices);
-  const double other_experts = work.other_experts > 0 ? work.other_experts : count - 1;
-  const double others = std::min(other_experts, rows - largest);  // experts without rows do no work
+  bool known = false;
+  for (const ExpertsOfSize& alike : work.other_experts) {
+    if (alike.num_experts == 0) continue;
+    known = true;
+    const auto num = static_cast<double>(alike.num_experts);
+    mlp(list, static_cast<double>(alike.rows) / num, ffn, d, ff.num_matrices, num);
+  }
+  if (known) return;
+  const double others = std::min(count - 1, rows - largest);  // at least a row each
   if (others >= 1) mlp(list, (rows - largest) / others, ffn, d, ff.num_matrices, others);
 }
 

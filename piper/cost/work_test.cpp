@@ -84,9 +84,11 @@ TEST_CASE("experts are as many products as there are experts with rows, each wit
   CHECK(gemms()[2].m == 8);
   CHECK(gemms()[2].repetitions == 3);
 
-  work.other_experts = 1;  // all 24 are one expert's
-  CHECK(gemms()[2].m == 24);
+  work.other_experts[0] = {1, 22};  // two of them have it all, one nearly
+  work.other_experts[4] = {1, 2};
+  CHECK(gemms()[2].m == 22);
   CHECK(gemms()[2].repetitions == 1);
+  CHECK(gemms()[4].m == 2);
 
   work.received_rows = work.largest_expert_rows = 0;
   CHECK(segment_work(model, {SegmentKind::kExperts, 0}, Phase::kForward, work).empty());
