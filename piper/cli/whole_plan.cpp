@@ -242,7 +242,7 @@ int answer_whole(const WholeQuestion& q) {
   request.progress = [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); };
   const auto start = std::chrono::steady_clock::now();
   plan::WholePlan plan = plan::search_whole(request);
-  plan::play_ranked(request, plan);
+  plan::play_ranked(request, plan, q.top);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.finish();

@@ -99,9 +99,9 @@ struct WholePlan {
 // what divides).
 WholePlan search_whole(const WholeRequest& request);
 
-// Plays the whole steps (stack/whole_step.h, one pipeline) of the first `count` that are ranked, those of a million tasks and
-// more left out, and sorts these by that.
-void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = 8);
+// Plays whole steps (stack/whole_step.h, one pipeline), those of a million tasks and more left out, until the first `count` that
+// are ranked by what is known of each have been played; the front of speed and memory takes that over.
+void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = 10);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

@@ -6,7 +6,7 @@
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
 // the device, plus the communication that does not hide. Bubbles
 // as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. What that
-// does not fit is played action by action: the two V's, interleaved chunks whose states travel with every micro-batch, and
+// does not fit is played action by action: the two V's, interleaved chunks of unequal layers or whose states travel with every micro-batch, and
 // activations that go to the host and back, with their copies. Held to whole steps that are played (whole_step.h): 0.4 % in
 // the mean over every axis, docs/validation.md.
 //
@@ -28,6 +28,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -170,6 +171,9 @@ class Estimator {
                    const std::vector<StageOverlap>& states, double message);
   double least_finish(const strategy::Strategy& s, bool copies);
   double pipeline_finish(const strategy::Strategy& s, bool copies);
+  std::span<const cost::RankSeconds> play_pipeline(const strategy::Strategy& s, int64_t played,
+                                                   bool copies);
+  static bool chunks_differ(const strategy::Strategy& s);
   double pace(const strategy::Strategy& s, int64_t played, bool copies);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);

@@ -119,28 +119,53 @@ double Estimator::pace(const Strategy& s, int64_t played, bool copies) {
   return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
 }
 
-// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the slowest rank.
-double Estimator::pipeline_finish(const Strategy& s, bool copies) {
-  const int64_t p = s.mesh.pp, m = s.num_micro_batches;
-  const int64_t played = std::min(m, std::max<int64_t>(4 * p, 8) + m % p);
+std::span<const cost::RankSeconds> Estimator::play_pipeline(const Strategy& s, int64_t played,
+                                                            bool copies) {
   std::unique_ptr<cost::PipelinePlayer>& player =
-      players_[{{s.schedule, p, s.mesh.vpp, played}, copies}];
+      players_[{{s.schedule, s.mesh.pp, s.mesh.vpp, played}, copies}];
   if (!player)
-    player = std::make_unique<cost::PipelinePlayer>(s.schedule, p, s.mesh.vpp, played, copies);
-  const double further = m > played ? static_cast<double>(m - played) * pace(s, played, copies) : 0;
-  finishes_.clear();
+    player =
+        std::make_unique<cost::PipelinePlayer>(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies);
   // Where no rows are exchanged, the two of a pair take no turns.
   const bool pairs = s.schedule == PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
-  for (const cost::RankSeconds& rank : player->play(chunks_, pairs))
+  return player->play(chunks_, pairs);
+}
+
+// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the slowest rank; where a rank's
+// chunks differ, which keeps ranks waiting in every round, at the pace of two more rounds.
+double Estimator::pipeline_finish(const Strategy& s, bool copies) {
+  const auto latest = [](std::span<const cost::RankSeconds> ranks) {
+    return std::ranges::max_element(ranks, {}, &cost::RankSeconds::finish)->finish;
+  };
+  const int64_t p = s.mesh.pp, m = s.num_micro_batches;
+  const int64_t played = std::min(m, std::max<int64_t>(4 * p, 8) + m % p);
+  const int64_t more = std::min(m - played, 2 * p);
+  double further = 0;
+  if (more > 0 && !copies && chunks_differ(s))
+    further = (latest(play_pipeline(s, played + more, copies)) -
+               latest(play_pipeline(s, played, copies))) /
+              static_cast<double>(more) * static_cast<double>(m - played);
+  else if (more > 0)
+    further = static_cast<double>(m - played) * pace(s, played, copies);
+  finishes_.clear();
+  for (const cost::RankSeconds& rank : play_pipeline(s, played, copies))
     finishes_.push_back(rank.finish + further);
   return std::ranges::max(finishes_);
+}
+
+// A layer more or less, the ends left out: no formula has what ranks then wait in every round.
+bool Estimator::chunks_differ(const Strategy& s) {
+  if (s.mesh.vpp == 1) return false;
+  const auto [least, most] = std::ranges::minmax(s.layers_per_stage);
+  return least != most;
 }
 
 void Estimator::add_pipeline(const Strategy& s, const Prices& prices, const Pipeline& pipeline,
                              double worth_below, double most_bytes, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
-  const bool is_played = copies || (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty()));
+  const bool is_played =
+      copies || (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
   const bool split = strategy::splits_backward(s.schedule);
   earlier_.assign(states.size(), 0);
   for (size_t i = 0; i < states.size(); ++i)
