@@ -50,7 +50,7 @@ class StrategyDraw {
   strategy::Strategy attempt(const model::Model& model) {
     strategy::Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};
     s.schedule = one_in(strategy::kPipelineSchedules);
-    s.mesh.pp = one_of<int64_t>({1, 2, 4, 8});
+    s.mesh.pp = one_of<int64_t>({1, 2, 3, 4, 5, 6, 8});
     s.mesh.tp = one_of(from_.tp);
     s.mesh.cp = one_of(from_.cp);
     s.mesh.dp = one_of(from_.dp);
