@@ -11,7 +11,7 @@ import tempfile
 
 PIPER = os.environ.get("PIPER", "build/planner/piper")
 PLAN = ["plan", "--model", "qwen3-30b-a3b", "--cluster", "dgx-h100", "--devices", "32"]
-DRAWN = ["memory", "time", "pareto", "sensitivity", "roofline"]
+DRAWN = ["timeline", "memory", "time", "pareto", "sensitivity", "roofline", "map"]
 TABLES = ["ranked", "families", "pareto", "sensitivity", "roofline"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -93,7 +93,7 @@ def check_page(path, plan):
 
 
 def browser():
-    for name in ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell"):
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell"):
         if shutil.which(name):
             return shutil.which(name)
     return None
@@ -130,7 +130,9 @@ def main():
         plan = json.loads(piper(*PLAN, "--json"))
         check_document(plan)
         (folder / "plan.json").write_text(json.dumps(plan))
-        said = json.loads(piper("report", folder / "plan.json", "--json"))
+        (folder / "map.json").write_text(piper("map", "--models", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "8,16", "--json"))
+        said = json.loads(piper("report", folder / "plan.json", "--map", folder / "map.json", "--json"))
+        assert said["has_timeline"] and said["has_map"]
         assert said["num_families"] == len(plan["families"])
         check_page(folder / "plan.html", plan)
         drawn = check_drawn(folder / "plan.html", folder, DRAWN)

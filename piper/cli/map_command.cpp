@@ -82,6 +82,8 @@ Answer answer(const plan::WholeRequest& request) {
             .step_seconds = best.step_seconds()};
   a.json["mfu"] = *a.cell.mfu;
   a.json["mesh_in_short"] = a.cell.mesh;
+  a.json["in_words"] = a.cell.detail;
+  a.json["step_seconds"] = a.cell.step_seconds;
   a.json["best"] = whole_json(request, best);
   return a;
 }

@@ -3,9 +3,13 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
+#include <piper/cli/played_steps.h>
 #include <piper/cli/subcommand.h>
+#include <piper/model/import.h>
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
+#include <piper/stack/whole_step.h>
+#include <piper/strategy/layout.h>
 
 #include <filesystem>
 #include <iostream>
@@ -17,7 +21,7 @@ namespace {
 struct Flags {
   std::string folder;
   std::string out;
-  std::string profile;
+  std::string profile, map, model;
   std::vector<std::string> plans;
   bool json = false;
 };
@@ -28,10 +32,51 @@ void add_plans(report::Report& report, const std::vector<std::string>& paths) {
   }
 }
 
+std::optional<report::StrategyMap> map_of(const Flags& flags) {
+  if (flags.map.empty()) return std::nullopt;
+  return report::parse_strategy_map(read_json_file(flags.map), flags.map);
+}
+
+// A step of the plan's best, one pipeline played as the plan's stack would run it. Nothing where model or machine are not
+// found by the names that the plan gives, or where it would take long.
+std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanDocument& plan,
+                                         const Json& json) {
+  constexpr size_t kMostRanks = 16;
+  constexpr double kMostTasks = 1e6;
+  const bool has_strategies = json.contains("strategies");
+  if (has_strategies && (!json["strategies"].is_array() || json["strategies"].empty()))
+    return std::nullopt;
+  strategy::Strategy best =
+      strategy::parse_strategy(has_strategies ? json["strategies"].front() : json, flags.folder);
+  best.predicted = nullptr;
+  const std::string model = flags.model.empty() ? plan.model : flags.model;
+  try {
+    const Priced priced{
+        .model = model::load_model(model),
+        .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
+        .strategy = best};
+    const bool exact = plan.stack.empty() && has_exact_step(best);
+    if (stack::whole_step_tasks(best, priced.model, best.mesh.pp) > kMostTasks) return std::nullopt;
+    const PlayedSteps played =
+        exact ? play_steps(priced, {.keep_memory = true})
+              : play_whole_steps(priced, {.keep_memory = true},
+                                 stack::load_stack(plan.stack.empty() ? "piper" : plan.stack));
+    std::vector<int64_t> stages;
+    const strategy::Layout layout(best);
+    for (int64_t rank = 0; rank < best.mesh.world(); ++rank)
+      stages.push_back(layout.place(Rank(rank)).stage);
+    return report::make_gantt(played.step, played.timeline, stages, kMostRanks);
+  } catch (const std::runtime_error&) {
+    if (!flags.model.empty()) throw;
+    return std::nullopt;
+  }
+}
+
 // A cluster file instead of a run: the machine's page beside it.
 int report_machine(const Flags& flags) {
-  if (!flags.plans.empty() || !flags.profile.empty())
-    throw InvalidInput("--plan and --profile belong to a run's folder; this is a cluster file");
+  if (!flags.plans.empty() || !flags.profile.empty() || !flags.map.empty())
+    throw InvalidInput(
+        "--plan, --profile and --map belong to a run or a plan; this is a cluster file");
   const std::string html = report::render_machine(cluster::load_cluster(flags.folder));
   std::filesystem::path path = flags.out;
   if (flags.out.empty()) path = std::filesystem::path(flags.folder).replace_extension(".html");
@@ -45,11 +90,13 @@ int report_machine(const Flags& flags) {
 
 // What `piper plan` wrote, --json or --out: its page beside it.
 int run_plan(const Flags& flags) {
-  if (!flags.plans.empty() || !flags.profile.empty())
-    throw InvalidInput(fmt::format(
-        "--plan and --profile belong to the page of a run's folder; {} is a file", flags.folder));
-  const report::PlanDocument plan =
-      report::parse_plan_document(read_json_file(flags.folder), flags.folder);
+  if (!flags.plans.empty())
+    throw InvalidInput(
+        fmt::format("--plan belongs to the page of a run's folder; {} is a file", flags.folder));
+  const Json json = read_json_file(flags.folder);
+  report::PlanDocument plan = report::parse_plan_document(json, flags.folder);
+  plan.map = map_of(flags);
+  plan.timeline = timeline_of(flags, plan, json);
   const std::filesystem::path path =
       flags.out.empty() ? std::filesystem::path(flags.folder).replace_extension(".html")
                         : std::filesystem::path(flags.out);
@@ -59,14 +106,16 @@ int run_plan(const Flags& flags) {
     fmt::print("{}\n", path.string());
     return 0;
   }
-  const Json json = {{"report", path.string()},
-                     {"size_bytes", html.size()},
-                     {"num_strategies", plan.ranked.size()},
-                     {"num_families", plan.families.size()},
-                     {"num_front_points", plan.front.size()},
-                     {"num_sensitivity_inputs", plan.swings.size()},
-                     {"num_roofline_points", plan.roofs ? plan.roofs->points.size() : 0}};
-  std::cout << json.dump(2) << "\n";
+  const Json holds = {{"report", path.string()},
+                      {"size_bytes", html.size()},
+                      {"num_strategies", plan.ranked.size()},
+                      {"num_families", plan.families.size()},
+                      {"num_front_points", plan.front.size()},
+                      {"num_sensitivity_inputs", plan.swings.size()},
+                      {"num_roofline_points", plan.roofs ? plan.roofs->points.size() : 0},
+                      {"has_timeline", plan.timeline.has_value()},
+                      {"has_map", plan.map.has_value()}};
+  std::cout << holds.dump(2) << "\n";
   return 0;
 }
 
@@ -82,6 +131,7 @@ int run(const Flags& flags) {
   report::Report report = report::read_run(flags.folder);
   add_plans(report, flags.plans);
   if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
+  report.map = map_of(flags);
   const std::filesystem::path path = flags.out.empty()
                                          ? std::filesystem::path(flags.folder) / "report.html"
                                          : std::filesystem::path(flags.out);
@@ -123,9 +173,18 @@ Run add_report(Subcommand command) {
                   "(may be repeated)")
       .type_name("FILE");
   command
-      .add_option("--profile", flags->profile,
-                  "what `piper profile` wrote [cluster.json in the run's folder]")
+      .add_option(
+          "--profile", flags->profile,
+          "what `piper profile` wrote [cluster.json in the run's folder; the plan's cluster]")
       .type_name("FILE");
+  command
+      .add_option("--map", flags->map,
+                  "what `piper map --json` printed: the strategy map of the page")
+      .type_name("FILE");
+  command
+      .add_option("--model", flags->model,
+                  "of a plan whose model is not known by its name: a config.json, for the timeline")
+      .type_name("NAME|FILE");
   command.add_flag("--json", flags->json, "print what the page holds as JSON");
   return [flags] { return run(*flags); };
 }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <piper/base/json_fwd.h>
+#include <piper/report/gantt.h>
 #include <piper/report/ranked_strategies.h>
+#include <piper/report/strategy_map.h>
 
 #include <cstdint>
 #include <optional>
@@ -68,6 +70,9 @@ struct PlanDocument {
   double change = 0;  // of every input, for `swings`
   std::vector<InputSwing> swings;
   std::optional<Roofs> roofs;
+  // Not in what `piper plan` prints; who asks for the page adds them.
+  std::optional<Gantt> timeline;  // a step of the best, played
+  std::optional<StrategyMap> map;
 };
 
 // Throws InvalidInput with all problems; a document without `strategies` and without `mesh` is one.

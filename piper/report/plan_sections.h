@@ -18,6 +18,10 @@ std::string families_section(const PlanDocument& plan);
 std::string front_section(const PlanDocument& plan);        // scatter of memory and MFU
 std::string sensitivity_section(const PlanDocument& plan);  // tornado
 std::string roofline_section(const PlanDocument& plan);
+std::string plan_timeline_section(const PlanDocument& plan);
+std::string map_section(const std::optional<StrategyMap>& map);
+// Those of a plan that have anything to show, each under its heading: what a run's page has of the plan that it followed.
+std::string weighed_sections(const PlanDocument& plan);
 
 // "pp 4 · ep 8 · dp 16, 1f1b, 16 × 1, recompute none"
 std::string words_of(const PlanRow& row);

@@ -1,4 +1,5 @@
 #include <piper/report/html.h>
+#include <piper/report/plan_sections.h>
 #include <piper/report/report.h>
 #include <piper/report/sections.h>
 
@@ -24,6 +25,8 @@ std::string render(const Report& report) {
   body += section("memory", "Memory of every rank", memory_section(comparison));
   body += section("experts", "Load of the experts",
                   experts_section(pointer(report.expert_rows), report.metrics));
+  if (report.plan) body += weighed_sections(*report.plan);
+  if (report.map) body += section("map", "Strategy map", map_section(report.map));
   body += section("plans", "Other models, other machines", plans_section(report.further_plans));
   body += section("machine", "The machine", machine_section(pointer(report.machine)));
   const std::string& model = report.header.model;

@@ -113,7 +113,7 @@ TEST_CASE("a full page is well-formed and needs nothing from elsewhere") {
 }
 
 TEST_CASE("an empty page says in a sentence what is missing, section by section") {
-  const std::string html = render({});
+  const std::string html = render(Report{});
   CHECK(unbalanced(html) == "");
   CHECK(count(html, "<section ") == 8);
   CHECK(count(html, "class=\"absent\"") == 8);

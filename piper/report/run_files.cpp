@@ -145,6 +145,7 @@ Report read_run(const fs::path& folder) {
   files.json(kStrategyFile, [&](auto& json, auto& source) {
     report.trained = strategy::parse_strategy(json, source);
     report.strategies = parse_ranked_strategies(json, source);
+    if (json.is_object()) report.plan = parse_plan_document(json, source);
     report.strategies->notes = {"Of the ranking only the strategy that was trained is known here."};
   });
   files.file(kMetricsFile, [&](const fs::path& path) {
@@ -165,6 +166,7 @@ Report read_run(const fs::path& folder) {
   });
   files.json(kPlanFile, [&](auto& json, auto& source) {
     report.strategies = parse_ranked_strategies(json, source);
+    if (json.is_object()) report.plan = parse_plan_document(json, source);
   });
   files.json(kClusterFile, [&](auto& json, auto& source) {
     report.machine = cluster::parse_cluster(json, source);

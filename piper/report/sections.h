@@ -14,6 +14,7 @@ std::string header_section(const Report& report);
 // A table of what was ranked; at most `max_rows` rows, and what was refused.
 std::string strategies_section(const RankedStrategies* strategies, size_t max_rows = 12);
 // Two charts over one time axis; either may be null.
+std::string played_section(const Gantt& gantt);  // of a plan, which nobody has run
 std::string timeline_section(const Gantt* predicted, const Gantt* measured);
 std::string memory_section(const Comparison* comparison);
 std::string loss_section(const std::vector<MetricsRow>& metrics);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/report/html.h>
 #include <piper/report/strategy_map.h>
@@ -88,6 +89,39 @@ std::string head(const StrategyMap& map) {
 }
 
 }  // namespace
+
+StrategyMap parse_strategy_map(const Json& json, const std::string& source) {
+  constexpr double kMaxSeconds = 1e30;
+  Problems problems(source);
+  ObjectReader reader(json, "", &problems);
+  StrategyMap map{.cluster = reader.text("cluster"),
+                  .facts = {{"stack", reader.text("stack", "")}},
+                  .devices = reader.integers("devices", 1, int64_t{1} << 24)};
+  const Json* models = reader.array("models");
+  if (models == nullptr) reader.problem("models", "is missing: this is no map (piper map --json)");
+  for (size_t m = 0; models != nullptr && m < models->size(); ++m) {
+    ObjectReader model((*models)[m], fmt::format("models[{}]", m), &problems);
+    StrategyMap::Row row{.model = model.text("model"), .cells = {}};
+    const Json* cells = model.array("cells");
+    if (cells == nullptr || cells->size() != map.devices.size()) {
+      model.problem(
+          "cells", fmt::format("allowed: {} of them, one a number of devices", map.devices.size()));
+      continue;
+    }
+    for (size_t c = 0; c < cells->size(); ++c) {
+      ObjectReader cell((*cells)[c], fmt::format("models[{}].cells[{}]", m, c), &problems);
+      MapCell read{.mesh = cell.text("mesh_in_short", ""),
+                   .detail = cell.text("in_words", ""),
+                   .why_not = cell.text("why_not", "")};
+      if (cell.has("mfu")) read.mfu = cell.number("mfu", 0, 1e6);
+      read.step_seconds = cell.number("step_seconds", 0, kMaxSeconds, 0);
+      row.cells.push_back(std::move(read));
+    }
+    map.rows.push_back(std::move(row));
+  }
+  problems.finish();
+  return map;
+}
 
 std::string map_svg(const StrategyMap& map) {
   const auto columns = static_cast<double>(std::max<size_t>(map.devices.size(), 1));

@@ -2,6 +2,8 @@
 // self-contained HTML page with a heat map.
 #pragma once
 
+#include <piper/base/json_fwd.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +30,9 @@ struct StrategyMap {
   };
   std::vector<Row> rows;
 };
+
+// Of what `piper map --json` printed. Throws InvalidInput with all problems.
+StrategyMap parse_strategy_map(const Json& json, const std::string& source);
 
 // The heat map alone. Colour runs from the lowest to the highest MFU of the map.
 std::string map_svg(const StrategyMap& map);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/report/strategy_map.h>
 
 using namespace piper;
@@ -24,6 +25,27 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 }  // namespace
+
+TEST_CASE("a map is read from what piper map prints, and wrong ones are named") {
+  const StrategyMap map = parse_strategy_map(
+      parse_json(
+          R"({"cluster": "c", "stack": "s", "devices": [2, 8], "models": [{"model": "m", "cells":
+        [{"why_not": "nothing fits"}, {"mfu": 0.4, "mesh_in_short": "pp 2", "in_words": "w", "step_seconds": 3}]}]})",
+          "map.json"),
+      "map.json");
+  REQUIRE(map.rows.size() == 1);
+  CHECK_FALSE(map.rows[0].cells[0].mfu);
+  CHECK(map.rows[0].cells[0].why_not == "nothing fits");
+  CHECK(*map.rows[0].cells[1].mfu == 0.4);
+  CHECK(map.rows[0].cells[1].step_seconds == 3);
+  CHECK(has(map_svg(map), "pp 2"));
+  CHECK_THROWS_WITH_AS(
+      parse_strategy_map(
+          parse_json(R"({"cluster": "c", "devices": [2], "models": [{"model": "m", "cells": []}]})",
+                     "map.json"),
+          "map.json"),
+      doctest::Contains("one a number of devices"), InvalidInput);
+}
 
 TEST_CASE("the darkest cell is the fastest, the lightest the slowest, and each says MFU and mesh") {
   const std::string svg = map_svg(two_by_two());

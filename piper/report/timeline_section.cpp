@@ -76,6 +76,13 @@ std::string memory_over_time(const char* title, const Gantt* gantt) {
 
 }  // namespace
 
+std::string played_section(const Gantt& gantt) {
+  if (!has(&gantt)) return absent("The step was not simulated.");
+  return legend(entries(&gantt, nullptr)) + chart("Predicted", "", &gantt, gantt.seconds) +
+         "<details><summary>Live memory over the step</summary>\n" +
+         memory_over_time("predicted", &gantt) + "</details>\n";
+}
+
 std::string timeline_section(const Gantt* predicted, const Gantt* measured) {
   if (!has(predicted) && !has(measured)) {
     return absent("No timeline was kept with this run, neither simulated nor measured.");
