@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/fits.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/plan/prediction.h>
@@ -184,10 +185,11 @@ void print(const Side& a, const Side& b, const Flags& flags) {
     fmt::print("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
                s > 1 ? "faster" : "slower", reason(a, b));
   for (const auto& [side, name] : {std::pair{&a, flags.a}, {&b, flags.b}})
-    if (side->prediction.peak_bytes > side->prediction.memory_bytes)
-      fmt::print("{} does not fit: {} of {}\n", name,
-                 format_bytes(static_cast<double>(side->prediction.peak_bytes)),
-                 format_bytes(static_cast<double>(side->prediction.memory_bytes)));
+    if (const Fit fit =
+            memory_fit(side->priced.cluster, static_cast<double>(side->prediction.peak_bytes),
+                       side->prediction.estimate.fullest_stage);
+        !fit.fits())
+      fmt::print("{} {}", name, to_text(fit));
 }
 
 Json to_json(const Side& side) {
