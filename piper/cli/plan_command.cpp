@@ -247,7 +247,9 @@ int run(const Flags& flags) {
   if (plan.strategies.empty()) return 1;
   if (placed) write_launch_files(*placed, request.model, flags.nodes);
   if (!flags.out.empty()) {
-    write_json_file(flags.out, strategy::to_json(plan.strategies.front().strategy));
+    Json best = strategy::to_json(plan.strategies.front().strategy);
+    note_parameters(best, request.model);
+    write_json_file(flags.out, best);
     if (!flags.json) fmt::print("\nwritten: {}\n", flags.out);
   }
   return 0;

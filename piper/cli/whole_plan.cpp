@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
@@ -278,6 +279,7 @@ int answer_whole(const WholeQuestion& q) {
   if (!q.out.empty()) {
     Json best = whole_json(request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
+    note_parameters(best, q.request.model);
     write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);
   }
