@@ -77,6 +77,18 @@ def cases(folder):
     yield "a topology with a circle", [*place, "--nodes", "n1", "--topology", file("topology.conf", "SwitchName=a Switches=a")], ["topology.conf:1", "circle"]
     yield "neither nodes nor free ones", place, ["--nodes is missing", "--free"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
+    whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64"]
+    trained = "what this Piper trains"
+    yield "a schedule that is not trained", [*whole, "--runnable", "--schedule", "zb-v"], ["--schedule is zb-v", "gpipe and 1f1b", "--runnable"]
+    yield "a precision that is not trained", [*whole, "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--what-if", "bf16"]
+    for flag, value, question in (("--tp", "2", ["--paper"]), ("--cp", "2", ["--min-devices"]), ("--etp", "2", ["--runnable"]), ("--vpp", "2", ["--runnable"]),
+                                  ("--zero", "3", ["--load", "zipf:1"]), ("--offload", "optimizer", ["--what-if", "memory=x2"]),
+                                  ("--placement", "tp-cp-ep-pp-dp", ["--runnable"]), ("--stack", "megatron", ["--paper"]), ("--imbalance", "3", ["--runnable"])):
+        yield f"{flag} beside {question[0]}", [*whole, flag, value, *question], [f"{flag} is {value}", question[0], trained]
+    for fixed, *expected in (("--schedule zb-v --pp 1", "--schedule zb-v with --pp 1", "--pp 2"), ("--schedule interleaved --vpp 1", "--vpp 2"),
+                             ("--micro-batch 0", "--micro-batch is 0"), ("--pp -1", "--pp is -1"), ("--micro-batch 7", "--micro-batch 4 or 8"),
+                             ("--pp 4 --ep 8 --dp 16 --tp 8", "--tp 8 with --dp 16", "--dp 2")):
+        yield f"plan {fixed}", [*whole, *fixed.split()], expected
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 
 

@@ -34,8 +34,34 @@ def check_capacity():
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 
 
+def check_memory_is_said():
+    """A strategy that does not fit is priced all the same, and said not to fit, whoever prices it."""
+    axes = [*MODEL, "--ep", 8, "--dp", 8]
+    for command in ("estimate", "sim"):
+        for stack in ([], ["--stack", "megatron"]):
+            large = json.loads(piper(command, *axes, *stack, "--json"))
+            assert large["fits"] is False and large["usable_bytes"] == 0.9 * 80 * 2**30, (command, stack)
+            said = [line for line in piper(command, *axes, *stack).splitlines() if line.startswith("does not fit")]
+            assert len(said) == 1 and "of 72.00 GiB usable on stage 0" in said[0], said
+            small = [*MODEL, "--pp", 4, "--ep", 16, "--dp", 16, "--recompute", "full", *stack]
+            assert json.loads(piper(command, *small, "--json"))["fits"] is True, (command, stack)
+            assert "does not fit" not in piper(command, *small)
+
+
+def check_rows_are_whole():
+    """Piped rows are not cut, and $COLUMNS cuts them; the count of micro-batches is an axis of the whole search."""
+    whole = ["plan", *MODEL, "--devices", 64, "--num-micro-batches", 8, "--tp", 2]
+    assert {s["num_micro_batches"] for s in json.loads(piper(*whole, "--json"))["strategies"]} == {8}
+    assert "…" not in piper(*whole)
+    narrow = subprocess.run([PIPER, *map(str, whole)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "90"}).stdout
+    assert "…" in narrow and max(len(line) for line in narrow.splitlines() if line.startswith(" 1 ")) <= 90
+
+
 def main():
+    os.environ.pop("COLUMNS", None)
     check_capacity()
+    check_memory_is_said()
+    check_rows_are_whole()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))
@@ -69,6 +95,18 @@ def main():
             assert compared[side]["predicted"]["peak_bytes"] == alone["peak_bytes"]
         assert abs(compared["speedup"] - seconds["a"] / seconds["b"]) < 1e-12
         assert json.loads(piper("compare", folder / "a.json", folder / "a.json", "--json"))["speedup"] == 1
+        # Another machine is other work, and said above the table.
+        piper(*PLAN, "--devices", 32, "--out", folder / "half.json")
+        assert piper("compare", folder / "a.json", folder / "half.json").startswith("more than the strategy differs: ranks 64 and 32;")
+        assert "more than the strategy" not in piper("compare", folder / "a.json", folder / "b.json")
+        # A plan that was made from a config.json names its model otherwise; the count of parameters says which built-in it is.
+        plan = json.loads((folder / "a.json").read_text())
+        (folder / "own.json").write_text(json.dumps({**plan, "model": "Qwen3-30B-A3B-Base"}))
+        refused = piper("compare", folder / "own.json", folder / "own.json", code=2)
+        assert "give --model: qwen3-30b-a3b" in refused and len(refused.splitlines()) == 1, refused
+        sim = ["sim", "--strategy", folder / "own.json", "--json"]
+        assert json.loads(piper(*sim, "--model", "qwen3-30b-a3b"))["step_seconds"] > 0
+        assert "is 'Qwen3-30B-A3B-Base', but --model is 'mixtral-8x7b'" in piper(*sim, "--model", "mixtral-8x7b", code=2)
         assert "no such file" in piper("compare", folder / "a.json", folder / "c.json", code=2)
     print("planner_questions: ok")
     return 0

@@ -40,6 +40,7 @@ def check_loads():
             for of, tolerance in (("step_seconds", 0.03), ("peak_bytes", 0.03)):
                 error = closed[of][figure] / played[of][figure] - 1
                 assert abs(error) < tolerance, (load, of, figure, error)
+    assert "balanced closed form" in piper("sim", *SMALL, *drawn) and "balanced" not in piper("sim", *SMALL)
     uniform = ask("sim", *SMALL, "--load", "uniform", "--samples", 2)["sampled"]["step_seconds"]
     assert abs(uniform["worst"] / plain["step_seconds"] - 1) < 1e-9
 

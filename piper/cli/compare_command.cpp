@@ -5,8 +5,11 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/fits.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
+#include <piper/model/count.h>
+#include <piper/model/import.h>
 #include <piper/plan/prediction.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
@@ -31,6 +34,16 @@ struct Side {
   plan::Prediction prediction;
 };
 
+// What --model could be for a plan whose model came from a file.
+std::string models_like(const Json& plan) {
+  const std::string own = "the config.json that it was planned from, or its folder";
+  const int64_t parameters = noted_parameters(plan);
+  for (const std::string& name : model::builtin_models())
+    if (parameters > 0 && model::count_parameters(model::load_model(name)).total() == parameters)
+      return fmt::format("{} (a built-in with as many parameters), or {}", name, own);
+  return own;
+}
+
 // The model that the file names, when the user names none.
 std::string model_of(const Flags& flags, const std::string& file) {
   if (!flags.model.empty()) return flags.model;
@@ -39,7 +52,14 @@ std::string model_of(const Flags& flags, const std::string& file) {
   if (!json.is_object() || !json.contains("model") || !json["model"].is_string() ||
       json["model"].get<std::string>().empty())
     throw InvalidInput(file + ": names no model; give --model");
-  return json["model"].get<std::string>();
+  const std::string name = json["model"].get<std::string>();
+  try {
+    model::load_model(name);
+  } catch (const InvalidInput&) {
+    throw InvalidInput(fmt::format("{}: its model '{}' is no built-in; give --model: {}", file,
+                                   name, models_like(json)));
+  }
+  return name;
 }
 
 Side side_of(const Flags& flags, const std::string& file) {
@@ -184,10 +204,11 @@ void print(const Side& a, const Side& b, const Flags& flags) {
     fmt::print("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
                s > 1 ? "faster" : "slower", reason(a, b));
   for (const auto& [side, name] : {std::pair{&a, flags.a}, {&b, flags.b}})
-    if (side->prediction.peak_bytes > side->prediction.memory_bytes)
-      fmt::print("{} does not fit: {} of {}\n", name,
-                 format_bytes(static_cast<double>(side->prediction.peak_bytes)),
-                 format_bytes(static_cast<double>(side->prediction.memory_bytes)));
+    if (const Fit fit =
+            memory_fit(side->priced.cluster, static_cast<double>(side->prediction.peak_bytes),
+                       side->prediction.estimate.fullest_stage);
+        !fit.fits())
+      fmt::print("{} {}", name, to_text(fit));
 }
 
 Json to_json(const Side& side) {
@@ -199,8 +220,20 @@ Json to_json(const Side& side) {
           {"predicted", plan::to_json(side.prediction)}};
 }
 
+// What makes the two plans answers to different questions; "" when they answer the same one.
+std::string different_work(const Side& a, const Side& b) {
+  std::vector<std::string> parts;
+  for (const auto& [name, values] : axes(a, b))
+    if (values.first != values.second && (name == "model" || name == "cluster" || name == "ranks" ||
+                                          name == "global batch" || name == "sequence"))
+      parts.push_back(fmt::format("{} {} and {}", name, values.first, values.second));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 int run(const Flags& flags) {
   const Side a = side_of(flags, flags.a), b = side_of(flags, flags.b);
+  if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
+    fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
   if (!strategy::not_runnable(a.priced.strategy).empty() ||
       !strategy::not_runnable(b.priced.strategy).empty())
     return compare_whole(a.priced, b.priced, "piper", flags.json);

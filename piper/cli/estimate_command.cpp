@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
@@ -71,21 +72,27 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
 
 using OutsideList = std::vector<cluster::Outside>;
 
+Fit fit_of(const Priced& priced, const plan::Prediction& p) {
+  return memory_fit(priced.cluster, static_cast<double>(p.peak_bytes), p.estimate.fullest_stage);
+}
+
 Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form,
              const OutsideList& outside) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
-  return {{"model", priced.model.name},
-          {"cluster", priced.cluster.name},
-          {"strategy", strategy::to_json(strategy)},
-          {"predicted", plan::to_json(prediction)},
-          {"outside_measured", cluster::to_json(outside)},
-          {"paper",
-           {{"memory_bytes", form.memory_bytes},
-            {"memory_equation",
-             priced.strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
-            {"all_to_all_seconds", form.all_to_all_seconds},
-            {"alpha", form.alpha}}}};
+  Json json{{"model", priced.model.name},
+            {"cluster", priced.cluster.name},
+            {"strategy", strategy::to_json(strategy)},
+            {"predicted", plan::to_json(prediction)},
+            {"outside_measured", cluster::to_json(outside)},
+            {"paper",
+             {{"memory_bytes", form.memory_bytes},
+              {"memory_equation",
+               priced.strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
+              {"all_to_all_seconds", form.all_to_all_seconds},
+              {"alpha", form.alpha}}}};
+  add_to(json, fit_of(priced, prediction));
+  return json;
 }
 
 void print_memory(const plan::Prediction& p) {
@@ -152,6 +159,7 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
                 const OutsideList& outside) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
   print_memory(p);
+  fmt::print("{}", to_text(fit_of(priced, p)));
   print_activations(p);
   print_time(p);
   if (p.method == plan::Method::kSimulation)

@@ -12,6 +12,7 @@
 #include <piper/cli/whole_plan.h>
 #include <piper/model/import.h>
 #include <piper/plan/plan.h>
+#include <piper/strategy/runnable.h>
 
 #include <chrono>
 #include <iostream>
@@ -109,9 +110,54 @@ plan::Request request_of(const Flags& flags) {
 // Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
   const bool runnable = flags.runnable || flags.paper || flags.min_devices ||
-                        !flags.what_if.empty() || !flags.load.load.empty() ||
-                        flags.fixed.num_micro_batches.has_value();
+                        !flags.what_if.empty() || !flags.load.load.empty();
   return !runnable && cluster.kind == "gpu";
+}
+
+// What makes it a question about what this Piper trains, in the user's words.
+std::string why_runnable(const Flags& flags, const cluster::Cluster& cluster) {
+  if (flags.runnable) return "--runnable";
+  if (flags.paper) return "--paper";
+  if (flags.min_devices) return "--min-devices";
+  if (!flags.what_if.empty()) return "--what-if";
+  if (!flags.load.load.empty()) return "--load";
+  return fmt::format("--cluster {} (kind {})", cluster.name, cluster.kind);
+}
+
+// What the user fixed and the search of what this Piper trains would leave out or never end with.
+void refuse_what_is_not_trained(const Flags& flags, const plan::Request& request) {
+  const std::string question = why_runnable(flags, request.cluster);
+  std::vector<std::string> problems;
+  const auto refuse = [&](const char* flag, const std::string& value, const std::string& trains) {
+    problems.push_back(
+        fmt::format("{} is {}: {} searches what this Piper trains ({}); leave out one of the two",
+                    flag, value, question, trains));
+  };
+  strategy::Strategy plain;
+  const auto schedule = request.fixed.schedule.value_or(plain.schedule);
+  if (!strategy::runs(schedule)) refuse("--schedule", strategy::name(schedule), "gpipe and 1f1b");
+  const auto precision = request.precision.value_or(plain.precision);
+  if (!strategy::runs(precision))
+    refuse("--precision", strategy::name(precision), "fp32, bf16 and fp64");
+  const auto degree = [&](const char* flag, const std::optional<int64_t>& value, int64_t trained) {
+    if (value.value_or(trained) != trained)
+      refuse(flag, std::to_string(*value), fmt::format("{} {}", flag + 2, trained));
+  };
+  degree("--tp", flags.whole.tp, 1);
+  degree("--cp", flags.whole.cp, 1);
+  degree("--etp", flags.whole.etp, 1);
+  degree("--vpp", flags.whole.vpp, 1);
+  degree("--zero", flags.whole.zero, 0);
+  const auto word = [&](const char* flag, const std::string& value, const std::string& trained) {
+    if (!value.empty() && value != trained)
+      refuse(flag, value, fmt::format("{} {}", flag + 2, trained));
+  };
+  word("--offload", flags.offload, strategy::name(plain.offload));
+  word("--placement", flags.placement, strategy::name(plain.placement));
+  word("--stack", flags.stack, "piper");
+  if (flags.imbalance != 1)
+    refuse("--imbalance", fmt::format("{}", flags.imbalance), "loads come by --load");
+  if (!problems.empty()) throw InvalidInput(problems);
 }
 
 int answer_every_axis(const Flags& flags, const plan::Request& request,
@@ -130,6 +176,7 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
   q.fixed.ep = flags.fixed.ep;
   q.fixed.dp = flags.fixed.dp;
   q.fixed.micro_batch_sequences = flags.fixed.micro_batch_sequences;
+  q.fixed.num_micro_batches = flags.fixed.num_micro_batches;
   q.fixed.schedule = request.fixed.schedule;
   q.fixed.recompute = request.fixed.recompute;
   q.fixed.exchange = request.fixed.exchange;
@@ -172,6 +219,7 @@ int run(const Flags& flags) {
   std::optional<cluster::Allocation> allocation = onto_nodes(flags, request);
   if (asks_every_axis(flags, request.cluster))
     return answer_every_axis(flags, request, std::move(allocation));
+  refuse_what_is_not_trained(flags, request);
   if (flags.min_devices && !flags.what_if.empty())
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
@@ -199,7 +247,9 @@ int run(const Flags& flags) {
   if (plan.strategies.empty()) return 1;
   if (placed) write_launch_files(*placed, request.model, flags.nodes);
   if (!flags.out.empty()) {
-    write_json_file(flags.out, strategy::to_json(plan.strategies.front().strategy));
+    Json best = strategy::to_json(plan.strategies.front().strategy);
+    note_parameters(best, request.model);
+    write_json_file(flags.out, best);
     if (!flags.json) fmt::print("\nwritten: {}\n", flags.out);
   }
   return 0;
@@ -226,7 +276,8 @@ Run add_plan(Subcommand command) {
   command.add_option("--dp", flags->fixed.dp, "fix the ranks of a stage");
   command.add_option("--micro-batch", flags->fixed.micro_batch_sequences,
                      "fix the sequences of a rank at a time");
-  command.add_option("--num-micro-batches", flags->fixed.num_micro_batches, "fix their number");
+  command.add_option("--num-micro-batches", flags->fixed.num_micro_batches,
+                     "fix their number on a rank");
   command.add_option("--schedule", flags->schedule,
                      "fix: gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipev");
   command.add_option("--vpp", flags->whole.vpp, "fix the chunks of layers a rank holds");

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/played_steps.h>
 #include <piper/cli/strategy_flags.h>
@@ -77,7 +78,7 @@ struct Summary {
   double step_seconds = 0;
   std::optional<double> closed_form_seconds;
   double mfu = 0, compute = 0, exposed = 0, idle = 0;  // shares: mean over ranks
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0, fullest_stage = 0;
 };
 
 Summary summarise(const Priced& priced, const PlayedSteps& played) {
@@ -88,14 +89,21 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
     summary.closed_form_seconds =
         cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
   summary.mfu = stack::mfu(priced.model, s, priced.cluster, summary.step_seconds);
+  const strategy::Layout layout(s);
   for (const RankShare& rank : played.ranks) {
     const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
     summary.compute += rank.compute_seconds / whole;
     summary.exposed += rank.exposed_seconds / whole;
     summary.idle += rank.idle_seconds / whole;
-    summary.peak_bytes = std::max(summary.peak_bytes, rank.peak_bytes);
+    if (rank.peak_bytes <= summary.peak_bytes) continue;
+    summary.peak_bytes = rank.peak_bytes;
+    summary.fullest_stage = layout.place(rank.rank).stage;
   }
   return summary;
+}
+
+Fit fit_of(const Priced& priced, const Summary& summary) {
+  return memory_fit(priced.cluster, static_cast<double>(summary.peak_bytes), summary.fullest_stage);
 }
 
 Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played,
@@ -124,6 +132,10 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
             {"num_tasks", played.step.graph.tasks().size()},
             {"one_pipeline", played.one_pipeline},
             {"ranks", ranks}};
+  add_to(json, fit_of(priced, summary));
+  // A form of closed expressions knows no load: it stays what a balanced one would take.
+  if (!flags.load.load.empty() && summary.closed_form_seconds)
+    json["closed_form_load"] = "balanced";
   if (!flags.stack.empty()) json["stack"] = flags.stack;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
@@ -156,19 +168,23 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
   }
   if (played.scatter > 0)
     fmt::print(
-        "equal tasks take times that scatter by {:.2f} on this machine (measured): {}; --jitter 0 leaves it out\n",
+        "equal tasks take times that scatter by {:.2f} on this machine (measured): {}; --jitter 0 "
+        "leaves it out\n",
         played.scatter,
         played.sampled.seconds.size() > 1 ? "drawn anew in every sample"
                                           : "the step of median length of seven draws");
   const std::string closed =
       summary.closed_form_seconds
-          ? fmt::format("; closed form {}", format_seconds(*summary.closed_form_seconds))
+          ? fmt::format("; {}closed form {}", flags.load.load.empty() ? "" : "balanced ",
+                        format_seconds(*summary.closed_form_seconds))
           : "";
   fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
              played.step.graph.tasks().size(), closed, format_percent(summary.mfu));
   fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
              format_percent(summary.compute), format_percent(summary.exposed),
              format_percent(summary.idle));
+  if (const std::string lacks = to_text(fit_of(priced, summary)); !lacks.empty())
+    fmt::print("{}\n", lacks);
   const strategy::Layout layout(priced.strategy);
   report::Table table;
   table.columns = {{"rank", Align::kRight},    {"stage", Align::kRight},
@@ -208,9 +224,8 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(Flags flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   if (flags.stack.empty() && !has_exact_step(priced.strategy)) flags.stack = "piper";
-  const PlayRequest request =
-      request_of(flags, priced.strategy,
-                 flags.stack.empty() ? cost::task_scatter(priced.cluster) : 0);
+  const PlayRequest request = request_of(
+      flags, priced.strategy, flags.stack.empty() ? cost::task_scatter(priced.cluster) : 0);
   const PlayedSteps played =
       flags.stack.empty() ? play_steps(priced, request)
                           : play_whole_steps(priced, request, stack::load_stack(flags.stack));

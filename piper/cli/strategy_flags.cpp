@@ -5,11 +5,13 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/exchange_form.h>
+#include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 namespace piper::cli {
 namespace {
@@ -83,6 +85,16 @@ std::vector<std::string> contradictions_with_modules(const Strategy& s, const mo
   return strategy::contradictions(s, sound ? model::with_mtp(model, s.mtp_depth) : model);
 }
 
+// A config.json and a built-in name one architecture differently.
+bool is_same_architecture(const Strategy& s, const model::Model& model) {
+  const int64_t layers =
+      std::accumulate(s.layers_per_stage.begin(), s.layers_per_stage.end(), int64_t{0});
+  return s.predicted &&
+         noted_parameters({{"predicted", *s.predicted}}) ==
+             model::count_parameters(model).total() &&
+         layers == model.num_layers();
+}
+
 Strategy from_file(const StrategyFlags& f, const model::Model& model) {
   std::vector<std::string> problems;
   for (const std::string& flag : axes_given(f))
@@ -97,7 +109,8 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
     contradictions.add(
         "mtp_depth", fmt::format("is {}, but --mtp-depth is {}", strategy.mtp_depth, *f.mtp_depth));
   strategy.mtp_depth = f.mtp_depth.value_or(strategy.mtp_depth);
-  if (!strategy.model.empty() && strategy.model != model.name)
+  if (!strategy.model.empty() && strategy.model != model.name &&
+      !is_same_architecture(strategy, model))
     contradictions.add("model",
                        fmt::format("is '{}', but --model is '{}'", strategy.model, model.name));
   for (const std::string& line : contradictions_with_modules(strategy, model))
@@ -277,6 +290,17 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f) {
 
 Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {
   return flags.strategy.empty() ? from_axes(flags, model) : from_file(flags, model);
+}
+
+void note_parameters(Json& plan, const model::Model& model) {
+  plan["predicted"]["model_parameters"] = model::count_parameters(model).total();
+}
+
+int64_t noted_parameters(const Json& plan) {
+  const auto predicted = plan.find("predicted");
+  if (predicted == plan.end() || !predicted->is_object()) return 0;
+  const auto count = predicted->find("model_parameters");
+  return count != predicted->end() && count->is_number_integer() ? count->get<int64_t>() : 0;
 }
 
 cluster::Cluster cluster_of(const StrategyFlags& flags, const Strategy& strategy) {

@@ -7,6 +7,7 @@
 // no recomputation, dropless, the layers split evenly. With --capacity-factor experts drop by probability. With --global-batch the number of micro-batches follows.
 #pragma once
 
+#include <piper/base/json_fwd.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
 #include <piper/model/model.h>
@@ -42,6 +43,11 @@ void add_strategy_flags(Subcommand command, StrategyFlags& flags);
 // a strategy that contradicts the model. Reads the file; does not read the cluster. The strategy is one for
 // model::with_mtp(model, strategy.mtp_depth); --mtp-depth may stand beside a file that has none.
 strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
+
+// Writes how many parameters the model has into a plan's `predicted`, and reads it (0 where it is not said): by it a model is known
+// again under another name.
+void note_parameters(Json& plan, const model::Model& model);
+int64_t noted_parameters(const Json& plan);
 
 // The cluster that --cluster names, else the one that the strategy file names. Throws InvalidInput when there is
 // neither, or when it has fewer devices than the strategy has ranks.

@@ -74,7 +74,7 @@ void print_rows(const std::vector<PricedRow>& rows) {
              : "-",
          fmt::format("{}", fmt::join(p.assumed_fields, ", ")).substr(0, 60)});
   }
-  fmt::print("{}\n", report::to_text(table));
+  if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
 }
 
 void print_left_out(const std::vector<PricedRow>& rows) {
@@ -96,13 +96,16 @@ void print_summary(const validate::Summary& s) {
         s.fit.ran_called_feasible, s.fit.ran, s.fit.oom_called_infeasible, s.fit.oom);
   if (s.time_stated.count + s.time_assumed.count + s.memory.count == 0) return;
   report::Table table = error_table("rows of grade A and A-");
-  table.rows.push_back(cells("step time, every field stated", s.time_stated));
-  table.rows.push_back(cells("step time, some fields assumed", s.time_assumed));
-  table.rows.push_back(cells("step time, mixtures of experts", s.time_moe));
-  table.rows.push_back(cells("step time, dense", s.time_dense));
-  table.rows.push_back(cells("peak memory", s.memory));
-  fmt::print("\n{}{} row(s) of peak memory beyond 10 %\n", report::to_text(table),
-             s.memory_beyond_tenth);
+  // Without rows there is no error, rather than one of 0 %.
+  for (const auto& [name, errors] : {std::pair{"step time, every field stated", s.time_stated},
+                                     {"step time, some fields assumed", s.time_assumed},
+                                     {"step time, mixtures of experts", s.time_moe},
+                                     {"step time, dense", s.time_dense},
+                                     {"peak memory", s.memory}})
+    if (errors.count > 0) table.rows.push_back(cells(name, errors));
+  fmt::print("\n{}", report::to_text(table));
+  if (s.memory.count > 0)
+    fmt::print("{} row(s) of peak memory beyond 10 %\n", s.memory_beyond_tenth);
   for (const auto& [what, groups] : s.groups) print_group("step time by " + what, groups);
   print_group("leave one out: a source priced without its own constant", s.leave_one_out);
 }
@@ -135,7 +138,7 @@ void print_fit(const std::vector<PricedRow>& rows) {
          fmt::format("{}: {}, {} devices, {} {}", row, r.model, r.gpus.value_or(0),
                      r.measured_value.value_or(0), r.unit)});
   }
-  fmt::print("{}\n", report::to_text(table));
+  if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
 }
 
 int run_statements(bool json) {

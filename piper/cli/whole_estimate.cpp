@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/fits.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/report/table.h>
@@ -59,6 +60,11 @@ double mfu_of(const Side& s) {
                     s.candidate.estimate.seconds);
 }
 
+Fit fit_of(const Side& s) {
+  const stack::Estimate& e = s.candidate.estimate;
+  return memory_fit(*s.request.cluster, e.peak_bytes, e.fullest_stage);
+}
+
 }  // namespace
 
 int estimate_whole(const Priced& priced, const std::string& stack_name, bool json) {
@@ -68,12 +74,12 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, bool jso
   if (json) {
     strategy::Strategy plain = priced.strategy;
     plain.predicted = nullptr;
-    std::cout << Json{{"model", priced.model.name},
-                      {"cluster", priced.cluster.name},
-                      {"strategy", strategy::to_json(plain)},
-                      {"predicted", whole_json(side.request, side.candidate)["predicted"]}}
-                     .dump(2)
-              << "\n";
+    Json document{{"model", priced.model.name},
+                  {"cluster", priced.cluster.name},
+                  {"strategy", strategy::to_json(plain)},
+                  {"predicted", whole_json(side.request, side.candidate)["predicted"]}};
+    add_to(document, fit_of(side));
+    std::cout << document.dump(2) << "\n";
     return 0;
   }
   fmt::print("{} on {}: {}\npriced as the stack '{}' would run it\n", priced.model.name,
@@ -95,6 +101,7 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, bool jso
   fmt::print("\n{}\nMFU {}; stage {} is the fullest, stage {} the busiest\n",
              report::to_text(bytes), format_percent(mfu_of(side)), e.fullest_stage,
              e.busiest_stage);
+  fmt::print("{}", to_text(fit_of(side)));
   return 0;
 }
 
@@ -133,6 +140,8 @@ int compare_whole(const Priced& a, const Priced& b, const std::string& stack_nam
       [](double bytes) { return format_bytes(bytes); });
   table.rows.push_back({"MFU", format_percent(mfu_of(left)), format_percent(mfu_of(right)), ""});
   fmt::print("\n{}b is {:.2f} times as fast a token as a\n", report::to_text(table), speedup);
+  for (const auto& [which, name] : {std::pair{&left, "a"}, {&right, "b"}})
+    if (const Fit fit = fit_of(*which); !fit.fits()) fmt::print("{} {}", name, to_text(fit));
   return 0;
 }
 

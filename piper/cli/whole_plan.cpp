@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_plan.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
@@ -219,8 +220,18 @@ plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& sta
   open.fixed = {};
   const bool narrow = open.precision && *open.precision >= strategy::Precision::kFp8;
   if (narrow) open.precision = strategy::Precision::kBf16;
+  // A batch that the fixed axes multiply to is no open question.
+  const plan::WholeFixed& f = q.fixed;
+  const bool settled = open.global_batch_sequences == 0 && f.dp.value_or(0) > 0 &&
+                       f.micro_batch_sequences.value_or(0) > 0 &&
+                       f.num_micro_batches.value_or(0) > 0;
+  if (settled)
+    open.global_batch_sequences = *f.dp * *f.micro_batch_sequences * *f.num_micro_batches;
   const plan::Setting setting = plan::make_setting(open);
   defaults = setting.defaults;
+  if (settled)
+    defaults.push_back(
+        {"global_batch", std::to_string(open.global_batch_sequences), "dp x micro-batch x count"});
   return {.model = &q.request.model,
           .cluster = &q.request.cluster,
           .stack = &stack,
@@ -238,14 +249,17 @@ int answer_whole(const WholeQuestion& q) {
   const stack::Stack stack = stack::load_stack(q.stack);
   std::vector<plan::Default> defaults;
   plan::WholeRequest request = whole_request(q, stack, defaults);
-  report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
-  request.progress = [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); };
+  std::optional<report::Progress> bar;  // begun by the search: what it refuses is one line
+  request.progress = [&](int64_t done, int64_t total) {
+    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
+    bar->set(100 * done / total, "");
+  };
   const auto start = std::chrono::steady_clock::now();
   plan::WholePlan plan = plan::search_whole(request);
   plan::play_ranked(request, plan, q.top);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  bar.finish();
+  if (bar) bar->finish();
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const WholeCandidate& c) {
@@ -265,6 +279,7 @@ int answer_whole(const WholeQuestion& q) {
   if (!q.out.empty()) {
     Json best = whole_json(request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
+    note_parameters(best, q.request.model);
     write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);
   }

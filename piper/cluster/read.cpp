@@ -20,6 +20,22 @@ constexpr size_t kMaxLevels = 16;
 
 const std::vector<std::string> kPrecisions = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
 
+// Clocks above the stated ones and rounding; no description that comes with Piper is above 0.9.
+constexpr double kMostOfPeak = 1.05;
+
+// A GEMM faster than the device can be is a slip of a unit, and plans made of it are nonsense.
+void check_against_peak(ObjectReader& reader, const Compute& compute) {
+  // A peak that is itself refused says nothing about the others.
+  if (compute.gemm.rate.empty() ||
+      reader.raw("peak_flops_per_second") != compute.peak_flops_per_second)
+    return;
+  const double most = *std::ranges::max_element(compute.gemm.rate);
+  if (most > kMostOfPeak * compute.peak_flops_per_second)
+    reader.problem("gemm_flops_per_second.values",
+                   fmt::format("reach {:g}; allowed: at most {} times 'peak_flops_per_second' {:g}",
+                               most, kMostOfPeak, compute.peak_flops_per_second));
+}
+
 Compute parse_one_compute(const Json& json, const std::string& path, Problems* problems) {
   ObjectReader reader(json, path, problems);
   Compute compute;
@@ -29,6 +45,7 @@ Compute parse_one_compute(const Json& json, const std::string& path, Problems* p
   compute.attention = parse_grid(reader, "attention_flops_per_second", {"sequence", "head_dim"});
   compute.attention_backward =
       parse_grid(reader, "attention_backward_flops_per_second", {"sequence", "head_dim"});
+  check_against_peak(reader, compute);
   reader.refuse_unknown();
   return compute;
 }
@@ -60,6 +77,10 @@ Level parse_level(const Json& json, const std::string& path, Problems* problems)
   level.nic_bytes_per_second = reader.number("nic_bytes_per_second", 0, kMaxRate, 0);
   if (level.nic_bytes_per_second > 0 && level.num_nics == 0)
     reader.problem("nic_bytes_per_second", "is given without 'num_nics'");
+  // Left out it is taken from the level's bandwidth; a card that moves nothing is neither.
+  if (level.nic_bytes_per_second == 0 && level.num_nics > 0 && reader.has("nic_bytes_per_second"))
+    reader.problem("nic_bytes_per_second",
+                   "is 0 with 'num_nics'; allowed: more than 0, or leave the key out");
   reader.refuse_unknown();
   return level;
 }

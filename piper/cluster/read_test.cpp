@@ -101,6 +101,20 @@ TEST_CASE("a minimal description is enough, and nothing that it omits is written
     CHECK_FALSE(written.contains(key));
 }
 
+TEST_CASE("a card that moves nothing and a GEMM above the peak are refused") {
+  CHECK(problems_of_text("\"nic_bytes_per_second\": 10", "\"nic_bytes_per_second\": 0") ==
+        "toy.json: 'levels[1].nic_bytes_per_second' is 0 with 'num_nics'; allowed: more than 0, or "
+        "leave the key out");
+  CHECK(problems_of_text(", \"nic_bytes_per_second\": 10", "").empty());
+  // The fastest GEMM of the toy does 6 FLOP/s.
+  CHECK(
+      problems_of_text("\"peak_flops_per_second\": 1e9", "\"peak_flops_per_second\": 5.8").empty());
+  CHECK(
+      problems_of_text("\"peak_flops_per_second\": 1e9", "\"peak_flops_per_second\": 5.7") ==
+      "toy.json: 'compute.fp32.gemm_flops_per_second.values' reach 6; allowed: at most 1.05 times "
+      "'peak_flops_per_second' 5.7");
+}
+
 TEST_CASE("unknown keys are refused at every depth, with what was meant") {
   CHECK(problems_of_text("\"cores_per_node\"", "\"core_per_node\"") ==
         "toy.json: 'core_per_node' is not a known key; did you mean 'cores_per_node'?");

@@ -168,6 +168,42 @@ TEST_CASE("torchtitan: a split that differs at the ends is flags, any other one 
   CHECK(pipeline_layout(model, s) == "Et*11|t*12|t*13|t*12L");
 }
 
+TEST_CASE("torchtitan: what part of a layer is recomputed, or by which stage, it cannot say") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 2});
+  for (const Recompute r : {Recompute::kNone, Recompute::kFull}) {
+    s.recompute = r;
+    CHECK(to_torchtitan(model, s).cannot.empty());
+  }
+  for (const Recompute r :
+       {Recompute::kAttention, Recompute::kExperts, Recompute::kAttentionAndExperts}) {
+    s.recompute = r;
+    CHECK(says(to_torchtitan(model, s).cannot, "--recompute full"));
+    CHECK(export_strategy(Trainer::kTorchtitan, model, s).text.empty());
+  }
+  s.recompute = Recompute::kNone;
+  s.recompute_per_stage = {Recompute::kFull, Recompute::kFull, Recompute::kNone, Recompute::kNone};
+  CHECK(says(to_torchtitan(model, s).cannot, "differs by stage"));
+}
+
+TEST_CASE("torchtitan: more than two chunks a rank follow from the layers of a stage") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");  // 48 layers
+  Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 2});
+  s.schedule = PipelineSchedule::kInterleaved;
+  const auto chunks = [&](int64_t vpp) {
+    s.mesh.vpp = vpp;
+    s.layers_per_stage = strategy::even_split(48, 4 * vpp);
+    return to_torchtitan(model, s);
+  };
+  const char* const flag = "--parallelism.pipeline_parallel_layers_per_stage";
+  CHECK(flags_of(chunks(4).text).at(flag) == "3");
+  CHECK(flags_of(chunks(2).text).count(flag) == 0);
+  // 48 layers over 20 stages: 3 a stage would be 16 of them.
+  const Exported five = chunks(5);
+  CHECK(flags_of(five.text).count(flag) == 0);
+  CHECK(says(five.differs, "module_fqns_per_model_part"));
+}
+
 TEST_CASE("NeMo: the same degrees, and parts of a recomputation by module") {
   const model::Model model = model::load_model("deepseek-v3");
   Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});

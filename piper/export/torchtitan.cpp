@@ -80,7 +80,17 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   if (pipelines) {
     add("parallelism.pipeline_parallel_schedule", schedule_name(s.schedule));
     add("parallelism.pipeline_parallel_microbatch_size", s.micro_batch_sequences);
-    const std::optional<Ends> ends = ends_of(s);
+    std::optional<Ends> ends = ends_of(s);
+    // Two chunks a rank are its default; more follow from the layers of a stage, rounded up.
+    if (ends && s.mesh.vpp > 2) {
+      const int64_t stages = std::ssize(s.layers_per_stage);
+      const int64_t layers = model.num_layers() + ends->first_less + ends->last_less;
+      const int64_t of_a_stage = (layers + stages - 1) / stages;
+      if ((layers + of_a_stage - 1) / of_a_stage == stages)
+        add("parallelism.pipeline_parallel_layers_per_stage", of_a_stage);
+      else
+        ends.reset();
+    }
     add("parallelism.pipeline_parallel_first_stage_less_layers", ends ? ends->first_less : 0);
     add("parallelism.pipeline_parallel_last_stage_less_layers", ends ? ends->last_less : 0);
     if (!ends)
@@ -109,11 +119,17 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   else if (s.recompute == strategy::Recompute::kNone)
     exported.differs.emplace_back(
         "activation_checkpoint: none in the config (mode none before 0.3)");
+  // Its selective form keeps what a list of operations says, the experts' products among them.
   else
-    exported.differs.push_back(
-        fmt::format("recompute {}: torchtitan's selective form keeps what a list of operations "
-                    "says; the nearest by memory: FullAC",
-                    strategy::name(s.recompute)));
+    exported.cannot.push_back(fmt::format(
+        "recompute {}: torchtitan recomputes all of a layer or what its own list of operations "
+        "leaves; the nearest: --recompute full",
+        strategy::name(s.recompute)));
+  if (!std::ranges::all_of(s.recompute_per_stage,
+                           [&](strategy::Recompute r) { return r == s.recompute; }))
+    exported.cannot.emplace_back(
+        "recomputation that differs by stage: torchtitan has one for all; the nearest: "
+        "--recompute full");
   return exported;
 }
 

@@ -35,6 +35,10 @@ struct FixedAxes {
   strategy::Capacity capacity;  // dropless unless the user lets experts drop
 };
 
+// Share of a device's memory that a strategy may plan to use: the rest is for what is not modelled
+// (framework, libraries, fragmentation).
+inline constexpr double kUsableMemory = 0.9;
+
 struct Request {
   model::Model model;
   cluster::Cluster cluster;
@@ -46,9 +50,7 @@ struct Request {
   FixedAxes fixed;
   // Piper's own space: DP = 1 besides the experts' (PP x EP = devices), PP | L, and EP <= g N_h as a filter.
   bool paper_form = false;
-  // Share of a device's memory that a strategy may plan to use: the rest is for what is not modelled
-  // (framework, libraries, fragmentation).
-  double usable_memory = 0.9;
+  double usable_memory = kUsableMemory;
   // How many of the best are re-ranked by simulation in worlds of at most 64 ranks; 0 = none.
   int64_t num_simulated = 24;
   // Rank by what happens under a load that is not balanced (load_ranking.h).

@@ -31,7 +31,8 @@ namespace piper::plan {
 
 // Axes that the user has decided. Empty: the search decides.
 struct WholeFixed {
-  std::optional<int64_t> pp, vpp, ep, etp, tp, cp, dp, micro_batch_sequences, zero;
+  std::optional<int64_t> pp, vpp, ep, etp, tp, cp, dp, micro_batch_sequences, num_micro_batches,
+      zero;
   std::optional<bool> sequence_parallel;
   std::optional<strategy::PipelineSchedule> schedule;
   std::optional<strategy::Recompute> recompute;
@@ -95,8 +96,8 @@ struct WholePlan {
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
 };
 
-// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing (naming
-// what divides).
+// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing: one
+// line that names those which contradict each other and the nearest values that do not.
 WholePlan search_whole(const WholeRequest& request);
 
 // Plays whole steps (stack/whole_step.h, one pipeline), those of a million tasks and more left out, until the first `count` that

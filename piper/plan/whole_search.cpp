@@ -5,6 +5,7 @@
 #include <piper/plan/split.h>
 #include <piper/plan/stage_recompute.h>
 #include <piper/plan/whole.h>
+#include <piper/plan/whole_contradictions.h>
 #include <piper/plan/whole_shapes.h>
 
 #include <algorithm>
@@ -23,7 +24,6 @@ using strategy::Placement;
 using strategy::Recompute;
 using strategy::Strategy;
 
-constexpr int64_t kMostChunks = 8;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 auto order(const WholeCandidate& c) {
@@ -48,6 +48,7 @@ class Search {
 
   WholePlan run() {
     shapes_ = whole_shapes(r_);
+    refuse_contradictions(r_, shapes_);
     plan_.num_shapes = std::ssize(shapes_);
     bound_shapes();
     // The most promising first: what they leave is the bar for the others.
@@ -68,15 +69,11 @@ class Search {
   };
 
   Strategy base(const WholeShape& s) const {
-    Strategy strategy{
-        .model = r_.model->name,
-        .cluster = r_.cluster->name,
-        .mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
-        .precision = r_.precision,
-        .sequence = r_.sequence,
-        .global_batch_sequences = r_.global_batch_sequences,
-        .micro_batch_sequences = s.micro,
-        .num_micro_batches = r_.global_batch_sequences / s.dp / s.micro};
+    Strategy strategy = with_shape(r_, s);
+    strategy.model = r_.model->name;
+    strategy.cluster = r_.cluster->name;
+    strategy.precision = r_.precision;
+    strategy.sequence = r_.sequence;
     strategy.sequence_parallel = s.sequence_parallel;
     strategy.capacity = r_.fixed.capacity;
     return strategy;
@@ -109,14 +106,10 @@ class Search {
     balanced_.clear();
     exchange_.choose(s);
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
-      if (!wanted(r_.fixed.schedule, schedule)) continue;
-      if (shape.pp == 1 && schedule != PipelineSchedule::k1F1B &&
-          !(r_.fixed.schedule == schedule && !strategy::is_v(schedule) &&
-            schedule != PipelineSchedule::kInterleaved))
-        continue;
+      if (!tries_schedule(r_, s, schedule)) continue;
       s.schedule = schedule;
       for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp) {
-        if (!chunks_fit(s, vpp) || !wanted(r_.fixed.vpp, vpp)) continue;
+        if (!tries_chunks(r_, s, vpp)) continue;
         s.mesh.vpp = vpp;
         visit_splits(s);
         visit_stage_recompute(s);
@@ -133,14 +126,6 @@ class Search {
     };
     const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
     return r_.prunes && least > bar() && beats(family_best(s)) && (!can_shard || beats(sharded));
-  }
-
-  bool chunks_fit(const Strategy& s, int64_t vpp) const {
-    if (strategy::is_v(s.schedule))
-      return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= r_.model->num_layers();
-    if (s.schedule != PipelineSchedule::kInterleaved) return vpp == 1;
-    return vpp > 1 && s.mesh.pp > 1 && s.mesh.pp * vpp <= r_.model->num_layers() &&
-           s.num_micro_batches % s.mesh.pp == 0;
   }
 
   void visit_splits(Strategy& s) {
@@ -209,21 +194,15 @@ class Search {
     for_each_state(s, [&] { price(s); });
   }
 
-  bool can_place(const Strategy& s, Placement placement) const {
-    return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
-           wanted(r_.fixed.placement, placement);
-  }
-
   // What only memory, reductions and messages feel.
   void for_each_state(Strategy& s, auto visit) {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
-      if (!wanted(r_.fixed.zero, s.zero)) continue;
-      if (s.zero > 0 && s.mesh.dp * s.mesh.cp == 1 && s.mesh.edp() == 1) continue;
+      if (!tries_zero(r_, s, s.zero)) continue;
       for (const Offload offload : strategy::kOffloads) {
         if (!wanted(r_.fixed.offload, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
-          if (!can_place(s, placement)) continue;
+          if (!tries_placement(r_, s, placement)) continue;
           s.placement = placement;
           visit();
         }

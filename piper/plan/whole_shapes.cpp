@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-#include <piper/base/error.h>
 #include <piper/plan/setting.h>
 #include <piper/plan/whole_shapes.h>
 
@@ -7,6 +5,10 @@
 
 namespace piper::plan {
 namespace {
+
+using strategy::PipelineSchedule;
+using strategy::Placement;
+using strategy::Strategy;
 
 constexpr int64_t kMostTensor = 64, kMostContext = 64, kMostExpertTensor = 8;
 constexpr int64_t kMostMicroBatch = 16;
@@ -31,38 +33,10 @@ class Shapes {
         }
       }
     }
-    if (shapes_.empty()) throw InvalidInput(why_empty());
     return std::move(shapes_);
   }
 
  private:
-  // Fixed axes that nothing divides by, with the nearest that do; else the batch.
-  std::vector<std::string> why_empty() const {
-    std::vector<std::string> lines;
-    const auto check = [&](const char* flag, const std::optional<int64_t>& fixed,
-                           const std::vector<int64_t>& allowed, const char* what) {
-      if (fixed && !std::ranges::binary_search(allowed, *fixed))
-        lines.push_back(fmt::format("{} {} does not divide {}; {}", flag, *fixed, what,
-                                    nearest_values(allowed, *fixed)));
-    };
-    const std::vector<int64_t> all = divisors(r_.num_devices);
-    std::vector<int64_t> tensor, stages;
-    for (const int64_t d : all) {
-      if (d <= kMostTensor && divides_heads(d)) tensor.push_back(d);
-      if (d <= r_.model->num_layers()) stages.push_back(d);
-    }
-    check("--tp", r_.fixed.tp, tensor, "the devices and heads");
-    check("--pp", r_.fixed.pp, stages, "the devices, or is more than the layers");
-    check("--ep", r_.fixed.ep, expert_degrees(*r_.model), "the experts");
-    check("--cp", r_.fixed.cp, all, "the devices");
-    check("--dp", r_.fixed.dp, all, "the devices");
-    if (lines.empty())
-      lines.emplace_back(
-          "no strategy divides these devices, layers, heads, experts and this batch; leave one of "
-          "the axes or --global-batch open");
-    return lines;
-  }
-
   // Of every layer, as strategy::contradictions() asks.
   bool divides_heads(int64_t tp) const {
     return std::ranges::all_of(
@@ -86,8 +60,11 @@ class Shapes {
         if (stage % (shape.ep * shape.etp) != 0 || !divides_experts(shape.etp) ||
             !wanted(r_.fixed.etp, shape.etp))
           continue;
-        for (shape.micro = 1; shape.micro <= std::min(per_rank, kMostMicroBatch); ++shape.micro) {
-          if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro))
+        // Those beyond are left out unless their number asks for them.
+        const int64_t most = r_.fixed.num_micro_batches ? per_rank : kMostMicroBatch;
+        for (shape.micro = 1; shape.micro <= std::min(per_rank, most); ++shape.micro) {
+          if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro) ||
+              !wanted(r_.fixed.num_micro_batches, per_rank / shape.micro))
             continue;
           for (const bool sp : {false, true}) {
             if (sp && (shape.tp == 1 || r_.sequence % (shape.tp * shape.cp) != 0)) continue;
@@ -107,5 +84,38 @@ class Shapes {
 }  // namespace
 
 std::vector<WholeShape> whole_shapes(const WholeRequest& request) { return Shapes(request).run(); }
+
+bool tries_schedule(const WholeRequest& r, const Strategy& s, PipelineSchedule schedule) {
+  if (!wanted(r.fixed.schedule, schedule)) return false;
+  // Without a pipeline they are all the same, but for those that need one.
+  return s.mesh.pp > 1 || schedule == PipelineSchedule::k1F1B ||
+         (r.fixed.schedule && !strategy::is_v(schedule) &&
+          schedule != PipelineSchedule::kInterleaved);
+}
+
+bool tries_chunks(const WholeRequest& r, const Strategy& s, int64_t vpp) {
+  if (!wanted(r.fixed.vpp, vpp)) return false;
+  const int64_t layers = r.model->num_layers();
+  if (strategy::is_v(s.schedule)) return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= layers;
+  if (s.schedule != PipelineSchedule::kInterleaved) return vpp == 1;
+  return vpp > 1 && s.mesh.pp > 1 && s.mesh.pp * vpp <= layers &&
+         s.num_micro_batches % s.mesh.pp == 0;
+}
+
+bool tries_zero(const WholeRequest& r, const Strategy& s, int64_t zero) {
+  return wanted(r.fixed.zero, zero) && (zero == 0 || s.mesh.dp * s.mesh.cp > 1 || s.mesh.edp() > 1);
+}
+
+bool tries_placement(const WholeRequest& r, const Strategy& s, Placement placement) {
+  return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
+         wanted(r.fixed.placement, placement);
+}
+
+Strategy with_shape(const WholeRequest& r, const WholeShape& s) {
+  return {.mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
+          .global_batch_sequences = r.global_batch_sequences,
+          .micro_batch_sequences = s.micro,
+          .num_micro_batches = r.global_batch_sequences / s.dp / s.micro};
+}
 
 }  // namespace piper::plan

@@ -15,7 +15,7 @@ struct WholeShape {
   bool sequence_parallel;
 };
 
-// Throws InvalidInput when there is none, naming the fixed axes that nothing divides by and the nearest that do.
+// Empty when the fixed axes leave none.
 std::vector<WholeShape> whole_shapes(const WholeRequest& request);
 
 // Whether an axis that may be fixed may have the value.
@@ -23,5 +23,19 @@ template <class T>
 bool wanted(const std::optional<T>& fixed, T value) {
   return !fixed || *fixed == value;
 }
+
+inline constexpr int64_t kMostChunks = 8;
+
+// What is tried of a shape besides, fixed or free. Of the strategy only the mesh, the schedule and the count of
+// micro-batches are read.
+bool tries_schedule(const WholeRequest& r, const strategy::Strategy& s,
+                    strategy::PipelineSchedule schedule);
+bool tries_chunks(const WholeRequest& r, const strategy::Strategy& s, int64_t vpp);
+bool tries_zero(const WholeRequest& r, const strategy::Strategy& s, int64_t zero);
+bool tries_placement(const WholeRequest& r, const strategy::Strategy& s,
+                     strategy::Placement placement);
+
+// The mesh and the batch of a shape.
+strategy::Strategy with_shape(const WholeRequest& r, const WholeShape& shape);
 
 }  // namespace piper::plan

@@ -147,7 +147,61 @@ TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
     FAIL("accepted");
   } catch (const InvalidInput& e) {
     CHECK(e.problems() ==
-          std::vector<std::string>{"--tp 3 does not divide the devices and heads; 2 and 4 do"});
+          std::vector<std::string>{
+              "--tp 3 leaves no strategy of mixtral-8x7b on 64 devices with 256 sequences a step; "
+              "allowed: --tp 2 or 4 (divides the devices and the heads)"});
+  }
+}
+
+TEST_CASE(
+    "of fixed axes that contradict each other a smallest set is named, and one change that helps") {
+  const World world;
+  const auto complaint = [&](const WholeFixed& fixed) -> std::string {
+    WholeRequest request = world.request(64, 256);
+    request.fixed = fixed;
+    try {
+      search_whole(request);
+    } catch (const InvalidInput& e) {
+      REQUIRE(e.problems().size() == 1);
+      return e.problems().front();
+    }
+    return "";
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  // 16 x 8 ranks are more than 64: the depth and the experts' degree have no part in it.
+  const std::string ranks = complaint({.pp = 4, .ep = 8, .tp = 8, .dp = 16});
+  CHECK(ranks.starts_with("--tp 8 with --dp 16 leaves no strategy"));
+  has(ranks, "--tp 1, or --dp 2");  // with all that is fixed: 4 x 1 x 16, 4 x 8 x 2
+  const std::string v = complaint({.pp = 1, .schedule = strategy::PipelineSchedule::kZbV});
+  has(v, "--schedule gpipe or 1f1b or zb-h1, or --pp 2");
+  has(complaint({.vpp = 4, .schedule = strategy::PipelineSchedule::kZbV}),
+      "--schedule interleaved, or --vpp 2");
+  has(complaint({.vpp = 2, .schedule = strategy::PipelineSchedule::kGPipe}), "or --vpp 1");
+  has(complaint({.etp = 3}), "--etp 2 or 4");
+  has(complaint({.micro_batch_sequences = 7}), "--micro-batch 4 or 8");
+  has(complaint({.pp = 1, .placement = strategy::Placement::kPipelineInside}), "--pp 2");
+  CHECK(complaint({.pp = -1}) == "--pp is -1; allowed: an integer from 1");
+  CHECK(complaint({.vpp = 0}) == "--vpp is 0; allowed: an integer from 1");
+}
+
+TEST_CASE(
+    "the number of micro-batches may be fixed, beyond the largest micro-batch that is tried too") {
+  const World world;
+  WholeRequest request = world.request(16, 512);
+  request.memory_limit_bytes = 1e15;
+  request.fixed.pp = 1;
+  request.fixed.dp = 16;
+  for (const int64_t number : {8, 1}) {
+    request.fixed.num_micro_batches = number;
+    const WholePlan plan = search_whole(request);
+    REQUIRE(!plan.ranked.empty());
+    for (const WholeCandidate& c : plan.ranked) {
+      CHECK(c.strategy.num_micro_batches == number);
+      CHECK(c.strategy.micro_batch_sequences == 32 / number);
+    }
   }
 }
 

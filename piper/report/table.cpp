@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 
 namespace piper::report {
@@ -13,7 +15,6 @@ namespace {
 
 constexpr std::string_view kGap = "  ";
 constexpr int kMinimumCut = 8;
-constexpr int kWidthWithoutTerminal = 120;
 
 struct Character {
   uint32_t code = 0;
@@ -188,9 +189,15 @@ std::string to_text(const Table& table) {
 }
 
 int console_width() {
+  if (const char* columns = std::getenv("COLUMNS"); columns != nullptr) {
+    const std::string_view text(columns);
+    int width = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), width);
+    if (error == std::errc() && end == text.data() + text.size() && width > 0) return width;
+  }
   winsize size{};
   const bool known = isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-  return known && size.ws_col > 0 ? size.ws_col : kWidthWithoutTerminal;
+  return known && size.ws_col > 0 ? size.ws_col : 0;
 }
 
 }  // namespace piper::report

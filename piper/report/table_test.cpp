@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/report/table.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 using namespace piper::report;
 
@@ -29,6 +32,17 @@ TEST_CASE("an empty row is a rule, and the header's rule and the header can be l
   table.header_rule = false;
   CHECK(to_text(table) == "  name\n  a      1\n  ----  --\n  sum   10\n");
   CHECK(to_text(Table{}) == "");
+}
+
+TEST_CASE("the width is $COLUMNS where it says one, and no cap where nothing says any") {
+  setenv("COLUMNS", "77", 1);
+  CHECK(console_width() == 77);
+  for (const char* nonsense : {"", "0", "-3", "wide", "80x"}) {
+    setenv("COLUMNS", nonsense, 1);
+    if (isatty(STDOUT_FILENO) == 0) CHECK(console_width() == 0);
+  }
+  unsetenv("COLUMNS");
+  if (isatty(STDOUT_FILENO) == 0) CHECK(console_width() == 0);
 }
 
 TEST_CASE("widths are counted in columns of the terminal, not in bytes") {

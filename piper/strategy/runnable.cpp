@@ -7,13 +7,6 @@
 namespace piper::strategy {
 namespace {
 
-bool runs(PipelineSchedule s) {
-  return s == PipelineSchedule::kGPipe || s == PipelineSchedule::k1F1B;
-}
-bool runs(Precision p) {
-  return p == Precision::kFp32 || p == Precision::kBf16 || p == Precision::kFp64;
-}
-
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
   for (int64_t d = std::min(n, most); d > 1; --d)
@@ -30,6 +23,13 @@ int64_t common_experts(const model::Model& model) {
 }
 
 }  // namespace
+
+bool runs(PipelineSchedule s) {
+  return s == PipelineSchedule::kGPipe || s == PipelineSchedule::k1F1B;
+}
+bool runs(Precision p) {
+  return p == Precision::kFp32 || p == Precision::kBf16 || p == Precision::kFp64;
+}
 
 std::vector<std::string> not_runnable(const Strategy& s) {
   std::vector<std::string> lines;

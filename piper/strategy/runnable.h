@@ -8,6 +8,10 @@
 
 namespace piper::strategy {
 
+// What the runtime executes of two axes with names.
+bool runs(PipelineSchedule schedule);
+bool runs(Precision precision);
+
 // Why the runtime cannot train with it, one line a reason ("'mesh.tp' is 8: tensor parallelism is priced, not
 // executed"); empty when it can. Never throws.
 std::vector<std::string> not_runnable(const Strategy& strategy);

@@ -47,6 +47,7 @@ class Interpreter {
     if (!device()) return c_;
     c_.stack = stack::load_stack(stack_name());
     if (!quantity()) return c_;
+    if (!words()) return c_;
     if (!degrees()) return c_;
     batch();
     options();
@@ -65,6 +66,27 @@ class Interpreter {
     c_.not_priced = fmt::format("'{}' is not stated", field);
     return false;
   }
+  bool refuse(const char* field, const std::string& value, const char* allowed) {
+    c_.not_priced = fmt::format("'{}' is '{}'; allowed: {}", field, value, allowed);
+    return false;
+  }
+
+  // Texts that no rule below understands would be priced as if they said the usual.
+  bool words() {
+    const auto holds_any = [](const std::string& text, std::initializer_list<const char*> parts) {
+      return text.empty() ||
+             std::ranges::any_of(parts, [&](const char* part) { return holds(text, part); });
+    };
+    if (!holds_any(lower(r_.precision), {"bf16", "fp16", "fp8", "nvfp4"}))
+      return refuse("precision", r_.precision, "a text with bf16, fp16, fp8, mxfp8 or nvfp4 in it");
+    const std::string again = lower(r_.recompute);
+    const bool is_known = again.empty() || again == "no" || again.starts_with("none") ||
+                          again.starts_with("full") || again.starts_with("selective") ||
+                          holds(again, "sac");
+    return is_known || refuse("recompute", r_.recompute,
+                              "a text that begins with none, full or selective, or names SAC");
+  }
+
   template <class T>
   T or_assume(const std::optional<T>& stated, T fallback, const char* name) {
     if (stated) return *stated;
@@ -131,6 +153,7 @@ class Interpreter {
       return true;
     }
     if (!r_.measured_value) return missing("measured_value");
+    if (*r_.measured_value == 0) return refuse("measured_value", "0", "a positive number");
     const std::string unit = lower(r_.unit);
     const auto is = [&](Quantity q, double scale) {
       c_.quantity = q;

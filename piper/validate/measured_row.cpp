@@ -95,6 +95,8 @@ MeasuredRow read_row(const Json& json, const std::string& path, Problems* proble
                   .allocated_gb = r.number("allocated_gb")};
   if (row.is_fit_row() && row.outcome != "ran" && row.outcome != "oom")
     problems->add(path + ".outcome", fmt::format("is '{}'; allowed: ran, oom", row.outcome));
+  // A run that ended before anything was measured has no figure; its outcome counts.
+  if (row.is_fit_row() && row.allocated_gb == 0) row.allocated_gb.reset();
   // A degree of zero says the same as no degree.
   for (std::optional<int64_t>* degree : {&row.tp, &row.pp, &row.vpp, &row.ep, &row.etp, &row.cp,
                                          &row.dp, &row.experts, &row.micro_batch, &row.gpus})

@@ -5,6 +5,7 @@
 #include <piper/validate/validate.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <tuple>
 
@@ -123,8 +124,37 @@ bool counts(const PricedRow& p) {
   return p.is_priced() && !p.calibration_row && !p.row.is_fit_row() && p.row.measured_value;
 }
 
+// Words of a model's name in lower case: "Llama-3.1-70B [MCore]" gives llama, 3.1, 70b, mcore.
+std::vector<std::string> words_of(const std::string& name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || c == '.')
+      words.back() += static_cast<char>(std::tolower(byte));
+    else if (!words.back().empty())
+      words.emplace_back();
+  }
+  return words;
+}
+
+bool is_version(std::string word) {
+  if (word.starts_with("v")) word.erase(0, 1);
+  return !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+bool is_letters(const std::string& word) {
+  return !word.empty() &&
+         std::ranges::all_of(word, [](unsigned char c) { return std::isalpha(c) != 0; });
+}
+
+// The first word and, where it stands apart, the version: tables write LLAMA3.1_405B and Llama-3.1-405B for one model. A
+// trainer's name in front of a model's ("MCore-GPT-32B") is none of a family.
 std::string family_of(const PricedRow& p) {
-  return p.row.model.substr(0, p.row.model.find_first_of("-_ [("));
+  std::vector<std::string> words = words_of(p.row.model);
+  if (words.size() > 1 && (words[0] == "mcore" || words[0] == "megatron") && is_letters(words[1]))
+    words.erase(words.begin());
+  const bool apart = words.size() > 1 && is_letters(words[0]) && is_version(words[1]);
+  return apart ? words[0] + words[1] : words[0];
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // published steps, misses included.
 //
 // A row that a stack's constant was fitted to ("calibration_row") stays out of the statistics. A row is left out only for
-// a missing field or an unknown device, which it names.
+// a field that is missing or not understood, or an unknown device, which it names.
 #pragma once
 
 #include <piper/base/json_fwd.h>

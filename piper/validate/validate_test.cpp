@@ -60,6 +60,46 @@ TEST_CASE("a row is given up for a missing field or an unknown device, never sil
   CHECK(priced(row).not_priced_because == "60 devices are no multiple of tp x pp x cp = 8");
 }
 
+TEST_CASE("texts that no rule understands and figures of nothing are not priced as the usual") {
+  const auto why_with = [](const char* field, const Json& value) {
+    Json row = sound_row();
+    row[field] = value;
+    return priced(row).not_priced_because;
+  };
+  CHECK(why_with("precision", "int4") ==
+        "'precision' is 'int4'; allowed: a text with bf16, fp16, fp8, mxfp8 or nvfp4 in it");
+  CHECK(why_with("recompute", "sometimes") ==
+        "'recompute' is 'sometimes'; allowed: a text that begins with none, full or selective, or "
+        "names SAC");
+  CHECK(why_with("measured_value", 0) == "'measured_value' is '0'; allowed: a positive number");
+  for (const char* precision :
+       {"BF16", "bf16, fp32 grad accum", "FP8-CS (FP8-MX)", "fp16", "NVFP4"})
+    CHECK(why_with("precision", precision).empty());
+  for (const char* recompute : {"none (a note)", "full AC", "selective(attn)", "per-op SAC", "no"})
+    CHECK(why_with("recompute", recompute).empty());
+}
+
+TEST_CASE("a family is one row of the table, however its name is written") {
+  const auto families = [](const std::vector<std::string>& names) {
+    Json rows = Json::array();
+    for (const std::string& name : names) {
+      rows.push_back(sound_row());
+      rows.back()["model"] = name;
+    }
+    const Summary s = summarise(price_rows(parse_rows(Json{{"rows", rows}}, "f.json")));
+    std::vector<std::string> found;
+    for (const auto& [family, errors] : s.groups.at("family"))
+      found.push_back(family + " " + std::to_string(errors.count));
+    return found;
+  };
+  using List = std::vector<std::string>;
+  CHECK(families({"LLAMA3_70B", "Llama-3-8B", "llama3-70b (12 layers)", "Llama 3 7B"}) ==
+        List{"llama3 4"});
+  CHECK(families({"LLAMA3.1_405B", "Llama 3.1 70B"}) == List{"llama3.1 2"});
+  CHECK(families({"MCore-GPT-32B", "Megatron-GPT-18.4B", "GPT-3.6B"}) == List{"gpt 3"});
+  CHECK(families({"megatron-1T", "turing-530B"}) == List{"megatron 1", "turing 1"});
+}
+
 TEST_CASE("values of the wrong kind are problems of the file, all at once") {
   Json row = sound_row();
   row["layers"] = -3;

@@ -1,0 +1,15 @@
+// Which of the axes that the user fixed contradict each other, when they leave the search over every axis nothing to price.
+#pragma once
+
+#include <piper/plan/whole.h>
+#include <piper/plan/whole_shapes.h>
+
+#include <vector>
+
+namespace piper::plan {
+
+// `shapes`: whole_shapes(request). Returns when any strategy is left; else throws InvalidInput that names a smallest set of
+// fixed axes that leaves none, and the nearest values that would leave some.
+void refuse_contradictions(const WholeRequest& request, const std::vector<WholeShape>& shapes);
+
+}  // namespace piper::plan
