@@ -6,6 +6,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
+#include <piper/cli/stack_view.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/cost/outside.h>
@@ -92,6 +93,7 @@ Json to_json(const Priced& priced, const plan::Prediction& prediction, const Pap
               {"all_to_all_seconds", form.all_to_all_seconds},
               {"alpha", form.alpha}}}};
   add_to(json, fit_of(priced, prediction));
+  add_to(json, stack_view(priced));
   return json;
 }
 
@@ -173,6 +175,7 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
       format_percent(p.effective.hardware_efficiency),
       format_flops_per_second(p.effective.effective_peak_flops_per_second),
       format_percent(p.effective.compute_fraction), format_percent(p.effective.mfu()));
+  fmt::print("{}", to_text(stack_view(priced)));
   fmt::print("\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", format_bytes(form.memory_bytes),
              priced.strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4",
              form.alpha);

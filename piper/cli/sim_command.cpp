@@ -7,6 +7,7 @@
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/played_steps.h>
+#include <piper/cli/stack_view.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/mfu.h>
@@ -136,7 +137,10 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   // A form of closed expressions knows no load: it stays what a balanced one would take.
   if (!flags.load.load.empty() && summary.closed_form_seconds)
     json["closed_form_load"] = "balanced";
-  if (!flags.stack.empty()) json["stack"] = flags.stack;
+  if (!flags.stack.empty())
+    json["stack"] = flags.stack;
+  else if (flags.load.load.empty())
+    add_to(json, stack_view(priced));
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
@@ -180,6 +184,7 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
           : "";
   fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
              played.step.graph.tasks().size(), closed, format_percent(summary.mfu));
+  if (flags.stack.empty() && flags.load.load.empty()) fmt::print("{}", to_text(stack_view(priced)));
   fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
              format_percent(summary.compute), format_percent(summary.exposed),
              format_percent(summary.idle));
