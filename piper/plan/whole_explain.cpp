@@ -44,7 +44,8 @@ std::string link_of(const WholeRequest& r, const Strategy& s, const char* part) 
   return "";
 }
 
-// By which factor one part would have to shrink for the family to draw level; nullopt when no part is large enough.
+// By which factor one part would have to shrink for the family to draw level; nullopt when no part is large enough. Compute and
+// update are left out: a faster device would speed up the winner as well.
 struct Shrink {
   Part part;
   double factor = 0;
@@ -52,7 +53,8 @@ struct Shrink {
 std::optional<Shrink> smallest_shrink(const stack::StepSeconds& t, double excess) {
   std::optional<Shrink> best;
   for (const Part& p : parts_of(t)) {
-    if (p.seconds <= excess) continue;
+    const std::string name = p.name;
+    if (p.seconds <= excess || name == "compute" || name == "update") continue;
     const double factor = p.seconds / (p.seconds - excess);
     if (!best || factor < best->factor) best = Shrink{p, factor};
   }
@@ -64,6 +66,10 @@ std::string shrink_words(const WholeRequest& r, const Strategy& s, const Shrink&
   if (!link.empty()) return fmt::format("{} links {:.2f} times as fast", link, shrink.factor);
   if (std::string("pipeline bubble") == shrink.part.name)
     return fmt::format("{:.2f} times as many micro-batches (a larger global batch)", shrink.factor);
+  if (std::string("recomputation") == shrink.part.name)
+    return fmt::format("memory a device for {:.2f} times less recomputation", shrink.factor);
+  if (std::string("copies to the host") == shrink.part.name)
+    return fmt::format("links to the host {:.2f} times as fast", shrink.factor);
   return fmt::format("{:.2f} times less {}", shrink.factor, shrink.part.name);
 }
 
@@ -89,9 +95,14 @@ FamilyVerdict verdict(const WholeRequest& r, const FamilyBest& of, const WholeCa
   }
   const WholeCandidate& c = *of.best;
   v.best = describe_whole(c.strategy);
-  if (winner == nullptr || c.estimate.seconds <= winner->estimate.seconds) {
-    v.lost = "wins: " + limits(c.estimate);
+  if (winner == nullptr || family_of(winner->strategy) == of.family) {
+    v.lost = "wins: " + limits((winner == nullptr ? c : *winner).estimate);
     v.revive = "-";
+    return v;
+  }
+  if (c.estimate.seconds <= winner->estimate.seconds) {
+    v.lost = "as fast in closed form, behind once played";
+    v.revive = "nothing: the two are level";
     return v;
   }
   const double excess = c.estimate.seconds - winner->estimate.seconds;
@@ -106,9 +117,13 @@ FamilyVerdict verdict(const WholeRequest& r, const FamilyBest& of, const WholeCa
   v.lost =
       fmt::format("{} slower: {}", format_percent(excess / winner->estimate.seconds),
                   why.empty() ? "a little of everything" : fmt::format("{}", fmt::join(why, ", ")));
+  constexpr double kLevel = 0.005;  // of a step: less than any of these figures is known to
   const std::optional<Shrink> shrink = smallest_shrink(c.estimate.time, excess);
-  v.revive = shrink ? shrink_words(r, c.strategy, *shrink)
-                    : "no single part is large enough to make up for it";
+  if (excess < kLevel * winner->estimate.seconds)
+    v.revive = "nothing: as fast within 0.5 %";
+  else
+    v.revive = shrink ? shrink_words(r, c.strategy, *shrink)
+                      : "no single link, bubble or memory would make up for it";
   return v;
 }
 
