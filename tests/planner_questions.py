@@ -34,8 +34,23 @@ def check_capacity():
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 
 
+def check_whole_what_if():
+    """Over every axis too, the first row is plain `plan`, and the changed machine's is `plan` on it."""
+    whole = ["plan", *MODEL, "--devices", 16, "--sequence", 4096, "--global-batch", 64, "--cp", 1, "--json"]
+    plain = json.loads(piper(*whole))
+    asked = json.loads(piper(*whole, "--what-if", "memory=x2", "--explain"))
+    here, roomy = asked["what_if"]
+    assert here["best"] == plain["strategies"][0] == asked["strategies"][0] and here["speedup"] == 1
+    assert roomy["memory_limit_bytes"] == 2 * here["memory_limit_bytes"] and roomy["speedup"] >= 1
+    assert roomy["best"]["mesh"].get("cp", 1) == 1 and asked["families"]
+    fixed = json.loads(piper(*whole, "--imbalance", 2, "--zero", 1, "--what-if", "compute=x2"))["what_if"]
+    assert fixed[0]["best"] == json.loads(piper(*whole, "--imbalance", 2, "--zero", 1))["strategies"][0]
+    assert "allowed: WHAT=HOW" in piper(*whole, "--what-if", "nic=x2", code=2)
+
+
 def main():
     check_capacity()
+    check_whole_what_if()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))

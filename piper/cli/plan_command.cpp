@@ -109,8 +109,7 @@ plan::Request request_of(const Flags& flags) {
 // Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
   const bool runnable = flags.runnable || flags.paper || flags.min_devices ||
-                        !flags.what_if.empty() || !flags.load.load.empty() ||
-                        flags.fixed.num_micro_batches.has_value();
+                        !flags.load.load.empty() || flags.fixed.num_micro_batches.has_value();
   return !runnable && cluster.kind == "gpu";
 }
 
@@ -123,6 +122,7 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
                   .top = flags.top,
                   .explain = flags.explain,
                   .json = flags.json,
+                  .what_if = flags.what_if,
                   .out = flags.out,
                   .nodes = flags.nodes,
                   .allocation = std::move(allocation)};
@@ -170,8 +170,6 @@ std::optional<PlacedPlan> placed_on(std::optional<cluster::Allocation> allocatio
 int run(const Flags& flags) {
   plan::Request request = request_of(flags);
   std::optional<cluster::Allocation> allocation = onto_nodes(flags, request);
-  if (asks_every_axis(flags, request.cluster))
-    return answer_every_axis(flags, request, std::move(allocation));
   if (flags.min_devices && !flags.what_if.empty())
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
@@ -181,6 +179,8 @@ int run(const Flags& flags) {
   if ((flags.min_devices || !flags.what_if.empty()) && !flags.out.empty())
     throw InvalidInput(
         "--out writes the plan for one machine; leave out --min-devices and --what-if");
+  if (asks_every_axis(flags, request.cluster))
+    return answer_every_axis(flags, request, std::move(allocation));
   if (flags.min_devices) return answer_min_devices(request, flags.json);
   if (!flags.what_if.empty()) return answer_what_if(request, flags.what_if, flags.json);
   const auto start = std::chrono::steady_clock::now();
@@ -266,10 +266,11 @@ Run add_plan(Subcommand command) {
                   "rows of the busiest expert rank over the mean, on every axis' search")
       .check(number_in(1.0, 1000.0))
       .show_default();
-  command.add_flag("--runnable", flags->runnable,
-                   "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
-                   "runtime's exact costs (always so on CPU clusters, and for --paper, --what-if, "
-                   "--min-devices, --load)");
+  command.add_flag(
+      "--runnable", flags->runnable,
+      "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
+      "runtime's exact costs (always so on CPU clusters, and for --paper, --min-devices, "
+      "--load, --num-micro-batches)");
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");

@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/whole_plan.h>
+#include <piper/cli/whole_questions.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/plan/setting.h>
@@ -20,10 +21,6 @@ namespace {
 
 using plan::WholeCandidate;
 using report::Align;
-
-double mfu_of(const plan::WholeRequest& r, const WholeCandidate& c) {
-  return stack::mfu(*r.model, c.strategy, *r.cluster, c.step_seconds());
-}
 
 Json time_json(const stack::StepSeconds& t) {
   return {{"compute_seconds", t.compute}, {"recompute_seconds", t.recompute},
@@ -46,7 +43,7 @@ void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>&
   for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
     const WholeCandidate& c = list[i];
     table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
-                          format_percent(mfu_of(r, c)), format_seconds(c.step_seconds()),
+                          format_percent(whole_mfu(r, c)), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds),
                           strategy::not_runnable(c.strategy).empty() ? "yes" : "no"});
@@ -81,57 +78,13 @@ void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
                    {"free", Align::kRight},
                    {"strategy"}};
   for (const WholeCandidate& c : thinned(plan.pareto, 10))
-    table.rows.push_back({format_percent(mfu_of(r, c)), format_seconds(c.estimate.seconds),
+    table.rows.push_back({format_percent(whole_mfu(r, c)), format_seconds(c.estimate.seconds),
                           format_bytes(c.estimate.peak_bytes),
                           format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
                           plan::describe_whole(c.strategy)});
   table.max_width = report::console_width();
   fmt::print("\nfaster or smaller, not both ({} on the front of what was priced):\n{}",
              plan.pareto.size(), report::to_text(table));
-}
-
-Json plan_json(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan,
-               const std::vector<plan::Default>& defaults, double seconds) {
-  Json json{{"model", r.model->name},
-            {"cluster", r.cluster->name},
-            {"stack", r.stack->name},
-            {"num_devices", r.num_devices},
-            {"sequence", r.sequence},
-            {"global_batch_sequences", r.global_batch_sequences},
-            {"precision", strategy::name(r.precision)},
-            {"memory_limit_bytes", r.memory_limit_bytes},
-            {"num_considered", plan.num_priced},
-            {"num_shapes", plan.num_shapes},
-            {"num_shapes_passed_over", plan.num_passed_over},
-            {"plan_seconds", seconds}};
-  json["defaults"] = Json::object();
-  for (const plan::Default& d : defaults)
-    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
-  json["strategies"] = Json::array();
-  for (const WholeCandidate& c : plan.ranked)
-    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(whole_json(r, c));
-  json["families"] = Json::array();
-  const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
-  for (size_t i = 0; i < verdicts.size(); ++i) {
-    const plan::FamilyVerdict& v = verdicts[i];
-    Json one{{"family", v.family},
-             {"why_it_lost", v.lost},
-             {"smallest_change", v.revive},
-             {"num_priced", plan.families[i].num_priced}};
-    if (plan.families[i].best) one["best"] = whole_json(r, *plan.families[i].best);
-    if (plan.families[i].smallest) one["nearest"] = whole_json(r, *plan.families[i].smallest);
-    json["families"].push_back(one);
-  }
-  json["pareto"] = Json::array();
-  for (const WholeCandidate& c : thinned(plan.pareto, 64))
-    json["pareto"].push_back({{"mfu", mfu_of(r, c)},
-                              {"step_seconds", c.estimate.seconds},
-                              {"peak_bytes", c.estimate.peak_bytes},
-                              {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
-                              {"global_batch_sequences", c.strategy.global_batch_sequences},
-                              {"strategy", plan::describe_whole(c.strategy)}});
-  if (!plan.ranked.empty()) json.update(insight_json(r, plan.ranked.front().strategy));
-  return json;
 }
 
 void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
@@ -187,11 +140,64 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
 
 }  // namespace
 
+double whole_mfu(const plan::WholeRequest& r, const WholeCandidate& c) {
+  return stack::mfu(*r.model, c.strategy, *r.cluster, c.step_seconds());
+}
+
+Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
+  const auto& [r, defaults, plan] = answer;
+  Json json{{"model", r.model->name},
+            {"cluster", r.cluster->name},
+            {"stack", r.stack->name},
+            {"num_devices", r.num_devices},
+            {"sequence", r.sequence},
+            {"global_batch_sequences", r.global_batch_sequences},
+            {"precision", strategy::name(r.precision)},
+            {"memory_limit_bytes", r.memory_limit_bytes},
+            {"num_considered", plan.num_priced},
+            {"num_shapes", plan.num_shapes},
+            {"num_shapes_passed_over", plan.num_passed_over},
+            {"plan_seconds", seconds}};
+  json["defaults"] = Json::object();
+  for (const plan::Default& d : defaults)
+    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
+  json["strategies"] = Json::array();
+  for (const WholeCandidate& c : plan.ranked)
+    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(whole_json(r, c));
+  json["families"] = Json::array();
+  const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    const plan::FamilyVerdict& v = verdicts[i];
+    Json one{{"family", v.family},
+             {"why_it_lost", v.lost},
+             {"smallest_change", v.revive},
+             {"num_priced", plan.families[i].num_priced}};
+    if (plan.families[i].best) one["best"] = whole_json(r, *plan.families[i].best);
+    if (plan.families[i].smallest) one["nearest"] = whole_json(r, *plan.families[i].smallest);
+    json["families"].push_back(one);
+  }
+  json["pareto"] = Json::array();
+  for (const WholeCandidate& c : thinned(plan.pareto, 64))
+    json["pareto"].push_back({{"mfu", whole_mfu(r, c)},
+                              {"step_seconds", c.estimate.seconds},
+                              {"peak_bytes", c.estimate.peak_bytes},
+                              {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
+                              {"global_batch_sequences", c.strategy.global_batch_sequences},
+                              {"strategy", plan::describe_whole(c.strategy)}});
+  if (!plan.ranked.empty()) json.update(insight_json(r, plan.ranked.front().strategy));
+  return json;
+}
+
+void print_whole(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
+  print_header(answer.request, answer.plan, answer.defaults, seconds);
+  print_plan(q, answer.request, answer.plan);
+}
+
 Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
   Json json = strategy::to_json(c.strategy);
   const stack::Estimate& e = c.estimate;
   json["predicted"] = {
-      {"mfu", mfu_of(r, c)},
+      {"mfu", whole_mfu(r, c)},
       {"step_seconds", c.step_seconds()},
       {"closed_form_seconds", e.seconds},
       {"peak_bytes", e.peak_bytes},
@@ -234,30 +240,39 @@ plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& sta
           .num_kept = std::max<int64_t>(q.top, 16)};
 }
 
+WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
+                         std::function<void(int64_t done, int64_t total)> progress) {
+  WholeAnswer answer;
+  answer.request = whole_request(q, stack, answer.defaults);
+  answer.request.progress = std::move(progress);
+  answer.plan = plan::search_whole(answer.request);
+  plan::play_ranked(answer.request, answer.plan);
+  answer.request.progress = {};
+  return answer;
+}
+
 int answer_whole(const WholeQuestion& q) {
+  if (!q.what_if.empty()) return answer_whole_what_if(q);
   const stack::Stack stack = stack::load_stack(q.stack);
-  std::vector<plan::Default> defaults;
-  plan::WholeRequest request = whole_request(q, stack, defaults);
   report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
-  request.progress = [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); };
   const auto start = std::chrono::steady_clock::now();
-  plan::WholePlan plan = plan::search_whole(request);
-  plan::play_ranked(request, plan);
+  WholeAnswer answer =
+      whole_answer(q, stack, [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.finish();
+  auto& [request, defaults, plan] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const WholeCandidate& c) {
       return Placeable{c.strategy, c.step_seconds(), plan::exposed_of(c.estimate.time)};
     });
   if (q.json) {
-    Json json = plan_json(q, request, plan, defaults, seconds);
+    Json json = to_json(q, answer, seconds);
     if (placed) json["placement"] = to_json(*placed, *request.model);
     std::cout << json.dump(2) << "\n";
   } else {
-    print_header(request, plan, defaults, seconds);
-    print_plan(q, request, plan);
+    print_whole(q, answer, seconds);
     if (placed) print_on_nodes(*placed, *request.model, q.nodes);
   }
   if (plan.ranked.empty()) return 1;

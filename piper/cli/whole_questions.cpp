@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+#include <piper/base/json.h>
+#include <piper/base/units.h>
+#include <piper/cli/whole_questions.h>
+#include <piper/model/count.h>
+#include <piper/plan/what_if.h>
+#include <piper/report/progress.h>
+#include <piper/report/table.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+namespace piper::cli {
+namespace {
+
+using plan::WholeCandidate;
+using report::Align;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The pointers of a request point into its question.
+struct Machine {
+  std::string change;  // empty: as it is
+  WholeQuestion question;
+  WholeAnswer answer = {};
+  const WholeCandidate* best() const {
+    return answer.plan.ranked.empty() ? nullptr : &answer.plan.ranked.front();
+  }
+  // Of what does not fit.
+  const WholeCandidate* nearest() const {
+    const WholeCandidate* least = nullptr;
+    for (const plan::FamilyBest& family : answer.plan.families)
+      if (family.smallest &&
+          (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
+        least = &*family.smallest;
+    return least;
+  }
+};
+
+Json what_if_json(const std::vector<Machine>& machines) {
+  const WholeCandidate* base = machines.front().best();
+  Json json = Json::array();
+  for (const Machine& m : machines) {
+    Json entry{{"change", m.change}, {"memory_limit_bytes", m.answer.request.memory_limit_bytes}};
+    if (m.best() != nullptr) entry["best"] = whole_json(m.answer.request, *m.best());
+    if (m.best() != nullptr && base != nullptr)
+      entry["speedup"] = base->step_seconds() / m.best()->step_seconds();
+    json.push_back(entry);
+  }
+  return json;
+}
+
+void print_what_if(const std::vector<Machine>& machines) {
+  const plan::WholeRequest& here = machines.front().answer.request;
+  fmt::print(
+      "{} on {} devices of {}, as the stack '{}' would run it; {} sequences of {} tokens a "
+      "step, {}\n\n",
+      here.model->name, here.num_devices, here.cluster->name, here.stack->name,
+      here.global_batch_sequences, here.sequence, strategy::name(here.precision));
+  report::Table table;
+  table.columns = {{"what if"},
+                   {"step", Align::kRight},
+                   {"speed-up", Align::kRight},
+                   {"MFU", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"best strategy"},
+                   {"what limits it"}};
+  const WholeCandidate* base = machines.front().best();
+  for (const Machine& m : machines) {
+    const std::string name = m.change.empty() ? "as it is" : m.change;
+    if (const WholeCandidate* best = m.best()) {
+      table.rows.push_back(
+          {name, format_seconds(best->step_seconds()),
+           base != nullptr ? fmt::format("{:.2f} x", base->step_seconds() / best->step_seconds())
+                           : "–",
+           format_percent(whole_mfu(m.answer.request, *best)),
+           format_bytes(best->estimate.peak_bytes), plan::describe_whole(best->strategy),
+           plan::limits(best->estimate)});
+    } else {
+      table.rows.push_back(
+          {name, "–", "–", "–",
+           m.nearest() != nullptr ? format_bytes(m.nearest()->estimate.peak_bytes) : "–",
+           "nothing fits", ""});
+    }
+  }
+  table.max_width = report::console_width();
+  fmt::print("{}", report::to_text(table));
+}
+
+}  // namespace
+
+int answer_whole_what_if(const WholeQuestion& question) {
+  const stack::Stack stack = stack::load_stack(question.stack);
+  // All changes are checked before the first is planned for.
+  std::vector<Machine> machines = {{.change = "", .question = question}};
+  for (const std::string& change : question.what_if) {
+    machines.push_back({.change = change, .question = question});
+    machines.back().question.request.cluster = plan::changed(question.request.cluster, change);
+  }
+  report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
+  const auto start = Clock::now();
+  double seconds_here = 0;
+  for (size_t i = 0; i < machines.size(); ++i) {
+    Machine& m = machines[i];
+    if (i > 0) {
+      const plan::WholeRequest& here = machines.front().answer.request;
+      plan::Request& asked = m.question.request;
+      asked.num_devices = here.num_devices;
+      asked.sequence = here.sequence;
+      asked.global_batch_sequences = here.global_batch_sequences;
+      asked.precision = here.precision;
+    }
+    m.answer = whole_answer(m.question, stack, [&](int64_t done, int64_t total) {
+      bar.set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
+              m.change);
+    });
+    if (i == 0) seconds_here = seconds_since(start);
+  }
+  bar.finish();
+  const Machine& here = machines.front();
+  if (question.json) {
+    Json json = question.explain ? to_json(here.question, here.answer, seconds_here) : Json{};
+    json["what_if"] = what_if_json(machines);
+    std::cout << json.dump(2) << "\n";
+  } else {
+    if (question.explain) {
+      print_whole(here.question, here.answer, seconds_here);
+      fmt::print("\n");
+    }
+    print_what_if(machines);
+  }
+  return std::ranges::any_of(machines, [](const Machine& m) { return m.best() != nullptr; }) ? 0
+                                                                                             : 1;
+}
+
+}  // namespace piper::cli
