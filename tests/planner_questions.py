@@ -48,9 +48,24 @@ def check_whole_what_if():
     assert "allowed: WHAT=HOW" in piper(*whole, "--what-if", "nic=x2", code=2)
 
 
+def check_whole_min_devices():
+    """Over every axis: no smaller number takes a strategy, and the best there is plain `plan`'s."""
+    whole = ["plan", *MODEL, "--sequence", 4096, "--cp", 1, "--json"]
+    fewest = json.loads(piper(*whole, "--min-devices"))
+    least = fewest["min_devices"]
+    for count in fewest["counts"]:
+        assert count["fits"] == (count["num_devices"] >= least) == ("best" in count), count["num_devices"]
+        assert count["fits"] == (count["smallest_peak_bytes"] <= fewest["memory_limit_bytes"])
+    best = next(count["best"] for count in fewest["counts"] if count["num_devices"] == least)
+    assert best == json.loads(piper(*whole, "--devices", least))["strategies"][0]
+    assert least < json.loads(piper(*PLAN, "--sequence", 4096, "--min-devices", "--json"))["min_devices"]
+    piper(*whole, "--devices", least - 1, code=1)
+
+
 def main():
     check_capacity()
     check_whole_what_if()
+    check_whole_min_devices()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))

@@ -108,8 +108,8 @@ plan::Request request_of(const Flags& flags) {
 
 // Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
-  const bool runnable = flags.runnable || flags.paper || flags.min_devices ||
-                        !flags.load.load.empty() || flags.fixed.num_micro_batches.has_value();
+  const bool runnable = flags.runnable || flags.paper || !flags.load.load.empty() ||
+                        flags.fixed.num_micro_batches.has_value();
   return !runnable && cluster.kind == "gpu";
 }
 
@@ -123,6 +123,7 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
                   .explain = flags.explain,
                   .json = flags.json,
                   .what_if = flags.what_if,
+                  .min_devices = flags.min_devices,
                   .out = flags.out,
                   .nodes = flags.nodes,
                   .allocation = std::move(allocation)};

@@ -253,6 +253,7 @@ WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
 
 int answer_whole(const WholeQuestion& q) {
   if (!q.what_if.empty()) return answer_whole_what_if(q);
+  if (q.min_devices) return answer_whole_min_devices(q);
   const stack::Stack stack = stack::load_stack(q.stack);
   report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
   const auto start = std::chrono::steady_clock::now();

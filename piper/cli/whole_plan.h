@@ -21,7 +21,8 @@ struct WholeQuestion {
   double imbalance = 1;
   int64_t top = 10;
   bool explain = false, json = false;
-  std::vector<std::string> what_if;  // whole_questions.h
+  std::vector<std::string> what_if;  // whole_questions.h, this and the next
+  bool min_devices = false;
   std::string out;
   NodesQuestion nodes;
   std::optional<cluster::Allocation>

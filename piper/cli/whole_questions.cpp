@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/plan_questions.h>
 #include <piper/cli/whole_questions.h>
 #include <piper/model/count.h>
+#include <piper/plan/device_walk.h>
+#include <piper/plan/fewest_whole.h>
 #include <piper/plan/what_if.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
@@ -91,6 +94,66 @@ void print_what_if(const std::vector<Machine>& machines) {
   fmt::print("{}", report::to_text(table));
 }
 
+// A cluster with more units of its outermost level than there are, and what the counts on it asked.
+struct FewestAnswer {
+  plan::FewestWhole found;
+  std::vector<plan::Default> defaults;
+  double memory_limit_bytes = 0;
+  int64_t own_devices = 0;
+  bool beyond_cluster() const {
+    return !found.counts.empty() && found.counts.back().num_devices > own_devices;
+  }
+};
+
+Json min_devices_json(const plan::WholeRequest& r, const FewestAnswer& a) {
+  Json json{{"model", r.model->name},
+            {"cluster", r.cluster->name},
+            {"stack", r.stack->name},
+            {"memory_limit_bytes", a.memory_limit_bytes},
+            {"beyond_cluster", a.beyond_cluster()}};
+  json["min_devices"] = a.found.num_devices ? Json(*a.found.num_devices) : Json();
+  json["num_not_looked_at"] = a.found.num_not_looked_at;
+  json["counts"] = Json::array();
+  for (const plan::WholeCount& count : a.found.counts) {
+    Json one{{"num_devices", count.num_devices},
+             {"fits", count.best.has_value()},
+             {"smallest", whole_json(r, count.smallest)},
+             {"smallest_peak_bytes", count.smallest.estimate.peak_bytes}};
+    if (count.best) {
+      one["best"] = whole_json(r, *count.best);
+      one["mfu"] = whole_mfu(r, *count.best);
+    }
+    json["counts"].push_back(std::move(one));
+  }
+  return json;
+}
+
+void print_min_devices(const plan::WholeRequest& r, const FewestAnswer& a) {
+  fmt::print("{} on {} ({}), as the stack '{}' would run it; {} usable a device\n", r.model->name,
+             r.cluster->name, r.cluster->device, r.stack->name, format_bytes(a.memory_limit_bytes));
+  for (const plan::Default& d : a.defaults)
+    if (d.name == "sequence" || d.name == "precision")
+      fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+  report::Table table;
+  table.columns = {{"devices", Align::kRight},  {"least memory", Align::kRight},
+                   {"of what is usable"},       {"with"},
+                   {"best MFU", Align::kRight}, {"with"}};
+  for (const plan::WholeCount& count : a.found.counts)
+    table.rows.push_back(
+        {std::to_string(count.num_devices), format_bytes(count.smallest.estimate.peak_bytes),
+         memory_bar(count.smallest.estimate.peak_bytes, a.memory_limit_bytes),
+         plan::describe_whole(count.smallest.strategy),
+         count.best ? format_percent(whole_mfu(r, *count.best)) : "–",
+         count.best ? plan::describe_whole(count.best->strategy) : "nothing fits"});
+  table.max_width = report::console_width();
+  fmt::print("\n{}\n", report::to_text(table));
+  fmt::print("{}", fewest_sentence(a.found.num_devices, a.found.num_not_looked_at, a.own_devices));
+  for (const plan::WholeCount& count : a.found.counts)
+    if (count.num_devices == a.found.num_devices)
+      fmt::print("the best there: {}\nwhat limits it: {}\n",
+                 plan::describe_whole(count.best->strategy), plan::limits(count.best->estimate));
+}
+
 }  // namespace
 
 int answer_whole_what_if(const WholeQuestion& question) {
@@ -135,6 +198,31 @@ int answer_whole_what_if(const WholeQuestion& question) {
   }
   return std::ranges::any_of(machines, [](const Machine& m) { return m.best() != nullptr; }) ? 0
                                                                                              : 1;
+}
+
+int answer_whole_min_devices(const WholeQuestion& question) {
+  const stack::Stack stack = stack::load_stack(question.stack);
+  FewestAnswer answer{.own_devices = question.request.cluster.num_devices()};
+  WholeQuestion asked = question;
+  asked.request.cluster = plan::extended(question.request.cluster);
+  report::Progress bar({.label = "plan", .total = 0, .unit = "counts"});
+  int64_t looked_at = 0;
+  const auto request_of = [&](int64_t num_devices) {
+    bar.set(++looked_at, fmt::format("{} devices", num_devices));
+    asked.request.num_devices = num_devices;
+    plan::WholeRequest request = whole_request(asked, stack, answer.defaults);
+    answer.memory_limit_bytes = request.memory_limit_bytes;
+    return request;
+  };
+  answer.found = plan::fewest_whole(asked.request.cluster, request_of);
+  bar.finish();
+  const plan::WholeRequest request{
+      .model = &question.request.model, .cluster = &asked.request.cluster, .stack = &stack};
+  if (question.json)
+    std::cout << min_devices_json(request, answer).dump(2) << "\n";
+  else
+    print_min_devices(request, answer);
+  return answer.found.num_devices ? 0 : 1;
 }
 
 }  // namespace piper::cli

@@ -10,4 +10,8 @@ namespace piper::cli {
 // anywhere. Throws InvalidInput.
 int answer_whole_what_if(const WholeQuestion& question);
 
+// The fewest devices that any strategy fits on, and memory and the best against their number. 1 when no number is enough.
+// Throws InvalidInput.
+int answer_whole_min_devices(const WholeQuestion& question);
+
 }  // namespace piper::cli
