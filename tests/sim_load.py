@@ -85,12 +85,29 @@ def check_traces(folder):
           "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
 
 
-def check_plan():
+def check_plan(folder):
     model = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 64]
-    for statistic in ("mean", "p95", "worst"):
-        strategies = ask(*model, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
-        under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
-        assert len(under) > 4 and under == sorted(under)
+    for more in ([], ["--runnable"]):
+        for statistic in ("mean", "p95", "worst"):
+            strategies = ask(*model, *more, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
+            under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
+            assert len(under) > 4 and under == sorted(under)
+    # Over every axis an even load changes nothing, and what an uneven one costs is what `estimate` says.
+    small = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--global-batch", 64, "--ep", 8]
+    plain, even, hot = (ask(*small, *load) for load in ([], ["--load", "uniform"], ["--load", "hot-rank:2", "--samples", 3]))
+    best = [answer["strategies"][0]["predicted"] for answer in (plain, even, hot)]
+    assert best[0]["step_seconds"] == best[1]["step_seconds"] == best[1]["under_load"]["step_seconds"]["worst"] < best[2]["step_seconds"]
+    assert abs(hot["imbalance_by_ep"]["8"]["p95"] - 2) < 1e-12
+    same = ask(*small, "--imbalance", 2)["strategies"][0]["predicted"]["step_seconds"]
+    assert abs(best[2]["step_seconds"] / same - 1) < 1e-9
+    (folder / "hot.json").write_text(json.dumps(hot["strategies"][0]))
+    one = ["estimate", *small[1:5], "--strategy", folder / "hot.json"]
+    closed = ask(*one, "--stack", "piper", "--load", "hot-rank:2", "--samples", 3)["under_load"]["step_seconds"]["p95"]
+    assert abs(closed / hot["strategies"][0]["predicted"]["closed_form_seconds"] - 1) < 1e-9
+    assert ask(*one, "--load", "hot-rank:2", "--samples", 3)["under_load"]["num_samples"] == 3  # not what this Piper runs
+    assert "mean" in piper(*one, "--load", "zipf:1")
+    assert "did you mean 'zipf'" in piper(*one, "--load", "zpf:1", code=2)
+    assert "leave out --imbalance" in piper(*small, "--load", "zipf:1", "--imbalance", 2, code=2)
     assert "give --load too" in piper(*model, "--for", "p95", code=2)
     assert "allowed: mean, p95, worst" in piper(*model, "--load", "zipf:1", "--for", "p96", code=2)
     assert "--load ranks one plan" in piper(*model[:-2], "--load", "zipf:1", "--min-devices", code=2)
@@ -126,7 +143,7 @@ def main():
         check_loads()
         check_disturbances(folder)
         check_traces(folder)
-        check_plan()
+        check_plan(folder)
         check_scatter(folder)
         check_bench()
     print("sim_load: ok")

@@ -196,7 +196,8 @@ SampledSteps under_load(const Flags& flags, const Priced& priced,
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   if (!flags.stack.empty() || !strategy::not_runnable(priced.strategy).empty())
-    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.json);
+    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.load,
+                          flags.json);
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   cost::Estimator estimator(priced.model, priced.cluster, priced.strategy.precision,
                             priced.strategy.sequence);

@@ -108,8 +108,7 @@ plan::Request request_of(const Flags& flags) {
 
 // Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
-  const bool runnable = flags.runnable || flags.paper || !flags.load.load.empty() ||
-                        flags.fixed.num_micro_batches.has_value();
+  const bool runnable = flags.runnable || flags.paper || flags.fixed.num_micro_batches.has_value();
   return !runnable && cluster.kind == "gpu";
 }
 
@@ -127,6 +126,11 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
                   .out = flags.out,
                   .nodes = flags.nodes,
                   .allocation = std::move(allocation)};
+  if (request.load) {
+    if (flags.imbalance > 1)
+      throw InvalidInput("--load draws the imbalance; leave out --imbalance");
+    q.load = {*request.load, request.load_statistic, request.num_load_samples, request.load_seed};
+  }
   q.fixed.pp = flags.fixed.pp;
   q.fixed.ep = flags.fixed.ep;
   q.fixed.dp = flags.fixed.dp;
@@ -270,8 +274,7 @@ Run add_plan(Subcommand command) {
   command.add_flag(
       "--runnable", flags->runnable,
       "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
-      "runtime's exact costs (always so on CPU clusters, and for --paper, --min-devices, "
-      "--load, --num-micro-batches)");
+      "runtime's exact costs (always so on CPU clusters, and for --paper, --num-micro-batches)");
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");

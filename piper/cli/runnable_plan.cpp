@@ -129,7 +129,7 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
          format_count(p.tokens_per_second), bytes(p.peak_bytes),
          format_percent(p.estimate.time.idle / p.step_seconds)});
     if (!loaded) continue;
-    const plan::UnderLoad& load = *strategies[i].under_load;
+    const cost::UnderLoad& load = *strategies[i].under_load;
     for (const double seconds : {load.seconds.mean, load.seconds.p95, load.seconds.worst})
       table.rows.back().push_back(format_seconds(seconds));
     table.rows.back().push_back(format_bytes(load.peak_bytes.p95));

@@ -40,6 +40,10 @@ void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>&
                    {"memory", Align::kRight},
                    {"bubble", Align::kRight},
                    {"runs here"}};
+  const bool loaded = !list.empty() && list.front().under_load.has_value();
+  if (loaded)
+    for (const char* what : {"mean", "p95", "worst", "memory p95"})
+      table.columns.push_back({what, Align::kRight});
   for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
     const WholeCandidate& c = list[i];
     table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
@@ -47,6 +51,11 @@ void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>&
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds),
                           strategy::not_runnable(c.strategy).empty() ? "yes" : "no"});
+    if (!loaded || !c.under_load) continue;
+    for (const double seconds :
+         {c.under_load->seconds.mean, c.under_load->seconds.p95, c.under_load->seconds.worst})
+      table.rows.back().push_back(format_seconds(seconds));
+    table.rows.back().push_back(format_bytes(c.under_load->peak_bytes.p95));
   }
   table.max_width = report::console_width();
   fmt::print("\n{}", report::to_text(table));
@@ -68,6 +77,22 @@ std::vector<WholeCandidate> thinned(const std::vector<WholeCandidate>& front, si
   std::vector<WholeCandidate> out;
   for (size_t i = 0; i < most; ++i) out.push_back(front[i * (front.size() - 1) / (most - 1)]);
   return out;
+}
+
+Json to_json(const cost::Spread& spread) {
+  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
+}
+
+// With what the samples of the load come to.
+Json ranked_json(const WholeQuestion& q, const plan::WholeRequest& r, const WholeCandidate& c) {
+  Json json = whole_json(r, c);
+  if (q.load && c.under_load)
+    json["predicted"]["under_load"] = {{"load", q.load->load.text},
+                                       {"num_samples", q.load->num_samples},
+                                       {"seed", q.load->seed},
+                                       {"step_seconds", to_json(c.under_load->seconds)},
+                                       {"peak_bytes", to_json(c.under_load->peak_bytes)}};
+  return json;
 }
 
 void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
@@ -105,6 +130,17 @@ void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
       calibration.rows.empty())
     fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
                format_percent(calibration.compute_efficiency), calibration.source);
+}
+
+void print_load(const plan::LoadSamples& load, const plan::Imbalances& imbalances) {
+  const char* statistic = cost::name(load.statistic);
+  fmt::print(
+      "ranked by the {} of {} samples of load {}, MFU, step and memory at it; rows of the busiest "
+      "expert rank over the mean, {}, by ep:",
+      statistic, load.num_samples, load.load.text, statistic);
+  for (const auto& [ep, imbalance] : plan::statistic_of(imbalances, load.statistic))
+    fmt::print("{} {}: {:.2f}", ep == imbalances.begin()->first ? "" : ",", ep, imbalance);
+  fmt::print("\n");
 }
 
 void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan) {
@@ -145,7 +181,7 @@ double whole_mfu(const plan::WholeRequest& r, const WholeCandidate& c) {
 }
 
 Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
-  const auto& [r, defaults, plan] = answer;
+  const auto& [r, defaults, plan, imbalances] = answer;
   Json json{{"model", r.model->name},
             {"cluster", r.cluster->name},
             {"stack", r.stack->name},
@@ -163,7 +199,10 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
     json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
   json["strategies"] = Json::array();
   for (const WholeCandidate& c : plan.ranked)
-    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(whole_json(r, c));
+    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(ranked_json(q, r, c));
+  if (q.load)
+    for (const auto& [ep, values] : imbalances)
+      json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
   json["families"] = Json::array();
   const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
   for (size_t i = 0; i < verdicts.size(); ++i) {
@@ -190,6 +229,7 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
 
 void print_whole(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
   print_header(answer.request, answer.plan, answer.defaults, seconds);
+  if (q.load) print_load(*q.load, answer.imbalances);
   print_plan(q, answer.request, answer.plan);
 }
 
@@ -245,9 +285,23 @@ WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
   WholeAnswer answer;
   answer.request = whole_request(q, stack, answer.defaults);
   answer.request.progress = std::move(progress);
-  answer.plan = plan::search_whole(answer.request);
-  plan::play_ranked(answer.request, answer.plan);
-  answer.request.progress = {};
+  plan::WholeRequest& request = answer.request;
+  if (q.load) {
+    std::vector<int64_t> eps = plan::expert_degrees(*request.model);
+    std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
+    answer.imbalances = plan::sampled_imbalances(*q.load, *request.model, eps);
+    request.imbalance_by_ep = plan::statistic_of(answer.imbalances, q.load->statistic);
+  }
+  answer.plan = plan::search_whole(request);
+  request.progress = {};
+  if (q.load) {
+    plan::play_under_load(request, answer.imbalances, q.load->statistic,
+                          std::max(q.top, plan::kMostPlayed), answer.plan);
+    if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
+      request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
+  } else {
+    plan::play_ranked(request, answer.plan);
+  }
   return answer;
 }
 
@@ -262,7 +316,7 @@ int answer_whole(const WholeQuestion& q) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bar.finish();
-  auto& [request, defaults, plan] = answer;
+  auto& [request, defaults, plan, imbalances] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const WholeCandidate& c) {
@@ -279,7 +333,7 @@ int answer_whole(const WholeQuestion& q) {
   if (plan.ranked.empty()) return 1;
   if (placed) write_launch_files(*placed, *request.model, q.nodes);
   if (!q.out.empty()) {
-    Json best = whole_json(request, plan.ranked.front());
+    Json best = ranked_json(q, request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
     write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);

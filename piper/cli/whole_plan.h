@@ -4,6 +4,7 @@
 #include <piper/base/json_fwd.h>
 #include <piper/cli/placed_plan.h>
 #include <piper/plan/plan.h>
+#include <piper/plan/under_load.h>
 #include <piper/plan/whole.h>
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct WholeQuestion {
   plan::WholeFixed fixed;
   std::string stack = "piper";  // name or file
   double imbalance = 1;
+  std::optional<plan::LoadSamples> load;  // in place of `imbalance`
   int64_t top = 10;
   bool explain = false, json = false;
   std::vector<std::string> what_if;  // whole_questions.h, this and the next
@@ -37,6 +39,8 @@ struct WholeAnswer {
   plan::WholeRequest request;  // points into the question and the stack
   std::vector<plan::Default> defaults;
   plan::WholePlan plan;
+  // Where a load is drawn: of the request's, its imbalance being that of the best.
+  plan::Imbalances imbalances;
 };
 
 // Searches every axis and plays the best. `progress` may be empty. `question` and `stack` outlive the answer. Throws

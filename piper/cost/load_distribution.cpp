@@ -170,6 +170,24 @@ ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model&
   return load;
 }
 
+double imbalance_of(const ExpertLoad& load, int64_t ep) {
+  const auto ranks = static_cast<size_t>(ep);
+  double sum = 0, layers = 0;
+  for (const std::vector<double>& share : load.share) {
+    if (share.empty()) continue;
+    const size_t held = share.size() / ranks;
+    double busiest = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      double rows = 0;
+      for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows += share[e];
+      busiest = std::max(busiest, rows * static_cast<double>(ep));
+    }
+    sum += busiest;
+    ++layers;
+  }
+  return layers > 0 ? std::max(1.0, sum / layers) : 1;
+}
+
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   std::ranges::sort(values);

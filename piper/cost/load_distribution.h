@@ -57,11 +57,20 @@ std::vector<std::vector<std::vector<double>>> parse_load_trace(const std::string
 ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model& model, int64_t ep,
                        uint64_t seed, int64_t index, int64_t num_samples);
 
+// Rows of the busiest of `ep` ranks over the mean, mean over the layers with experts; 1 where the load is even. Requires that ep
+// divides the experts.
+double imbalance_of(const ExpertLoad& load, int64_t ep);
+
 // Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.
 struct Spread {
   double mean = 0, p95 = 0, worst = 0;
 };
 Spread spread_of(std::vector<double> values);
+
+// Of a step.
+struct UnderLoad {
+  Spread seconds, peak_bytes;
+};
 
 enum class Statistic : uint8_t { kMean, kP95, kWorst };
 const char* name(Statistic statistic);  // "mean", "p95", "worst"

@@ -28,7 +28,8 @@ WholeCandidate least_memory(const WholeRequest& request) {
   if (least == nullptr) throw InvalidInput("no strategy is left by what is fixed");
   // The search asked for no more than its bytes.
   stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  return {least->strategy, estimator.estimate(least->strategy, r.imbalance)};
+  return {least->strategy,
+          estimator.estimate(least->strategy, r.imbalance_at(least->strategy.mesh.ep))};
 }
 
 FewestWhole fewest_whole(const cluster::Cluster& extended,

@@ -18,8 +18,8 @@ void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
   for (auto c = plan.ranked.begin(); c != end; ++c) {
     const strategy::Strategy& s = c->strategy;
     if (stack::whole_step_tasks(s, *r.model, s.mesh.pp) > kMostTasks) continue;
-    const stack::WholeStep whole =
-        stack::write_whole_step(estimator, s, strategy::Layout(s).first_pipeline(), r.imbalance);
+    const stack::WholeStep whole = stack::write_whole_step(
+        estimator, s, strategy::Layout(s).first_pipeline(), r.imbalance_at(s.mesh.ep));
     c->played_seconds = sim::play(whole.step, whole.prices, false).seconds();
   }
   std::stable_sort(plan.ranked.begin(), end, [](const WholeCandidate& a, const WholeCandidate& b) {
