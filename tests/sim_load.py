@@ -70,17 +70,37 @@ def check_traces(folder):
     two = ask("sim", *SMALL, "--load", f"trace:{made}", "--samples", 2)["sampled"]["step_seconds"]
     plain = ask("sim", *SMALL)["step_seconds"]
     assert two["worst"] > plain and abs(2 * two["mean"] - two["worst"] - plain) < 1e-6 * plain
-    assert "allowed: the 32 of" in piper("sim", "--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", code=2)
+    packed = folder / "made.csv.gz"
+    packed.write_bytes(gzip.compress(made.read_bytes()))
+    assert ask("sim", *SMALL, "--load", f"trace:{packed}", "--samples", 2)["sampled"]["step_seconds"] == two
+    ranks = folder / "ranks.csv"
+    ranks.write_text("iter,rank,layer,e0,e1,e2,e3,e4,e5,e6,e7\n1,0,0,5,5,0,5,5,5,0,5\n1,1,0,0,0,5,0,0,0,5,0\n2,0,0,40,0,0,0,0,0,0,0\n")
+    texts = folder / "texts.json"
+    texts.write_text(json.dumps({"data": {"a": [[5] * 8], "b": [[40] + [0] * 7], "c": [[1] * 64]}}))
+    for same in (ranks, texts):
+        assert ask("sim", *SMALL, "--load", f"trace:{same}", "--samples", 2)["sampled"]["step_seconds"] == two, same
+    packed.write_bytes(packed.read_bytes()[:40])
+    assert "is cut off" in piper("sim", *SMALL, "--load", f"trace:{packed}", code=2)
+    # Experts that are not as many as the model's lend their distribution, and that is said.
+    other = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", "--samples", 2]
+    note = "8 experts of the trace stretched over 32"
+    assert note in piper("sim", *other) and note in piper("estimate", *other) and note in piper("estimate", *other, "--stack", "piper")
+    assert ask("estimate", *other, "--stack", "piper")["under_load"]["load_note"] == note
+    for more in ([], ["--runnable"]):
+        assert note in piper("plan", *other, "--devices", 8, *more) and ask("plan", *other, "--devices", 8, *more)["load_note"] == note
     measured = sorted(pathlib.Path(os.environ.get("PIPER_ROUTING_TRACES", "/nonexistent")).glob("*layer_expert.csv.gz"))
     if not measured:
         print("sim_load: PIPER_ROUTING_TRACES names no folder with *layer_expert.csv.gz: measured traces are skipped")
         return
-    trace = folder / "measured.csv"
-    trace.write_bytes(gzip.decompress(measured[0].read_bytes()))
+    trace = measured[0]
     model = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--pp", 2, "--ep", 8, "--dp", 8, "--load", f"trace:{trace}", "--samples", 8]
     played, closed = ask("sim", *model)["sampled"], ask("estimate", *model)["under_load"]
     for figure in ("mean", "p95", "worst"):
         assert abs(closed["step_seconds"][figure] / played["step_seconds"][figure] - 1) < 0.03
+    for file in (*trace.parent.glob("*per_rank*.csv.gz"), *trace.parent.glob("*expert_counts.json")):
+        estimated = ask("estimate", *model[:-4], "--load", f"trace:{file}", "--samples", 4)["under_load"]
+        assert estimated["step_seconds"]["worst"] > ask("estimate", *model[:-4])["predicted"]["step_seconds"], file
+        print("sim_load:", file.name, estimated.get("load_note", ""))
     print("sim_load: measured trace:", {k: round(v, 4) for k, v in played["step_seconds"].items()},
           "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
 

@@ -181,7 +181,7 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
 SampledSteps under_load(const Flags& flags, const Priced& priced,
                         const cost::LoadDistribution& load) {
   const strategy::Strategy& s = priced.strategy;
-  SampledSteps sampled;
+  SampledSteps sampled{.load_note = cost::stretch_of(load, priced.model)};
   for (int64_t i = 0; i < flags.load.num_samples; ++i) {
     const cost::ExpertLoad sample = cost::sample_load(load, priced.model, s.mesh.ep,
                                                       flags.load.seed, i, flags.load.num_samples);

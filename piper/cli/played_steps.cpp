@@ -150,6 +150,7 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   const std::string why_not = request.load          ? "the load is not balanced"
                               : request.scatter > 0 ? "equal tasks do not take equally long"
                                                     : sim::why_not_symmetric(s, priced.cluster);
+  if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
@@ -170,6 +171,7 @@ PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
                     strategy::Layout(s).first_pipeline(), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
+  if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   check_size(priced, stack::whole_step_tasks(s, priced.model, num_ranks), num_ranks);
   stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
   play_samples(request, played, [&](int64_t sample) {

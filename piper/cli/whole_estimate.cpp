@@ -73,7 +73,7 @@ std::optional<SampledSteps> under_load(const Priced& p, const stack::Stack& stac
         cost::sample_load(*load, p.model, ep, flags.seed, i, flags.num_samples), ep));
   const plan::SampledEstimate sampled =
       plan::sampled_estimate(p.model, p.cluster, stack, p.strategy, imbalances);
-  return SampledSteps{sampled.seconds, sampled.peak_bytes};
+  return SampledSteps{sampled.seconds, sampled.peak_bytes, cost::stretch_of(*load, p.model)};
 }
 
 }  // namespace

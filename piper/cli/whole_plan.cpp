@@ -132,7 +132,8 @@ void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
                format_percent(calibration.compute_efficiency), calibration.source);
 }
 
-void print_load(const plan::LoadSamples& load, const plan::Imbalances& imbalances) {
+void print_load(const plan::LoadSamples& load, const model::Model& model,
+                const plan::Imbalances& imbalances) {
   const char* statistic = cost::name(load.statistic);
   fmt::print(
       "ranked by the {} of {} samples of load {}, MFU, step and memory at it; rows of the busiest "
@@ -141,6 +142,8 @@ void print_load(const plan::LoadSamples& load, const plan::Imbalances& imbalance
   for (const auto& [ep, imbalance] : plan::statistic_of(imbalances, load.statistic))
     fmt::print("{} {}: {:.2f}", ep == imbalances.begin()->first ? "" : ",", ep, imbalance);
   fmt::print("\n");
+  if (const std::string note = cost::stretch_of(load.load, model); !note.empty())
+    fmt::print("note: {}\n", note);
 }
 
 void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan) {
@@ -201,6 +204,9 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
   for (const WholeCandidate& c : plan.ranked)
     if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(ranked_json(q, r, c));
   if (q.load)
+    if (const std::string note = cost::stretch_of(q.load->load, *r.model); !note.empty())
+      json["load_note"] = note;
+  if (q.load)
     for (const auto& [ep, values] : imbalances)
       json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
   json["families"] = Json::array();
@@ -229,7 +235,7 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
 
 void print_whole(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
   print_header(answer.request, answer.plan, answer.defaults, seconds);
-  if (q.load) print_load(*q.load, answer.imbalances);
+  if (q.load) print_load(*q.load, *answer.request.model, answer.imbalances);
   print_plan(q, answer.request, answer.plan);
 }
 
