@@ -5,6 +5,7 @@
 #include <piper/cli/whole_plan.h>
 #include <piper/plan/under_load.h>
 #include <piper/report/table.h>
+#include <piper/stack/outside.h>
 #include <piper/strategy/runnable.h>
 
 #include <cmath>
@@ -83,6 +84,8 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, const Lo
   const stack::Stack stack = stack::load_stack(stack_name);
   const Side side = side_of(priced, stack);
   const stack::Estimate& e = side.candidate.estimate;
+  const std::vector<cluster::Outside> outside =
+      stack::outside_measured(priced.model, priced.cluster, stack, priced.strategy);
   const std::optional<SampledSteps> sampled = under_load(priced, stack, load);
   if (json) {
     strategy::Strategy plain = priced.strategy;
@@ -90,7 +93,8 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, const Lo
     Json answer{{"model", priced.model.name},
                 {"cluster", priced.cluster.name},
                 {"strategy", strategy::to_json(plain)},
-                {"predicted", whole_json(side.request, side.candidate)["predicted"]}};
+                {"predicted", whole_json(side.request, side.candidate)["predicted"]},
+                {"outside_measured", cluster::to_json(outside)}};
     if (sampled) answer["under_load"] = to_json(load, *sampled);
     std::cout << answer.dump(2) << "\n";
     return 0;
@@ -114,6 +118,9 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, const Lo
   fmt::print("\n{}\nMFU {}; stage {} is the fullest, stage {} the busiest\n",
              report::to_text(bytes), format_percent(mfu_of(side)), e.fullest_stage,
              e.busiest_stage);
+  if (!outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
   if (sampled)
     fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
                                            load.load, load.num_samples),

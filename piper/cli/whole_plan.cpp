@@ -11,6 +11,7 @@
 #include <piper/plan/setting.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
+#include <piper/stack/outside.h>
 #include <piper/strategy/runnable.h>
 
 #include <chrono>
@@ -95,6 +96,14 @@ Json ranked_json(const WholeQuestion& q, const plan::WholeRequest& r, const Whol
   return json;
 }
 
+// What the price of the best leans on.
+std::vector<cluster::Outside> outside_of(const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  if (plan.ranked.empty()) return {};
+  const strategy::Strategy& best = plan.ranked.front().strategy;
+  return stack::outside_measured(*r.model, *r.cluster, *r.stack, best,
+                                 r.imbalance_at(best.mesh.ep));
+}
+
 void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
   report::Table table;
   table.columns = {{"MFU", Align::kRight},
@@ -161,6 +170,9 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
       format_bytes(best.estimate.fullest.activations), format_bytes(best.estimate.fullest.working),
       format_bytes(best.estimate.fullest.fixed));
   fmt::print("MFU = {}\n", cost::kMfuFormula);
+  if (const auto outside = outside_of(r, plan); !outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
   if (const auto lacking = strategy::not_runnable(best.strategy); !lacking.empty())
     fmt::print(
         "this Piper's runtime does not execute the best: {}; --runnable searches what it "
@@ -209,6 +221,7 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
   if (q.load)
     for (const auto& [ep, values] : imbalances)
       json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
+  json["outside_measured"] = cluster::to_json(outside_of(r, plan));
   json["families"] = Json::array();
   const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
   for (size_t i = 0; i < verdicts.size(); ++i) {
