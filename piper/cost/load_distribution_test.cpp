@@ -224,6 +224,10 @@ TEST_CASE("loads and traces that are none end in one line that says what is allo
     CAPTURE(text);
     CHECK(refused([&] { parse_load_trace(text, "t"); }).find("t") == 0);
   }
+  // Found by the fuzzer: what a cell holds must not steer a terminal.
+  CHECK(refused([] {
+          parse_load_trace("iter,layer,e0\n1,0,\x7f\n", "t");
+        }).find("t: line 2: '?'; allowed: a count") == 0);
 }
 
 TEST_CASE("mean, p95 and worst of a list") {

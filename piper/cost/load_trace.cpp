@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/printable.h>
 #include <piper/cost/load_distribution.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ double number(std::string_view cell, const std::string& where) {
   if (error != std::errc() || end != cell.data() + cell.size() ||
       !(value >= 0 && value <= kMostRows))
     throw InvalidInput(fmt::format("{}: '{}'; allowed: a count from 0 to {}", where,
-                                   cell.substr(0, 40), kMostRows));
+                                   printable(std::string(cell)), kMostRows));
   return value;
 }
 
@@ -140,7 +141,7 @@ Steps from_json(const Json& json, const std::string& source) {
     for (const auto& [name, counts] : texts.items()) has_whole |= !is_partial(name);
     for (const auto& [name, counts] : texts.items())
       if (!has_whole || !is_partial(name))
-        steps[num_steps++] = layers_of(counts, fmt::format("data['{}']", name), refuse);
+        steps[num_steps++] = layers_of(counts, fmt::format("data['{}']", printable(name)), refuse);
     return steps;
   }
   if (!json.contains("steps") || !json["steps"].is_array()) refuse("steps");
