@@ -328,13 +328,15 @@ int answer_whole(const WholeQuestion& q) {
   if (!q.what_if.empty()) return answer_whole_what_if(q);
   if (q.min_devices) return answer_whole_min_devices(q);
   const stack::Stack stack = stack::load_stack(q.stack);
-  report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
+  std::optional<report::Progress> bar;  // from when the search has something to show: no refusal
   const auto start = std::chrono::steady_clock::now();
-  WholeAnswer answer =
-      whole_answer(q, stack, [&](int64_t done, int64_t total) { bar.set(100 * done / total, ""); });
+  WholeAnswer answer = whole_answer(q, stack, [&](int64_t done, int64_t total) {
+    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
+    bar->set(100 * done / total, "");
+  });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  bar.finish();
+  if (bar) bar->finish();
   auto& [request, defaults, plan, imbalances] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())

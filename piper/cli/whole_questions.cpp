@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <optional>
 
 namespace piper::cli {
 namespace {
@@ -164,7 +165,7 @@ int answer_whole_what_if(const WholeQuestion& question) {
     machines.push_back({.change = change, .question = question});
     machines.back().question.request.cluster = plan::changed(question.request.cluster, change);
   }
-  report::Progress bar({.label = "plan", .total = 100, .unit = "%"});
+  std::optional<report::Progress> bar;  // not before a refusal
   const auto start = Clock::now();
   double seconds_here = 0;
   for (size_t i = 0; i < machines.size(); ++i) {
@@ -178,12 +179,13 @@ int answer_whole_what_if(const WholeQuestion& question) {
       asked.precision = here.precision;
     }
     m.answer = whole_answer(m.question, stack, [&](int64_t done, int64_t total) {
-      bar.set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
-              m.change);
+      if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
+      bar->set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
+               m.change);
     });
     if (i == 0) seconds_here = seconds_since(start);
   }
-  bar.finish();
+  if (bar) bar->finish();
   const Machine& here = machines.front();
   if (question.json) {
     Json json = question.explain ? to_json(here.question, here.answer, seconds_here) : Json{};
@@ -205,17 +207,18 @@ int answer_whole_min_devices(const WholeQuestion& question) {
   FewestAnswer answer{.own_devices = question.request.cluster.num_devices()};
   WholeQuestion asked = question;
   asked.request.cluster = plan::extended(question.request.cluster);
-  report::Progress bar({.label = "plan", .total = 0, .unit = "counts"});
+  std::optional<report::Progress> bar;  // not before a refusal
   int64_t looked_at = 0;
   const auto request_of = [&](int64_t num_devices) {
-    bar.set(++looked_at, fmt::format("{} devices", num_devices));
     asked.request.num_devices = num_devices;
     plan::WholeRequest request = whole_request(asked, stack, answer.defaults);
+    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 0, .unit = "counts"});
+    bar->set(++looked_at, fmt::format("{} devices", num_devices));
     answer.memory_limit_bytes = request.memory_limit_bytes;
     return request;
   };
   answer.found = plan::fewest_whole(asked.request.cluster, request_of);
-  bar.finish();
+  if (bar) bar->finish();
   const plan::WholeRequest request{
       .model = &question.request.model, .cluster = &asked.request.cluster, .stack = &stack};
   if (question.json)
