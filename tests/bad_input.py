@@ -80,9 +80,9 @@ def cases(folder):
     whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64"]
     trained = "what this Piper trains"
     yield "a schedule that is not trained", [*whole, "--runnable", "--schedule", "zb-v"], ["--schedule is zb-v", "gpipe and 1f1b", "--runnable"]
-    yield "a precision that is not trained", [*whole, "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--what-if", "bf16"]
-    for flag, value, question in (("--tp", "2", ["--paper"]), ("--cp", "2", ["--min-devices"]), ("--etp", "2", ["--runnable"]), ("--vpp", "2", ["--runnable"]),
-                                  ("--zero", "3", ["--load", "zipf:1"]), ("--offload", "optimizer", ["--what-if", "memory=x2"]),
+    yield "a precision that is not trained", [*whole, "--runnable", "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--runnable", "bf16"]
+    for flag, value, question in (("--tp", "2", ["--paper"]), ("--cp", "2", ["--runnable"]), ("--etp", "2", ["--runnable"]), ("--vpp", "2", ["--runnable"]),
+                                  ("--zero", "3", ["--runnable", "--load", "zipf:1"]), ("--offload", "optimizer", ["--runnable", "--what-if", "memory=x2"]),
                                   ("--placement", "tp-cp-ep-pp-dp", ["--runnable"]), ("--stack", "megatron", ["--paper"]), ("--imbalance", "3", ["--runnable"])):
         yield f"{flag} beside {question[0]}", [*whole, flag, value, *question], [f"{flag} is {value}", question[0], trained]
     for fixed, *expected in (("--schedule zb-v --pp 1", "--schedule zb-v with --pp 1", "--pp 2"), ("--schedule interleaved --vpp 1", "--vpp 2"),

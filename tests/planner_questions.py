@@ -55,6 +55,32 @@ def check_rows_are_whole():
     assert "…" not in piper(*whole)
     narrow = subprocess.run([PIPER, *map(str, whole)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "90"}).stdout
     assert "…" in narrow and max(len(line) for line in narrow.splitlines() if line.startswith(" 1 ")) <= 90
+def check_whole_what_if():
+    """Over every axis too, the first row is plain `plan`, and the changed machine's is `plan` on it."""
+    whole = ["plan", *MODEL, "--devices", 16, "--sequence", 4096, "--global-batch", 64, "--cp", 1, "--json"]
+    plain = json.loads(piper(*whole))
+    asked = json.loads(piper(*whole, "--what-if", "memory=x2", "--explain"))
+    here, roomy = asked["what_if"]
+    assert here["best"] == plain["strategies"][0] == asked["strategies"][0] and here["speedup"] == 1
+    assert roomy["memory_limit_bytes"] == 2 * here["memory_limit_bytes"] and roomy["speedup"] >= 1
+    assert roomy["best"]["mesh"].get("cp", 1) == 1 and asked["families"]
+    fixed = json.loads(piper(*whole, "--imbalance", 2, "--zero", 1, "--what-if", "compute=x2"))["what_if"]
+    assert fixed[0]["best"] == json.loads(piper(*whole, "--imbalance", 2, "--zero", 1))["strategies"][0]
+    assert "allowed: WHAT=HOW" in piper(*whole, "--what-if", "nic=x2", code=2)
+
+
+def check_whole_min_devices():
+    """Over every axis: no smaller number takes a strategy, and the best there is plain `plan`'s."""
+    whole = ["plan", *MODEL, "--sequence", 4096, "--cp", 1, "--json"]
+    fewest = json.loads(piper(*whole, "--min-devices"))
+    least = fewest["min_devices"]
+    for count in fewest["counts"]:
+        assert count["fits"] == (count["num_devices"] >= least) == ("best" in count), count["num_devices"]
+        assert count["fits"] == (count["smallest_peak_bytes"] <= fewest["memory_limit_bytes"])
+    best = next(count["best"] for count in fewest["counts"] if count["num_devices"] == least)
+    assert best == json.loads(piper(*whole, "--devices", least))["strategies"][0]
+    assert least < json.loads(piper(*PLAN, "--sequence", 4096, "--min-devices", "--json"))["min_devices"]
+    piper(*whole, "--devices", least - 1, code=1)
 
 
 def main():
@@ -62,6 +88,8 @@ def main():
     check_capacity()
     check_memory_is_said()
     check_rows_are_whole()
+    check_whole_what_if()
+    check_whole_min_devices()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))

@@ -71,27 +71,64 @@ def check_traces(folder):
     two = ask("sim", *SMALL, "--load", f"trace:{made}", "--samples", 2)["sampled"]["step_seconds"]
     plain = ask("sim", *SMALL)["step_seconds"]
     assert two["worst"] > plain and abs(2 * two["mean"] - two["worst"] - plain) < 1e-6 * plain
-    assert "allowed: the 32 of" in piper("sim", "--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", code=2)
+    packed = folder / "made.csv.gz"
+    packed.write_bytes(gzip.compress(made.read_bytes()))
+    assert ask("sim", *SMALL, "--load", f"trace:{packed}", "--samples", 2)["sampled"]["step_seconds"] == two
+    ranks = folder / "ranks.csv"
+    ranks.write_text("iter,rank,layer,e0,e1,e2,e3,e4,e5,e6,e7\n1,0,0,5,5,0,5,5,5,0,5\n1,1,0,0,0,5,0,0,0,5,0\n2,0,0,40,0,0,0,0,0,0,0\n")
+    texts = folder / "texts.json"
+    texts.write_text(json.dumps({"data": {"a": [[5] * 8], "b": [[40] + [0] * 7], "c": [[1] * 64]}}))
+    for same in (ranks, texts):
+        assert ask("sim", *SMALL, "--load", f"trace:{same}", "--samples", 2)["sampled"]["step_seconds"] == two, same
+    packed.write_bytes(packed.read_bytes()[:40])
+    assert "is cut off" in piper("sim", *SMALL, "--load", f"trace:{packed}", code=2)
+    # Experts that are not as many as the model's lend their distribution, and that is said.
+    other = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", "--samples", 2]
+    note = "8 experts of the trace stretched over 32"
+    assert note in piper("sim", *other) and note in piper("estimate", *other) and note in piper("estimate", *other, "--stack", "piper")
+    assert ask("estimate", *other, "--stack", "piper")["under_load"]["load_note"] == note
+    for more in ([], ["--runnable"]):
+        assert note in piper("plan", *other, "--devices", 8, *more) and ask("plan", *other, "--devices", 8, *more)["load_note"] == note
     measured = sorted(pathlib.Path(os.environ.get("PIPER_ROUTING_TRACES", "/nonexistent")).glob("*layer_expert.csv.gz"))
     if not measured:
         print("sim_load: PIPER_ROUTING_TRACES names no folder with *layer_expert.csv.gz: measured traces are skipped")
         return
-    trace = folder / "measured.csv"
-    trace.write_bytes(gzip.decompress(measured[0].read_bytes()))
+    trace = measured[0]
     model = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--pp", 2, "--ep", 8, "--dp", 8, "--load", f"trace:{trace}", "--samples", 8]
     played, closed = ask("sim", *model)["sampled"], ask("estimate", *model)["under_load"]
     for figure in ("mean", "p95", "worst"):
         assert abs(closed["step_seconds"][figure] / played["step_seconds"][figure] - 1) < 0.03
+    for file in (*trace.parent.glob("*per_rank*.csv.gz"), *trace.parent.glob("*expert_counts.json")):
+        estimated = ask("estimate", *model[:-4], "--load", f"trace:{file}", "--samples", 4)["under_load"]
+        assert estimated["step_seconds"]["worst"] > ask("estimate", *model[:-4])["predicted"]["step_seconds"], file
+        print("sim_load:", file.name, estimated.get("load_note", ""))
     print("sim_load: measured trace:", {k: round(v, 4) for k, v in played["step_seconds"].items()},
           "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
 
 
-def check_plan():
+def check_plan(folder):
     model = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 64]
-    for statistic in ("mean", "p95", "worst"):
-        strategies = ask(*model, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
-        under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
-        assert len(under) > 4 and under == sorted(under)
+    for more in ([], ["--runnable"]):
+        for statistic in ("mean", "p95", "worst"):
+            strategies = ask(*model, *more, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
+            under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
+            assert len(under) > 4 and under == sorted(under)
+    # Over every axis an even load changes nothing, and what an uneven one costs is what `estimate` says.
+    small = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--global-batch", 64, "--ep", 8]
+    plain, even, hot = (ask(*small, *load) for load in ([], ["--load", "uniform"], ["--load", "hot-rank:2", "--samples", 3]))
+    best = [answer["strategies"][0]["predicted"] for answer in (plain, even, hot)]
+    assert best[0]["step_seconds"] == best[1]["step_seconds"] == best[1]["under_load"]["step_seconds"]["worst"] < best[2]["step_seconds"]
+    assert abs(hot["imbalance_by_ep"]["8"]["p95"] - 2) < 1e-12
+    same = ask(*small, "--imbalance", 2)["strategies"][0]["predicted"]["step_seconds"]
+    assert abs(best[2]["step_seconds"] / same - 1) < 1e-9
+    (folder / "hot.json").write_text(json.dumps(hot["strategies"][0]))
+    one = ["estimate", *small[1:5], "--strategy", folder / "hot.json"]
+    closed = ask(*one, "--stack", "piper", "--load", "hot-rank:2", "--samples", 3)["under_load"]["step_seconds"]["p95"]
+    assert abs(closed / hot["strategies"][0]["predicted"]["closed_form_seconds"] - 1) < 1e-9
+    assert ask(*one, "--load", "hot-rank:2", "--samples", 3)["under_load"]["num_samples"] == 3  # not what this Piper runs
+    assert "mean" in piper(*one, "--load", "zipf:1")
+    assert "did you mean 'zipf'" in piper(*one, "--load", "zpf:1", code=2)
+    assert "leave out --imbalance" in piper(*small, "--load", "zipf:1", "--imbalance", 2, code=2)
     assert "give --load too" in piper(*model, "--for", "p95", code=2)
     assert "allowed: mean, p95, worst" in piper(*model, "--load", "zipf:1", "--for", "p96", code=2)
     assert "--load ranks one plan" in piper(*model[:-2], "--load", "zipf:1", "--min-devices", code=2)
@@ -127,7 +164,7 @@ def main():
         check_loads()
         check_disturbances(folder)
         check_traces(folder)
-        check_plan()
+        check_plan(folder)
         check_scatter(folder)
         check_bench()
     print("sim_load: ok")

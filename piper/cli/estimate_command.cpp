@@ -192,7 +192,7 @@ void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm
 SampledSteps under_load(const Flags& flags, const Priced& priced,
                         const cost::LoadDistribution& load) {
   const strategy::Strategy& s = priced.strategy;
-  SampledSteps sampled;
+  SampledSteps sampled{.load_note = cost::stretch_of(load, priced.model)};
   for (int64_t i = 0; i < flags.load.num_samples; ++i) {
     const cost::ExpertLoad sample = cost::sample_load(load, priced.model, s.mesh.ep,
                                                       flags.load.seed, i, flags.load.num_samples);
@@ -207,7 +207,8 @@ SampledSteps under_load(const Flags& flags, const Priced& priced,
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   if (!flags.stack.empty() || !strategy::not_runnable(priced.strategy).empty())
-    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.json);
+    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.load,
+                          flags.json);
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   cost::Estimator estimator(priced.model, priced.cluster, priced.strategy.precision,
                             priced.strategy.sequence);

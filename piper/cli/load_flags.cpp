@@ -35,11 +35,13 @@ std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
 }
 
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
-  return {{"load", flags.load.empty() ? "uniform" : flags.load},
-          {"num_samples", sampled.seconds.size()},
-          {"seed", flags.seed},
-          {"step_seconds", spread_json(sampled.seconds)},
-          {"peak_bytes", spread_json(sampled.peak_bytes)}};
+  Json json{{"load", flags.load.empty() ? "uniform" : flags.load},
+            {"num_samples", sampled.seconds.size()},
+            {"seed", flags.seed},
+            {"step_seconds", spread_json(sampled.seconds)},
+            {"peak_bytes", spread_json(sampled.peak_bytes)}};
+  if (!sampled.load_note.empty()) json["load_note"] = sampled.load_note;
+  return json;
 }
 
 std::string to_text(const std::string& what, const SampledSteps& sampled) {
@@ -53,7 +55,7 @@ std::string to_text(const std::string& what, const SampledSteps& sampled) {
                         format_seconds(seconds.worst)});
   table.rows.push_back({"peak memory of a device", format_bytes(bytes.mean),
                         format_bytes(bytes.p95), format_bytes(bytes.worst)});
-  return report::to_text(table);
+  return report::to_text(table) + (sampled.load_note.empty() ? "" : sampled.load_note + "\n");
 }
 
 }  // namespace piper::cli

@@ -26,10 +26,11 @@ std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags);
 // Step time and peak memory of a device over the samples.
 struct SampledSteps {
   std::vector<double> seconds, peak_bytes;
+  std::string load_note;  // cost::stretch_of; may be empty
 };
 
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled);
-// "step ... / memory ..." as mean, p95, worst, with a line that says of what.
+// "step ... / memory ..." as mean, p95, worst, with a line that says of what, and the note.
 std::string to_text(const std::string& what, const SampledSteps& sampled);
 
 }  // namespace piper::cli

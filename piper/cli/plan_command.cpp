@@ -109,8 +109,7 @@ plan::Request request_of(const Flags& flags) {
 
 // Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
-  const bool runnable = flags.runnable || flags.paper || flags.min_devices ||
-                        !flags.what_if.empty() || !flags.load.load.empty();
+  const bool runnable = flags.runnable || flags.paper;
   return !runnable && cluster.kind == "gpu";
 }
 
@@ -118,9 +117,6 @@ bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
 std::string why_runnable(const Flags& flags, const cluster::Cluster& cluster) {
   if (flags.runnable) return "--runnable";
   if (flags.paper) return "--paper";
-  if (flags.min_devices) return "--min-devices";
-  if (!flags.what_if.empty()) return "--what-if";
-  if (!flags.load.load.empty()) return "--load";
   return fmt::format("--cluster {} (kind {})", cluster.name, cluster.kind);
 }
 
@@ -169,9 +165,18 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
                   .top = flags.top,
                   .explain = flags.explain,
                   .json = flags.json,
+                  .what_if = flags.what_if,
+                  .min_devices = flags.min_devices,
                   .out = flags.out,
                   .nodes = flags.nodes,
                   .allocation = std::move(allocation)};
+  if (!flags.reduction.empty())
+    throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
+  if (request.load) {
+    if (flags.imbalance > 1)
+      throw InvalidInput("--load draws the imbalance; leave out --imbalance");
+    q.load = {*request.load, request.load_statistic, request.num_load_samples, request.load_seed};
+  }
   q.fixed.pp = flags.fixed.pp;
   q.fixed.ep = flags.fixed.ep;
   q.fixed.dp = flags.fixed.dp;
@@ -217,9 +222,6 @@ std::optional<PlacedPlan> placed_on(std::optional<cluster::Allocation> allocatio
 int run(const Flags& flags) {
   plan::Request request = request_of(flags);
   std::optional<cluster::Allocation> allocation = onto_nodes(flags, request);
-  if (asks_every_axis(flags, request.cluster))
-    return answer_every_axis(flags, request, std::move(allocation));
-  refuse_what_is_not_trained(flags, request);
   if (flags.min_devices && !flags.what_if.empty())
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (flags.min_devices && flags.devices > 0)
@@ -229,6 +231,9 @@ int run(const Flags& flags) {
   if ((flags.min_devices || !flags.what_if.empty()) && !flags.out.empty())
     throw InvalidInput(
         "--out writes the plan for one machine; leave out --min-devices and --what-if");
+  if (asks_every_axis(flags, request.cluster))
+    return answer_every_axis(flags, request, std::move(allocation));
+  refuse_what_is_not_trained(flags, request);
   if (flags.min_devices) return answer_min_devices(request, flags.json);
   if (!flags.what_if.empty()) return answer_what_if(request, flags.what_if, flags.json);
   const auto start = std::chrono::steady_clock::now();
@@ -317,10 +322,10 @@ Run add_plan(Subcommand command) {
                   "rows of the busiest expert rank over the mean, on every axis' search")
       .check(number_in(1.0, 1000.0))
       .show_default();
-  command.add_flag("--runnable", flags->runnable,
-                   "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
-                   "runtime's exact costs (always so on CPU clusters, and for --paper, --what-if, "
-                   "--min-devices, --load)");
+  command.add_flag(
+      "--runnable", flags->runnable,
+      "only what this Piper trains with: pp, ep, dp, 1f1b and gpipe, with the "
+      "runtime's exact costs (always so on CPU clusters, and for --paper, --num-micro-batches)");
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");

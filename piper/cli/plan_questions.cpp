@@ -112,15 +112,6 @@ std::string short_axes(const strategy::Strategy& s) {
                      strategy::name(s.recompute));
 }
 
-// Memory against the limit, ten characters for the limit; what lies beyond it is drawn otherwise.
-std::string bar(int64_t peak, int64_t limit) {
-  constexpr double kLimit = 10, kMost = 20;
-  const double length = kLimit * static_cast<double>(peak) / static_cast<double>(limit);
-  std::string text;
-  for (double at = 0.5; at < std::min(length, kMost); ++at) text += at < kLimit ? "#" : "!";
-  return length > kMost ? text + "..." : text;
-}
-
 void print_min_devices(const plan::Request& request, const plan::FewestDevices& found) {
   fmt::print("{} on {} ({}); {} usable a device\n", request.model.name, request.cluster.name,
              request.cluster.device, bytes(found.memory_limit_bytes));
@@ -135,30 +126,41 @@ void print_min_devices(const plan::Request& request, const plan::FewestDevices& 
     table.rows.push_back(
         {std::to_string(count.num_devices),
          count.smallest ? bytes(count.smallest->prediction.peak_bytes) : "–",
-         count.smallest ? bar(count.smallest->prediction.peak_bytes, found.memory_limit_bytes) : "",
+         count.smallest ? memory_bar(static_cast<double>(count.smallest->prediction.peak_bytes),
+                                     static_cast<double>(found.memory_limit_bytes))
+                        : "",
          count.smallest ? short_axes(count.smallest->strategy) : "no strategy",
          count.best ? format_percent(count.best->prediction.mfu) : "–",
          count.best ? short_axes(count.best->strategy) : "nothing fits"});
   table.max_width = report::console_width();
   fmt::print("\n{}\n", report::to_text(table));
-  if (found.num_devices)
-    fmt::print(
-        "{}: {} devices{}\n",
-        found.num_not_looked_at > 0
-            ? fmt::format("the fewest of those looked at ({} between were not)",
-                          found.num_not_looked_at)
-            : "the fewest",
-        *found.num_devices,
-        *found.num_devices > request.cluster.num_devices()
-            ? fmt::format(" (the cluster as described has {})", request.cluster.num_devices())
-            : "");
-  else
-    fmt::print(
-        "no number of devices looked at is enough; a longer pipeline than the model's layers or "
-        "more experts a rank do not exist: a device with more memory (--what-if memory=x2)\n");
+  fmt::print("{}", fewest_sentence(found.num_devices, found.num_not_looked_at,
+                                   request.cluster.num_devices()));
 }
 
 }  // namespace
+
+std::string memory_bar(double peak, double limit) {
+  constexpr double kLimit = 10, kMost = 20;
+  const double length = kLimit * peak / limit;
+  std::string text;
+  for (double at = 0.5; at < std::min(length, kMost); ++at) text += at < kLimit ? "#" : "!";
+  return length > kMost ? text + "..." : text;
+}
+
+std::string fewest_sentence(std::optional<int64_t> fewest, int64_t num_not_looked_at,
+                            int64_t own_devices) {
+  if (!fewest)
+    return "no number of devices looked at is enough; a longer pipeline than the model's layers or "
+           "more experts a rank do not exist: a device with more memory (--what-if memory=x2)\n";
+  return fmt::format(
+      "{}: {} devices{}\n",
+      num_not_looked_at > 0
+          ? fmt::format("the fewest of those looked at ({} between were not)", num_not_looked_at)
+          : "the fewest",
+      *fewest,
+      *fewest > own_devices ? fmt::format(" (the cluster as described has {})", own_devices) : "");
+}
 
 int answer_what_if(const plan::Request& request, const std::vector<std::string>& changes,
                    bool json) {

@@ -3,6 +3,8 @@
 
 #include <piper/plan/plan.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,5 +15,12 @@ int answer_what_if(const plan::Request& request, const std::vector<std::string>&
                    bool json);
 
 int answer_min_devices(const plan::Request& request, bool json);
+
+// What both searches say of --min-devices. Memory against the limit, ten characters for the limit; what lies beyond it is drawn
+// otherwise.
+std::string memory_bar(double peak_bytes, double limit_bytes);
+// A line, with its end.
+std::string fewest_sentence(std::optional<int64_t> fewest, int64_t num_not_looked_at,
+                            int64_t own_devices);
 
 }  // namespace piper::cli

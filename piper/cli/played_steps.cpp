@@ -135,25 +135,6 @@ void add_shares(PlayedSteps& played) {
       played.ranks.push_back(share_of(played, Rank(rank)));
 }
 
-// Rows of the busiest expert rank over the mean, mean over the layers with experts.
-double imbalance_of(const cost::ExpertLoad& load, const Priced& priced) {
-  const auto ep = static_cast<size_t>(priced.strategy.mesh.ep);
-  double sum = 0, layers = 0;
-  for (const std::vector<double>& share : load.share) {
-    if (share.empty()) continue;
-    const size_t held = share.size() / ep;
-    double busiest = 0;
-    for (size_t rank = 0; rank < ep; ++rank) {
-      double rows = 0;
-      for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows += share[e];
-      busiest = std::max(busiest, rows * static_cast<double>(ep));
-    }
-    sum += busiest;
-    ++layers;
-  }
-  return layers > 0 ? std::max(1.0, sum / layers) : 1;
-}
-
 }  // namespace
 
 bool has_exact_step(const strategy::Strategy& strategy) {
@@ -166,10 +147,10 @@ bool has_exact_step(const strategy::Strategy& strategy) {
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   const strategy::Strategy& s = priced.strategy;
-  const std::string why_not =
-      request.load          ? "the load is not balanced"
-      : request.scatter > 0 ? "equal tasks do not take equally long"
-                            : sim::why_not_symmetric(s, priced.cluster);
+  const std::string why_not = request.load          ? "the load is not balanced"
+                              : request.scatter > 0 ? "equal tasks do not take equally long"
+                                                    : sim::why_not_symmetric(s, priced.cluster);
+  if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
@@ -190,14 +171,15 @@ PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
                     strategy::Layout(s).first_pipeline(), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
+  if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   check_size(priced, stack::whole_step_tasks(s, priced.model, num_ranks), num_ranks);
   stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;
     if (request.load)
-      imbalance = imbalance_of(cost::sample_load(*request.load, priced.model, s.mesh.ep,
-                                                 request.seed, sample, request.num_samples),
-                               priced);
+      imbalance = cost::imbalance_of(cost::sample_load(*request.load, priced.model, s.mesh.ep,
+                                                       request.seed, sample, request.num_samples),
+                                     s.mesh.ep);
     stack::WholeStep whole = stack::write_whole_step(estimator, s, ranks, imbalance);
     played.step = std::move(whole.step);
     return std::move(whole.prices);

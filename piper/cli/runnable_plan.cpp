@@ -76,6 +76,10 @@ plan::ExchangeVerdict exchange_of(const plan::Request& request, const plan::Plan
 
 Json planned_json(const plan::Planned& planned) { return strategy::to_json(planned.strategy); }
 
+std::string load_note(const plan::Request& request) {
+  return request.load ? cost::stretch_of(*request.load, request.model) : "";
+}
+
 void print_header(const plan::Request& request, const plan::Plan& plan, double seconds) {
   fmt::print("{} ({} parameters) on {} devices of {} ({})\n", request.model.name,
              format_count(static_cast<double>(model::count_parameters(request.model).total())),
@@ -92,6 +96,7 @@ void print_header(const plan::Request& request, const plan::Plan& plan, double s
         "ranked by the {} of {} samples of load {}: the best {} by a balanced load priced again\n",
         cost::name(request.load_statistic), request.num_load_samples, request.load->text,
         plan.num_repriced);
+  if (const std::string note = load_note(request); !note.empty()) fmt::print("note: {}\n", note);
   for (const plan::Default& d : plan.defaults)
     fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
 }
@@ -129,7 +134,7 @@ void print_strategies(const std::vector<plan::Planned>& strategies, int64_t laye
          format_count(p.tokens_per_second), bytes(p.peak_bytes),
          format_percent(p.estimate.time.idle / p.step_seconds)});
     if (!loaded) continue;
-    const plan::UnderLoad& load = *strategies[i].under_load;
+    const cost::UnderLoad& load = *strategies[i].under_load;
     for (const double seconds : {load.seconds.mean, load.seconds.p95, load.seconds.worst})
       table.rows.back().push_back(format_seconds(seconds));
     table.rows.back().push_back(format_bytes(load.peak_bytes.p95));
@@ -174,6 +179,7 @@ Json to_json(const plan::Request& request, const plan::Plan& plan, int64_t top, 
   json["defaults"] = Json::object();
   for (const plan::Default& d : plan.defaults)
     json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
+  if (const std::string note = load_note(request); !note.empty()) json["load_note"] = note;
   json["notes"] = notes_of(plan);
   if (!plan.strategies.empty()) {
     json["exchange"] = to_json(exchange_of(request, plan));

@@ -4,11 +4,15 @@
 #include <piper/cli/fits.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/cli/whole_plan.h>
+#include <piper/plan/under_load.h>
 #include <piper/report/table.h>
+#include <piper/stack/outside.h>
 #include <piper/strategy/runnable.h>
 
 #include <cmath>
 #include <iostream>
+#include <optional>
+#include <vector>
 
 namespace piper::cli {
 namespace {
@@ -65,21 +69,41 @@ Fit fit_of(const Side& s) {
   return memory_fit(*s.request.cluster, e.peak_bytes, e.fullest_stage);
 }
 
+std::optional<SampledSteps> under_load(const Priced& p, const stack::Stack& stack,
+                                       const LoadFlags& flags) {
+  const std::optional<cost::LoadDistribution> load = load_of(flags);
+  if (!load) return std::nullopt;
+  const int64_t ep = p.strategy.mesh.ep;
+  std::vector<double> imbalances;
+  for (int64_t i = 0; i < flags.num_samples; ++i)
+    imbalances.push_back(cost::imbalance_of(
+        cost::sample_load(*load, p.model, ep, flags.seed, i, flags.num_samples), ep));
+  const plan::SampledEstimate sampled =
+      plan::sampled_estimate(p.model, p.cluster, stack, p.strategy, imbalances);
+  return SampledSteps{sampled.seconds, sampled.peak_bytes, cost::stretch_of(*load, p.model)};
+}
+
 }  // namespace
 
-int estimate_whole(const Priced& priced, const std::string& stack_name, bool json) {
+int estimate_whole(const Priced& priced, const std::string& stack_name, const LoadFlags& load,
+                   bool json) {
   const stack::Stack stack = stack::load_stack(stack_name);
   const Side side = side_of(priced, stack);
   const stack::Estimate& e = side.candidate.estimate;
+  const std::vector<cluster::Outside> outside =
+      stack::outside_measured(priced.model, priced.cluster, stack, priced.strategy);
+  const std::optional<SampledSteps> sampled = under_load(priced, stack, load);
   if (json) {
     strategy::Strategy plain = priced.strategy;
     plain.predicted = nullptr;
-    Json document{{"model", priced.model.name},
-                  {"cluster", priced.cluster.name},
-                  {"strategy", strategy::to_json(plain)},
-                  {"predicted", whole_json(side.request, side.candidate)["predicted"]}};
-    add_to(document, fit_of(side));
-    std::cout << document.dump(2) << "\n";
+    Json answer{{"model", priced.model.name},
+                {"cluster", priced.cluster.name},
+                {"strategy", strategy::to_json(plain)},
+                {"predicted", whole_json(side.request, side.candidate)["predicted"]},
+                {"outside_measured", cluster::to_json(outside)}};
+    if (sampled) answer["under_load"] = to_json(load, *sampled);
+    add_to(answer, fit_of(side));
+    std::cout << answer.dump(2) << "\n";
     return 0;
   }
   fmt::print("{} on {}: {}\npriced as the stack '{}' would run it\n", priced.model.name,
@@ -102,6 +126,13 @@ int estimate_whole(const Priced& priced, const std::string& stack_name, bool jso
              report::to_text(bytes), format_percent(mfu_of(side)), e.fullest_stage,
              e.busiest_stage);
   fmt::print("{}", to_text(fit_of(side)));
+  if (!outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
+  if (sampled)
+    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
+                                           load.load, load.num_samples),
+                               *sampled));
   return 0;
 }
 

@@ -6,11 +6,13 @@
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_plan.h>
+#include <piper/cli/whole_questions.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/plan/setting.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
+#include <piper/stack/outside.h>
 #include <piper/strategy/runnable.h>
 
 #include <chrono>
@@ -21,10 +23,6 @@ namespace {
 
 using plan::WholeCandidate;
 using report::Align;
-
-double mfu_of(const plan::WholeRequest& r, const WholeCandidate& c) {
-  return stack::mfu(*r.model, c.strategy, *r.cluster, c.step_seconds());
-}
 
 Json time_json(const stack::StepSeconds& t) {
   return {{"compute_seconds", t.compute}, {"recompute_seconds", t.recompute},
@@ -44,13 +42,22 @@ void print_table(const plan::WholeRequest& r, const std::vector<WholeCandidate>&
                    {"memory", Align::kRight},
                    {"bubble", Align::kRight},
                    {"runs here"}};
+  const bool loaded = !list.empty() && list.front().under_load.has_value();
+  if (loaded)
+    for (const char* what : {"mean", "p95", "worst", "memory p95"})
+      table.columns.push_back({what, Align::kRight});
   for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
     const WholeCandidate& c = list[i];
     table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
-                          format_percent(mfu_of(r, c)), format_seconds(c.step_seconds()),
+                          format_percent(whole_mfu(r, c)), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds),
                           strategy::not_runnable(c.strategy).empty() ? "yes" : "no"});
+    if (!loaded || !c.under_load) continue;
+    for (const double seconds :
+         {c.under_load->seconds.mean, c.under_load->seconds.p95, c.under_load->seconds.worst})
+      table.rows.back().push_back(format_seconds(seconds));
+    table.rows.back().push_back(format_bytes(c.under_load->peak_bytes.p95));
   }
   table.max_width = report::console_width();
   fmt::print("\n{}", report::to_text(table));
@@ -74,6 +81,30 @@ std::vector<WholeCandidate> thinned(const std::vector<WholeCandidate>& front, si
   return out;
 }
 
+Json to_json(const cost::Spread& spread) {
+  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
+}
+
+// With what the samples of the load come to.
+Json ranked_json(const WholeQuestion& q, const plan::WholeRequest& r, const WholeCandidate& c) {
+  Json json = whole_json(r, c);
+  if (q.load && c.under_load)
+    json["predicted"]["under_load"] = {{"load", q.load->load.text},
+                                       {"num_samples", q.load->num_samples},
+                                       {"seed", q.load->seed},
+                                       {"step_seconds", to_json(c.under_load->seconds)},
+                                       {"peak_bytes", to_json(c.under_load->peak_bytes)}};
+  return json;
+}
+
+// What the price of the best leans on.
+std::vector<cluster::Outside> outside_of(const plan::WholeRequest& r, const plan::WholePlan& plan) {
+  if (plan.ranked.empty()) return {};
+  const strategy::Strategy& best = plan.ranked.front().strategy;
+  return stack::outside_measured(*r.model, *r.cluster, *r.stack, best,
+                                 r.imbalance_at(best.mesh.ep));
+}
+
 void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
   report::Table table;
   table.columns = {{"MFU", Align::kRight},
@@ -82,57 +113,13 @@ void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
                    {"free", Align::kRight},
                    {"strategy"}};
   for (const WholeCandidate& c : thinned(plan.pareto, 10))
-    table.rows.push_back({format_percent(mfu_of(r, c)), format_seconds(c.estimate.seconds),
+    table.rows.push_back({format_percent(whole_mfu(r, c)), format_seconds(c.estimate.seconds),
                           format_bytes(c.estimate.peak_bytes),
                           format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
                           plan::describe_whole(c.strategy)});
   table.max_width = report::console_width();
   fmt::print("\nfaster or smaller, not both ({} on the front of what was priced):\n{}",
              plan.pareto.size(), report::to_text(table));
-}
-
-Json plan_json(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan,
-               const std::vector<plan::Default>& defaults, double seconds) {
-  Json json{{"model", r.model->name},
-            {"cluster", r.cluster->name},
-            {"stack", r.stack->name},
-            {"num_devices", r.num_devices},
-            {"sequence", r.sequence},
-            {"global_batch_sequences", r.global_batch_sequences},
-            {"precision", strategy::name(r.precision)},
-            {"memory_limit_bytes", r.memory_limit_bytes},
-            {"num_considered", plan.num_priced},
-            {"num_shapes", plan.num_shapes},
-            {"num_shapes_passed_over", plan.num_passed_over},
-            {"plan_seconds", seconds}};
-  json["defaults"] = Json::object();
-  for (const plan::Default& d : defaults)
-    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
-  json["strategies"] = Json::array();
-  for (const WholeCandidate& c : plan.ranked)
-    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(whole_json(r, c));
-  json["families"] = Json::array();
-  const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
-  for (size_t i = 0; i < verdicts.size(); ++i) {
-    const plan::FamilyVerdict& v = verdicts[i];
-    Json one{{"family", v.family},
-             {"why_it_lost", v.lost},
-             {"smallest_change", v.revive},
-             {"num_priced", plan.families[i].num_priced}};
-    if (plan.families[i].best) one["best"] = whole_json(r, *plan.families[i].best);
-    if (plan.families[i].smallest) one["nearest"] = whole_json(r, *plan.families[i].smallest);
-    json["families"].push_back(one);
-  }
-  json["pareto"] = Json::array();
-  for (const WholeCandidate& c : thinned(plan.pareto, 64))
-    json["pareto"].push_back({{"mfu", mfu_of(r, c)},
-                              {"step_seconds", c.estimate.seconds},
-                              {"peak_bytes", c.estimate.peak_bytes},
-                              {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
-                              {"global_batch_sequences", c.strategy.global_batch_sequences},
-                              {"strategy", plan::describe_whole(c.strategy)}});
-  if (!plan.ranked.empty()) json.update(insight_json(r, plan.ranked.front().strategy));
-  return json;
 }
 
 void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
@@ -155,6 +142,20 @@ void print_header(const plan::WholeRequest& r, const plan::WholePlan& plan,
                format_percent(calibration.compute_efficiency), calibration.source);
 }
 
+void print_load(const plan::LoadSamples& load, const model::Model& model,
+                const plan::Imbalances& imbalances) {
+  const char* statistic = cost::name(load.statistic);
+  fmt::print(
+      "ranked by the {} of {} samples of load {}, MFU, step and memory at it; rows of the busiest "
+      "expert rank over the mean, {}, by ep:",
+      statistic, load.num_samples, load.load.text, statistic);
+  for (const auto& [ep, imbalance] : plan::statistic_of(imbalances, load.statistic))
+    fmt::print("{} {}: {:.2f}", ep == imbalances.begin()->first ? "" : ",", ep, imbalance);
+  fmt::print("\n");
+  if (const std::string note = cost::stretch_of(load.load, model); !note.empty())
+    fmt::print("note: {}\n", note);
+}
+
 void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan::WholePlan& plan) {
   if (plan.ranked.empty()) {
     fmt::print("\nnothing fits; what lacks least, by family:\n");
@@ -170,6 +171,9 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
       format_bytes(best.estimate.fullest.activations), format_bytes(best.estimate.fullest.working),
       format_bytes(best.estimate.fullest.fixed));
   fmt::print("MFU = {}\n", cost::kMfuFormula);
+  if (const auto outside = outside_of(r, plan); !outside.empty())
+    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+               cluster::to_text(outside));
   if (const auto lacking = strategy::not_runnable(best.strategy); !lacking.empty())
     fmt::print(
         "this Piper's runtime does not execute the best: {}; --runnable searches what it "
@@ -188,11 +192,72 @@ void print_plan(const WholeQuestion& q, const plan::WholeRequest& r, const plan:
 
 }  // namespace
 
+double whole_mfu(const plan::WholeRequest& r, const WholeCandidate& c) {
+  return stack::mfu(*r.model, c.strategy, *r.cluster, c.step_seconds());
+}
+
+Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
+  const auto& [r, defaults, plan, imbalances] = answer;
+  Json json{{"model", r.model->name},
+            {"cluster", r.cluster->name},
+            {"stack", r.stack->name},
+            {"num_devices", r.num_devices},
+            {"sequence", r.sequence},
+            {"global_batch_sequences", r.global_batch_sequences},
+            {"precision", strategy::name(r.precision)},
+            {"memory_limit_bytes", r.memory_limit_bytes},
+            {"num_considered", plan.num_priced},
+            {"num_shapes", plan.num_shapes},
+            {"num_shapes_passed_over", plan.num_passed_over},
+            {"plan_seconds", seconds}};
+  json["defaults"] = Json::object();
+  for (const plan::Default& d : defaults)
+    json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
+  json["strategies"] = Json::array();
+  for (const WholeCandidate& c : plan.ranked)
+    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(ranked_json(q, r, c));
+  if (q.load)
+    if (const std::string note = cost::stretch_of(q.load->load, *r.model); !note.empty())
+      json["load_note"] = note;
+  if (q.load)
+    for (const auto& [ep, values] : imbalances)
+      json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
+  json["outside_measured"] = cluster::to_json(outside_of(r, plan));
+  json["families"] = Json::array();
+  const std::vector<plan::FamilyVerdict> verdicts = explain_whole(r, plan);
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    const plan::FamilyVerdict& v = verdicts[i];
+    Json one{{"family", v.family},
+             {"why_it_lost", v.lost},
+             {"smallest_change", v.revive},
+             {"num_priced", plan.families[i].num_priced}};
+    if (plan.families[i].best) one["best"] = whole_json(r, *plan.families[i].best);
+    if (plan.families[i].smallest) one["nearest"] = whole_json(r, *plan.families[i].smallest);
+    json["families"].push_back(one);
+  }
+  json["pareto"] = Json::array();
+  for (const WholeCandidate& c : thinned(plan.pareto, 64))
+    json["pareto"].push_back({{"mfu", whole_mfu(r, c)},
+                              {"step_seconds", c.estimate.seconds},
+                              {"peak_bytes", c.estimate.peak_bytes},
+                              {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
+                              {"global_batch_sequences", c.strategy.global_batch_sequences},
+                              {"strategy", plan::describe_whole(c.strategy)}});
+  if (!plan.ranked.empty()) json.update(insight_json(r, plan.ranked.front().strategy));
+  return json;
+}
+
+void print_whole(const WholeQuestion& q, const WholeAnswer& answer, double seconds) {
+  print_header(answer.request, answer.plan, answer.defaults, seconds);
+  if (q.load) print_load(*q.load, *answer.request.model, answer.imbalances);
+  print_plan(q, answer.request, answer.plan);
+}
+
 Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
   Json json = strategy::to_json(c.strategy);
   const stack::Estimate& e = c.estimate;
   json["predicted"] = {
-      {"mfu", mfu_of(r, c)},
+      {"mfu", whole_mfu(r, c)},
       {"step_seconds", c.step_seconds()},
       {"closed_form_seconds", e.seconds},
       {"peak_bytes", e.peak_bytes},
@@ -245,39 +310,62 @@ plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& sta
           .num_kept = std::max<int64_t>(q.top, 16)};
 }
 
+WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
+                         std::function<void(int64_t done, int64_t total)> progress) {
+  WholeAnswer answer;
+  answer.request = whole_request(q, stack, answer.defaults);
+  answer.request.progress = std::move(progress);
+  plan::WholeRequest& request = answer.request;
+  if (q.load) {
+    std::vector<int64_t> eps = plan::expert_degrees(*request.model);
+    std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
+    answer.imbalances = plan::sampled_imbalances(*q.load, *request.model, eps);
+    request.imbalance_by_ep = plan::statistic_of(answer.imbalances, q.load->statistic);
+  }
+  answer.plan = plan::search_whole(request);
+  request.progress = {};
+  if (q.load) {
+    plan::play_under_load(request, answer.imbalances, q.load->statistic,
+                          std::max(q.top, plan::kMostPlayed), answer.plan);
+    if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
+      request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
+  } else {
+    plan::play_ranked(request, answer.plan, q.top);
+  }
+  return answer;
+}
+
 int answer_whole(const WholeQuestion& q) {
+  if (!q.what_if.empty()) return answer_whole_what_if(q);
+  if (q.min_devices) return answer_whole_min_devices(q);
   const stack::Stack stack = stack::load_stack(q.stack);
-  std::vector<plan::Default> defaults;
-  plan::WholeRequest request = whole_request(q, stack, defaults);
-  std::optional<report::Progress> bar;  // begun by the search: what it refuses is one line
-  request.progress = [&](int64_t done, int64_t total) {
+  std::optional<report::Progress> bar;  // from when the search has something to show: no refusal
+  const auto start = std::chrono::steady_clock::now();
+  WholeAnswer answer = whole_answer(q, stack, [&](int64_t done, int64_t total) {
     if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
     bar->set(100 * done / total, "");
-  };
-  const auto start = std::chrono::steady_clock::now();
-  plan::WholePlan plan = plan::search_whole(request);
-  plan::play_ranked(request, plan, q.top);
+  });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (bar) bar->finish();
+  auto& [request, defaults, plan, imbalances] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const WholeCandidate& c) {
       return Placeable{c.strategy, c.step_seconds(), plan::exposed_of(c.estimate.time)};
     });
   if (q.json) {
-    Json json = plan_json(q, request, plan, defaults, seconds);
+    Json json = to_json(q, answer, seconds);
     if (placed) json["placement"] = to_json(*placed, *request.model);
     std::cout << json.dump(2) << "\n";
   } else {
-    print_header(request, plan, defaults, seconds);
-    print_plan(q, request, plan);
+    print_whole(q, answer, seconds);
     if (placed) print_on_nodes(*placed, *request.model, q.nodes);
   }
   if (plan.ranked.empty()) return 1;
   if (placed) write_launch_files(*placed, *request.model, q.nodes);
   if (!q.out.empty()) {
-    Json best = whole_json(request, plan.ranked.front());
+    Json best = ranked_json(q, request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
     note_parameters(best, q.request.model);
     write_json_file(q.out, best);

@@ -1,14 +1,16 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/random.h>
+#include <piper/cost/trace_file.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 namespace piper::cost {
@@ -48,7 +50,42 @@ struct Drawing {
   int64_t ep;
   uint64_t seed;
   int64_t index;
+  std::vector<size_t> steps = {};  // of a trace, those that are read
 };
+
+// The steps of a trace whose experts are as many as the model's, or as close to it as there are.
+std::vector<size_t> steps_for(const LoadDistribution& load, int64_t experts) {
+  std::vector<size_t> steps;
+  double nearest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < load.trace.size(); ++i) {
+    const auto traced = static_cast<double>(load.trace[i].front().size());
+    const double distance = std::abs(std::log(traced / static_cast<double>(experts)));
+    if (distance < nearest) steps.clear();
+    nearest = std::min(nearest, distance);
+    if (distance == nearest) steps.push_back(i);
+  }
+  return steps;
+}
+
+// The shares in descending order, read at the middles of so many equal parts, and dealt out in an order that holds for a layer:
+// neighbours in the order would share a rank.
+std::vector<double> stretched(std::vector<double> share, int64_t experts, Random random) {
+  std::ranges::sort(share, std::greater<>());
+  std::vector<double> result(static_cast<size_t>(experts));
+  const double last = static_cast<double>(share.size()) - 1;
+  for (size_t i = 0; i < result.size(); ++i) {
+    const double part = (static_cast<double>(i) + 0.5) / static_cast<double>(experts);
+    const double at = std::clamp(part * static_cast<double>(share.size()) - 0.5, 0.0, last);
+    const auto below = static_cast<size_t>(at);
+    const size_t above = std::min(below + 1, share.size() - 1);
+    result[i] = std::lerp(share[below], share[above], at - static_cast<double>(below));
+  }
+  // Only a few experts had any rows, and the middles miss them.
+  if (std::accumulate(result.begin(), result.end(), 0.0) <= 0) result.front() = 1;
+  normalise(result);
+  for (size_t k = result.size(); k > 1; --k) std::swap(result[k - 1], result[random.below(k)]);
+  return result;
+}
 
 void check_factor(const Drawing& d, int64_t parts, const char* of) {
   if (d.distribution.parameter > static_cast<double>(parts))
@@ -79,15 +116,13 @@ std::vector<double> drift(const Drawing& d, int64_t experts, Random random) {
 
 std::vector<double> from_trace(const Drawing& d, int64_t experts, int64_t mixture_layer,
                                int64_t num_samples) {
-  const auto steps = static_cast<int64_t>(d.distribution.trace.size());
+  const auto steps = std::ssize(d.steps);
   const auto step = static_cast<size_t>(
       num_samples > 1 ? std::min(steps - 1, d.index * (steps - 1) / (num_samples - 1)) : 0);
-  const auto& layers = d.distribution.trace[step];
+  const auto& layers = d.distribution.trace[d.steps[step]];
   const std::vector<double>& share = layers[static_cast<size_t>(mixture_layer) % layers.size()];
-  if (std::ssize(share) != experts)
-    throw InvalidInput(fmt::format("load is '{}' with {} experts a layer; allowed: the {} of {}",
-                                   d.distribution.text, share.size(), experts, d.model.name));
-  return share;
+  if (std::ssize(share) == experts) return share;
+  return stretched(share, experts, Random({d.seed, static_cast<uint64_t>(mixture_layer)}));
 }
 
 std::vector<double> of_layer(const Drawing& d, int64_t layer, int64_t mixture_layer,
@@ -134,7 +169,7 @@ LoadDistribution parse_load(const std::string& text) {
     if (!std::filesystem::is_regular_file(rest, error))
       throw InvalidInput(fmt::format("load is '{}': no such file", text));
     load.kind = LoadKind::kTrace;
-    load.trace = parse_load_trace(read_text_file(rest), rest);
+    load.trace = parse_load_trace(read_trace_file(rest), rest);
     return load;
   }
   for (const auto& [known, kind, least, most] : {std::tuple("zipf", LoadKind::kZipf, 0.0, 10.0),
@@ -156,7 +191,9 @@ ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model&
                        uint64_t seed, int64_t index, int64_t num_samples) {
   ExpertLoad load;
   if (distribution.kind == LoadKind::kUniform) return load;
-  const Drawing drawing{distribution, model, ep, seed, index};
+  Drawing drawing{distribution, model, ep, seed, index};
+  if (distribution.kind == LoadKind::kTrace && model.num_experts() > 0)
+    drawing.steps = steps_for(distribution, model.num_experts());
   load.share.resize(model.layers.size());
   bool any = false;
   int64_t mixture_layer = 0;
@@ -168,6 +205,34 @@ ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model&
   }
   if (!any) load.share.clear();
   return load;
+}
+
+std::string stretch_of(const LoadDistribution& distribution, const model::Model& model) {
+  if (distribution.kind != LoadKind::kTrace || model.num_experts() == 0) return "";
+  const auto experts = model.num_experts();
+  const auto traced = static_cast<int64_t>(
+      distribution.trace[steps_for(distribution, experts).front()].front().size());
+  if (traced == experts) return "";
+  return fmt::format("{} experts of the trace {} {}", traced,
+                     traced < experts ? "stretched over" : "drawn together to", experts);
+}
+
+double imbalance_of(const ExpertLoad& load, int64_t ep) {
+  const auto ranks = static_cast<size_t>(ep);
+  double sum = 0, layers = 0;
+  for (const std::vector<double>& share : load.share) {
+    if (share.empty()) continue;
+    const size_t held = share.size() / ranks;
+    double busiest = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      double rows = 0;
+      for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows += share[e];
+      busiest = std::max(busiest, rows * static_cast<double>(ep));
+    }
+    sum += busiest;
+    ++layers;
+  }
+  return layers > 0 ? std::max(1.0, sum / layers) : 1;
 }
 
 Spread spread_of(std::vector<double> values) {

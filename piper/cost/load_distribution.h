@@ -14,13 +14,17 @@
 // layer (drift). Samples are functions of (distribution, model, ep, seed, index): the same on every
 // machine.
 //
-// A trace is text, one of
+// A trace is text, compressed by gzip or not (trace_file.h), one of
 //   CSV    a header "iter,layer,e0,e1,..." and a line of counts for each step and layer (lines in
-//          any order)
+//          any order); with a column "rank" beside the two the counts of all ranks are summed
 //   JSON   {"steps": [[[count, ...], ...], ...]}: counts by step, layer, expert
+//   JSON   {"data": {NAME: [[count, ...], ...], ...}}: a text is a step, its counts by layer, expert.
+//          Names that say "_top1" count one expert a token: they are left out where others are there
 // Counts are rows routed to the expert in one step, of all ranks or of one. The j-th mixture layer of
-// the model reads layer j of the trace, or j modulo its layers where it has fewer. The experts must
-// be as many as the model's.
+// the model reads layer j of the trace, or j modulo its layers where it has fewer. Of steps with
+// different numbers of experts those nearest to the model's are read. Where that is another number
+// still, each row's shares in descending order are read at as many quantiles as the model has
+// experts (between two, by interpolation), and which expert has which is drawn by layer.
 #pragma once
 
 #include <piper/cost/prices.h>
@@ -53,15 +57,27 @@ std::vector<std::vector<std::vector<double>>> parse_load_trace(const std::string
                                                                const std::string& source);
 
 // The index-th of num_samples steps. Throws InvalidInput where the distribution does not fit the
-// model or ep (hot-expert beyond all rows, a trace of another number of experts).
+// model or ep (hot-expert beyond all rows).
 ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model& model, int64_t ep,
                        uint64_t seed, int64_t index, int64_t num_samples);
+
+// "32 experts of the trace stretched over 128"; empty where nothing is.
+std::string stretch_of(const LoadDistribution& distribution, const model::Model& model);
+
+// Rows of the busiest of `ep` ranks over the mean, mean over the layers with experts; 1 where the load is even. Requires that ep
+// divides the experts.
+double imbalance_of(const ExpertLoad& load, int64_t ep);
 
 // Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.
 struct Spread {
   double mean = 0, p95 = 0, worst = 0;
 };
 Spread spread_of(std::vector<double> values);
+
+// Of a step.
+struct UnderLoad {
+  Spread seconds, peak_bytes;
+};
 
 enum class Statistic : uint8_t { kMean, kP95, kWorst };
 const char* name(Statistic statistic);  // "mean", "p95", "worst"

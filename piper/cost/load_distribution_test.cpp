@@ -132,8 +132,57 @@ TEST_CASE("a trace, as CSV or JSON, is read into shares; samples lie over its st
   CHECK(sample_load(load, model, 1, 0, 0, 3).share[0] == csv[0][0]);
   CHECK(sample_load(load, model, 1, 0, 2, 3).share[1] == csv[1][1]);
   CHECK(sample_load(load, model, 1, 0, 2, 3).share[2] == csv[1][0]);  // layers begin again
-  CHECK(refused([&] { sample_load(load, of_experts(1, 4), 1, 0, 0, 1); }).find("4 of example") !=
-        std::string::npos);
+}
+
+TEST_CASE("the counts of a trace's ranks are summed, its columns in any order") {
+  const auto sum = parse_load_trace("iter,layer,e0,e1\n1,0,4,4\n1,1,1,3\n", "t");
+  CHECK(parse_load_trace("iter,rank,layer,e0,e1\n1,0,0,1,3\n1,1,0,3,1\n\n1,0,1,0,3\n1,7,1,1,0\n",
+                         "t") == sum);
+  CHECK(parse_load_trace("rank,layer,iter,e0,e1\n0,0,1,4,4\n0,1,1,1,3\n", "t") == sum);
+  CHECK(refused([] {
+          parse_load_trace("iter,rank,layer,e0\n1,0,0,1\n\n1,0,0,1\n", "t");
+        }).find("t: line 4: step 1, layer 0, rank 0 appears twice") == 0);
+}
+
+TEST_CASE("counts by text are steps, without those of one expert a token") {
+  const auto trace = parse_load_trace(
+      R"({"note": "n", "data": {"a/c": [[1, 3]], "a/c_top1": [[9, 0]], "b": [[1, 1, 1, 1]]}})",
+      "t");
+  REQUIRE(trace.size() == 2);
+  const LoadDistribution load{.kind = LoadKind::kTrace, .trace = trace};
+  // The steps of as many experts as the model's.
+  for (const int64_t index : {0, 3}) {
+    CHECK(sample_load(load, of_experts(2, 2), 1, 0, index, 4).share[1] ==
+          std::vector<double>{0.25, 0.75});
+    CHECK(sample_load(load, of_experts(2, 4), 1, 0, index, 4).share[0] ==
+          std::vector<double>(4, 0.25));
+  }
+  CHECK(parse_load_trace(R"({"data": {"a_top1": [[1, 3]]}})", "t").size() == 1);
+}
+
+TEST_CASE("a trace of other experts lends its distribution: quantiles of its shares") {
+  const LoadDistribution load{.kind = LoadKind::kTrace,
+                              .trace = parse_load_trace("iter,layer,e0,e1\n1,0,2,6\n", "t")};
+  CHECK(stretch_of(load, of_experts(1, 4)) == "2 experts of the trace stretched over 4");
+  CHECK(stretch_of(load, of_experts(1, 2)).empty());
+  CHECK(stretch_of(load, of_experts(1, 1)) == "2 experts of the trace drawn together to 1");
+  std::vector<double> share = sample_load(load, of_experts(1, 4), 1, 0, 0, 1).share[0];
+  std::ranges::sort(share, std::greater<>());
+  // Middles of quarters on two values at 1/4 and 3/4: 0.75, then 3/4 and 1/4 of the way between, then 0.25; the sum is 2.
+  const std::vector<double> expected{0.375, 0.3125, 0.1875, 0.125};
+  for (size_t i = 0; i < 4; ++i) CHECK(share[i] == near(expected[i]));
+  // Which expert has which differs by layer and not by sample.
+  const model::Model wide = of_experts(8, 64);
+  const auto first = sample_load(load, wide, 1, 5, 0, 4).share;
+  CHECK(first == sample_load(load, wide, 1, 5, 3, 4).share);
+  CHECK(first[0] != first[1]);
+  CHECK(imbalance_of({first}, 8) < 1.4);  // sorted they would come to 1.5
+  // Few experts had rows, and no quantile of the model's hits them.
+  const LoadDistribution lone{
+      .kind = LoadKind::kTrace,
+      .trace = parse_load_trace("iter,layer,e0,e1,e2,e3,e4,e5,e6,e7\n1,0,0,0,5,0,0,0,0,0\n", "t")};
+  const auto pair = sample_load(lone, of_experts(1, 2), 1, 0, 0, 1).share[0];
+  CHECK(pair[0] + pair[1] == near(1));
 }
 
 TEST_CASE("loads and traces that are none end in one line that says what is allowed") {
@@ -151,14 +200,34 @@ TEST_CASE("loads and traces that are none end in one line that says what is allo
   CHECK(refused([] {
           sample("hot-rank:3", of_experts(1, 4), 2, 0, 0);
         }).find("allowed: 1 to 2, the ranks") != std::string::npos);
-  for (const char* text :
-       {"", "a,b,c\n", "iter,layer\n", "iter,layer,e0\n1,0\n", "iter,layer,e0\n1,0,-3\n",
-        "iter,layer,e0\n1,0,nan\n", "iter,layer,e0\n1,0,0\n", "iter,layer,e0\n1,0,1\n1,0,1\n", "{}",
-        R"({"steps": []})", R"({"steps": [[]]})", R"({"steps": [[[]]]})", R"({"steps": [[["a"]]]})",
-        R"({"steps": [[[-1]]]})", R"({"steps": 3})", "{"}) {
+  for (const char* text : {"",
+                           "a,b,c\n",
+                           "iter,layer\n",
+                           "iter,layer,e0\n1,0\n",
+                           "iter,layer,e0\n1,0,-3\n",
+                           "iter,layer,e0\n1,0,nan\n",
+                           "iter,layer,e0\n1,0,0\n",
+                           "iter,layer,e0\n1,0,1\n1,0,1\n",
+                           "{}",
+                           "iter,rank,layer\n",
+                           "iter,rank,e0\n1,0,1\n",
+                           R"({"data": 1})",
+                           R"({"data": {"a": [[-1]]}})",
+                           R"({"data": {}})",
+                           R"({"steps": []})",
+                           R"({"steps": [[]]})",
+                           R"({"steps": [[[]]]})",
+                           R"({"steps": [[["a"]]]})",
+                           R"({"steps": [[[-1]]]})",
+                           R"({"steps": 3})",
+                           "{"}) {
     CAPTURE(text);
     CHECK(refused([&] { parse_load_trace(text, "t"); }).find("t") == 0);
   }
+  // Found by the fuzzer: what a cell holds must not steer a terminal.
+  CHECK(refused([] {
+          parse_load_trace("iter,layer,e0\n1,0,\x7f\n", "t");
+        }).find("t: line 2: '?'; allowed: a count") == 0);
 }
 
 TEST_CASE("mean, p95 and worst of a list") {

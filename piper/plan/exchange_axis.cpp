@@ -102,21 +102,16 @@ cost::ExchangeLoad ExchangeTask::load_on(const cost::ExchangeSite& site) const {
 
 ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                            const cost::FixedForm& fixed, const stack::Stack* stack,
-                           const stack::Rates* rates, double imbalance)
-    : model_(model),
-      cluster_(cluster),
-      fixed_(fixed),
-      stack_(stack),
-      rates_(rates),
-      imbalance_(imbalance) {
+                           const stack::Rates* rates)
+    : model_(model), cluster_(cluster), fixed_(fixed), stack_(stack), rates_(rates) {
   if (stack_ != nullptr && !stack_->chooses_exchange && !fixed_.algorithm)
     fixed_.algorithm = AllToAll::kFlat;
 }
 
-void ExchangeAxis::choose(Strategy& s) {
+void ExchangeAxis::choose(Strategy& s, double imbalance) {
   s.all_to_all = AllToAll::kFlat;
   s.all_to_all_chunk_bytes = 0;
-  const ExchangeTask task = exchange_task(model_, s, imbalance_, rates_ ? kStackElement : 0);
+  const ExchangeTask task = exchange_task(model_, s, imbalance, rates_ ? kStackElement : 0);
   if (task.group.size <= 1) return;
   const auto [found, is_new] =
       chosen_.try_emplace({task.group.size, task.group.stride, task.load.pair_bytes});

@@ -39,9 +39,9 @@ class ExchangeAxis {
   // `stack` nullptr: as this Piper runs it. A stack that does not choose keeps the flat exchange, or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                const cost::FixedForm& fixed, const stack::Stack* stack = nullptr,
-               const stack::Rates* rates = nullptr, double imbalance = 1);
-  // Sets all_to_all and all_to_all_chunk_bytes.
-  void choose(strategy::Strategy& strategy);
+               const stack::Rates* rates = nullptr);
+  // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
+  void choose(strategy::Strategy& strategy, double imbalance = 1);
 
  private:
   const model::Model& model_;
@@ -49,7 +49,6 @@ class ExchangeAxis {
   cost::FixedForm fixed_;
   const stack::Stack* stack_;
   const stack::Rates* rates_;
-  double imbalance_;
   std::map<std::tuple<int64_t, int64_t, double>, cost::ExchangeForm> chosen_;
 };
 

@@ -28,10 +28,8 @@ struct FewestDevices {
   std::vector<Default> defaults;
 };
 
-// One device, two, four, ... a node, then 1, 2, 3, 4, 6, 8, 12, ... nodes, until three counts in a row fit; then whatever lies
-// between the last count that does not fit and the first that does, as far as whole nodes go. The request's number of devices
-// is not read; its global batch, when given, holds for all counts and is otherwise what plan's default gives for each.
-// `progress` may be empty. Throws InvalidInput as make_plan.
+// The counts that device_walk.h walks. The request's number of devices is not read; its global batch, when given, holds for
+// all counts and is otherwise what plan's default gives for each. `progress` may be empty. Throws InvalidInput as make_plan.
 FewestDevices fewest_devices(const Request& request,
                              const std::function<void(int64_t num_devices)>& progress = {});
 

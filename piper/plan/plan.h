@@ -76,15 +76,10 @@ struct Rejected {
   int64_t num_strategies = 0;   // priced and found not to fit; 0 where the family holds none
 };
 
-// Over the samples of Request::load.
-struct UnderLoad {
-  cost::Spread seconds, peak_bytes;
-};
-
 struct Planned {
   strategy::Strategy strategy;  // with `predicted` filled in
   Prediction prediction;        // balanced
-  std::optional<UnderLoad> under_load;
+  std::optional<cost::UnderLoad> under_load;
 };
 
 struct Plan {

@@ -80,7 +80,8 @@ void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
     }
     if (c == nullptr) break;
     const stack::WholeStep whole = stack::write_whole_step(
-        estimator, c->strategy, strategy::Layout(c->strategy).first_pipeline(), r.imbalance);
+        estimator, c->strategy, strategy::Layout(c->strategy).first_pipeline(),
+        r.imbalance_at(c->strategy.mesh.ep));
     c->played_seconds = sim::play(whole.step, whole.prices, false).seconds();
     std::ranges::stable_sort(plan.ranked, quicker);
   }

@@ -15,7 +15,7 @@ struct Candidate {
   double seconds = 0;
   int64_t peak_bytes = 0;
   bool simulated = false;
-  std::optional<UnderLoad> under_load = {};
+  std::optional<cost::UnderLoad> under_load = {};
 };
 
 // What became of one family.

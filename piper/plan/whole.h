@@ -15,6 +15,7 @@
 
 #include <piper/cluster/cluster.h>
 #include <piper/cost/exchange_form.h>
+#include <piper/cost/load_distribution.h>
 #include <piper/model/model.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/stack.h>
@@ -23,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,7 +52,13 @@ struct WholeRequest {
   strategy::Precision precision = strategy::Precision::kBf16;
   WholeFixed fixed;
   double memory_limit_bytes = 0;
-  double imbalance = 1;        // rows of the busiest expert rank over the mean
+  double imbalance = 1;  // rows of the busiest expert rank over the mean
+  // The same where it depends on how experts are divided (under_load.h); in place of `imbalance` for the ep that are in it.
+  std::map<int64_t, double> imbalance_by_ep;
+  double imbalance_at(int64_t ep) const {
+    const auto found = imbalance_by_ep.find(ep);
+    return found == imbalance_by_ep.end() ? imbalance : found->second;
+  }
   int64_t num_kept = 64;       // of the fastest
   bool prunes = true;          // false: every strategy is priced (tests)
   bool keeps_families = true;  // the best of each family too
@@ -63,6 +71,7 @@ struct WholeCandidate {
   strategy::Strategy strategy;
   stack::Estimate estimate;
   double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
+  std::optional<cost::UnderLoad> under_load;
   double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
 };
 
@@ -102,7 +111,8 @@ WholePlan search_whole(const WholeRequest& request);
 
 // Plays whole steps (stack/whole_step.h, one pipeline), those of a million tasks and more left out, until the first `count` that
 // are ranked by what is known of each have been played; the front of speed and memory takes that over.
-void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = 10);
+inline constexpr int64_t kMostPlayed = 10;
+void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = kMostPlayed);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

@@ -42,7 +42,7 @@ class Search {
         estimator_(*request.model, *request.cluster, *request.stack, request.precision,
                    request.sequence),
         exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack,
-                  &estimator_.rates(), request.imbalance) {
+                  &estimator_.rates()) {
     for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
   }
 
@@ -84,7 +84,8 @@ class Search {
     for (size_t i = 0; i < shapes_.size(); ++i) {
       double least = 0;
       if (r_.prunes) {
-        const stack::Estimator::Bound bound = estimator_.bound(base(shapes_[i]), r_.imbalance);
+        const stack::Estimator::Bound bound =
+            estimator_.bound(base(shapes_[i]), r_.imbalance_at(shapes_[i].ep));
         least = bound.seconds;
       }
       bounded_.push_back({least, i});
@@ -104,7 +105,7 @@ class Search {
       return;
     }
     balanced_.clear();
-    exchange_.choose(s);
+    exchange_.choose(s, r_.imbalance_at(s.mesh.ep));
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r_, s, schedule)) continue;
       s.schedule = schedule;
@@ -151,7 +152,8 @@ class Search {
         strategy::even_split(r_.model->num_layers(), s.mesh.pp * s.mesh.vpp);
     for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
       s.layers_per_stage = split;
-      if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance).seconds)) continue;
+      if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)).seconds))
+        continue;
       // Sums of layers are kept from one state to the next, not from one recomputation to the next.
       std::vector<LoadsByRecompute> loads;
       for (size_t r = 0; r < strategy::kRecomputes.size(); ++r) {
@@ -159,7 +161,7 @@ class Search {
         size_t state = 0;
         for_each_state(s, [&] {
           if (loads.size() <= state) loads.emplace_back();
-          loads[state++][r] = estimator_.stage_loads(s, r_.imbalance);
+          loads[state++][r] = estimator_.stage_loads(s, r_.imbalance_at(s.mesh.ep));
         });
       }
       size_t state = 0;
@@ -172,7 +174,8 @@ class Search {
           const auto m = static_cast<double>(s.num_micro_batches);
           if (!choice || is_beaten(s, m * choice->mean)) return;
           if (choice->is_uniform()) continue;
-          if (const auto chosen = with_stage_recompute(estimator_, s, *choice, limit, r_.imbalance))
+          if (const auto chosen =
+                  with_stage_recompute(estimator_, s, *choice, limit, r_.imbalance_at(s.mesh.ep)))
             price(*chosen);
         }
       });
@@ -183,14 +186,14 @@ class Search {
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
     const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
     if (is_new) {
-      const stack::Estimator::Pass pass = estimator_.pass_seconds(s, r_.imbalance);
+      const stack::Estimator::Pass pass = estimator_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
       found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
     }
     return found->second;
   }
 
   void visit_states(Strategy& s) {
-    if (is_beaten(s, estimator_.bound_of_split(s, r_.imbalance).seconds)) return;
+    if (is_beaten(s, estimator_.bound_of_split(s, r_.imbalance_at(s.mesh.ep)).seconds)) return;
     for_each_state(s, [&] { price(s); });
   }
 
@@ -222,14 +225,15 @@ class Search {
     const double worth_below =
         r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
                   : kInfinity;
-    stack::Estimate e = estimator_.estimate(s, r_.imbalance, worth_below, r_.memory_limit_bytes);
+    stack::Estimate e =
+        estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
     ++plan_.num_priced;
     ++family.num_priced;
     const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
     // On the front of speed and memory stands nothing coarse.
     if (fits && e.is_coarse)
       if (const double front = front_seconds(e.peak_bytes); e.at_least < front)
-        e = estimator_.estimate(s, r_.imbalance, front);
+        e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
     if (!fits) {
       // Without its scratch the same stage needs so much still.
       const double without = e.peak_bytes - e.fullest.exchange;

@@ -1,0 +1,60 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/trace_file.h>
+#include <zlib.h>
+
+#include <functional>
+#include <string>
+
+namespace piper::cost {
+namespace {
+
+std::string gzipped(const std::string& text) {
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string refused(const std::string& bytes, int64_t most_bytes = kMostTraceBytes) {
+  try {
+    gunzipped(bytes, "t.gz", most_bytes);
+  } catch (const InvalidInput& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what gzip made comes back, several members too; a plain text stays as it is") {
+  std::string large;
+  for (int64_t i = 0; i < 300'000; ++i) large += std::to_string(i * 7919 % 10007) + ",";
+  for (const std::string& text : {std::string(), std::string("iter,layer,e0\n1,0,1\n"), large}) {
+    CHECK(gunzipped(gzipped(text), "t.gz") == text);
+    CHECK(gunzipped(gzipped(text) + gzipped("end"), "t.gz") == text + "end");
+    CHECK(gunzipped(text, "t") == text);
+  }
+}
+
+TEST_CASE("gzip that is cut off, damaged or too long ends in one line that says so") {
+  const std::string text(1'000'000, 'x');
+  const std::string bytes = gzipped(text);
+  for (const size_t length : {size_t{2}, size_t{11}, bytes.size() / 2, bytes.size() - 1})
+    CHECK(refused(bytes.substr(0, length)).find("t.gz: gzip that is cut off") == 0);
+  std::string damaged = bytes;
+  damaged[bytes.size() / 2] ^= 0x55;
+  CHECK(refused(damaged).find("t.gz: gzip that is ") == 0);
+  CHECK(refused(bytes + "no gzip").find("t.gz: gzip that is damaged") == 0);
+  CHECK(refused(bytes, 999'999).find("allowed: up to that") != std::string::npos);
+  CHECK(refused(bytes, 1'000'000).empty());
+}
+
+}  // namespace piper::cost

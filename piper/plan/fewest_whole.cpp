@@ -1,0 +1,63 @@
+#include <piper/base/error.h>
+#include <piper/plan/device_walk.h>
+#include <piper/plan/fewest_whole.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace piper::plan {
+
+WholeCandidate least_memory(const WholeRequest& request) {
+  WholeRequest r = request;
+  r.memory_limit_bytes = 0;  // so that nothing fits, and the smallest of each family is kept
+  r.prunes = false;
+  r.num_kept = 1;
+  r.progress = {};
+  WholeFixed& f = r.fixed;
+  if (!f.micro_batch_sequences) f.micro_batch_sequences = 1;
+  if (!f.offload) f.offload = strategy::Offload::kOptimizerAndActivations;
+  if (!f.placement) f.placement = strategy::Placement::kDataInside;
+  if (!f.recompute) f.recompute = strategy::Recompute::kFull;
+  if (!f.exchange.algorithm) f.exchange.algorithm = strategy::AllToAll::kFlat;  // has no scratch
+  const WholePlan plan = search_whole(r);
+  const WholeCandidate* least = nullptr;
+  for (const FamilyBest& family : plan.families)
+    if (family.smallest &&
+        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
+      least = &*family.smallest;
+  if (least == nullptr) throw InvalidInput("no strategy is left by what is fixed");
+  // The search asked for no more than its bytes.
+  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
+  return {least->strategy,
+          estimator.estimate(least->strategy, r.imbalance_at(least->strategy.mesh.ep))};
+}
+
+FewestWhole fewest_whole(const cluster::Cluster& extended,
+                         const std::function<WholeRequest(int64_t)>& request_of) {
+  FewestWhole result;
+  std::exception_ptr refused;
+  result.num_not_looked_at =
+      walk_device_counts(extended, [&](int64_t num_devices) -> std::optional<bool> {
+        try {
+          const WholeRequest request = request_of(num_devices);
+          WholeCount at{.num_devices = num_devices, .smallest = least_memory(request)};
+          if (at.smallest.estimate.peak_bytes <= request.memory_limit_bytes) {
+            WholePlan plan = search_whole(request);
+            play_ranked(request, plan);
+            if (!plan.ranked.empty()) at.best = std::move(plan.ranked.front());
+          }
+          result.counts.push_back(std::move(at));
+          return result.counts.back().best.has_value();
+        } catch (const InvalidInput&) {
+          refused = std::current_exception();
+          return std::nullopt;
+        }
+      });
+  if (result.counts.empty() && refused) std::rethrow_exception(refused);
+  std::ranges::sort(result.counts, {}, &WholeCount::num_devices);
+  for (const WholeCount& at : result.counts)
+    if (at.best && !result.num_devices) result.num_devices = at.num_devices;
+  return result;
+}
+
+}  // namespace piper::plan

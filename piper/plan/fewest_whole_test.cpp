@@ -1,0 +1,68 @@
+#include <doctest/doctest.h>
+#include <piper/model/import.h>
+#include <piper/plan/device_walk.h>
+#include <piper/plan/fewest_whole.h>
+
+namespace piper::plan {
+namespace {
+
+struct World {
+  model::Model model;
+  cluster::Cluster cluster = extended(cluster::load_cluster("dgx-h100"));
+  stack::Stack stack = stack::load_stack("piper");
+  WholeRequest request(int64_t devices, int64_t batch) const {
+    return {.model = &model,
+            .cluster = &cluster,
+            .stack = &stack,
+            .num_devices = devices,
+            .sequence = 4096,
+            .global_batch_sequences = batch,
+            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
+            .num_kept = 16};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("nothing needs less memory than the least: every strategy of the space is asked") {
+  for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"})
+    for (const int64_t devices : {2, 8}) {
+      CAPTURE(name);
+      CAPTURE(devices);
+      const World world{.model = model::load_model(name)};
+      WholeRequest request = world.request(devices, 2 * devices);
+      const double least = least_memory(request).estimate.peak_bytes;
+      request.memory_limit_bytes = 0;
+      request.prunes = false;
+      double all = 1e30;
+      for (const FamilyBest& family : search_whole(request).families)
+        if (family.smallest) all = std::min(all, family.smallest->estimate.peak_bytes);
+      CHECK(least == all);
+    }
+}
+
+TEST_CASE("the fewest devices are those that trying one count after the other finds") {
+  const World world{.model = model::load_model("mixtral-8x22b")};
+  const auto request_of = [&](int64_t n) {
+    WholeRequest request = world.request(n, 4 * n);
+    request.fixed.zero = 1;
+    request.fixed.offload = strategy::Offload::kNone;
+    return request;
+  };
+  const FewestWhole found = fewest_whole(world.cluster, request_of);
+  REQUIRE(found.num_devices);
+  CHECK(found.num_not_looked_at == 0);
+  for (const WholeCount& count : found.counts) {
+    CAPTURE(count.num_devices);
+    const bool fits =
+        count.smallest.estimate.peak_bytes <= request_of(count.num_devices).memory_limit_bytes;
+    CHECK(count.best.has_value() == fits);
+    CHECK(fits == (count.num_devices >= *found.num_devices));
+  }
+  const int64_t unit = *found.num_devices > 8 ? 8 : 1;
+  if (*found.num_devices > unit)
+    CHECK(search_whole(request_of(*found.num_devices - unit)).ranked.empty());
+  CHECK_FALSE(search_whole(request_of(*found.num_devices)).ranked.empty());
+}
+
+}  // namespace piper::plan
