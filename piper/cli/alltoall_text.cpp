@@ -36,7 +36,8 @@ constexpr const char* kStyle =
     "9467bd}"
     ".s5{stroke:#8c564b}.s6{stroke:#e377c2}.s7{stroke:#17becf}.s8{stroke:#bcbd22}.s9{stroke:#"
     "7f7f7f}"
-    ".s10{stroke:#393b79}.s11{stroke:#637939}.limit{stroke:#000;stroke-dasharray:4 3}"
+    ".s10{stroke:#393b79}.s11{stroke:#637939}.s12{stroke:#e7298a;stroke-dasharray:8 "
+    "3}.s13{stroke:#00429d;stroke-dasharray:8 3}.limit{stroke:#000;stroke-dasharray:4 3}"
     ".curve{fill:none;stroke-width:2}.grid{stroke:#ccc}text{font:12px sans-serif}"
     "svg{background:#fff}";
 
@@ -143,7 +144,7 @@ std::string to_svg(const AllToAllRun& run) {
     const auto [place, first] = index.try_emplace(point.algorithm, chart.series.size());
     if (first)
       chart.series.push_back(
-          {.name = point.algorithm, .css_class = fmt::format("s{}", chart.series.size() % 12)});
+          {.name = point.algorithm, .css_class = fmt::format("s{}", chart.series.size() % 14)});
     chart.series[place->second].points.emplace_back(x, point.measured.seconds);
     const bool known = point.limit_seconds && *point.limit_seconds > 0;
     if (known && (limit.points.empty() || limit.points.back().first < x))
