@@ -72,9 +72,9 @@ int64_t AllToAllRun::num_wrong() const {
 std::string to_text(const AllToAllRun& run) {
   constexpr const char* kRow =
       "{:>12} {:>12} {:>6} {:>6} {:>5} {:>12} {:>8} {:>8} {:>7}  {:<20} {:>12} {:>8} {:>12}\n";
-  std::string text =
-      fmt::format("# all-to-all, {} ranks on {} node{}, {}, load {}\n#\n", run.num_ranks,
-                  run.num_nodes, run.num_nodes == 1 ? "" : "s", run.transport, run.load);
+  std::string text = fmt::format("# all-to-all, {} rank{} on {} node{}, {}, load {}\n#\n",
+                                 run.num_ranks, run.num_ranks == 1 ? "" : "s", run.num_nodes,
+                                 run.num_nodes == 1 ? "" : "s", run.transport, run.load);
   const std::string row = kRow;
   text +=
       "# " + fmt::format(fmt::runtime(row), "size", "count", "type", "redop", "root", "time",
@@ -128,8 +128,9 @@ Json to_json(const AllToAllRun& run) {
 
 std::string to_svg(const AllToAllRun& run) {
   report::LineChart chart{
-      .description = fmt::format("All-to-all of {} ranks on {} nodes, {}, load {}", run.num_ranks,
-                                 run.num_nodes, run.transport, run.load),
+      .description =
+          fmt::format("All-to-all of {} ranks on {} node{}, {}, load {}", run.num_ranks,
+                      run.num_nodes, run.num_nodes == 1 ? "" : "s", run.transport, run.load),
       .x_label = "bytes a pair",
       .y_label = "seconds",
       .log_x = true,

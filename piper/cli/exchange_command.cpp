@@ -128,9 +128,9 @@ int run(const Flags& flags) {
     return 0;
   }
   fmt::print(
-      "all-to-all of {} ranks on {} nodes of {}, packed{}: priced by playing every form's "
+      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by playing every form's "
       "steps\n{}\n`piper train --all-to-all NAME --all-to-all-chunk BYTES` moves rows so.\n",
-      members, flags.nodes, machine.name,
+      members, flags.nodes, flags.nodes == 1 ? "" : "s", machine.name,
       flags.hot == 1 ? "" : fmt::format(", rank 0 gets {:g} times as much", flags.hot),
       to_text(all));
   return 0;

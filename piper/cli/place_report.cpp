@@ -241,9 +241,10 @@ std::string launch_text(const PlaceReport& r, const LaunchFileFlags& f) {
 
 std::string to_text(const PlaceReport& r) {
   std::string text = r.choice ? choice_text(r) : "";
-  return text + fmt::format("{}: {} ranks on {} nodes of {}\n\n{}\n{}\n{}", describe(r.strategy),
+  return text + fmt::format("{}: {} ranks on {} node{} of {}\n\n{}\n{}\n{}", describe(r.strategy),
                             r.placing.ranks.size(), r.allocation.nodes.size(),
-                            r.allocation.machine.name, map_text(r), bytes_text(r), price_text(r));
+                            r.allocation.nodes.size() == 1 ? "" : "s", r.allocation.machine.name,
+                            map_text(r), bytes_text(r), price_text(r));
 }
 
 Json to_json(const PlaceReport& r) {
