@@ -27,7 +27,7 @@ struct Behind {
 
 }  // namespace
 
-TEST_CASE("what plan chooses is within 5 % of the best played form, over 500 cases") {
+TEST_CASE("what plan chooses is within 5 % of the best played form, over some 500 cases") {
   std::mt19937 random(20261122);
   Behind even, hot;
   for (int i = 0; i < 540; ++i) {
