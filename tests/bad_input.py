@@ -30,6 +30,7 @@ def cases(folder):
     def model(name, text, *expected):
         return name, ["model", file(f"{name}.json", text)], list(expected)
 
+    yield "bytes of nothing", ["bench", "flows", "--bytes", "0"], ["--bytes: is 0; allowed: a number greater than 0"]
     yield "unknown command", ["modle", "x"], ["unknown command 'modle'", "did you mean 'model'"]
     yield "unknown flag", ["plan", "--modle", "x"], ["'--modle'", "did you mean '--model'"]
     yield "unknown model", ["model", "mixtral-8x7"], ["mixtral-8x7", "did you mean 'mixtral-8x7b'"]

@@ -4,8 +4,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 import tempfile
+import time
 
 PIPER = os.environ["PIPER"]
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
@@ -39,10 +42,45 @@ def refusals():
     for flags, said in ((["--algorithms", "hallo"], "--algorithms names 'hallo'; allowed: flat"),
                         (["--algorithms", "bruck:4K"], "a size behind halo"),
                         (["--pair-bytes", "-3"], "--pair-bytes is '-3'"),
+                        (["--algorithms", "halo:0"], "--algorithms halo:0 is '0'"),
                         (["--load", "drift:1"], "allowed here: uniform, hot-rank:F, zipf:S or trace:FILE"),
+                        (["--plot", "nowhere/x.svg"], "--plot is 'nowhere/x.svg'; allowed: a file in a folder that exists"),
                         (["--cluster", "nowhere"], "nowhere")):
         done = run(PIPER, "bench", "alltoall", *flags, code=2)
-        assert said in done.stderr and not done.stdout, done
+        assert said in done.stderr and "[---" not in done.stderr and not done.stdout, done
+
+
+def processes(*words_of_each):
+    """One process a rank over TCP, each with words of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    n = len(words_of_each)
+    return [subprocess.Popen([PIPER, "bench", "alltoall", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
+        **os.environ, "PIPER_PROCESS": str(p), "PIPER_NUM_PROCESSES": str(n), "PIPER_LOCAL_PROCESS": str(p), "PIPER_NUM_LOCAL_PROCESSES": str(n),
+        "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": str(port), "PIPER_SECRET": "s", "PIPER_HEARTBEAT_SECONDS": "2"})
+            for p, words in enumerate(words_of_each)]
+
+
+def different_options():
+    words = ["--pair-bytes", 64, "--seconds", 1, "--algorithms"]
+    for process in processes([*words, "halo"], [*words, "2d"]):
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 2 and "--algorithms is '2d' on rank 1; allowed: the same on all, 'halo' on rank 0" in said, said
+
+
+def lost_peers():
+    """A rank that is killed or stopped in the middle: the others say in which exchange, and how large it was."""
+    words = ["--pair-bytes", "1M", "--seconds", 60, "--rounds", 1000, "--algorithms", "halo"]
+    for what, said_of_it in ((signal.SIGKILL, "died: its connection was lost in"), (signal.SIGSTOP, "hangs: no heartbeat")):
+        ranks = processes(words, words, words)
+        time.sleep(2)
+        ranks[1].send_signal(what)
+        said = [ranks[p].communicate(timeout=60)[1] for p in (0, 2)]
+        ranks[1].kill()
+        ranks[1].communicate()
+        for text in said:
+            assert said_of_it in text and "'halo, 1.00 MiB a pair'" in text and "step" not in text, text
 
 
 def deduplicated():
@@ -66,6 +104,8 @@ def deduplicated():
 
 def main():
     deduplicated()
+    different_options()
+    lost_peers()
     for transport, words in worlds():
         names = {point["algorithm"] for point in points(transport, *words, "--pair-bytes", "0,1,3000,300K")}
         assert len(names) >= 10 and ("MPI_Alltoallv" in names) == (transport == "mpi"), names

@@ -64,7 +64,16 @@ def without_root():
     assert done.returncode == 77 and "skipped: it needs root" in done.stderr, done
 
 
+def refusals():
+    for flags, said in ((["--mtu", 0], "--mtu is 0; allowed: 576 to 65521"), (["--rack-nodes", -1], "--rack-nodes is -1"),
+                        (["--seconds", -1], "--seconds is -1; allowed: 1 to"), (["--nic-rate", "nan"], "--nic-rate is nan"),
+                        (["--nodes", 64, "--ranks", 64], "are 4096 ranks; allowed: up to 64")):
+        done = lab(flags, "true")
+        assert done.returncode == 2 and said in done.stderr, done
+
+
 def main():
+    refusals()
     before = namespaces()
     with tempfile.TemporaryDirectory() as folder:
         refused = exchanges(folder)

@@ -66,7 +66,7 @@ class StrictBuilder {
         what.find("out_of_range") != std::string::npos ||
         what.find("number overflow") != std::string::npos)
       out_of_range(token);
-    fail(fmt::format("is not valid JSON at byte {}: {}", position, what));
+    fail(fmt::format("is not valid JSON at byte {}: {}", position, printable(what)));
     return false;
   }
 

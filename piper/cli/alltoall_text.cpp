@@ -36,7 +36,8 @@ constexpr const char* kStyle =
     "9467bd}"
     ".s5{stroke:#8c564b}.s6{stroke:#e377c2}.s7{stroke:#17becf}.s8{stroke:#bcbd22}.s9{stroke:#"
     "7f7f7f}"
-    ".s10{stroke:#393b79}.s11{stroke:#637939}.limit{stroke:#000;stroke-dasharray:4 3}"
+    ".s10{stroke:#393b79}.s11{stroke:#637939}.s12{stroke:#e7298a;stroke-dasharray:8 "
+    "3}.s13{stroke:#00429d;stroke-dasharray:8 3}.limit{stroke:#000;stroke-dasharray:4 3}"
     ".curve{fill:none;stroke-width:2}.grid{stroke:#ccc}text{font:12px sans-serif}"
     "svg{background:#fff}";
 
@@ -71,9 +72,9 @@ int64_t AllToAllRun::num_wrong() const {
 std::string to_text(const AllToAllRun& run) {
   constexpr const char* kRow =
       "{:>12} {:>12} {:>6} {:>6} {:>5} {:>12} {:>8} {:>8} {:>7}  {:<20} {:>12} {:>8} {:>12}\n";
-  std::string text =
-      fmt::format("# all-to-all, {} ranks on {} node{}, {}, load {}\n#\n", run.num_ranks,
-                  run.num_nodes, run.num_nodes == 1 ? "" : "s", run.transport, run.load);
+  std::string text = fmt::format("# all-to-all, {} rank{} on {} node{}, {}, load {}\n#\n",
+                                 run.num_ranks, run.num_ranks == 1 ? "" : "s", run.num_nodes,
+                                 run.num_nodes == 1 ? "" : "s", run.transport, run.load);
   const std::string row = kRow;
   text +=
       "# " + fmt::format(fmt::runtime(row), "size", "count", "type", "redop", "root", "time",
@@ -127,8 +128,9 @@ Json to_json(const AllToAllRun& run) {
 
 std::string to_svg(const AllToAllRun& run) {
   report::LineChart chart{
-      .description = fmt::format("All-to-all of {} ranks on {} nodes, {}, load {}", run.num_ranks,
-                                 run.num_nodes, run.transport, run.load),
+      .description =
+          fmt::format("All-to-all of {} ranks on {} node{}, {}, load {}", run.num_ranks,
+                      run.num_nodes, run.num_nodes == 1 ? "" : "s", run.transport, run.load),
       .x_label = "bytes a pair",
       .y_label = "seconds",
       .log_x = true,
@@ -143,7 +145,7 @@ std::string to_svg(const AllToAllRun& run) {
     const auto [place, first] = index.try_emplace(point.algorithm, chart.series.size());
     if (first)
       chart.series.push_back(
-          {.name = point.algorithm, .css_class = fmt::format("s{}", chart.series.size() % 12)});
+          {.name = point.algorithm, .css_class = fmt::format("s{}", chart.series.size() % 14)});
     chart.series[place->second].points.emplace_back(x, point.measured.seconds);
     const bool known = point.limit_seconds && *point.limit_seconds > 0;
     if (known && (limit.points.empty() || limit.points.back().first < x))

@@ -16,8 +16,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <numeric>
+#include <sstream>
 
 namespace piper::cli {
 namespace {
@@ -71,16 +73,57 @@ Question read_flags(const Flags& flags) {
   q.options.max_rounds = q.ranks.max_rounds;
   q.options.min_repeats = q.ranks.min_repeats;
   q.options.budget_seconds = q.ranks.budget_seconds;
+  if (!flags.plot.empty())
+    if (const std::filesystem::path folder = std::filesystem::path(flags.plot).parent_path();
+        !folder.empty() && !std::filesystem::is_directory(folder))
+      problems.push_back(
+          fmt::format("--plot is '{}'; allowed: a file in a folder that exists", flags.plot));
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
   q.options.load = cost::parse_load(flags.load);
+  // What each of them refuses it refuses before anything starts.
+  const collective::Topology one_node = collective::even_nodes(1, q.ranks.num_ranks, 1);
+  for (const std::string& name : flags.algorithms)
+    all_to_all(name, one_node, collective::CountOf());
+  receiver_shares(q.options.load, one_node, q.ranks.num_ranks);
   if (!flags.cluster.empty()) q.options.cluster = cluster::load_cluster(flags.cluster);
   return q;
+}
+
+// All processes of a launcher must have been asked the same, or they would wait for each other.
+void require_alike(comm::World& world, const Flags& f) {
+  if (world.num_processes() == 1) return;
+  const std::vector<std::string> mine{
+      "--ranks",      f.ranks.ranks,
+      "--min-bytes",  f.min_bytes,
+      "--max-bytes",  f.max_bytes,
+      "--factor",     f.factor,
+      "--pair-bytes", fmt::format("{}", fmt::join(f.pair_bytes, ",")),
+      "--algorithms", fmt::format("{}", fmt::join(f.algorithms, ",")),
+      "--load",       f.load,
+      "--transport",  f.transport,
+      "--seconds",    f.ranks.seconds,
+      "--rounds",     f.ranks.rounds,
+      "--repeats",    f.ranks.repeats};
+  const std::vector<std::string> all =
+      world.share("options", fmt::format("{}", fmt::join(mine, "\n")));
+  for (size_t p = 0; p < all.size(); ++p) {
+    if (all[p] == all[0]) continue;
+    std::istringstream first(all[0]), other(all[p]);
+    std::string flag, expected, found;
+    while (std::getline(first, flag) && std::getline(other, flag) &&
+           std::getline(first, expected) && std::getline(other, found))
+      if (expected != found)
+        throw InvalidInput(
+            fmt::format("{} is '{}' on rank {}; allowed: the same on all, '{}' on rank 0", flag,
+                        found, p, expected));
+  }
 }
 
 int run(const Flags& flags) {
   Question q = read_flags(flags);
   const std::unique_ptr<comm::World> world = q.ranks.world();
+  require_alike(*world, flags);
   if (q.over_nccl) q.options.device = open_nccl(*world, q.options.bytes_per_pair.size());
   std::unique_ptr<report::Progress> progress;
   if (world->process() == 0)
@@ -91,6 +134,9 @@ int run(const Flags& flags) {
   if (world->process() == 0) {
     progress->finish();
     fmt::print("{}", flags.json ? to_json(run).dump(2) + "\n" : to_text(run));
+    if (!flags.json && flags.cluster.empty())
+      fmt::print("# no --cluster: {}, no prediction; `piper profile --out here.json` makes one\n",
+                 world->num_processes() > 1 ? "no limit" : "the limit is a plain copy");
     if (!flags.plot.empty()) write_text_file(flags.plot, to_svg(run));
   }
   return run.num_wrong() == 0 ? 0 : 1;

@@ -288,9 +288,10 @@ double fastest_plain(const Outcome& o, bool predicted) {
 
 void print(const Question& q, const Outcome& o) {
   using report::Align;
-  fmt::print("{} ranks on {} nodes, {} tokens a rank of {}, {} of {} experts each, {}\n",
-             q.num_ranks, o.num_nodes, q.tokens, format_bytes(static_cast<double>(q.row_bytes)),
-             q.top_k, q.experts, q.load.text);
+  fmt::print("{} rank{} on {} node{}, {} tokens a rank of {}, {} of {} experts each, {}\n",
+             q.num_ranks, q.num_ranks == 1 ? "" : "s", o.num_nodes, o.num_nodes == 1 ? "" : "s",
+             q.tokens, format_bytes(static_cast<double>(q.row_bytes)), q.top_k, q.experts,
+             q.load.text);
   fmt::print(
       "distinct nodes of a token {:.2f}: k / distinct {:.2f}; rows between nodes, for every expert "
       "over for "

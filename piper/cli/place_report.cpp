@@ -14,6 +14,9 @@
 namespace piper::cli {
 namespace {
 
+// An exchange that is slower by so much is not bought with less busy links.
+constexpr double kSlower = 0.01;
+
 using report::Align;
 
 constexpr size_t kMostRows = 64;  // nodes of the map in text; JSON has all
@@ -132,6 +135,11 @@ std::string price_text(const PlaceReport& r) {
         format_bytes(r.pair_bytes), strategy::name(r.strategy.all_to_all),
         format_seconds(*r.given_exchange), format_seconds(*r.chosen_exchange),
         *r.given_exchange / *r.chosen_exchange);
+  if (r.refused_exchange)
+    text += fmt::format(
+        "the order as given was kept: another keeps links less busy in all, but its exchange takes "
+        "{}\n",
+        format_seconds(*r.refused_exchange));
   return text;
 }
 
@@ -203,6 +211,14 @@ void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::Ra
   };
   r.given_exchange = played(given);
   r.chosen_exchange = played(r.placing.ranks);
+  if (!r.given_exchange || *r.chosen_exchange <= (1 + kSlower) * *r.given_exchange) return;
+  r.refused_exchange = r.chosen_exchange;
+  r.chosen_exchange = r.given_exchange;
+  r.placing.ranks = given;
+  r.placing.least_seconds = r.placing.is_best ? r.placing.seconds : r.placing.least_seconds;
+  r.placing.seconds = r.placing.given_seconds;
+  r.placing.is_best = false;
+  r.chosen = r.given;
 }
 
 void write_launch_files(const PlaceReport& r, const LaunchFileFlags& f) {
@@ -225,9 +241,10 @@ std::string launch_text(const PlaceReport& r, const LaunchFileFlags& f) {
 
 std::string to_text(const PlaceReport& r) {
   std::string text = r.choice ? choice_text(r) : "";
-  return text + fmt::format("{}: {} ranks on {} nodes of {}\n\n{}\n{}\n{}", describe(r.strategy),
+  return text + fmt::format("{}: {} ranks on {} node{} of {}\n\n{}\n{}\n{}", describe(r.strategy),
                             r.placing.ranks.size(), r.allocation.nodes.size(),
-                            r.allocation.machine.name, map_text(r), bytes_text(r), price_text(r));
+                            r.allocation.nodes.size() == 1 ? "" : "s", r.allocation.machine.name,
+                            map_text(r), bytes_text(r), price_text(r));
 }
 
 Json to_json(const PlaceReport& r) {
@@ -266,6 +283,7 @@ Json to_json(const PlaceReport& r) {
                         {"bytes_per_pair", r.pair_bytes},
                         {"given_seconds", *r.given_exchange},
                         {"placed_seconds", *r.chosen_exchange}};
+  if (r.refused_exchange) json["exchange"]["refused_seconds"] = *r.refused_exchange;
   if (r.choice)
     json["choice"] = {{"free_nodes", r.num_free},
                       {"switches", r.choice->num_units.empty() ? 1 : r.choice->num_units[0]},

@@ -23,6 +23,9 @@ struct PlaceReport {
   plan::Placing placing;
   plan::PlacementPrice given, chosen;
   std::optional<double> given_exchange, chosen_exchange;  // seconds of one, played
+  // Set where another order had less busy links but a slower exchange, so that the given one was kept: seconds of its exchange.
+  // Bytes of gradients may hide behind the backward, those of an exchange hardly ever.
+  std::optional<double> refused_exchange;
   double pair_bytes = 0;
   // Where one could choose: the nodes that were free, and what was gained.
   std::optional<plan::NodeChoice> choice;

@@ -36,7 +36,17 @@ Check number_in(double least, double most) {
           fmt::format("FLOAT in [{} - {}]", least, most)};
 }
 
-Check positive_number() { return of(CLI::PositiveNumber); }
+Check positive_number() {
+  return {[](const std::string& text) {
+            double value = 0;
+            const auto [end, error] =
+                std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc() && end == text.data() + text.size();
+            if (number && std::isfinite(value) && value > 0) return std::string();
+            return fmt::format("is {}; allowed: a number greater than 0", text);
+          },
+          "POSITIVE"};
+}
 
 // CLI11 reads -1 as an unsigned integer.
 Check not_negative() {

@@ -3,6 +3,13 @@
 // Member i sends to i+1, i+2, ... (modulo n), so that no member is hit by all the others first; its
 // own part is copied. A zero count is a message like any other: the structure does not depend on
 // the counts, and a disagreement between two members is found instead of hanging.
+//
+//   member 1 of 3      input   | for 0 | for 1  | for 2 |
+//                                  |       |copy     |
+//                      sent       2nd      v       1st
+//                      output  | of 0  | of 1   | of 2  |
+//
+// Nodes are not looked at: members of one node reach for the next node's first card together (node-aware order does not).
 #pragma once
 
 #include <piper/collective/steps.h>

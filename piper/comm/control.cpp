@@ -37,8 +37,11 @@ std::string text_of(const std::vector<RankActivity>& activities) {
   for (const RankActivity& activity : activities) {
     if (!text.empty()) text += "; ";
     if (activities.size() > 1) text += fmt::format("rank {}: ", activity.rank.value);
-    text += activity.step < 0 ? "before its first step" : fmt::format("step {}", activity.step);
-    if (!activity.operation.empty()) text += fmt::format(", '{}'", activity.operation);
+    const bool has_step = activity.step >= 0, has_operation = !activity.operation.empty();
+    if (has_step) text += fmt::format("step {}", activity.step);
+    if (has_operation)  // a bench counts no steps
+      text += fmt::format("{}'{}'", has_step ? ", " : "", activity.operation);
+    if (!has_step && !has_operation) text += "before its first step";
   }
   return text.empty() ? "before its first step" : text;
 }
@@ -199,9 +202,9 @@ std::string Control::Node::name_of(const Identity& identity) const {
 }
 
 std::string Control::Node::died(const Identity& who, const std::vector<RankActivity>& last) const {
-  const char* between = last.size() > 1                           ? "; "
-                        : !last.empty() && last.front().step >= 0 ? " in "
-                                                                  : " ";
+  const bool is_known =
+      !last.empty() && (last.front().step >= 0 || !last.front().operation.empty());
+  const char* between = last.size() > 1 ? "; " : is_known ? " in " : " ";
   return fmt::format("{} died: its connection was lost{}{}", name_of(who), between, text_of(last));
 }
 

@@ -1,4 +1,6 @@
+#include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/units.h>
 #include <piper/comm/exchange_bench.h>
 #include <piper/comm/operations.h>
 #include <piper/comm/step_player.h>
@@ -33,21 +35,30 @@ struct Pair {
 // One rank of a measurement.
 class Member {
  public:
-  Member(Transport& transport, const std::vector<Exchange>& exchanges,
+  Member(World& world, Transport& transport, const std::vector<Exchange>& exchanges,
          const collective::CountOf& count, const ExchangeBenchOptions& options)
-      : transport_(transport), exchanges_(exchanges), count_(count), options_(options) {
+      : world_(world),
+        transport_(transport),
+        exchanges_(exchanges),
+        count_(count),
+        options_(options) {
     group_.index = transport.rank().value;
     for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
     fill_input();
     own_.resize(exchanges.size());
     if (options.device) device_ = options.device(transport);
-    for (size_t e = 0; e < exchanges.size(); ++e) operations_.push_back(make(e));
+    for (size_t e = 0; e < exchanges.size(); ++e) {
+      noted_.push_back(fmt::format("{}, {} a pair", exchanges[e].name,
+                                   format_bytes(static_cast<double>(largest_pair()))));
+      operations_.push_back(make(e));
+    }
   }
 
   size_t num_exchanges() const { return operations_.size(); }
 
   // Plays the exchange once and counts the bytes that are wrong here.
   int64_t check(size_t exchange) {
+    note(exchange);
     int64_t num_wrong = 0;
     if (exchanges_[exchange].data) {
       Own& own = own_[exchange];
@@ -65,6 +76,7 @@ class Member {
 
   // Seconds of one of `repeats` exchanges, the same on all ranks.
   double time(size_t exchange, int64_t repeats) {
+    note(exchange);
     start_together();
     const int64_t begin = now_ns();
     for (int64_t i = 0; i < repeats; ++i) play(exchange);
@@ -100,6 +112,9 @@ class Member {
   }
 
  private:
+  // For whoever asks where a rank died or hangs: once a batch, not once an exchange.
+  void note(size_t exchange) { world_.note(transport_.rank(), -1, noted_[exchange]); }
+
   struct Own {
     Exchange::Data data;
     std::vector<std::byte> output;
@@ -128,6 +143,11 @@ class Member {
             std::default_delete<std::byte[]>())};
     return std::make_unique<StepPlayer>(transport_, group_, exchange.name, std::move(steps),
                                         std::move(buffers), exchange.unit);
+  }
+
+  // Of this rank's: where loads are even, any.
+  int64_t largest_pair() const {
+    return std::max(std::ranges::max(sent_bytes_), std::ranges::max(received_bytes_));
   }
 
   void fill_input() {
@@ -183,6 +203,7 @@ class Member {
     std::this_thread::sleep_until(Clock::time_point(std::chrono::nanoseconds(2 * last - first)));
   }
 
+  World& world_;
   Transport& transport_;
   const std::vector<Exchange>& exchanges_;
   const collective::CountOf& count_;
@@ -190,6 +211,7 @@ class Member {
   Group group_;
   uint64_t next_key_ = uint64_t{0xEB} << 56;
   std::vector<std::byte> input_, output_;
+  std::vector<std::string> noted_;                              // by exchange
   std::vector<Own> own_;                                        // by exchange
   std::vector<int> sent_bytes_, received_bytes_;                // by rank; for native exchanges
   std::vector<std::unique_ptr<RepeatedOperation>> operations_;  // null: native, or on the device
@@ -235,7 +257,7 @@ std::vector<ExchangeResult> measure_exchanges(World& world, const std::vector<Ex
   std::vector<ExchangeResult> results;
   const Rank reporter = world.local_ranks().front();
   run_ranks(world, [&](Transport& transport) {
-    Member member(transport, exchanges, count, options);
+    Member member(world, transport, exchanges, count, options);
     const bool reports = transport.rank() == reporter;
     std::vector<ExchangeResult> mine = measure(member, options, [&](double part) {
       if (reports && options.progress) options.progress(std::min(part, 1.0));

@@ -31,7 +31,8 @@ constexpr size_t kSharedBytes = size_t{192} << 10;
 std::shared_ptr<SharedCopy> next_copy(std::vector<std::shared_ptr<SharedCopy>>& copies, Rank rank) {
   std::erase_if(copies, [](const auto& c) { return c->taken.load(std::memory_order_relaxed); });
   if (copies.empty()) return nullptr;
-  auto place = std::ranges::find_if(copies, [&](const auto& c) { return c->receive->owner == rank; });
+  auto place =
+      std::ranges::find_if(copies, [&](const auto& c) { return c->receive->owner == rank; });
   if (place == copies.end()) place = copies.begin();
   std::shared_ptr<SharedCopy> next = std::move(*place);
   copies.erase(place);
@@ -64,7 +65,11 @@ LocalState::LocalState(int64_t num_ranks, RemoteSide* remote)
 std::string sentence(const Failure& failure) {
   if (failure.reason.starts_with("rank ") && failure.reason.find(" (host ") != std::string::npos)
     return failure.reason;
-  return fmt::format("rank {} failed: {}", failure.rank.value, failure.reason);
+  // What the rank said of itself need not name it again.
+  const std::string own = fmt::format("rank {}: ", failure.rank.value);
+  const bool named = failure.reason.starts_with(own);
+  return fmt::format("rank {} failed: {}", failure.rank.value,
+                     named ? failure.reason.substr(own.size()) : failure.reason);
 }
 
 std::string Posting::describe() const {

@@ -112,10 +112,18 @@ struct FixedForm {
 std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
                                      const FixedForm& fixed = {});
 
-// By so much an exchange must be cheaper than the flat one to be chosen: what the closed form may be off by.
+// One message a pair, all posted at once, without scratch: what exchanges are priced as multiples of.
+constexpr bool is_plain(strategy::AllToAll a) {
+  return a == strategy::AllToAll::kFlat || a == strategy::AllToAll::kNodeAware;
+}
+// Of the two the one in the order that the price means: over several nodes the node-aware one, since rotated by distance
+// all members of a node reach for one card at a time (played, up to 1.8 times slower); in one node the two are the same.
+strategy::AllToAll plain_exchange(const ExchangeSite& site);
+
+// By so much an exchange must be cheaper than the plain one to be chosen: what the closed form may be off by.
 inline constexpr double kFormTie = 0.1;
-// The cheapest, or the flat one where none is cheaper by more than that. `flat_part`: seconds of the flat exchange over what
-// the factors multiply (less than 1 where it alone leaves out what crosses twice).
+// The cheapest, or the plain one where none is cheaper by more than that. `flat_part`: seconds of the flat exchange over what
+// the factors multiply; less than 1 where it alone leaves out what crosses twice, which makes it the plain one.
 PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
                      const FixedForm& fixed = {}, double flat_part = 1);
 

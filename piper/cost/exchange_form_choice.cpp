@@ -60,21 +60,21 @@ std::string to_text(const ExchangeForm& form) {
 }
 
 double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
-  if (form.algorithm == AllToAll::kFlat || form.algorithm == AllToAll::kNodeAware) return 1;
+  if (is_plain(form.algorithm)) return 1;
   const double flat = form_seconds(site, {AllToAll::kNodeAware, 0}, load);
   return flat > 0 ? form_seconds(site, form, load) / flat : 1;
 }
 
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
                    double pair_bytes, const Routed& routed) {
-  if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
+  if (group.size <= 1 || is_plain(form.algorithm)) return 1;
   const ExchangeSite site(cluster, group);
   return form_factor(site, form, {pair_bytes, 1, routed.on(site)});
 }
 
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
                    std::span<const double> to_bytes, const Routed& routed) {
-  if (group.size <= 1 || form.algorithm == AllToAll::kFlat) return 1;
+  if (group.size <= 1 || is_plain(form.algorithm)) return 1;
   const double mean =
       std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
   const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;
@@ -98,17 +98,21 @@ std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoa
   return all;
 }
 
+AllToAll plain_exchange(const ExchangeSite& site) {
+  return site.levels.size() > 1 ? AllToAll::kNodeAware : AllToAll::kFlat;
+}
+
 PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const FixedForm& fixed,
                      double flat_part) {
-  PricedForm best{{}, flat_part, 0};
+  const AllToAll plain = fixed.algorithm || flat_part < 1 ? AllToAll::kFlat : plain_exchange(site);
+  PricedForm best{{plain, 0}, flat_part, 0};
   bool found = !fixed.algorithm || *fixed.algorithm == AllToAll::kFlat;
   for (const AllToAll algorithm : candidates(site, load, fixed)) {
     if (algorithm == AllToAll::kFlat || (!fixed.algorithm && is_straight(algorithm))) continue;
     const bool has_groups = site.levels.size() > 2;  // without, halo-switch is halo
     if (algorithm == AllToAll::kHaloSwitch && !has_groups && !fixed.algorithm) continue;
     const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);
-    const double most =
-        best.form.algorithm == AllToAll::kFlat ? (1 - kFormTie) * best.factor : best.factor;
+    const double most = is_plain(best.form.algorithm) ? (1 - kFormTie) * best.factor : best.factor;
     if (found && other.factor >= most) continue;
     best = other;
     found = true;

@@ -162,7 +162,7 @@ Routed LayerCosts::routed(int32_t layer) const {
 
 int64_t LayerCosts::exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
                                      const ExchangeForm& form) const {
-  if (ep == 1 || form.algorithm == strategy::AllToAll::kFlat) return 0;
+  if (ep == 1 || is_plain(form.algorithm)) return 0;
   const auto bytes = static_cast<double>(std::max(work.rows, work.received_rows) * model_.hidden *
                                          work.element_bytes);
   const ExchangeSite site(cluster_, {.size = ep});

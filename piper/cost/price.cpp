@@ -258,7 +258,7 @@ class StepPricer {
   }
 
   int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {
-    if (form.algorithm == strategy::AllToAll::kFlat) return 0;
+    if (is_plain(form.algorithm)) return 0;
     const ExchangeSite site(cluster_, group(task));
     return std::llround(scratch_bytes(site, form, bytes, routed(task).on(site)));
   }

@@ -4,6 +4,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/plan/exchange_axis.h>
+#include <piper/plan/exchange_pick.h>
 
 #include <algorithm>
 
@@ -60,18 +61,16 @@ std::string why(const ExchangeVerdict& verdict) {
       fmt::format("{} of {} a pair among {} ranks: {} takes {}", "one exchange",
                   format_bytes(verdict.task.load.pair_bytes), verdict.task.group.size,
                   to_text(own->form), format_seconds(own->seconds));
-  if (own->form.algorithm != AllToAll::kFlat)
+  if (!cost::is_plain(own->form.algorithm))
     text += fmt::format(
-        ", {:.2f} of the flat one (assumed: the ratio of the two played), and {} of "
+        ", {:.2f} of one message a pair (assumed: the ratio of the two played), and {} of "
         "scratch",
         own->over_flat, format_bytes(own->scratch_bytes));
   if (other != options.end())
     text += fmt::format("; {} would take {:.2f} of that", to_text(other->form),
                         other->seconds / own->seconds);
-  if (own->form.algorithm == AllToAll::kFlat && other != options.end() &&
-      other->seconds < own->seconds)
-    text += fmt::format(": less than {} apart is no difference that the price knows",
-                        format_percent(cost::kFormTie));
+  if (other != options.end() && other->seconds < own->seconds)
+    text += ": so near that their steps were played, and the former was faster";
   return text;
 }
 
@@ -117,20 +116,22 @@ void ExchangeAxis::choose(Strategy& s, double imbalance) {
       chosen_.try_emplace({task.group.size, task.group.stride, task.load.pair_bytes});
   if (is_new) {
     const cost::ExchangeSite site(cluster_, task.group);
-    found->second = cost::best_form(site, task.load_on(site), fixed_,
-                                    flat_of(model_, cluster_, task, stack_, rates_).part())
-                        .form;
+    found->second = pick_exchange(cluster_, task.group, task.load_on(site), fixed_,
+                                  flat_of(model_, cluster_, task, stack_, rates_).part());
   }
   s.all_to_all = found->second.algorithm;
   s.all_to_all_chunk_bytes = found->second.chunk_bytes;
 }
 
-bool may_fall_back(const cost::FixedForm& fixed, const Strategy& s) {
-  return s.all_to_all != AllToAll::kFlat && !fixed.algorithm;
+bool ExchangeAxis::may_fall_back(const Strategy& s) const {
+  return !cost::is_plain(s.all_to_all) && !fixed_.algorithm;
 }
 
-Strategy with_flat_exchange(Strategy s) {
-  s.all_to_all = AllToAll::kFlat;
+Strategy ExchangeAxis::with_plain_exchange(Strategy s) const {
+  const bool flat_is_cheaper = stack_ != nullptr && stack_->deduplicates_rows;
+  s.all_to_all = flat_is_cheaper ? AllToAll::kFlat
+                                 : cost::plain_exchange(cost::ExchangeSite(
+                                       cluster_, {.stride = s.mesh.etp, .size = s.mesh.ep}));
   s.all_to_all_chunk_bytes = 0;
   return s;
 }
@@ -147,13 +148,16 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
   const ExchangeForm own = cost::form_of(s);
+  // What prices call flat is node-aware order; by distance it is slower between nodes, and played where that is cheap.
+  const double by_distance =
+      flat.part() < 1 ? 1 : played_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
   for (cost::PricedForm p : cost::priced_forms(site, load)) {
     const bool chosen = p.form.algorithm == own.algorithm;
     if (chosen && p.form != own)
       p = {own, form_factor(site, own, load),
            scratch_bytes(site, own, load.pair_bytes, load.spread)};
     const bool is_flat = p.form.algorithm == AllToAll::kFlat;
-    const double seconds = is_flat ? flat.seconds : p.factor * flat.plain;
+    const double seconds = is_flat ? by_distance * flat.seconds : p.factor * flat.plain;
     verdict.options.push_back(
         {.form = p.form,
          .seconds = seconds,
@@ -161,6 +165,7 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
          .scratch_bytes = p.scratch_bytes,
          .chosen = chosen,
          .deduplicated = is_flat && flat.part() < 1,
+         .played = is_flat && by_distance != 1,
          .measured = is_flat && is_measured_all_to_all(cluster, task.group) && rates == nullptr});
   }
   std::ranges::stable_sort(verdict.options, {},
@@ -170,7 +175,9 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
 }
 
 const char* source_of(const ExchangeOption& o) {
-  if (o.form.algorithm != AllToAll::kFlat) return "assumed: times the ratio of the two played";
+  if (o.form.algorithm == AllToAll::kNodeAware) return "links";
+  if (o.form.algorithm != AllToAll::kFlat || o.played)
+    return "assumed: times the ratio of the two played";
   if (o.deduplicated) return "links; rows for one node cross once";
   return o.measured ? "measured curve" : "links";
 }

@@ -2,9 +2,8 @@
 // group sit and on what they send each other, and on nothing else of a strategy, so that it is chosen once for each and
 // multiplies no other axis.
 //
-// Prices are cost/exchange_form.h's: the flat exchange as ever (by a measured curve where the cluster has one), any other as
-// a multiple of it. The flat one stays where no other is cheaper by more than cost::kFormTie, and where the scratch of
-// another would not fit.
+// Prices are cost/exchange_form.h's: one message a pair as ever (by a measured curve where the cluster has one), any other as
+// a multiple of it. What is taken: plan/exchange_pick.h. One message a pair stays where the scratch of another would not fit.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -42,6 +41,9 @@ class ExchangeAxis {
                const stack::Rates* rates = nullptr);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
+  // Whether one that does not fit may be tried with one message a pair instead, which has no scratch.
+  bool may_fall_back(const strategy::Strategy& strategy) const;
+  strategy::Strategy with_plain_exchange(strategy::Strategy strategy) const;
 
  private:
   const model::Model& model_;
@@ -52,17 +54,13 @@ class ExchangeAxis {
   std::map<std::tuple<int64_t, int64_t, double>, cost::ExchangeForm> chosen_;
 };
 
-// Whether a strategy that does not fit may be tried with the flat exchange instead, which has no scratch.
-bool may_fall_back(const cost::FixedForm& fixed, const strategy::Strategy& strategy);
-strategy::Strategy with_flat_exchange(strategy::Strategy strategy);
-
 // One exchange by every algorithm in its best pieces, the strategy's own in its own.
 struct ExchangeOption {
   cost::ExchangeForm form;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
-  // The flat one only: the stack leaves out what crosses twice; priced by the cluster's curve.
-  bool deduplicated = false, measured = false;
+  // The flat one only: the stack leaves out what crosses twice; times what playing its order costs; by the cluster's curve.
+  bool deduplicated = false, played = false, measured = false;
 };
 struct ExchangeVerdict {
   ExchangeTask task;

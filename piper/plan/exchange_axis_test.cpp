@@ -8,6 +8,7 @@
 #include <piper/model/import.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_choice.h>
+#include <piper/plan/exchange_pick.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/random_cluster.h>
 #include <piper/plan/whole.h>
@@ -147,7 +148,7 @@ TEST_CASE("scratch in closed form is that of the steps") {
 TEST_CASE("long even messages stay flat; short ones and hot ranks do not; what is fixed stays") {
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   const ExchangeSite site(cluster, {.size = 64});
-  CHECK(cost::best_form(site, {8e6, 1}).form == ExchangeForm{});
+  CHECK(cost::best_form(site, {8e6, 1}).form == ExchangeForm{AllToAll::kNodeAware, 0});
   CHECK(cost::best_form(site, {8e6, 1}).scratch_bytes == 0);
   const cost::PricedForm small = cost::best_form(site, {64, 1});
   CHECK(small.form.algorithm == AllToAll::kTwoD);
@@ -300,7 +301,7 @@ TEST_CASE("the search of what is trained takes a short exchange for short messag
   const strategy::Strategy& best = free.strategies.front().strategy;
   const ExchangeTask task = exchange_task(request.model, best);
   const ExchangeSite site(request.cluster, task.group);
-  CHECK(cost::form_of(best) == cost::best_form(site, task.load_on(site)).form);
+  CHECK(cost::form_of(best) == pick_exchange(request.cluster, task.group, task.load_on(site)));
 }
 
 }  // namespace piper::plan

@@ -9,7 +9,8 @@ namespace {
 
 using strategy::AllToAll;
 
-constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2;
+// Pieces of a message at most: the last one is then a hundredth of it, and finer ones cost time to play alone.
+constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2, kMostPieces = 64;
 
 bool is_cut(AllToAll algorithm) {
   return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
@@ -27,19 +28,34 @@ int64_t largest_message(const collective::Topology& topology, const collective::
   return largest;
 }
 
+// Bytes that the player counts as one, so that messages of many rows stay within what it can count.
+int64_t unit_bytes(const collective::Topology& topology, const collective::CountOf& bytes_of) {
+  constexpr int64_t kMostRows = 16;  // in one message, times the members
+  const int64_t n = collective::num_members(topology);
+  int64_t largest = 0, unit = 1;
+  for (int64_t from = 0; from < n; ++from)
+    for (int64_t to = 0; to < n; ++to) largest = std::max(largest, bytes_of(from, to));
+  while (largest / unit > sim::kMaxFlowUnits / (kMostRows * n)) unit *= 2;
+  return unit;
+}
+
 }  // namespace
 
 double exchange_seconds(const sim::Fabric& fabric, const collective::Topology& topology,
                         const collective::CountOf& bytes_of, AllToAll algorithm,
                         int64_t chunk_bytes) {
+  const int64_t unit = unit_bytes(topology, bytes_of);
+  const collective::CountOf units_of = [&](int64_t from, int64_t to) {
+    return (bytes_of(from, to) + unit - 1) / unit;
+  };
   collective::AllToAllOptions options;
-  if (chunk_bytes > 0) options.chunk = chunk_bytes;
+  if (chunk_bytes > 0) options.chunk = std::max<int64_t>(1, chunk_bytes / unit);
   return sim::price(
       collective::num_members(topology),
       [&](int64_t member) {
-        return collective::all_to_all(algorithm, member, topology, bytes_of, options);
+        return collective::all_to_all(algorithm, member, topology, units_of, options);
       },
-      fabric);
+      fabric, static_cast<double>(unit));
 }
 
 ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topology& topology,
@@ -55,7 +71,9 @@ ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topo
     add(algorithm, 0);
     if (!is_cut(algorithm)) continue;
     const int64_t largest = largest_message(topology, bytes_of, algorithm);
-    for (int64_t chunk = kLeastChunk; chunk < largest; chunk *= kChunkFactor) add(algorithm, chunk);
+    int64_t chunk = kLeastChunk;
+    while (chunk < largest / kMostPieces) chunk *= kChunkFactor;
+    for (; chunk < largest; chunk *= kChunkFactor) add(algorithm, chunk);
   }
   std::ranges::stable_sort(choice.priced, {}, &PricedExchange::seconds);
   return choice;

@@ -46,12 +46,12 @@ int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Str
 
 namespace {
 
-// With the flat exchange, which has no scratch, where another one is what does not fit.
-Candidate priced(const Setting& setting, strategy::Strategy strategy, cost::Estimator& estimator) {
+// With one message a pair, which has no scratch, where another exchange is what does not fit.
+Candidate priced(const Setting& setting, strategy::Strategy strategy, cost::Estimator& estimator,
+                 const ExchangeAxis& exchange) {
   cost::StepEstimate estimate = estimator.estimate(strategy);
-  if (estimate.peak_bytes > setting.memory_limit_bytes &&
-      may_fall_back(setting.fixed().exchange, strategy)) {
-    strategy = with_flat_exchange(std::move(strategy));
+  if (estimate.peak_bytes > setting.memory_limit_bytes && exchange.may_fall_back(strategy)) {
+    strategy = exchange.with_plain_exchange(std::move(strategy));
     estimate = estimator.estimate(strategy);
   }
   return {std::move(strategy), estimate.seconds, estimate.peak_bytes};
@@ -61,16 +61,19 @@ Candidate priced(const Setting& setting, strategy::Strategy strategy, cost::Esti
 
 SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator) {
   SearchResult result;
+  ExchangeAxis exchange(setting.model(), setting.cluster(), setting.fixed().exchange);
   for (const Family& family : space.families) {
     FamilyResult& of = result.families.emplace_back(FamilyResult{.family = family});
-    for_each_strategy(setting, family, estimator, [&](const strategy::Strategy& strategy) {
-      Candidate candidate = priced(setting, strategy, estimator);
-      ++of.num_strategies;
-      if (!of.smallest || candidate.peak_bytes < of.smallest->peak_bytes) of.smallest = candidate;
-      if (candidate.peak_bytes > setting.memory_limit_bytes) return;
-      ++of.num_feasible;
-      result.ranked.push_back(std::move(candidate));
-    });
+    for_each_strategy(setting, family, estimator, exchange,
+                      [&](const strategy::Strategy& strategy) {
+                        Candidate candidate = priced(setting, strategy, estimator, exchange);
+                        ++of.num_strategies;
+                        if (!of.smallest || candidate.peak_bytes < of.smallest->peak_bytes)
+                          of.smallest = candidate;
+                        if (candidate.peak_bytes > setting.memory_limit_bytes) return;
+                        ++of.num_feasible;
+                        result.ranked.push_back(std::move(candidate));
+                      });
     result.num_considered += of.num_strategies;
   }
   std::ranges::stable_sort(result.ranked, faster);

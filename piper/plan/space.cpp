@@ -197,6 +197,7 @@ std::vector<std::vector<int64_t>> splits(const Setting& s, const strategy::Strat
 }
 
 void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& estimator,
+                       ExchangeAxis& exchange,
                        const std::function<void(const strategy::Strategy&)>& visit) {
   strategy::Strategy strategy{.model = s.model().name,
                               .cluster = s.cluster().name,
@@ -209,7 +210,6 @@ void for_each_strategy(const Setting& s, const Family& family, cost::Estimator& 
   strategy.reduction = fixed.reduction.value_or(
       cheaper_reduction(s.model(), s.cluster(), strategy.mesh, s.precision));
   const int64_t per_rank = s.global_batch_sequences / family.dp;
-  ExchangeAxis exchange(s.model(), s.cluster(), fixed.exchange);
   const std::vector<PipelineSchedule> schedules =
       choices(fixed.schedule, family.pp == 1
                                   ? std::vector{PipelineSchedule::k1F1B}

@@ -38,9 +38,12 @@ int64_t fast_domain(const cluster::Cluster& cluster);
 std::vector<std::vector<int64_t>> splits(const Setting& setting, const strategy::Strategy& strategy,
                                          cost::Estimator& estimator);
 
+class ExchangeAxis;
+
 // Calls `visit` for every strategy of a family: micro-batch sizes (divisors of what a rank gets, at most 64
 // sequences), recompute, schedules (one stage: 1F1B only, the two are the same), splits(). Deterministic order.
 void for_each_strategy(const Setting& setting, const Family& family, cost::Estimator& estimator,
+                       ExchangeAxis& exchange,
                        const std::function<void(const strategy::Strategy&)>& visit);
 
 }  // namespace piper::plan

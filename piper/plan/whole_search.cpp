@@ -240,7 +240,7 @@ class Search {
       const bool may_help =
           without <= r_.memory_limit_bytes ||
           (!family.best && (!family.smallest || without < family.smallest->estimate.peak_bytes));
-      if (may_help && may_fall_back(r_.fixed.exchange, s)) return price(with_flat_exchange(s));
+      if (may_help && exchange_.may_fall_back(s)) return price(exchange_.with_plain_exchange(s));
       if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
         family.smallest = WholeCandidate{s, e};
       return;

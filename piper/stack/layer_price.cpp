@@ -255,12 +255,12 @@ class LayerPricer {
 
   void exchange(double rows, double received, double k) {
     const double elements = rows * hidden_ * s_.imbalance;
-    const bool flat = s_.exchange.algorithm == strategy::AllToAll::kFlat;
-    const double copies = flat && crosses_once(stack_, s_.exchange.algorithm) ? k : 1;
+    const bool plain = cost::is_plain(s_.exchange.algorithm);
+    const double copies = plain && crosses_once(stack_, s_.exchange.algorithm) ? k : 1;
     const double pair_elements = rows * hidden_ / static_cast<double>(s_.ep);
     const auto travel = [&](double element_bytes) {
       cost::Moves moves = rates_.all_to_all(s_.ep, s_.etp, element_bytes * elements, copies);
-      if (!flat)
+      if (!plain)
         moves = with_form(moves,
                           rates_.exchange_factor(s_.ep, s_.etp, s_.exchange,
                                                  {element_bytes * pair_elements, s_.imbalance},
@@ -269,7 +269,7 @@ class LayerPricer {
     };
     p_.dispatch = travel(stack_.dispatch_element_bytes);
     p_.combine = travel(kElement);
-    if (!flat)
+    if (!plain)
       p_.exchange_bytes = rates_.exchange_scratch(s_.ep, s_.etp, s_.exchange,
                                                   kElement * s_.imbalance * pair_elements,
                                                   {&layer_.feed_forward, kElement * hidden_});

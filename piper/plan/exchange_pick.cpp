@@ -1,0 +1,120 @@
+#include <piper/plan/exchange_choice.h>
+#include <piper/plan/exchange_pick.h>
+#include <piper/sim/flow_limit.h>
+#include <piper/sim/placement.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+namespace piper::plan {
+namespace {
+
+using cost::ExchangeForm;
+using cost::PricedForm;
+using strategy::AllToAll;
+
+// One group's exchange in virtual time: member 0 is the hot one.
+class Played {
+ public:
+  Played(const cluster::Cluster& cluster, const cost::Group& group, const cost::ExchangeLoad& load)
+      : load_(load), size_(static_cast<double>(group.size)) {
+    sim::Placement placement;
+    for (int64_t member = 0; member < group.size; ++member)
+      placement.device.push_back(member * group.stride);
+    fabric_ = sim::fabric_of(cluster, placement);
+    topology_ = sim::topology_of(cluster, placement);
+  }
+  double seconds(const ExchangeForm& form) const {
+    const double others = std::max(0.0, (size_ - load_.hot) / (size_ - 1));
+    const auto bytes = [&](int64_t, int64_t to) {
+      return std::llround(load_.pair_bytes * (to == 0 ? load_.hot : others));
+    };
+    return exchange_seconds(fabric_, topology_, bytes, form.algorithm, form.chunk_bytes);
+  }
+  // What no exchange of even loads beats.
+  double limit_seconds() const {
+    const int64_t bytes = std::llround(load_.pair_bytes);
+    return sim::exchange_limit(fabric_, [bytes](int64_t, int64_t) { return bytes; }).seconds;
+  }
+
+ private:
+  cost::ExchangeLoad load_;
+  double size_;
+  sim::Fabric fabric_;
+  collective::Topology topology_;
+};
+
+constexpr double kMostPieces = 64;  // of a message
+
+bool is_playable(const cost::Group& group, const cost::ExchangeLoad& load,
+                 const cost::FixedForm& fixed) {
+  return !fixed.algorithm && group.size > 1 && group.size <= kMostPlayedMembers &&
+         load.pair_bytes >= 1;
+}
+
+// The pieces that the closed form likes best and those beside them, but none so small that they take long to play; for a hot
+// rank, whose messages are not like the mean, up to many times as long.
+std::vector<ExchangeForm> beside(const ExchangeForm& form, bool is_hot, double largest_message) {
+  std::vector<ExchangeForm> all{{form.algorithm, 0}};
+  if (form.chunk_bytes == 0) return all;
+  int64_t chunk = std::max<int64_t>(1, form.chunk_bytes / 2);
+  while (static_cast<double>(chunk) * kMostPieces < largest_message) chunk *= 2;
+  for (int i = 0; i < (is_hot ? 7 : 4); ++i, chunk *= 2)
+    if (static_cast<double>(chunk) < largest_message) all.push_back({form.algorithm, chunk});
+  return all;
+}
+
+}  // namespace
+
+ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
+                           const cost::ExchangeLoad& load, const cost::FixedForm& fixed,
+                           double flat_part) {
+  const cost::ExchangeSite site(cluster, group);
+  const ExchangeForm closed = cost::best_form(site, load, fixed, flat_part).form;
+  if (!is_playable(group, load, fixed)) return closed;
+  // Tokens are not played: what wins by leaving out copies wins by far.
+  if (closed.algorithm == AllToAll::kHaloDedup) return closed;
+  const std::vector<PricedForm> forms = cost::priced_forms(site, load, fixed);
+  double least = flat_part;
+  for (const PricedForm& p : forms)
+    if (p.form.algorithm != AllToAll::kHaloDedup) least = std::min(least, p.factor);
+  const double most = (1 + kNearest) * least;
+  const double largest =
+      load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members * load.hot;
+  std::optional<Played> played;
+  const auto play = [&](const ExchangeForm& form) {
+    if (!played) played.emplace(cluster, group, load);
+    return played->seconds(form);
+  };
+  const AllToAll plain = flat_part < 1 ? AllToAll::kFlat : cost::plain_exchange(site);
+  ExchangeForm best{plain, 0};
+  std::optional<double> best_seconds, unit;
+  for (const PricedForm& p : forms) {
+    if (cost::is_plain(p.form.algorithm) || p.form.algorithm == AllToAll::kHaloDedup ||
+        p.factor > most)
+      continue;
+    if (!unit) {
+      unit = play({cost::plain_exchange(site), 0});
+      best_seconds = flat_part * *unit * (1 - kPlayedTie);
+      if (load.hot <= 1 && *best_seconds <= played->limit_seconds()) break;
+    }
+    for (const ExchangeForm& form : beside(p.form, load.hot > 1, largest))
+      if (const double seconds = play(form); seconds < *best_seconds) {
+        best_seconds = seconds;
+        best = form;
+      }
+  }
+  return best;
+}
+
+double played_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
+                         const cost::ExchangeLoad& load, const ExchangeForm& form) {
+  const ExchangeForm plain{cost::plain_exchange(cost::ExchangeSite(cluster, group)), 0};
+  if (form == plain || !is_playable(group, load, {})) return 1;
+  const Played played(cluster, group, load);
+  return played.seconds(form) / played.seconds(plain);
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,29 @@
+// The exchange of a group: the best few by closed form, and which of those is the fastest when its very steps are played.
+//
+// Closed forms are some percent off the played steps (cost/exchange_form.h), now and then more than forms differ: what is
+// within kNearest of the best closed form is played in virtual time, and so is one message a pair. Groups of more than
+// kMostPlayedMembers keep the closed form's choice, and so do loads that no counts tell (halo-dedup's tokens).
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
+
+#include <cstdint>
+
+namespace piper::plan {
+
+inline constexpr double kNearest = 0.5;
+inline constexpr int64_t kMostPlayedMembers = 64;
+// By so much a played form must be faster than one message a pair to be chosen.
+inline constexpr double kPlayedTie = 0.02;
+
+// `flat_part` as in cost::best_form. Pure; thread-safe.
+cost::ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
+                                 const cost::ExchangeLoad& load, const cost::FixedForm& fixed = {},
+                                 double flat_part = 1);
+
+// Seconds of a form over those of one message a pair in the cheaper order, both played; 1 for groups that are not played.
+double played_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
+                         const cost::ExchangeLoad& load, const cost::ExchangeForm& form);
+
+}  // namespace piper::plan
