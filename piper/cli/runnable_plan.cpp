@@ -3,10 +3,14 @@
 #include <piper/base/units.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/runnable_plan.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cost/outside.h>
 #include <piper/model/count.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/report/table.h>
+#include <piper/stack/stack.h>
+
+#include <limits>
 
 namespace piper::cli {
 namespace {
@@ -162,6 +166,41 @@ void print_rejected(const std::vector<plan::Rejected>& rejected) {
     fmt::print("and {} more that lack more memory (all of them: --json)\n", num_left_out);
 }
 
+// What no other strategy is both faster and smaller than, fastest first.
+Json front_json(const plan::Request& request, const plan::Plan& plan) {
+  Json front = Json::array();
+  double least = std::numeric_limits<double>::infinity();
+  for (const plan::Planned& planned : plan.strategies) {
+    const plan::Prediction& p = planned.prediction;
+    const auto peak = static_cast<double>(p.peak_bytes);
+    if (request.load || peak >= least) continue;  // a load ranks by other figures than these
+    least = peak;
+    front.push_back({{"mfu", p.mfu},
+                     {"step_seconds", p.step_seconds},
+                     {"peak_bytes", peak},
+                     {"global_batch_sequences", plan.global_batch_sequences},
+                     {"strategy", describe(planned.strategy)}});
+  }
+  return front;
+}
+
+// How far each figure of the machine moves the best, and its layers against the roofs: by the prices of the stack "piper",
+// relative to each other.
+void add_insight(Json& json, const plan::Request& request, const plan::Plan& plan) {
+  const stack::Stack stack = stack::load_stack("piper");
+  const plan::WholeRequest whole{
+      .model = &request.model,
+      .cluster = &request.cluster,
+      .stack = &stack,
+      .num_devices = plan.num_devices,
+      .sequence = plan.sequence,
+      .global_batch_sequences = plan.global_batch_sequences,
+      .precision = plan.precision,
+      .memory_limit_bytes = static_cast<double>(plan.memory_limit_bytes)};
+  const Json insight = insight_json(whole, plan.strategies.front().strategy);
+  for (const char* part : {"sensitivity", "roofline"}) json[part] = insight.at(part);
+}
+
 }  // namespace
 
 Json to_json(const plan::Request& request, const plan::Plan& plan, int64_t top, double seconds) {
@@ -184,6 +223,8 @@ Json to_json(const plan::Request& request, const plan::Plan& plan, int64_t top, 
   if (!plan.strategies.empty()) {
     json["exchange"] = to_json(exchange_of(request, plan));
     json["reduction"] = reduction_of(request, plan);
+    json["pareto"] = front_json(request, plan);
+    add_insight(json, request, plan);
   }
   json["outside_measured"] = cluster::to_json(outside_of(request, plan, top));
   json["strategies"] = Json::array();
