@@ -154,7 +154,7 @@ class LocalState {
     std::mutex mutex;
     std::condition_variable rung;
     uint64_t num_rings = 0;
-    std::atomic<uint64_t> num_events{0};  // whatever a waiting thread has to look at
+    std::atomic<uint64_t> num_events{0};              // whatever a waiting thread has to look at
     std::vector<std::shared_ptr<SharedCopy>> copies;  // for this rank to do, if the other has not
     bool taken = false;                               // an endpoint exists
     std::deque<std::string> left;  // descriptions of unfinished requests that were dropped

@@ -4,6 +4,7 @@
 
 #include <piper/report/plan_document.h>
 
+#include <optional>
 #include <string>
 
 namespace piper::report {

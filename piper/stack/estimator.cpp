@@ -319,9 +319,8 @@ double mfu(const model::Model& model, const Strategy& strategy, const cluster::C
            double seconds) {
   const auto found = cluster.compute.find(compute_key(strategy.precision));
   PIPER_CHECK(found != cluster.compute.end(), "no figures for the precision");
-  const double peak =
-      found->second.peak_flops_per_second *
-      static_cast<double>(cost::num_computing(cluster, strategy.mesh.world()));
+  const double peak = found->second.peak_flops_per_second *
+                      static_cast<double>(cost::num_computing(cluster, strategy.mesh.world()));
   return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences,
                           cost::kept_part(model, strategy)) /
          (seconds * peak);
