@@ -55,6 +55,13 @@ def check_flows():
 
 def check_bad_input():
     assert "allowed: 1 to 9856" in refused("flows", "--nodes", "10000")
+    one = ["flows", "--nodes", 8, "--bytes", 65536, "--repeats", 1, "--algorithms", "node-aware", "--fabric"]
+    for shape in ("fat-tree", "dragonfly", "two-centres"):  # narrower uplinks: never faster, and at a factor of 16 slower
+        seconds = [ask(*one, f"{shape}:{ratio}")["rows"][0]["predicted_seconds"] for ratio in (1, 2, 16)]
+        assert seconds == sorted(seconds) and (shape == "dragonfly" or seconds[2] > 1.5 * seconds[0]), (shape, seconds)
+    assert ask(*one, "rails")["rows"][0]["predicted_seconds"] > 0
+    assert "allowed: fat-tree, rails" in refused(*one, "ring")
+    assert "an even number" in refused("flows", "--nodes", 3, "--fabric", "two-centres")
     sparse = ask("flows", "--nodes", "2", "--repeats", 1, "--algorithms", "node-aware", "--peers", 3)
     assert sparse["num_peers"] == 3 and sparse["rows"][0]["num_messages"] == 3 * sparse["rows"][0]["num_members"], sparse
     assert "nothing to scatter over" in refused("collectives", "--cluster", "rtx2080ti", "--nodes", "2")

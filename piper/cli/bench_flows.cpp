@@ -4,8 +4,10 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
+#include <piper/cli/fabric_flag.h>
 #include <piper/collective/algorithms.h>
 #include <piper/report/table.h>
+#include <piper/sim/fabric_shapes.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
 
@@ -18,7 +20,7 @@ namespace piper::cli {
 namespace {
 
 struct Flags {
-  std::string cluster = "frontier";
+  std::string cluster = "frontier", fabric;
   std::vector<int64_t> nodes{8, 64, 256};
   std::vector<std::string> algorithms{"node-aware", "pairwise", "halo-printed", "halo"};
   int64_t bytes = 1024, peers = 0;
@@ -79,9 +81,16 @@ int run(const Flags& flags) {
   const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
   std::vector<Row> rows;
   for (const int64_t nodes : flags.nodes) {
-    const sim::Placement placement = sim::packed(cluster, nodes);
-    const sim::Fabric fabric = sim::fabric_of(cluster, placement);
-    const collective::Topology topology = sim::topology_of(cluster, placement);
+    sim::Fabric fabric;
+    collective::Topology topology;
+    if (flags.fabric.empty()) {
+      const sim::Placement placement = sim::packed(cluster, nodes);
+      fabric = sim::fabric_of(cluster, placement);
+      topology = sim::topology_of(cluster, placement);
+    } else {
+      fabric = shaped_fabric(parse_fabric_shape(flags.fabric), cluster, nodes);
+      topology = sim::topology_of(fabric);
+    }
     for (const strategy::AllToAll algorithm : strategy::kAllToAlls)
       if (std::ranges::find(flags.algorithms, strategy::name(algorithm)) != flags.algorithms.end())
         rows.push_back(measure(algorithm, fabric, topology, flags));
@@ -117,6 +126,7 @@ int run(const Flags& flags) {
   }
   if (flags.json) {
     std::cout << Json{{"cluster", cluster.name},
+                      {"fabric", flags.fabric.empty() ? "as described" : flags.fabric},
                       {"bytes_per_pair", flags.bytes},
                       {"num_peers", flags.peers == 0 ? Json("all") : Json(flags.peers)},
                       {"best_flows_per_second", best},
@@ -125,7 +135,8 @@ int run(const Flags& flags) {
               << "\n";
     return 0;
   }
-  fmt::print("{}, {} a pair{}, one core\n{}", cluster.name,
+  fmt::print("{}{}, {} a pair{}, one core\n{}", cluster.name,
+             flags.fabric.empty() ? "" : ", its nodes in a " + flags.fabric,
              format_bytes(static_cast<double>(flags.bytes)),
              flags.peers == 0 ? "" : fmt::format(", {} peers of each member", flags.peers),
              report::to_text(table));
@@ -137,6 +148,11 @@ int run(const Flags& flags) {
 Run add_bench_flows(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("--cluster", flags->cluster, "built-in cluster or file");
+  command
+      .add_option("--fabric", flags->fabric,
+                  "join the cluster's nodes by another network: fat-tree, rails, dragonfly or "
+                  "two-centres, with `:2` uplinks twice as narrow as what lies below")
+      .type_name("SHAPE[:RATIO]");
   command.add_option("--nodes", flags->nodes, "packed nodes of each row")
       .delimiter(',')
       .check(positive_number());

@@ -129,7 +129,12 @@ void print_join(const cluster::Cluster& machine, const std::string& model, int64
   fmt::print(
       "\n{}, sequences of {} tokens, experts of a layer over {} rank{}: forward of a rank\n{}",
       model, sequence, ep, ep == 1 ? "" : "s", report::to_text(table));
-  if (join->smallest)
+  if (join->points.size() < 3)  // each is near the best of so few
+    fmt::print(
+        "measured at {} micro-batch{}: too few to say where both run well (a larger "
+        "--budget-seconds)\n",
+        join->points.size(), join->points.size() == 1 ? "" : "es");
+  else if (join->smallest)
     fmt::print("attention and experts both reach 90 % of their best at a micro-batch of {}\n",
                join->well_text());
   else
