@@ -107,6 +107,7 @@ PlanRow parse_row(ObjectReader& reader) {
   row.peak_bytes = number(values, "peak_bytes");
   row.seconds = parts_of(values, "time", "_seconds");
   row.bytes = parts_of(values, "memory", "_bytes");
+  std::erase_if(row.bytes, [](const auto& part) { return part.first == "device"; });  // the limit
   row.not_runnable = texts(values, "not_runnable");
   return row;
 }
