@@ -129,6 +129,10 @@ def main():
         folder = pathlib.Path(name)
         plan = json.loads(piper(*PLAN, "--json"))
         check_document(plan)
+        steps = [s["predicted"]["step_seconds"] for s in plan["strategies"]]
+        assert steps == sorted(steps) and {s["predicted"]["method"] for s in plan["strategies"]} == {"whole step played"}
+        front = [(p["step_seconds"], p["peak_bytes"]) for p in plan["pareto"]]
+        assert front[0][0] == steps[0] and front == sorted(front) and [b for _, b in front] == sorted((b for _, b in front), reverse=True)
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "map.json").write_text(piper("map", "--models", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "8,16", "--json"))
         said = json.loads(piper("report", folder / "plan.json", "--map", folder / "map.json", "--json"))

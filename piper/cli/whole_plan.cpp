@@ -113,7 +113,7 @@ void print_front(const plan::WholeRequest& r, const plan::WholePlan& plan) {
                    {"free", Align::kRight},
                    {"strategy"}};
   for (const WholeCandidate& c : thinned(plan.pareto, 10))
-    table.rows.push_back({format_percent(whole_mfu(r, c)), format_seconds(c.estimate.seconds),
+    table.rows.push_back({format_percent(whole_mfu(r, c)), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
                           plan::describe_whole(c.strategy)});
@@ -238,7 +238,7 @@ Json to_json(const WholeQuestion& q, const WholeAnswer& answer, double seconds) 
   json["pareto"] = Json::array();
   for (const WholeCandidate& c : thinned(plan.pareto, 64))
     json["pareto"].push_back({{"mfu", whole_mfu(r, c)},
-                              {"step_seconds", c.estimate.seconds},
+                              {"step_seconds", c.step_seconds()},
                               {"peak_bytes", c.estimate.peak_bytes},
                               {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
                               {"global_batch_sequences", c.strategy.global_batch_sequences},

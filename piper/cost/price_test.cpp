@@ -61,6 +61,7 @@ TEST_CASE("the experts beside the largest are counted by size, each with rows of
   CHECK(others({0.5, 0, 0.25, 0.25}) == Numbers{2, rows / 2});
   CHECK(others({0.25, 0.25, 0.25, 0.25}) == Numbers{3, 3 * rows / 4});
   CHECK(others({0.75, 0, 0.125, 0.125}) == Numbers{2, rows / 4});
+  CHECK(others({0.5, 0.25, 0.125, 0.125}) == Numbers{1, rows / 4, 2, rows / 4});
   CHECK(others({1, 0, 0, 0}).empty());
 }
 
