@@ -7,8 +7,9 @@
 #include <piper/cli/place_report.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
-#include <piper/plan/placed_exchange.h>
+#include <piper/plan/placed_steps.h>
 #include <piper/report/progress.h>
+#include <piper/strategy/runnable.h>
 
 #include <iostream>
 #include <memory>
@@ -52,6 +53,25 @@ void choose(const Flags& f, std::span<const plan::RankGroup> groups, int32_t num
   report.allocation.nodes = std::move(nodes);
 }
 
+// Of a step with ranks where the search assumes them.
+struct Waiting {
+  plan::ExposedSeconds exposed;
+  double seconds = 0;
+};
+
+Waiting waiting_of(const Priced& p) {
+  const strategy::Strategy& s = p.strategy;
+  if (strategy::not_runnable(s).empty()) {
+    const cost::StepEstimate e =
+        cost::Estimator(p.model, p.cluster, s.precision, s.sequence).estimate(s);
+    return {plan::exposed_of(e.time), e.seconds};
+  }
+  const stack::Stack stack = stack::load_stack("piper");
+  const stack::Estimate e =
+      stack::Estimator(p.model, p.cluster, stack, s.precision, s.sequence).estimate(s);
+  return {plan::exposed_of(e.time), e.seconds};
+}
+
 int run(const Flags& f) {
   check(f);
   const Priced priced = priced_from_flags(f.strategy);
@@ -66,8 +86,10 @@ int run(const Flags& f) {
   const std::vector<plan::RankGroup> groups = plan::rank_traffic(priced.model, priced.strategy);
   choose(f, groups, num_ranks, report);
   bar.set(1);
+  const Waiting waiting = waiting_of(priced);
   fill_in(report, priced.model, groups,
-          plan::place_ranks(plan::slots_of(report.allocation), groups, num_ranks));
+          plan::place_step(report.allocation, plan::slots_of(report.allocation), priced.model,
+                           priced.strategy, waiting.exposed, waiting.seconds));
   bar.set(3);
   bar.finish();
   write_launch_files(report, f.files);

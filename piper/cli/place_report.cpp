@@ -127,6 +127,8 @@ std::string price_text(const PlaceReport& r) {
   row(p.is_best ? "placed (no placement is better)" : "placed", p.seconds);
   if (!p.is_best) row("no placement is below", p.least_seconds);
   std::string text = report::to_text(table);
+  text += fmt::format("\na step, by what its waiting takes longer there: {} as given, {} placed\n",
+                      format_seconds(r.given_step), format_seconds(r.chosen_step));
   if (r.chosen_exchange)
     text += fmt::format(
         "\none exchange of a mixture layer, all expert groups at once, {} a pair, {}, played: {} "
@@ -197,9 +199,11 @@ std::vector<exporting::RankHost> PlaceReport::rank_hosts() const {
 }
 
 void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::RankGroup> groups,
-             plan::Placing placing) {
+             plan::PlacedStep placed) {
   r.slots = plan::slots_of(r.allocation);
-  r.placing = std::move(placing);
+  r.placing = std::move(placed.placing);
+  r.given_step = placed.given_seconds;
+  r.chosen_step = placed.seconds;
   plan::RankSlots given(r.placing.ranks.size());
   std::iota(given.begin(), given.end(), 0);
   r.given = plan::price_placement(r.slots, groups, given);
@@ -214,6 +218,7 @@ void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::Ra
   if (!r.given_exchange || *r.chosen_exchange <= (1 + kSlower) * *r.given_exchange) return;
   r.refused_exchange = r.chosen_exchange;
   r.chosen_exchange = r.given_exchange;
+  r.chosen_step = r.given_step;
   r.placing.ranks = given;
   r.placing.least_seconds = r.placing.is_best ? r.placing.seconds : r.placing.least_seconds;
   r.placing.seconds = r.placing.given_seconds;
@@ -274,6 +279,7 @@ Json to_json(const PlaceReport& r) {
         {"placed", p.seconds},
         {"lower_bound", p.is_best ? p.seconds : p.least_seconds},
         {"is_best", p.is_best}}},
+      {"step_seconds", {{"given", r.given_step}, {"placed", r.chosen_step}}},
       {"bytes",
        {{"given", bytes_json(r, r.given.bytes)}, {"placed", bytes_json(r, r.chosen.bytes)}}},
       {"nodes", nodes},

@@ -6,7 +6,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/export/launch_files.h>
 #include <piper/plan/choose_nodes.h>
-#include <piper/plan/place_ranks.h>
+#include <piper/plan/placed_steps.h>
 
 #include <cstdint>
 #include <optional>
@@ -22,6 +22,7 @@ struct PlaceReport {
   plan::Slots slots;
   plan::Placing placing;
   plan::PlacementPrice given, chosen;
+  double given_step = 0, chosen_step = 0;                 // seconds, plan/placed_steps.h
   std::optional<double> given_exchange, chosen_exchange;  // seconds of one, played
   // Set where another order had less busy links but a slower exchange, so that the given one was kept: seconds of its exchange.
   // Bytes of gradients may hide behind the backward, those of an exchange hardly ever.
@@ -37,7 +38,7 @@ struct PlaceReport {
 
 // Everything but allocation, strategy and choice. `groups`: rank_traffic() of the strategy.
 void fill_in(PlaceReport& report, const model::Model& model,
-             std::span<const plan::RankGroup> groups, plan::Placing placing);
+             std::span<const plan::RankGroup> groups, plan::PlacedStep placed);
 
 // Those that are asked for. Throws IoError.
 void write_launch_files(const PlaceReport& report, const LaunchFileFlags& flags);

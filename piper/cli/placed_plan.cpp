@@ -14,7 +14,7 @@ using report::Align;
 PlaceReport report_of(const PlacedPlan& plan, const model::Model& model) {
   const OnNodes& best = plan.ranked.front();
   PlaceReport report{.allocation = plan.allocation, .strategy = best.strategy};
-  fill_in(report, model, plan::rank_traffic(model, best.strategy), best.step.placing);
+  fill_in(report, model, plan::rank_traffic(model, best.strategy), best.step);
   return report;
 }
 

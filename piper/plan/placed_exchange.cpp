@@ -10,13 +10,14 @@ namespace piper::plan {
 std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocation,
                                               const Slots& slots, std::span<const RankGroup> groups,
                                               const RankSlots& placement, double pair_bytes,
-                                              const strategy::Strategy& strategy) {
+                                              const strategy::Strategy& strategy,
+                                              int64_t most_messages) {
   if (strategy::deduplicates(strategy)) return std::nullopt;
   int64_t messages = 0;
   for (const RankGroup& group : groups)
     if (group.axis == Axis::kExperts)
       messages += std::ssize(group.ranks) * (std::ssize(group.ranks) - 1);
-  if (messages == 0 || messages > kMostPlayedMessages || pair_bytes < 1) return std::nullopt;
+  if (messages == 0 || messages > most_messages || pair_bytes < 1) return std::nullopt;
   sim::Placement placed;
   for (const int32_t slot : placement)
     placed.device.push_back(slots.device[static_cast<size_t>(slot)]);

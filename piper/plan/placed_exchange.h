@@ -15,10 +15,11 @@ inline constexpr int64_t kMostPlayedMessages = 400'000;  // about a second
 
 // Seconds until the last group is done, `pair_bytes` between every two members of a group, by the strategy's algorithm on
 // sim::fabric_of(allocation.machine). Nothing when no group exchanges, tokens travel by their routes (deduplicated), or
-// kMostPlayedMessages are not enough for flat ones.
+// `most_messages` are not enough for flat ones.
 std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocation,
                                               const Slots& slots, std::span<const RankGroup> groups,
                                               const RankSlots& placement, double pair_bytes,
-                                              const strategy::Strategy& strategy);
+                                              const strategy::Strategy& strategy,
+                                              int64_t most_messages = kMostPlayedMessages);
 
 }  // namespace piper::plan

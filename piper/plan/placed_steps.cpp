@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
+#include <piper/plan/placed_exchange.h>
 #include <piper/plan/placed_steps.h>
 
 #include <algorithm>
@@ -9,28 +10,64 @@
 namespace piper::plan {
 namespace {
 
-// Members of a group by unit: most and least, and how many units.
-struct Spread {
-  int64_t least = 0;
-  size_t units = 0;
+constexpr auto kExperts = static_cast<size_t>(Axis::kExperts);
+constexpr int64_t kMostPlayedOfStep = 50'000;  // messages: some 0.1 s, for each order
+constexpr double kSame = 1e-9;
+// Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that wait alike the one with less
+// busy links; and what is hidden may come to light where it is torn apart.
+constexpr double kHiddenWeight = 0.02;
+
+// What each port of one axis' bytes carries.
+class PortLoads {
+ public:
+  PortLoads(const cluster::Cluster& machine, const Slots& slots, size_t num_ranks)
+      : machine_(machine), slots_(slots), of_rank_(num_ranks), of_unit_(slots.num_boundaries()) {
+    for (size_t b = 1; b < of_unit_.size(); ++b)
+      of_unit_[b].resize(static_cast<size_t>(std::ranges::max(slots.unit[b])) + 1);
+  }
+
+  void add(const RankGroup& group, const RankSlots& placement) {
+    const auto n = static_cast<double>(group.ranks.size());
+    inside_ = std::max(inside_, group.is_ring ? group.bytes : (n - 1) * group.bytes);
+    for (size_t b = 0; b < slots_.num_boundaries(); ++b) {
+      std::map<int32_t, double> members;  // by unit
+      const auto unit = [&](int32_t rank) {
+        return slots_.unit[b][static_cast<size_t>(placement[static_cast<size_t>(rank)])];
+      };
+      for (const int32_t rank : group.ranks) ++members[unit(rank)];
+      if (members.size() == 1) return;  // and so in all further out
+      if (b == 0) {
+        for (const int32_t rank : group.ranks) {
+          const double here = members[unit(rank)];
+          of_rank_[static_cast<size_t>(rank)] +=
+              group.is_ring ? group.bytes / here : (n - here) * group.bytes;
+        }
+        continue;
+      }
+      for (const auto& [u, here] : members)
+        of_unit_[b][static_cast<size_t>(u)] +=
+            group.is_ring ? group.bytes : here * (n - here) * group.bytes;
+    }
+  }
+
+  double seconds() const {
+    double longest = inside_ / cost::device_bandwidth(machine_, 0);
+    if (slots_.num_boundaries() == 0) return longest;
+    longest = std::max(longest, std::ranges::max(of_rank_) / cost::device_bandwidth(machine_, 1));
+    for (size_t b = 1; b < of_unit_.size(); ++b)
+      longest = std::max(longest, std::ranges::max(of_unit_[b]) /
+                                      (cost::device_bandwidth(machine_, b + 1) *
+                                       static_cast<double>(machine_.devices_of_level(b))));
+    return longest;
+  }
+
+ private:
+  const cluster::Cluster& machine_;
+  const Slots& slots_;
+  double inside_ = 0;
+  std::vector<double> of_rank_;
+  std::vector<std::vector<double>> of_unit_;  // [boundary][unit]; of nodes: unused
 };
-
-Spread spread_of(std::span<const int32_t> unit, const RankGroup& group,
-                 const RankSlots& placement) {
-  std::map<int32_t, int64_t> members;
-  for (const int32_t rank : group.ranks)
-    ++members[unit[static_cast<size_t>(placement[static_cast<size_t>(rank)])]];
-  Spread spread{.least = std::ssize(group.ranks), .units = members.size()};
-  for (const auto& [_, count] : members) spread.least = std::min(spread.least, count);
-  return spread;
-}
-
-// Of the busiest member, in bytes on a device's share.
-double bytes_of(const RankGroup& group, const Spread& spread) {
-  if (spread.units <= 1) return 0;
-  const auto n = static_cast<double>(group.ranks.size()), least = static_cast<double>(spread.least);
-  return group.is_ring ? group.bytes / least : (n - least) * group.bytes;
-}
 
 // The places that the search assumes: neighbours on neighbouring devices.
 Slots regular(const cluster::Cluster& machine, int32_t num_ranks) {
@@ -53,20 +90,45 @@ RankSlots in_order(int32_t num_ranks) {
   return slots;
 }
 
+// Axes whose waiting a step counts together.
+struct Waited {
+  double seconds = 0;  // exposed
+  std::vector<Axis> axes;
+  double busy(const BusySeconds& all) const {
+    double sum = 0;
+    for (const Axis axis : axes) sum += all[static_cast<size_t>(axis)];
+    return sum;
+  }
+};
+
+std::vector<Waited> waited(const ExposedSeconds& exposed) {
+  return {{exposed.exchange, {Axis::kExperts}},
+          {exposed.tensor, {Axis::kTensor, Axis::kExpertTensor}},
+          {exposed.context, {Axis::kContext}},
+          {exposed.messages, {Axis::kMessages}},
+          {exposed.reductions, {Axis::kData, Axis::kExpertData, Axis::kEnds}}};
+}
+
 double stretched(const ExposedSeconds& exposed, const BusySeconds& assumed,
                  const BusySeconds& placed) {
-  const auto more = [&](double seconds, std::initializer_list<Axis> axes) {
-    double before = 0, after = 0;
-    for (const Axis axis : axes) {
-      before += assumed[static_cast<size_t>(axis)];
-      after += placed[static_cast<size_t>(axis)];
-    }
-    return before > 0 ? seconds * (after / before - 1) : 0;
-  };
-  return more(exposed.exchange, {Axis::kExperts}) +
-         more(exposed.tensor, {Axis::kTensor, Axis::kExpertTensor}) +
-         more(exposed.context, {Axis::kContext}) + more(exposed.messages, {Axis::kMessages}) +
-         more(exposed.reductions, {Axis::kData, Axis::kExpertData, Axis::kEnds});
+  double more = 0;
+  for (const Waited& w : waited(exposed))
+    if (const double before = w.busy(assumed); before > 0)
+      more += w.seconds * (w.busy(placed) / before - 1);
+  return more;
+}
+
+// Every axis' bytes by what a step waits for them.
+std::vector<RankGroup> weighed(std::vector<RankGroup> groups, const ExposedSeconds& exposed,
+                               const BusySeconds& assumed) {
+  BusySeconds weight;
+  weight.fill(kHiddenWeight);
+  for (const Waited& w : waited(exposed))
+    if (const double busy = w.busy(assumed); busy > 0)
+      for (const Axis axis : w.axes)
+        weight[static_cast<size_t>(axis)] = std::max(kHiddenWeight, w.seconds / busy);
+  for (RankGroup& group : groups) group.bytes *= weight[static_cast<size_t>(group.axis)];
+  return groups;
 }
 
 }  // namespace
@@ -86,15 +148,11 @@ ExposedSeconds exposed_of(const cost::StepBreakdown& time) {
 BusySeconds busy_seconds(const cluster::Cluster& machine, const Slots& slots,
                          std::span<const RankGroup> groups, const RankSlots& placement) {
   BusySeconds busy{};
-  for (const RankGroup& group : groups) {
-    const auto others = static_cast<double>(group.ranks.size() - 1);
-    double longest =
-        (group.is_ring ? group.bytes : others * group.bytes) / cost::device_bandwidth(machine, 0);
-    for (size_t b = 0; b < slots.num_boundaries(); ++b)
-      longest = std::max(longest, bytes_of(group, spread_of(slots.unit[b], group, placement)) /
-                                      cost::device_bandwidth(machine, b + 1));
-    double& of_axis = busy[static_cast<size_t>(group.axis)];
-    of_axis = std::max(of_axis, longest);
+  for (size_t axis = 0; axis < kNumAxes; ++axis) {
+    PortLoads loads(machine, slots, placement.size());
+    for (const RankGroup& group : groups)
+      if (static_cast<size_t>(group.axis) == axis) loads.add(group, placement);
+    busy[axis] = loads.seconds();
   }
   return busy;
 }
@@ -108,20 +166,37 @@ PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
   const std::vector<RankGroup> groups = rank_traffic(model, strategy);
   const cluster::Cluster& machine = allocation.machine;
   const RankSlots order = in_order(num_ranks);
-  const BusySeconds assumed = busy_seconds(machine, regular(machine, num_ranks), groups, order);
-  PlacedStep placed{.placing = place_ranks(slots, groups, num_ranks, options)};
-  const auto step = [&](const RankSlots& ranks) {
-    return predicted_seconds +
-           stretched(exposed, assumed, busy_seconds(machine, slots, groups, ranks));
+  const Slots as_assumed = regular(machine, num_ranks);
+  const BusySeconds assumed = busy_seconds(machine, as_assumed, groups, order);
+  const double pair_bytes = exchange_pair_bytes(model, strategy);
+  const auto played = [&](const Slots& on, const RankSlots& ranks) {
+    return placed_exchange_seconds(allocation, on, groups, ranks, pair_bytes, strategy,
+                                   kMostPlayedOfStep);
   };
-  placed.given_seconds = step(order);
-  placed.seconds = step(placed.placing.ranks);
-  // Links that are busy longer in all may still keep nobody waiting.
-  if (placed.given_seconds < placed.seconds) {
-    placed.placing.ranks = order;
-    placed.placing.seconds = placed.placing.given_seconds;
-    placed.seconds = placed.given_seconds;
+  const std::optional<double> assumed_exchange =
+      exposed.exchange > 0 ? played(as_assumed, order) : std::nullopt;
+  const auto step = [&](const RankSlots& ranks) {
+    BusySeconds busy = busy_seconds(machine, slots, groups, ranks);
+    if (assumed_exchange)
+      busy[kExperts] = assumed[kExperts] * *played(slots, ranks) / *assumed_exchange;
+    return predicted_seconds + stretched(exposed, assumed, busy);
+  };
+  PlacedStep placed{.placing = place_ranks(slots, groups, num_ranks, options)};
+  placed.seconds = placed.by_bytes_seconds = step(placed.placing.ranks);
+  const auto keep = [&](const RankSlots& ranks, double seconds) {
+    if (seconds >= placed.seconds * (1 - kSame)) return;
+    placed.seconds = seconds;
+    placed.placing.ranks = ranks;
+    placed.placing.seconds = price_placement(slots, groups, ranks).seconds;
+    placed.placing.is_best = false;  // another keeps links less busy
+  };
+  const std::vector<RankGroup> by_waiting = weighed(groups, exposed, assumed);
+  for (const PlaceOptions& o : {options, PlaceOptions{.max_swaps = 0, .max_branches = 0}}) {
+    const RankSlots ranks = place_ranks(slots, by_waiting, num_ranks, o).ranks;
+    keep(ranks, step(ranks));
   }
+  placed.given_seconds = step(order);
+  keep(order, placed.given_seconds);
   return placed;
 }
 

@@ -6,12 +6,18 @@
 //
 //   step = predicted step + sum over axes  exposed seconds of the axis x (busy as placed / busy as assumed - 1)
 //
-// where an axis is busy as long as the busiest member of its slowest group, on the level that decides:
+// where an axis is busy as long as its busiest port, of all its groups together (as in sim::fabric_of); n_u of a group's n
+// members are in the unit, B is a device's share of a level:
 //
-//   pairs   member with n_u of n in its unit:   (n - n_u) x bytes / B       B: a device's share of the level beyond units
-//   ring    unit with n_u members:              bytes / (n_u B)
+//   inside of nodes, a device   pairs (n - 1) x bytes, ring bytes                 / B_0
+//   across nodes, a device      pairs (n - n_u) x bytes, ring bytes / n_u         / B_1
+//   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x the unit's devices)
 //
-// What compute hid stays hidden in this; groups of one axis do not slow those of another.
+// The exchange of tokens counts as long as its messages take, played (placed_exchange.h), where they are few enough. What
+// compute hid stays hidden in this; groups of one axis do not slow those of another. Of four orders the one with the shortest
+// step is taken: ranks as given; placed by their bytes (placement_price.h); placed by their bytes times the seconds that a
+// step waits for a second in which the links of their axis are busy, so that gradients under a backward hardly count; and
+// the same without swaps, in whole blocks.
 #pragma once
 
 #include <piper/cost/step_time.h>
@@ -39,8 +45,9 @@ BusySeconds busy_seconds(const cluster::Cluster& machine, const Slots& slots,
 
 struct PlacedStep {
   Placing placing;
-  double seconds = 0;        // as placed
-  double given_seconds = 0;  // rank i on slot i
+  double seconds = 0;           // as placed
+  double given_seconds = 0;     // rank i on slot i
+  double by_bytes_seconds = 0;  // placed by bytes alone
 };
 
 // Requires as many slots as the strategy has ranks, and contradictions(strategy, model) to be empty.

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <piper/cost/near.h>
+#include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/placed_steps.h>
 #include <piper/plan/placement_cases.h>
@@ -68,6 +70,51 @@ TEST_CASE(
   const cluster::Allocation any = example_places::allocation({{0, 0}, {1, 1}, {0, 0}}, {4, 4, 4});
   CHECK(place_step(any, slots_of(any), model, strategy_of(model, 1, 4, 12), {}, 3).seconds ==
         near(3));
+}
+
+// Nodes of a job on Frontier's shape with cabinets whose uplinks are thinner, as a scheduler may hand them out.
+TEST_CASE("a placed step is never longer than as given or as placed by bytes, wherever nodes lie") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  cluster::Cluster machine = cluster::load_cluster("frontier");
+  machine.levels[2].link.bytes_per_second /= 4;
+  struct Job {
+    const char* name;
+    std::vector<int> switches;  // by node; two of a cabinet
+    std::vector<int64_t> slots;
+  };
+  const std::vector<int64_t> whole(8, 8), uneven{8, 4, 8, 8, 4, 8, 8, 8, 8};
+  const std::vector<Job> jobs{{"packed", {0, 0, 0, 0, 1, 1, 1, 1}, whole},
+                              {"in turns over switches", {0, 1, 0, 1, 0, 1, 0, 1}, whole},
+                              {"in turns over cabinets", {0, 2, 4, 0, 2, 4, 0, 2}, whole},
+                              {"torn", {0, 0, 0, 1, 3, 3, 3, 3}, whole},
+                              {"uneven nodes", {0, 2, 0, 2, 0, 2, 0, 2, 0}, uneven}};
+  double most_gained = 0;
+  for (const Job& job : jobs)
+    for (const auto& [pp, ep] : {std::pair<int64_t, int64_t>{1, 8}, {1, 16}, {1, 32}, {2, 16}}) {
+      cluster::GroupsOfNodes groups;
+      std::vector<std::string> names;
+      for (size_t n = 0; n < job.switches.size(); ++n) {
+        names.push_back(fmt::format("n{}", n));
+        groups[names.back()] = {fmt::format("s{}", job.switches[n]),
+                                fmt::format("c{}", job.switches[n] / 2)};
+      }
+      const cluster::Allocation allocation = cluster::allocate(machine, names, groups, job.slots);
+      strategy::Strategy s = strategy_of(model, pp, ep, 64 / pp);
+      s.num_micro_batches = pp;
+      s.global_batch_sequences = pp * s.mesh.dp;
+      s.all_to_all = strategy::AllToAll::kNodeAware;
+      const cost::StepEstimate e =
+          cost::Estimator(model, machine, s.precision, s.sequence).estimate(s);
+      const PlacedStep step = place_step(allocation, slots_of(allocation), model, s,
+                                         exposed_of(e.time), e.seconds, {.max_swaps = 300'000});
+      MESSAGE(fmt::format("{}, pp {}, ep {}: {:.3f} s as given, {:.3f} by bytes, {:.3f} placed",
+                          job.name, pp, ep, step.given_seconds, step.by_bytes_seconds,
+                          step.seconds));
+      CHECK(step.seconds <= step.given_seconds);
+      CHECK(step.seconds <= step.by_bytes_seconds);
+      most_gained = std::max(most_gained, 1 - step.seconds / step.by_bytes_seconds);
+    }
+  CHECK(most_gained > 0.1);
 }
 
 }  // namespace piper::plan
