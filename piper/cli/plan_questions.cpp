@@ -48,37 +48,30 @@ Json what_if_json(const std::vector<Machine>& machines) {
   return {{"what_if", json}};
 }
 
+WhatIfRow row_of(const Machine& m) {
+  WhatIfRow row{.change = m.change};
+  if (const Planned* best = m.best()) {
+    const plan::Prediction& p = best->prediction;
+    row.fits = true;
+    row.step_seconds = p.step_seconds;
+    row.mfu = p.mfu;
+    row.peak_bytes = static_cast<double>(p.peak_bytes);
+    row.strategy = axes(best->strategy);
+    row.limits = plan::limits(p);
+  } else if (m.plan.nearest) {
+    row.peak_bytes = static_cast<double>(m.plan.nearest->prediction.peak_bytes);
+  }
+  return row;
+}
+
 void print_what_if(const plan::Request& request, const std::vector<Machine>& machines) {
   const plan::Plan& here = machines.front().plan;
   fmt::print("{} on {} devices of {}; {} sequences of {} tokens a step, {}\n\n", request.model.name,
              here.num_devices, request.cluster.name, here.global_batch_sequences, here.sequence,
              strategy::name(here.precision));
-  report::Table table;
-  table.columns = {{"what if"},
-                   {"step", Align::kRight},
-                   {"speed-up", Align::kRight},
-                   {"MFU", Align::kRight},
-                   {"memory", Align::kRight},
-                   {"best strategy"},
-                   {"what limits it"}};
-  const Planned* base = machines.front().best();
-  for (const Machine& m : machines) {
-    const std::string name = m.change.empty() ? "as it is" : m.change;
-    if (const Planned* best = m.best()) {
-      const plan::Prediction& p = best->prediction;
-      table.rows.push_back(
-          {name, format_seconds(p.step_seconds),
-           base != nullptr ? fmt::format("{:.2f} x", base->prediction.step_seconds / p.step_seconds)
-                           : "–",
-           format_percent(p.mfu), bytes(p.peak_bytes), axes(best->strategy), plan::limits(p)});
-    } else {
-      table.rows.push_back({name, "–", "–", "–",
-                            m.plan.nearest ? bytes(m.plan.nearest->prediction.peak_bytes) : "–",
-                            "nothing fits", ""});
-    }
-  }
-  table.max_width = report::console_width();
-  fmt::print("{}", report::to_text(table));
+  std::vector<WhatIfRow> rows;
+  for (const Machine& m : machines) rows.push_back(row_of(m));
+  print_what_if_table(rows);
 }
 
 Json count_json(const plan::DeviceCount& count) {
@@ -140,6 +133,32 @@ void print_min_devices(const plan::Request& request, const plan::FewestDevices& 
 
 }  // namespace
 
+void print_what_if_table(const std::vector<WhatIfRow>& rows) {
+  report::Table table;
+  table.columns = {{"what if"},
+                   {"step", Align::kRight},
+                   {"speed-up", Align::kRight},
+                   {"MFU", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"best strategy"},
+                   {"what limits it"}};
+  const WhatIfRow& base = rows.front();
+  for (const WhatIfRow& row : rows) {
+    const std::string name = row.change.empty() ? "as it is" : row.change;
+    const std::string memory = row.peak_bytes > 0 ? format_bytes(row.peak_bytes) : "–";
+    if (!row.fits) {
+      table.rows.push_back({name, "–", "–", "–", memory, "nothing fits", ""});
+      continue;
+    }
+    table.rows.push_back(
+        {name, format_seconds(row.step_seconds),
+         base.fits ? fmt::format("{:.2f} x", base.step_seconds / row.step_seconds) : "–",
+         format_percent(row.mfu), memory, row.strategy, row.limits});
+  }
+  table.max_width = report::console_width();
+  fmt::print("{}", report::to_text(table));
+}
+
 std::string memory_bar(double peak, double limit) {
   constexpr double kLimit = 10, kMost = 20;
   const double length = kLimit * peak / limit;
@@ -168,7 +187,7 @@ int answer_what_if(const plan::Request& request, const std::vector<std::string>&
   std::vector<cluster::Cluster> clusters = {request.cluster};
   for (const std::string& change : changes)
     clusters.push_back(plan::changed(request.cluster, change));
-  report::Progress progress({.label = "plan", .total = std::ssize(clusters), .unit = "machines"});
+  std::optional<report::Progress> bar;  // not before a refusal
   std::vector<Machine> machines;
   plan::Request asked = request;
   for (size_t i = 0; i < clusters.size(); ++i) {
@@ -179,9 +198,12 @@ int answer_what_if(const plan::Request& request, const std::vector<std::string>&
     asked.sequence = machines.front().plan.sequence;
     asked.global_batch_sequences = machines.front().plan.global_batch_sequences;
     asked.precision = machines.front().plan.precision;
-    progress.set(static_cast<int64_t>(i + 1), machines.back().change);
+    if (!bar)
+      bar.emplace(report::ProgressOptions{
+          .label = "plan", .total = std::ssize(clusters), .unit = "machines"});
+    bar->set(static_cast<int64_t>(i + 1), machines.back().change);
   }
-  progress.finish();
+  if (bar) bar->finish();
   if (json)
     std::cout << what_if_json(machines).dump(2) << "\n";
   else
@@ -191,12 +213,13 @@ int answer_what_if(const plan::Request& request, const std::vector<std::string>&
 }
 
 int answer_min_devices(const plan::Request& request, bool json) {
-  report::Progress progress({.label = "plan", .total = 0, .unit = "counts"});
+  std::optional<report::Progress> bar;  // not before a refusal
   int64_t looked_at = 0;
   const plan::FewestDevices found = plan::fewest_devices(request, [&](int64_t devices) {
-    progress.set(++looked_at, fmt::format("{} devices", devices));
+    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 0, .unit = "counts"});
+    bar->set(++looked_at, fmt::format("{} devices", devices));
   });
-  progress.finish();
+  if (bar) bar->finish();
   if (json)
     std::cout << min_devices_json(request, found).dump(2) << "\n";
   else

@@ -16,6 +16,16 @@ int answer_what_if(const plan::Request& request, const std::vector<std::string>&
 
 int answer_min_devices(const plan::Request& request, bool json);
 
+// What both searches say of --what-if: the best plan of each machine, first that of the machine as it is.
+struct WhatIfRow {
+  std::string change;  // empty: as it is
+  bool fits = false;
+  double step_seconds = 0, mfu = 0;
+  double peak_bytes = 0;  // where nothing fits: of what needs least; 0: there is nothing
+  std::string strategy, limits;
+};
+void print_what_if_table(const std::vector<WhatIfRow>& rows);
+
 // What both searches say of --min-devices. Memory against the limit, ten characters for the limit; what lies beyond it is drawn
 // otherwise.
 std::string memory_bar(double peak_bytes, double limit_bytes);

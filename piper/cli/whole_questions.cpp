@@ -58,6 +58,21 @@ Json what_if_json(const std::vector<Machine>& machines) {
   return json;
 }
 
+WhatIfRow row_of(const Machine& m) {
+  WhatIfRow row{.change = m.change};
+  if (const WholeCandidate* best = m.best()) {
+    row.fits = true;
+    row.step_seconds = best->step_seconds();
+    row.mfu = whole_mfu(m.answer.request, *best);
+    row.peak_bytes = best->estimate.peak_bytes;
+    row.strategy = plan::describe_whole(best->strategy);
+    row.limits = plan::limits(best->estimate);
+  } else if (m.nearest() != nullptr) {
+    row.peak_bytes = m.nearest()->estimate.peak_bytes;
+  }
+  return row;
+}
+
 void print_what_if(const std::vector<Machine>& machines) {
   const plan::WholeRequest& here = machines.front().answer.request;
   fmt::print(
@@ -65,34 +80,9 @@ void print_what_if(const std::vector<Machine>& machines) {
       "step, {}\n\n",
       here.model->name, here.num_devices, here.cluster->name, here.stack->name,
       here.global_batch_sequences, here.sequence, strategy::name(here.precision));
-  report::Table table;
-  table.columns = {{"what if"},
-                   {"step", Align::kRight},
-                   {"speed-up", Align::kRight},
-                   {"MFU", Align::kRight},
-                   {"memory", Align::kRight},
-                   {"best strategy"},
-                   {"what limits it"}};
-  const WholeCandidate* base = machines.front().best();
-  for (const Machine& m : machines) {
-    const std::string name = m.change.empty() ? "as it is" : m.change;
-    if (const WholeCandidate* best = m.best()) {
-      table.rows.push_back(
-          {name, format_seconds(best->step_seconds()),
-           base != nullptr ? fmt::format("{:.2f} x", base->step_seconds() / best->step_seconds())
-                           : "–",
-           format_percent(whole_mfu(m.answer.request, *best)),
-           format_bytes(best->estimate.peak_bytes), plan::describe_whole(best->strategy),
-           plan::limits(best->estimate)});
-    } else {
-      table.rows.push_back(
-          {name, "–", "–", "–",
-           m.nearest() != nullptr ? format_bytes(m.nearest()->estimate.peak_bytes) : "–",
-           "nothing fits", ""});
-    }
-  }
-  table.max_width = report::console_width();
-  fmt::print("{}", report::to_text(table));
+  std::vector<WhatIfRow> rows;
+  for (const Machine& m : machines) rows.push_back(row_of(m));
+  print_what_if_table(rows);
 }
 
 // A cluster with more units of its outermost level than there are, and what the counts on it asked.
@@ -212,12 +202,14 @@ int answer_whole_min_devices(const WholeQuestion& question) {
   const auto request_of = [&](int64_t num_devices) {
     asked.request.num_devices = num_devices;
     plan::WholeRequest request = whole_request(asked, stack, answer.defaults);
-    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 0, .unit = "counts"});
-    bar->set(++looked_at, fmt::format("{} devices", num_devices));
     answer.memory_limit_bytes = request.memory_limit_bytes;
     return request;
   };
-  answer.found = plan::fewest_whole(asked.request.cluster, request_of);
+  const auto progress = [&](int64_t num_devices) {
+    if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 0, .unit = "counts"});
+    bar->set(++looked_at, fmt::format("{} devices", num_devices));
+  };
+  answer.found = plan::fewest_whole(asked.request.cluster, request_of, progress);
   if (bar) bar->finish();
   const plan::WholeRequest request{
       .model = &question.request.model, .cluster = &asked.request.cluster, .stack = &stack};

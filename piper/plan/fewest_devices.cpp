@@ -31,7 +31,6 @@ class Counter {
  private:
   // Whether it fits; not all counts divide what is fixed.
   std::optional<bool> add(int64_t num_devices) {
-    if (progress_) progress_(num_devices);
     Request request = request_;
     request.num_devices = num_devices;
     Plan plan;
@@ -41,6 +40,7 @@ class Counter {
       if (num_devices >= node_) throw;  // not a matter of too few
       return std::nullopt;
     }
+    if (progress_) progress_(num_devices);
     result_.memory_limit_bytes = plan.memory_limit_bytes;
     if (result_.counts.empty()) result_.defaults = plan.defaults;
     result_.beyond_cluster |= num_devices > own_devices_;

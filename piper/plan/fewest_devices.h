@@ -29,7 +29,7 @@ struct FewestDevices {
 };
 
 // The counts that device_walk.h walks. The request's number of devices is not read; its global batch, when given, holds for
-// all counts and is otherwise what plan's default gives for each. `progress` may be empty. Throws InvalidInput as make_plan.
+// all counts and is otherwise what plan's default gives for each. `progress` is told of counts that are planned, and may be empty. Throws InvalidInput as make_plan.
 FewestDevices fewest_devices(const Request& request,
                              const std::function<void(int64_t num_devices)>& progress = {});
 

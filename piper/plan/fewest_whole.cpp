@@ -4,8 +4,24 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
+#include <utility>
 
 namespace piper::plan {
+
+namespace {
+
+std::optional<WholeCandidate> smallest_of(const WholeRequest& request) {
+  const WholePlan plan = search_whole(request);
+  const WholeCandidate* least = nullptr;
+  for (const FamilyBest& family : plan.families)
+    if (family.smallest &&
+        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
+      least = &*family.smallest;
+  return least == nullptr ? std::nullopt : std::optional(*least);
+}
+
+}  // namespace
 
 WholeCandidate least_memory(const WholeRequest& request) {
   WholeRequest r = request;
@@ -15,17 +31,32 @@ WholeCandidate least_memory(const WholeRequest& request) {
   r.progress = {};
   WholeFixed& f = r.fixed;
   if (!f.micro_batch_sequences) f.micro_batch_sequences = 1;
-  if (!f.offload) f.offload = strategy::Offload::kOptimizerAndActivations;
   if (!f.placement) f.placement = strategy::Placement::kDataInside;
   if (!f.recompute) f.recompute = strategy::Recompute::kFull;
   if (!f.exchange.algorithm) f.exchange.algorithm = strategy::AllToAll::kFlat;  // has no scratch
-  const WholePlan plan = search_whole(r);
-  const WholeCandidate* least = nullptr;
-  for (const FamilyBest& family : plan.families)
-    if (family.smallest &&
-        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
-      least = &*family.smallest;
-  if (least == nullptr) throw InvalidInput("no strategy is left by what is fixed");
+  std::optional<WholeCandidate> least;
+  if (f.offload) {
+    least = smallest_of(r);
+  } else {
+    // Activations leave where there is a pipeline.
+    const std::optional<int64_t> pp = f.pp;
+    std::exception_ptr refused;
+    for (const strategy::Offload offload :
+         {strategy::Offload::kOptimizerAndActivations, strategy::Offload::kOptimizer}) {
+      f.offload = offload;
+      f.pp = pp;
+      if (offload == strategy::Offload::kOptimizer && pp.value_or(1) == 1) f.pp = 1;
+      try {
+        std::optional<WholeCandidate> one = smallest_of(r);
+        if (one && (!least || one->estimate.peak_bytes < least->estimate.peak_bytes))
+          least = std::move(one);
+      } catch (const InvalidInput&) {
+        if (!refused) refused = std::current_exception();
+      }
+    }
+    if (!least && refused) std::rethrow_exception(refused);
+  }
+  if (!least) throw InvalidInput("no strategy is left by what is fixed");
   // The search asked for no more than its bytes.
   stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
   return {least->strategy,
@@ -33,7 +64,8 @@ WholeCandidate least_memory(const WholeRequest& request) {
 }
 
 FewestWhole fewest_whole(const cluster::Cluster& extended,
-                         const std::function<WholeRequest(int64_t)>& request_of) {
+                         const std::function<WholeRequest(int64_t)>& request_of,
+                         const std::function<void(int64_t)>& progress) {
   FewestWhole result;
   std::exception_ptr refused;
   result.num_not_looked_at =
@@ -41,6 +73,7 @@ FewestWhole fewest_whole(const cluster::Cluster& extended,
         try {
           const WholeRequest request = request_of(num_devices);
           WholeCount at{.num_devices = num_devices, .smallest = least_memory(request)};
+          if (progress) progress(num_devices);
           if (at.smallest.estimate.peak_bytes <= request.memory_limit_bytes) {
             WholePlan plan = search_whole(request);
             play_ranked(request, plan);

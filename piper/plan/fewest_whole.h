@@ -29,8 +29,9 @@ struct FewestWhole {
 WholeCandidate least_memory(const WholeRequest& request);
 
 // `request_of` gives the request for a number of devices; counts for which it or the search throws InvalidInput are left out,
-// and when all are, the last is thrown.
+// and when all are, the last is thrown. `progress`: of counts that anything was left for.
 FewestWhole fewest_whole(const cluster::Cluster& extended,
-                         const std::function<WholeRequest(int64_t num_devices)>& request_of);
+                         const std::function<WholeRequest(int64_t num_devices)>& request_of,
+                         const std::function<void(int64_t num_devices)>& progress = {});
 
 }  // namespace piper::plan

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/error.h>
 #include <piper/model/import.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_whole.h>
@@ -63,6 +64,18 @@ TEST_CASE("the fewest devices are those that trying one count after the other fi
   if (*found.num_devices > unit)
     CHECK(search_whole(request_of(*found.num_devices - unit)).ranked.empty());
   CHECK_FALSE(search_whole(request_of(*found.num_devices)).ranked.empty());
+}
+
+TEST_CASE("activations leave only where there is a pipeline") {
+  const World world{.model = model::load_model("mixtral-8x7b")};
+  WholeRequest request = world.request(16, 64);
+  request.fixed.offload = strategy::Offload::kActivations;
+  const WholePlan plan = search_whole(request);
+  REQUIRE(!plan.ranked.empty());
+  for (const WholeCandidate& c : plan.ranked) CHECK(c.strategy.mesh.pp > 1);
+  request.fixed.pp = 1;
+  CHECK_THROWS_WITH_AS(search_whole(request),
+                       doctest::Contains("--pp 1 with --offload activations"), InvalidInput);
 }
 
 }  // namespace piper::plan

@@ -39,7 +39,9 @@ bool leaves_any(const WholeRequest& r, const std::vector<WholeShape>& shapes) {
     for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
     const bool placed = std::ranges::any_of(strategy::kPlacements,
                                             [&](Placement p) { return tries_placement(r, s, p); });
-    if (!zero || !placed) return false;
+    const bool offloaded = std::ranges::any_of(
+        strategy::kOffloads, [&](strategy::Offload o) { return tries_offload(r, s, o); });
+    if (!zero || !placed || !offloaded) return false;
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r, s, schedule)) continue;
       s.schedule = schedule;
@@ -162,6 +164,7 @@ class Contradiction {
     if (const auto& zero = r_.fixed.zero)
       axes_.push_back({"--zero", std::to_string(*zero), [](WholeFixed& f) { f.zero.reset(); },
                        [](const WholeFixed&) { return std::string("0"); }, ""});
+    list_words("--offload", strategy::kOffloads, &WholeFixed::offload);
     list_words("--placement", strategy::kPlacements, &WholeFixed::placement);
   }
 

@@ -202,7 +202,7 @@ class Search {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
       for (const Offload offload : strategy::kOffloads) {
-        if (!wanted(r_.fixed.offload, offload)) continue;
+        if (!tries_offload(r_, s, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
           if (!tries_placement(r_, s, placement)) continue;

@@ -6,6 +6,7 @@
 namespace piper::plan {
 namespace {
 
+using strategy::Offload;
 using strategy::PipelineSchedule;
 using strategy::Placement;
 using strategy::Strategy;
@@ -104,6 +105,12 @@ bool tries_chunks(const WholeRequest& r, const Strategy& s, int64_t vpp) {
 
 bool tries_zero(const WholeRequest& r, const Strategy& s, int64_t zero) {
   return wanted(r.fixed.zero, zero) && (zero == 0 || s.mesh.dp * s.mesh.cp > 1 || s.mesh.edp() > 1);
+}
+
+bool tries_offload(const WholeRequest& r, const Strategy& s, Offload offload) {
+  const bool of_activations =
+      offload == Offload::kActivations || offload == Offload::kOptimizerAndActivations;
+  return wanted(r.fixed.offload, offload) && (s.mesh.pp > 1 || !of_activations);
 }
 
 bool tries_placement(const WholeRequest& r, const Strategy& s, Placement placement) {

@@ -32,6 +32,8 @@ bool tries_schedule(const WholeRequest& r, const strategy::Strategy& s,
                     strategy::PipelineSchedule schedule);
 bool tries_chunks(const WholeRequest& r, const strategy::Strategy& s, int64_t vpp);
 bool tries_zero(const WholeRequest& r, const strategy::Strategy& s, int64_t zero);
+// Activations are copied while other micro-batches are in flight: not without a pipeline.
+bool tries_offload(const WholeRequest& r, const strategy::Strategy& s, strategy::Offload offload);
 bool tries_placement(const WholeRequest& r, const strategy::Strategy& s,
                      strategy::Placement placement);
 
