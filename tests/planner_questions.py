@@ -112,8 +112,8 @@ def main():
             assert count["fits"] == (count["num_devices"] >= least), count["num_devices"]
         assert "leave out --devices" in piper(*PLAN, "--min-devices", "--devices", 8, code=2)
         for question in (["--min-devices"], ["--what-if", "compute=x2"]):
-            for search in ([], ["--runnable"]):
-                refused = piper(*PLAN, *question, *search, "--pp", 1000, code=2)
+            for search in (PLAN, ["plan", *MODEL]):
+                refused = piper(*search, *question, "--pp", 1000, code=2)
                 assert refused.startswith("piper: --pp 1000"), refused  # no progress before
 
         piper(*PLAN, "--devices", 64, "--out", folder / "a.json")

@@ -10,6 +10,9 @@
 #include <piper/validate/phases.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
 
 namespace piper::validate {
 namespace {
@@ -85,6 +88,77 @@ double seconds_of(const Seconds& s, PhasePrice price) {
   return 0;
 }
 
+constexpr const char* kSummarised = "deepseek-v3-h800";
+
+// Where a summary of a trace says what a phase took, in microseconds: the sum of some of its numbers.
+using JsonPath = std::vector<const char*>;
+const std::map<std::string, std::vector<JsonPath>>& summary_paths() {
+  static const std::map<std::string, std::vector<JsonPath>> paths{
+      {"attn(F)", {{"phases", "attn(F)", "stream7", "median_us"}}},
+      {"mlp(F)", {{"phases", "mlp(F)", "stream7", "median_us"}}},
+      {"attn(B)", {{"phases", "attn(B)", "stream7", "median_us"}}},
+      {"mlp(B)", {{"phases", "mlp(B)", "stream7", "median_us"}}},
+      {"attn(W) + mlp(W)",
+       {{"phases", "attn(W)", "stream7", "median_us"},
+        {"phases", "mlp(W)", "stream7", "median_us"}}},
+      {"dispatch(F)",
+       {{"phases", "dispatch(F)", "kernel_classes_us_median", "stream27:ep_dispatch"}}},
+      {"combine(B)",
+       {{"phases", "combine(B)", "kernel_classes_us_median", "stream27:ep_dispatch"}}},
+      {"combine(F)", {{"phases", "combine(F)", "kernel_classes_us_median", "stream27:ep_combine"}}},
+      {"dispatch(B)",
+       {{"phases", "dispatch(B)", "kernel_classes_us_median", "stream27:ep_combine"}}},
+      {"forward + backward pair", {{"per_layer_pair_us", "mean_total_us"}}}};
+  return paths;
+}
+
+// A positive number; else 1, and its path in `missing`.
+double number_at(const Json& json, const JsonPath& path, std::set<std::string>& missing) {
+  const Json* at = &json;
+  for (const char* key : path) {
+    at = at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
+    if (at == nullptr) break;
+  }
+  if (at != nullptr && at->is_number() && at->get<double>() > 0 && at->get<double>() < 1e12)
+    return at->get<double>();
+  missing.insert(fmt::format("{}", fmt::join(path, ".")));
+  return 1;
+}
+
+// The built-in run with what the summary of another trace measured. What is priced is not in such a file: it is the built-in's.
+PhaseRun from_summary(const Json& json, const std::string& source) {
+  PhaseRun run = load_phase_run(kSummarised);
+  std::set<std::string> missing;
+  constexpr double kMicro = 1e-6;
+  for (Phase& phase : run.phases) {
+    double microseconds = 0;
+    for (const JsonPath& path : summary_paths().at(phase.name))
+      microseconds += number_at(json, path, missing);
+    if (phase.price == PhasePrice::kWeights) {
+      // What the second compute stream adds to the time in which either works, a layer.
+      const double first = number_at(json, {"trace_facts", "busy_us", "stream7"}, missing);
+      const double either = number_at(json, {"trace_facts", "busy_us", "union_7_23"}, missing);
+      const double span = number_at(json, {"trace_facts", "span_us"}, missing);
+      const double pair = number_at(json, {"per_layer_pair_us", "mean_total_us"}, missing);
+      microseconds += std::max(0.0, either - first) / std::max(1.0, std::round(span / pair));
+    }
+    phase.measured_seconds = kMicro * microseconds;
+    phase.source = source;
+    phase.cause = "not looked into";
+  }
+  if (!missing.empty())
+    throw InvalidInput(fmt::format(
+        "{}: '{}' is no positive number of microseconds{}", source, *missing.begin(),
+        missing.size() > 1 ? fmt::format(", nor are {} more that a summary of a trace must state",
+                                         missing.size() - 1)
+                           : ""));
+  run.name = source;
+  run.source = source;
+  run.assumptions.insert(run.assumptions.begin(),
+                         fmt::format("model, machine and shape are those of {}", kSummarised));
+  return run;
+}
+
 }  // namespace
 
 PhaseRun parse_phase_run(const Json& json, const std::string& source) {
@@ -134,8 +208,15 @@ PhaseRun load_phase_run(const std::string& name_or_path) {
       const std::string source = fmt::format("built-in run {}", file.name);
       return parse_phase_run(parse_json(file.text, source), source);
     }
-  if (name_or_path.ends_with(".json"))
-    return parse_phase_run(read_json_file(name_or_path), name_or_path);
+  if (name_or_path.ends_with(".json")) {
+    const Json json = read_json_file(name_or_path);
+    if (!json.is_object() || !json.contains("phases"))
+      throw InvalidInput(name_or_path +
+                         ": 'phases' is missing; allowed: a run as in configs/validation, or a "
+                         "summary of a trace with phases by name");
+    return json["phases"].is_object() ? from_summary(json, name_or_path)
+                                      : parse_phase_run(json, name_or_path);
+  }
   throw InvalidInput(fmt::format("run '{}' is not known; allowed: a file or one of {}{}",
                                  name_or_path, fmt::join(builtin_phase_runs(), ", "),
                                  did_you_mean(name_or_path, builtin_phase_runs())));

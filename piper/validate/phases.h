@@ -48,7 +48,8 @@ struct PhaseRun {
 
 // Throws InvalidInput with all problems.
 PhaseRun parse_phase_run(const Json& json, const std::string& source);
-// A built-in name (of configs/validation) or a path.
+// A built-in name (of configs/validation) or a path: of such a run, or of a summary of a trace, whose "phases" is an object:
+// medians in microseconds by phase and stream, for what the built-in run prices.
 PhaseRun load_phase_run(const std::string& name_or_path);
 std::vector<std::string> builtin_phase_runs();
 

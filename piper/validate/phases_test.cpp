@@ -4,6 +4,8 @@
 #include <piper/validate/phases.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 
 using namespace piper;
 using namespace piper::validate;
@@ -92,4 +94,46 @@ TEST_CASE("a run with a wrong price, layer or name is refused with what is allow
   json["phases"] = Json::array();
   CHECK_THROWS_AS(price_phases(parse_phase_run(json, "f.json")), InvalidInput);  // layer 0 is dense
   CHECK_THROWS_AS(load_phase_run("deepseek"), InvalidInput);
+}
+
+TEST_CASE("a summary of a trace is priced as the built-in run; a bad one is refused in one line") {
+  const PhaseRun built_in = load_phase_run("deepseek-v3-h800");
+  const auto of_stream = [](double us) { return Json{{"stream7", {{"median_us", us}}}}; };
+  const auto of_kernel = [](const char* kernel, double us) {
+    return Json{{"kernel_classes_us_median", {{kernel, us}}}};
+  };
+  Json json{{"trace_facts",
+             {{"span_us", 129012}, {"busy_us", {{"stream7", 118165}, {"union_7_23", 124258}}}}},
+            {"per_layer_pair_us", {{"mean_total_us", 32253.0}}},
+            {"phases",
+             {{"attn(F)", of_stream(4369.5)},
+              {"mlp(F)", of_stream(4495)},
+              {"attn(B)", of_stream(9410)},
+              {"mlp(B)", of_stream(5407.5)},
+              {"attn(W)", of_stream(2387)},
+              {"mlp(W)", of_stream(3558)},
+              {"dispatch(F)", of_kernel("stream27:ep_dispatch", 4312.5)},
+              {"combine(B)", of_kernel("stream27:ep_dispatch", 3447.5)},
+              {"combine(F)", of_kernel("stream27:ep_combine", 6027)},
+              {"dispatch(B)", of_kernel("stream27:ep_combine", 6517.5)}}}};
+  const std::string file = "phases_test_summary.json";
+  const auto load = [&] {
+    std::ofstream(file) << json.dump();
+    return load_phase_run(file);
+  };
+  const PhaseRun run = load();
+  REQUIRE(run.phases.size() == built_in.phases.size());
+  for (size_t i = 0; i < run.phases.size(); ++i) {
+    CAPTURE(run.phases[i].name);
+    CHECK(run.phases[i].measured_seconds ==
+          doctest::Approx(built_in.phases[i].measured_seconds).epsilon(1e-3));
+  }
+  json["phases"]["mlp(F)"] = of_stream(-1);
+  CHECK_THROWS_WITH_AS(
+      load(),
+      (file + ": 'phases.mlp(F).stream7.median_us' is no positive number of microseconds").c_str(),
+      InvalidInput);
+  json.erase("phases");
+  CHECK_THROWS_WITH_AS(load(), doctest::Contains("'phases' is missing"), InvalidInput);
+  std::remove(file.c_str());
 }
