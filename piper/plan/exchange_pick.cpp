@@ -83,29 +83,35 @@ ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& g
   const double most = (1 + kNearest) * least;
   const double largest =
       load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members * load.hot;
-  std::optional<Played> played;
-  const auto play = [&](const ExchangeForm& form) {
-    if (!played) played.emplace(cluster, group, load);
-    return played->seconds(form);
-  };
-  const AllToAll plain = flat_part < 1 ? AllToAll::kFlat : cost::plain_exchange(site);
-  ExchangeForm best{plain, 0};
-  std::optional<double> best_seconds, unit;
+  std::vector<ExchangeForm> nearest, pieces;
   for (const PricedForm& p : forms) {
     if (cost::is_plain(p.form.algorithm) || p.form.algorithm == AllToAll::kHaloDedup ||
         p.factor > most)
       continue;
-    if (!unit) {
-      unit = play({cost::plain_exchange(site), 0});
-      best_seconds = flat_part * *unit * (1 - kPlayedTie);
-      if (load.hot <= 1 && *best_seconds <= played->limit_seconds()) break;
-    }
-    for (const ExchangeForm& form : beside(p.form, load.hot > 1, largest))
-      if (const double seconds = play(form); seconds < *best_seconds) {
-        best_seconds = seconds;
-        best = form;
-      }
+    std::vector<ExchangeForm> all = beside(p.form, load.hot > 1, largest);
+    // The closed form's own pieces, or the finest that may be played.
+    auto first = std::ranges::find(all, p.form);
+    if (first == all.end()) first = all.begin() + (all.size() > 1 ? 1 : 0);
+    std::rotate(all.begin(), first, first + 1);
+    nearest.push_back(all.front());
+    pieces.insert(pieces.end(), all.begin() + 1, all.end());
   }
+  const AllToAll plain = flat_part < 1 ? AllToAll::kFlat : cost::plain_exchange(site);
+  ExchangeForm best{plain, 0};
+  if (nearest.empty()) return best;
+  nearest.insert(nearest.end(), pieces.begin(), pieces.end());
+
+  const Played played(cluster, group, load);
+  double best_seconds =
+      flat_part * played.seconds({cost::plain_exchange(site), 0}) * (1 - kPlayedTie);
+  if (load.hot <= 1 && best_seconds <= played.limit_seconds()) return best;
+  // The likeliest first: what of a large group is not played is what the closed form likes least.
+  const auto most_played = static_cast<size_t>(kMostPlayedPairs / (group.size * group.size));
+  for (size_t i = 0; i < std::min(nearest.size(), most_played); ++i)
+    if (const double seconds = played.seconds(nearest[i]); seconds < best_seconds) {
+      best_seconds = seconds;
+      best = nearest[i];
+    }
   return best;
 }
 

@@ -1,0 +1,107 @@
+// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each played in full.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/plan/exchange_choice.h>
+#include <piper/plan/exchange_pick.h>
+#include <piper/plan/random_cluster.h>
+#include <piper/sim/placement.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <span>
+#include <string>
+
+namespace piper::plan {
+namespace {
+
+struct Case {
+  cluster::Cluster cluster;
+  cost::Group group;
+  double bytes = 0, hot = 1;
+};
+
+Case random_case(std::mt19937& random, std::span<const int64_t> sizes, bool is_hot) {
+  Case c{.cluster = random_cluster(random), .group = {}};
+  c.cluster.levels[2].num_members = 512;
+  c.group.size = sizes[random() % sizes.size()];
+  c.group.stride = std::min(c.cluster.devices_per_node(), int64_t{1} << random() % 3);
+  c.bytes = static_cast<double>(int64_t{64} << random() % 18);
+  c.hot = is_hot ? 1.5 + static_cast<double>(random() % 4) : 1;
+  return c;
+}
+
+struct Behind {
+  int num = 0, num_beyond = 0;  // 5 %
+  double worst = 0, sum = 0;
+  void add(double behind) {
+    ++num;
+    num_beyond += behind > 0.05 ? 1 : 0;
+    worst = std::max(worst, behind);
+    sum += behind;
+  }
+  std::string text() const {
+    return fmt::format("mean {:.2f} %, worst {:.2f} %, beyond 5 %: {} of {}", 100 * sum / num,
+                       100 * worst, num_beyond, num);
+  }
+};
+
+struct Gaps {
+  Behind closed, picked;
+  double slowest = 0;  // seconds of a pick
+
+  void add(const Case& c) {
+    const auto n = static_cast<double>(c.group.size);
+    const auto count = [&](int64_t, int64_t to) {
+      return std::llround((to == 0 ? c.hot : (n - c.hot) / (n - 1)) * c.bytes);
+    };
+    sim::Placement placement;
+    for (int64_t m = 0; m < c.group.size; ++m) placement.device.push_back(m * c.group.stride);
+    const sim::Fabric fabric = sim::fabric_of(c.cluster, placement);
+    const collective::Topology topology = sim::topology_of(c.cluster, placement);
+    const double best = choose_exchange(fabric, topology, count).best().seconds;
+    const auto behind = [&](const cost::ExchangeForm& form) {
+      return exchange_seconds(fabric, topology, count, form.algorithm, form.chunk_bytes) / best - 1;
+    };
+    const cost::ExchangeLoad load{c.bytes, c.hot};
+    closed.add(behind(cost::best_form(cost::ExchangeSite(c.cluster, c.group), load).form));
+    const auto begin = std::chrono::steady_clock::now();
+    const cost::ExchangeForm form = pick_exchange(c.cluster, c.group, load);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    slowest = std::max(slowest, took.count());
+    picked.add(behind(form));
+  }
+};
+
+void grid(std::span<const int64_t> sizes, int num, bool is_hot) {
+  std::mt19937 random(20261122);
+  Gaps gaps;
+  for (int i = 0; i < num; ++i) gaps.add(random_case(random, sizes, is_hot));
+  MESSAGE(fmt::format("{} to {} ranks, {}: closed form {}; picked {}, in at most {:.0f} ms",
+                      sizes.front(), sizes.back(), is_hot ? "one hot" : "even", gaps.closed.text(),
+                      gaps.picked.text(), 1e3 * gaps.slowest));
+  CHECK(gaps.picked.worst <= 0.05);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what plan chooses for groups of more than 64 ranks is within 5 % of the best played form") {
+  constexpr std::array<int64_t, 4> kSmall{72, 80, 96, 128};
+  const bool is_whole = std::getenv("PIPER_LARGE") != nullptr;
+  for (const bool is_hot : {false, true}) grid(kSmall, is_whole ? 60 : is_hot ? 4 : 12, is_hot);
+}
+
+TEST_CASE("with PIPER_LARGE: groups of up to 512 ranks") {
+  if (std::getenv("PIPER_LARGE") == nullptr) return;
+  constexpr std::array<int64_t, 3> kMiddle{160, 192, 256}, kLarge{320, 384, 512};
+  for (const bool is_hot : {false, true}) {
+    grid(kMiddle, 30, is_hot);
+    grid(kLarge, 6, is_hot);
+  }
+}
+
+}  // namespace piper::plan
