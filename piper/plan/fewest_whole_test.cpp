@@ -1,25 +1,18 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/model/import.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_whole.h>
+#include <piper/plan/whole_world.h>
 
 namespace piper::plan {
 namespace {
 
-struct World {
-  model::Model model;
-  cluster::Cluster cluster = extended(cluster::load_cluster("dgx-h100"));
-  stack::Stack stack = stack::load_stack("piper");
+struct World : WholeWorld {
+  explicit World(const char* name) : WholeWorld(name) { cluster = extended(cluster); }
   WholeRequest request(int64_t devices, int64_t batch) const {
-    return {.model = &model,
-            .cluster = &cluster,
-            .stack = &stack,
-            .num_devices = devices,
-            .sequence = 4096,
-            .global_batch_sequences = batch,
-            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
-            .num_kept = 16};
+    WholeRequest r = WholeWorld::request(devices, batch);
+    r.num_kept = 16;
+    return r;
   }
 };
 
@@ -30,7 +23,7 @@ TEST_CASE("nothing needs less memory than the least: every strategy of the space
     for (const int64_t devices : {2, 8}) {
       CAPTURE(name);
       CAPTURE(devices);
-      const World world{.model = model::load_model(name)};
+      const World world(name);
       WholeRequest request = world.request(devices, 2 * devices);
       const double least = least_memory(request).estimate.peak_bytes;
       request.memory_limit_bytes = 0;
@@ -43,7 +36,7 @@ TEST_CASE("nothing needs less memory than the least: every strategy of the space
 }
 
 TEST_CASE("the fewest devices are those that trying one count after the other finds") {
-  const World world{.model = model::load_model("mixtral-8x22b")};
+  const World world("mixtral-8x22b");
   const auto request_of = [&](int64_t n) {
     WholeRequest request = world.request(n, 4 * n);
     request.fixed.zero = 1;
@@ -67,7 +60,7 @@ TEST_CASE("the fewest devices are those that trying one count after the other fi
 }
 
 TEST_CASE("activations leave only where there is a pipeline") {
-  const World world{.model = model::load_model("mixtral-8x7b")};
+  const World world("mixtral-8x7b");
   WholeRequest request = world.request(16, 64);
   request.fixed.offload = strategy::Offload::kActivations;
   const WholePlan plan = search_whole(request);

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/model/count.h>
-#include <piper/model/import.h>
 #include <piper/plan/roofline.h>
+#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
@@ -10,19 +10,9 @@ using namespace piper::plan;
 
 namespace {
 
-struct Question {
-  explicit Question(const char* name) : model(model::load_model(name)) {}
-  model::Model model;
-  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
-  WholeRequest request() const {
-    return {.model = &model,
-            .cluster = &cluster,
-            .stack = &stack,
-            .num_devices = 8,
-            .sequence = 4096,
-            .global_batch_sequences = 64};
-  }
+struct Question : WholeWorld {
+  using WholeWorld::WholeWorld;
+  WholeRequest request() const { return WholeWorld::request(8, 64); }
 };
 
 strategy::Strategy on_one_rank(const WholeRequest& r, int64_t sequences) {

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/model/import.h>
 #include <piper/plan/sensitivity.h>
+#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
@@ -9,20 +9,13 @@ using namespace piper::plan;
 
 namespace {
 
-struct Question {
-  model::Model model = model::load_model("qwen3-30b-a3b");
-  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
+struct Question : WholeWorld {
+  Question() : WholeWorld("qwen3-30b-a3b") {}
   WholeRequest request() const {
-    return {.model = &model,
-            .cluster = &cluster,
-            .stack = &stack,
-            .num_devices = 64,
-            .sequence = 4096,
-            .global_batch_sequences = 512,
-            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
-            .imbalance = 1.5,
-            .num_kept = 4};
+    WholeRequest r = WholeWorld::request(64, 512);
+    r.imbalance = 1.5;
+    r.num_kept = 4;
+    return r;
   }
 };
 

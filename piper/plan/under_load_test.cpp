@@ -1,26 +1,18 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/model/import.h>
 #include <piper/plan/under_load.h>
+#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
 namespace piper::plan {
 namespace {
 
-struct World {
-  model::Model model = model::load_model("mixtral-8x7b");
-  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
+struct World : WholeWorld {
   WholeRequest request() const {
-    return {.model = &model,
-            .cluster = &cluster,
-            .stack = &stack,
-            .num_devices = 16,
-            .sequence = 4096,
-            .global_batch_sequences = 64,
-            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
-            .num_kept = 16};
+    WholeRequest r = WholeWorld::request(16, 64);
+    r.num_kept = 16;
+    return r;
   }
 };
 

@@ -1,28 +1,15 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/model/import.h>
 #include <piper/plan/whole.h>
+#include <piper/plan/whole_world.h>
 
 using namespace piper;
 using namespace piper::plan;
 
 namespace {
 
-struct World {
-  model::Model model = model::load_model("mixtral-8x7b");
-  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
-  WholeRequest request(int64_t devices, int64_t batch) const {
-    return {.model = &model,
-            .cluster = &cluster,
-            .stack = &stack,
-            .num_devices = devices,
-            .sequence = 4096,
-            .global_batch_sequences = batch,
-            .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes)};
-  }
-};
+using World = WholeWorld;
 
 }  // namespace
 
