@@ -87,14 +87,9 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
       found->types.push_back(price_layer(model_, model_.layers[static_cast<size_t>(layer)], shape,
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
-    double copies = 1;
-    if (crosses_once(stack_, s.all_to_all))
-      for (const model::Layer& layer : model_.layers)
-        copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
     found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),
                     .context = rates_.ring_needs(shape.cp, shape.tp),
-                    .expert_tensor = rates_.ring_needs(shape.etp, 1),
-                    .experts = rates_.all_to_all_needs(shape.ep, shape.etp, copies)};
+                    .expert_tensor = rates_.ring_needs(shape.etp, 1)};
   }
   last_key_ = key;
   last_ = found.get();
