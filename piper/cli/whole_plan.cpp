@@ -311,11 +311,13 @@ plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& sta
 }
 
 WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
-                         std::function<void(int64_t done, int64_t total)> progress) {
+                         const std::function<void(int64_t done, int64_t total)>& progress) {
   WholeAnswer answer;
   answer.request = whole_request(q, stack, answer.defaults);
-  answer.request.progress = std::move(progress);
   plan::WholeRequest& request = answer.request;
+  // Nine tenths are the search, the rest is playing what it found.
+  if (progress)
+    request.progress = [&](int64_t done, int64_t total) { progress(9 * done, 10 * total); };
   if (q.load) {
     std::vector<int64_t> eps = plan::expert_degrees(*request.model);
     std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
@@ -323,7 +325,8 @@ WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
     request.imbalance_by_ep = plan::statistic_of(answer.imbalances, q.load->statistic);
   }
   answer.plan = plan::search_whole(request);
-  request.progress = {};
+  if (progress)
+    request.progress = [&](int64_t done, int64_t total) { progress(9 * total + done, 10 * total); };
   if (q.load) {
     plan::play_under_load(request, answer.imbalances, q.load->statistic,
                           std::max(q.top, plan::kMostPlayed), answer.plan);
@@ -332,6 +335,7 @@ WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,
   } else {
     plan::play_ranked(request, answer.plan, q.top);
   }
+  request.progress = {};
   return answer;
 }
 

@@ -46,7 +46,7 @@ struct WholeAnswer {
 // Searches every axis and plays the best. `progress` may be empty. `question` and `stack` outlive the answer. Throws
 // InvalidInput.
 WholeAnswer whole_answer(const WholeQuestion& question, const stack::Stack& stack,
-                         std::function<void(int64_t done, int64_t total)> progress = {});
+                         const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // The plan as `piper plan` prints it, without what comes of nodes and files.
 void print_whole(const WholeQuestion& question, const WholeAnswer& answer, double seconds);

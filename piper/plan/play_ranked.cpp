@@ -84,6 +84,7 @@ void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
         r.imbalance_at(c->strategy.mesh.ep));
     c->played_seconds = sim::play(whole.step, whole.prices, false).seconds();
     std::ranges::stable_sort(plan.ranked, quicker);
+    if (r.progress) r.progress(std::min(plays + 1, count), count);
   }
   renew_front(plan);
 }

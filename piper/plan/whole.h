@@ -63,7 +63,7 @@ struct WholeRequest {
   bool prunes = true;          // false: every strategy is priced (tests)
   bool keeps_families = true;  // the best of each family too
 
-  // Called a few hundred times; shapes done of all.
+  // Called a few hundred times: by search_whole() with shapes done of all, by play_ranked() with plays.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 

@@ -3,6 +3,7 @@
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
+#include <piper/stack/pair_turns.h>
 #include <piper/stack/sums.h>
 
 #include <algorithm>
@@ -53,7 +54,10 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
 
 Estimator::~Estimator() = default;
 
-void Estimator::set_compute_efficiency(double efficiency) { efficiency_ = efficiency; }
+void Estimator::set_compute_efficiency(double efficiency) {
+  efficiency_ = efficiency;
+  for (const auto& [key, prices] : known_) fill_pairs(*prices);
+}
 
 const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) {
   // No expert takes more than its capacity, however many choose it.
@@ -87,14 +91,10 @@ const Estimator::Prices& Estimator::prices(const Strategy& s, double imbalance) 
       found->types.push_back(price_layer(model_, model_.layers[static_cast<size_t>(layer)], shape,
                                          stack_, rates_, precision_));
     found->ends = price_ends(model_, shape, stack_, rates_);
-    double copies = 1;
-    if (crosses_once(stack_, s.all_to_all))
-      for (const model::Layer& layer : model_.layers)
-        copies = std::max(copies, static_cast<double>(layer.feed_forward.top_k));
     found->needs = {.tensor = rates_.ring_needs(shape.tp, 1),
                     .context = rates_.ring_needs(shape.cp, shape.tp),
-                    .expert_tensor = rates_.ring_needs(shape.etp, 1),
-                    .experts = rates_.all_to_all_needs(shape.ep, shape.etp, copies)};
+                    .expert_tensor = rates_.ring_needs(shape.etp, 1)};
+    fill_pairs(*found);
   }
   last_key_ = key;
   last_ = found.get();
@@ -135,7 +135,7 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;
     sums.host_seconds += p.host_seconds * count;
-    sums.hideable += count * hidden_in_pairs(p);
+    sums.hideable += count * prices.pairs_save[type];
     layer = next;
   }
   const EndPrice& ends = prices.ends;
@@ -153,17 +153,10 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
   if (model_.tied_embeddings && chunk != 0) sums.dense_parameters += ends.embedding_parameters;
 }
 
-// Forward and backward of two micro-batches hide each other's exchanges: while one's rows travel, the other computes the
-// block between two of its own, and the backward makes the gradients of the weights of its last block.
-double Estimator::hidden_in_pairs(const LayerPrice& p) const {
-  const auto behind = [&](const Travel& travel, double compute) {
-    return std::min(travel.exposed(), compute / efficiency_);
-  };
-  const BlockCompute &a = p.attention, &f = p.feed_forward;
-  return behind(p.combine, a.forward + a.backward_weights) +
-         behind(p.dispatch, f.backward - f.backward_weights) +
-         behind(p.dispatch, f.forward + f.backward_weights) +
-         behind(p.combine, a.backward - a.backward_weights);
+void Estimator::fill_pairs(Prices& prices) const {
+  prices.pairs_save.clear();
+  for (const LayerPrice& p : prices.types)
+    prices.pairs_save.push_back(saved_in_pairs(p, prices.needs, efficiency_));
 }
 
 double in_flight(const Strategy& s, int64_t stage) {
@@ -299,11 +292,12 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   const double message = this->message(s, prices).total();
   e.time.messages =
       2 * message * (1 - stack_.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
-  const StageSums& most = *std::ranges::max_element(
-      sums, {}, [](const StageSums& x) { return x.dense_parameters + x.expert_parameters; });
-  const double updated = updated_parameters(s, most);
+  // Who updates most, which with divided states is not who holds most, ends last.
+  const StageSums& most = *std::ranges::max_element(sums, {}, [&](const StageSums& x) {
+    return update_seconds(s, x) + optimizer_copy_seconds(s, updated_parameters(s, x));
+  });
   e.time.update = update_seconds(s, most);
-  e.time.offload += optimizer_copy_seconds(s, updated);
+  e.time.offload += optimizer_copy_seconds(s, updated_parameters(s, most));
   const Pipeline pipeline{.states = states,
                           .message = message,
                           .in_turn = m * b.shown(),

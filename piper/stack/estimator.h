@@ -134,7 +134,7 @@ class Estimator {
   void sum_stage(const strategy::Strategy& s, const Prices& prices, int64_t stage, StageSums& sums);
   void sum_chunk(const strategy::Strategy& s, const Prices& prices, strategy::Recompute recompute,
                  int64_t chunk, StageSums& sums);
-  double hidden_in_pairs(const LayerPrice& p) const;
+  void fill_pairs(Prices& prices) const;
   // Of a stage's list of actions.
   struct ListFacts {
     double paired = 0;          // part of the forwards that run with a backward

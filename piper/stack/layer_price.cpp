@@ -12,7 +12,9 @@ using strategy::Precision;
 using strategy::Recompute;
 
 cost::Moves twice(const cost::Moves& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
-Travel hidden_behind(const cost::Moves& moves, double seconds) { return {moves, seconds}; }
+Travel hidden_behind(const cost::Moves& moves, double seconds) {
+  return {.moves = moves, .hidden = seconds};
+}
 
 class LayerPricer {
  public:
@@ -256,16 +258,22 @@ class LayerPricer {
   void exchange(double rows, double received, double k) {
     const double elements = rows * hidden_ * s_.imbalance;
     const bool plain = cost::is_plain(s_.exchange.algorithm);
-    const double copies = plain && crosses_once(stack_, s_.exchange.algorithm) ? k : 1;
+    const double copies = crosses_once(stack_, s_.exchange.algorithm) ? k : 1;
     const double pair_elements = rows * hidden_ / static_cast<double>(s_.ep);
     const auto travel = [&](double element_bytes) {
-      cost::Moves moves = rates_.all_to_all(s_.ep, s_.etp, element_bytes * elements, copies);
-      if (!plain)
-        moves = with_form(moves,
-                          rates_.exchange_factor(s_.ep, s_.etp, s_.exchange,
-                                                 {element_bytes * pair_elements, s_.imbalance},
-                                                 {&layer_.feed_forward, element_bytes * hidden_}));
-      return hidden_behind(moves, stack_.hidden_exchange * moves.total());
+      const double bytes = element_bytes * elements;
+      cost::Moves moves = rates_.all_to_all(s_.ep, s_.etp, bytes, copies);
+      if (!plain) {  // what is longer than its bytes is waiting
+        const double flat = rates_.all_to_all(s_.ep, s_.etp, bytes, 1).total();
+        const double seconds = rates_.exchange_seconds(
+            s_.ep, s_.etp, s_.exchange, {element_bytes * pair_elements, s_.imbalance},
+            {&layer_.feed_forward, element_bytes * hidden_}, flat);
+        moves.transfer = std::min(moves.transfer, seconds);
+        moves.latency = seconds - moves.transfer;
+      }
+      Travel one = hidden_behind(moves, stack_.hidden_exchange * moves.total());
+      one.needs = rates_.all_to_all_needs(s_.ep, s_.etp, bytes, copies, moves.transfer);
+      return one;
     };
     p_.dispatch = travel(stack_.dispatch_element_bytes);
     p_.combine = travel(kElement);

@@ -45,6 +45,7 @@ struct PassPrice {
 struct Travel {
   cost::Moves moves;
   double hidden = 0;
+  cost::LevelNeeds needs = {};  // of exchanges; other collectives' follow from their group alone
   double exposed() const { return moves.total() - hidden; }
 };
 

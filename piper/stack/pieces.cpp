@@ -170,6 +170,7 @@ class Writer {
     if (travel.moves.total() <= 0) return compute(beside, seconds);
     const int32_t one =
         post(TaskKind::kAllToAll, {rows, beside.layer}, Partners::kExperts, travel.moves);
+    list_.back().needs = &travel.needs;
     compute(beside, seconds);
     make_due();
     if (turns) list_.push_back({.kind = Piece::Kind::kTurn});

@@ -45,6 +45,7 @@ struct Piece {
   graph::TaskKind task = graph::TaskKind::kCollective;
   Partners partners = Partners::kTensor;
   cost::Moves moves;
+  const cost::LevelNeeds* needs = nullptr;  // of this one; else its group's
   int32_t post =
       -1;  // kPost: its number in this list; kWait: whom it waits for. The update waits for all
 };

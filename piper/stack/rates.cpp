@@ -158,11 +158,14 @@ Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copie
           .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
 }
 
-double Rates::exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                              const cost::ExchangeLoad& load, const cost::Routed& routed) const {
-  if (size <= 1) return 1;
+double Rates::exchange_seconds(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                               const cost::ExchangeLoad& load, const cost::Routed& routed,
+                               double flat) const {
+  if (size <= 1 || flat <= 0) return 0;
   const cost::ExchangeSite site(cluster_, {.stride = stride, .size = size});
-  return cost::form_factor(site, form, {load.pair_bytes, load.hot, routed.on(site)});
+  const cost::ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
+  const double flat_form = cost::form_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
+  return cost::form_seconds(site, form, full) * std::min(1.0, flat / flat_form);
 }
 
 double Rates::exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
@@ -183,8 +186,13 @@ cost::LevelNeeds Rates::ring_needs(int64_t size, int64_t stride) const {
   return needs_of(ring_busy(size, stride, 1));
 }
 
-cost::LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double copies) const {
-  return needs_of(all_to_all_busy(size, stride, 1, copies));
+cost::LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
+                                         double transfer) const {
+  cost::LevelNeeds needs;
+  if (size <= 1 || transfer <= 0) return needs;
+  const BusySeconds busy = all_to_all_busy(size, stride, bytes, copies);
+  for (size_t l = 0; l < busy.size(); ++l) needs.part[l] = std::min(1.0, busy[l] / transfer);
+  return needs;
 }
 
 // It crosses the levels below its own too, above the innermost.

@@ -50,10 +50,12 @@ class Rates {
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
   // members, and crosses to a node once (deduplication).
   cost::Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
-  // Any other exchange of such a group over the flat one, of rows that `routed` sent out, and its scratch
-  // (cost/exchange_form.h).
-  double exchange_factor(int64_t size, int64_t stride, const cost::ExchangeForm& form,
-                         const cost::ExchangeLoad& load, const cost::Routed& routed) const;
+  // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as much below its closed form as
+  // the flat one, `flat` seconds, is below its own (start-ups, which all_to_all() leaves out). A ratio above 1 would grow
+  // with the bandwidth of a level that only the flat one's form knows. And its scratch.
+  double exchange_seconds(int64_t size, int64_t stride, const cost::ExchangeForm& form,
+                          const cost::ExchangeLoad& load, const cost::Routed& routed,
+                          double flat) const;
   double exchange_scratch(int64_t size, int64_t stride, const cost::ExchangeForm& form,
                           double pair_bytes, const cost::Routed& routed) const;
   cost::Moves message(int64_t distance, double bytes) const;
@@ -63,7 +65,10 @@ class Rates {
   // What a member of such a collective (either end of a message) needs of its share of each level while bytes move: 1 at
   // the level that decides.
   cost::LevelNeeds ring_needs(int64_t size, int64_t stride) const;
-  cost::LevelNeeds all_to_all_needs(int64_t size, int64_t stride, double copies) const;
+  // Of all_to_all() when an exchange of these bytes has so long for them: what it keeps a level busy never grows with a
+  // bandwidth, however that changes its seconds.
+  cost::LevelNeeds all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
+                                    double transfer) const;
   cost::LevelNeeds message_needs(int64_t distance) const;
   // Host memory, over the device's link.
   double host_copy_seconds(double bytes) const { return bytes / host_bytes_per_second_; }

@@ -196,19 +196,22 @@ class Estimator::OverlapWalk {
 
   double pair_with(const LayerPrice& p, double in, double back) const {
     const double moves = 2 * in + back;
-    const double alone = alone_forward(&p, 0) + alone_backward(&p, 0) - e_.hidden_in_pairs(p);
     const double attention = p.attention.backward_weights / e_.efficiency_,
                  net = p.feed_forward.backward_weights / e_.efficiency_;
-    Beside beside = idle_;
-    beside.post(hidden_ * moves);
-    run_again(beside, p);
-    beside.pair(
-        p, {.attention_forward = p.attention.forward * forward_ + attention,
-            .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
-            .feed_forward_forward = p.feed_forward.forward * forward_ + net,
-            .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)});
-    beside.wait();
-    return beside.now() - alone + (1 - hidden_) * moves;
+    const Beside::PairCompute compute{
+        .attention_forward = p.attention.forward * forward_ + attention,
+        .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
+        .feed_forward_forward = p.feed_forward.forward * forward_ + net,
+        .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)};
+    const auto take = [&](double queued) {
+      Beside beside = idle_;
+      beside.post(queued);
+      run_again(beside, p);
+      beside.pair(p, compute);
+      beside.wait();
+      return beside.now();
+    };
+    return take(hidden_ * moves) - take(0) + (1 - hidden_) * moves;
   }
 
   // Forwards of a chunk's length from a micro-batch's on one chunk of the rank to its on the next.

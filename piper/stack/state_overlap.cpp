@@ -16,10 +16,10 @@ Together together(const cost::LevelNeeds& collective, const cost::LevelNeeds& qu
 }
 
 Beside::Beside(const ShapeNeeds& needs, const cost::LevelNeeds& queue)
-    : tensor_(together(needs.tensor, queue)),
+    : needs_(queue),
+      tensor_(together(needs.tensor, queue)),
       context_(together(needs.context, queue)),
-      expert_tensor_(together(needs.expert_tensor, queue)),
-      experts_(together(needs.experts, queue)) {}
+      expert_tensor_(together(needs.expert_tensor, queue)) {}
 
 void Beside::compute(double seconds) {
   now_ += seconds;
@@ -45,21 +45,25 @@ void Beside::collective(const Travel& travel, const Together& speed) {
   compute(std::max(0.0, seconds));
 }
 
+void Beside::exchange(const Travel& travel) {
+  collective(travel, queue_ > 0 ? together(travel.needs, needs_) : Together{});
+}
+
 void Beside::forward(const LayerPrice& p, double attention, double feed_forward) {
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
   compute(attention);
-  collective(p.dispatch, experts_);
+  exchange(p.dispatch);
   collective(p.expert_tensor, expert_tensor_);
   compute(feed_forward);
-  collective(p.combine, experts_);
+  exchange(p.combine);
 }
 
 void Beside::backward(const LayerPrice& p, double attention, double feed_forward) {
-  collective(p.combine, experts_);
+  exchange(p.combine);
   collective(p.expert_tensor, expert_tensor_);
   compute(feed_forward);
-  collective(p.dispatch, experts_);
+  exchange(p.dispatch);
   collective(p.tensor_backward, tensor_);
   collective(p.context_backward, context_);
   compute(attention);
@@ -67,7 +71,7 @@ void Beside::backward(const LayerPrice& p, double attention, double feed_forward
 
 void Beside::exchange_beside(const Travel& travel, double seconds) {
   const double before = now_;
-  collective(travel, experts_);
+  exchange(travel);
   compute(std::max(0.0, seconds - (now_ - before)));
 }
 

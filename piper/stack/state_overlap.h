@@ -18,9 +18,9 @@ struct Together {
 };
 Together together(const cost::LevelNeeds& collective, const cost::LevelNeeds& queue);
 
-// Of the collectives of a shape.
+// Of the collectives of a shape but its exchanges (Travel::needs).
 struct ShapeNeeds {
-  cost::LevelNeeds tensor, context, expert_tensor, experts;
+  cost::LevelNeeds tensor, context, expert_tensor;
 };
 
 // What that adds to a pass of a virtual stage, in seconds, where it goes with every micro-batch.
@@ -70,8 +70,10 @@ class Beside {
 
  private:
   void collective(const Travel& travel, const Together& speed);
+  void exchange(const Travel& travel);
   void exchange_beside(const Travel& travel, double seconds);
-  Together tensor_, context_, expert_tensor_, experts_;
+  cost::LevelNeeds needs_;  // of the queue
+  Together tensor_, context_, expert_tensor_;
   double now_ = 0, queue_ = 0;
 };
 

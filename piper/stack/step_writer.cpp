@@ -26,28 +26,19 @@ std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
   return is_here;
 }
 
-// Choices of a token whose rows a node takes once; 1: every row travels.
-double copies_of(const Estimator& estimator, const strategy::Strategy& s) {
-  if (!crosses_once(estimator.stack(), s.all_to_all)) return 1;
-  for (const model::Layer& layer : estimator.model().layers)
-    if (layer.feed_forward.is_moe()) return static_cast<double>(layer.feed_forward.top_k);
-  return 1;
-}
-
 // Between neighbours of a group, as the stack's prices take it.
 int64_t priced_stride(Partners partners, const strategy::Strategy& s) {
   const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
   switch (partners) {
     case Partners::kContext:
       return s.mesh.tp;
-    case Partners::kExperts:
-      return s.mesh.etp;
     case Partners::kData:
       return s.mesh.tp * far;
     case Partners::kExpertData:
       return s.mesh.ep * s.mesh.etp * far;
     case Partners::kTensor:
     case Partners::kExpertTensor:
+    case Partners::kExperts:
     case Partners::kHost:
     case Partners::kWorld:
       break;
@@ -144,6 +135,7 @@ StepWriter::Group& StepWriter::group(Partners partners, Rank rank) {
   const auto [found, is_new] = groups_.try_emplace(
       {partners, ranks.front().value, ranks.back().value, std::ssize(ranks)}, Group{});
   if (is_new) {
+    found->second.ranks = ranks;
     found->second.pattern = pattern_of(partners, rank, ranks);
     found->second.id = graph().add_group(std::move(ranks));
   }
@@ -156,15 +148,18 @@ int32_t StepWriter::pattern_of(Partners partners, Rank rank, const std::vector<R
   if (partners == Partners::kHost)
     return new_pattern(
         {.seconds = 1, .needs = {{first_host_port_ + rank.value, cost::kWholeShare}}});
-  if (ranks.size() < 2) return -1;
-  const auto size = std::ssize(ranks);
-  const int64_t stride = priced_stride(partners, strategy_);
-  const Rates& rates = estimator_.rates();
+  if (ranks.size() < 2 || partners == Partners::kExperts) return -1;
   const cost::LevelNeeds needs =
-      partners == Partners::kExperts
-          ? rates.all_to_all_needs(size, stride, copies_of(estimator_, strategy_))
-          : rates.ring_needs(size, stride);
+      estimator_.rates().ring_needs(std::ssize(ranks), priced_stride(partners, strategy_));
   return new_pattern(ports_.among(ranks, needs.part, 1));
+}
+
+int32_t StepWriter::pattern_of(Group& group, const cost::LevelNeeds& needs) {
+  for (const auto& [known, pattern] : group.own_patterns)
+    if (known.part == needs.part) return pattern;
+  const int32_t pattern =
+      group.ranks.size() < 2 ? -1 : new_pattern(ports_.among(group.ranks, needs.part, 1));
+  return group.own_patterns.emplace_back(needs, pattern).second;
 }
 
 int32_t StepWriter::new_pattern(const cost::Transfer& transfer) {
@@ -182,8 +177,11 @@ OperationId StepWriter::new_operation(int32_t pattern, const cost::Moves& moves)
   return graph().new_operation();
 }
 
-OperationId StepWriter::nth(Group& group, size_t n, const cost::Moves& moves) {
-  if (group.operations.size() == n) group.operations.push_back(new_operation(group.pattern, moves));
+OperationId StepWriter::nth(Group& group, size_t n, const cost::Moves& moves,
+                            const cost::LevelNeeds* needs) {
+  if (group.operations.size() == n)
+    group.operations.push_back(
+        new_operation(needs != nullptr ? pattern_of(group, *needs) : group.pattern, moves));
   return group.operations[n];
 }
 
@@ -237,7 +235,8 @@ TaskId RankWriter::compute(const Segment& segment, double seconds, double transi
 }
 
 TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners partners,
-                              const cost::Moves& moves, const After& after, const Slots& slots) {
+                              const cost::Moves& moves, const After& after, const Slots& slots,
+                              const cost::LevelNeeds* needs) {
   Posted& posted = posted_[static_cast<size_t>(partners)];
   if (posted.group == nullptr) posted.group = &step_.group(partners, rank_);
   return step_.add({.rank = rank_,
@@ -245,7 +244,7 @@ TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners pa
                     .phase = phase_,
                     .micro_batch = micro_batch_,
                     .segment = step_.id_of(segment),
-                    .operation = step_.nth(*posted.group, posted.num++, moves),
+                    .operation = step_.nth(*posted.group, posted.num++, moves, needs),
                     .group = posted.group->id,
                     .dependencies = after,
                     .writes = {slots.writes},
@@ -254,7 +253,7 @@ TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners pa
 }
 
 TaskId RankWriter::post(const Piece& piece, const After& after) {
-  return collective(piece.task, piece.segment, piece.partners, piece.moves, after, {});
+  return collective(piece.task, piece.segment, piece.partners, piece.moves, after, {}, piece.needs);
 }
 
 TaskId RankWriter::copy(double seconds, const After& after, const Slots& slots) {

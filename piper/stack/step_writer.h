@@ -36,11 +36,16 @@ class StepWriter {
   // A group and the operations that it has had: the n-th of one member is the n-th of the others.
   struct Group {
     graph::GroupId id;
+    std::vector<Rank> ranks;
     int32_t pattern = -1;
+    std::vector<std::pair<cost::LevelNeeds, int32_t>>
+        own_patterns;  // of operations with needs of their own
     std::vector<graph::OperationId> operations;
   };
   Group& group(Partners partners, Rank rank);
-  graph::OperationId nth(Group& group, size_t n, const cost::Moves& moves);
+  // `needs`: of this operation; null: as the stack prices all of the group's.
+  graph::OperationId nth(Group& group, size_t n, const cost::Moves& moves,
+                         const cost::LevelNeeds* needs);
 
   // From the virtual stage to its neighbour, between the same members.
   graph::OperationId message(Rank from, Rank to, int64_t boundary, bool is_gradient,
@@ -50,6 +55,7 @@ class StepWriter {
   std::vector<Rank> members(Partners partners, strategy::Place place) const;
   int32_t new_pattern(const cost::Transfer& transfer);
   int32_t pattern_of(Partners partners, Rank rank, const std::vector<Rank>& members);
+  int32_t pattern_of(Group& group, const cost::LevelNeeds& needs);
   graph::OperationId new_operation(int32_t pattern, const cost::Moves& moves);
 
   const Estimator& estimator_;
@@ -92,7 +98,7 @@ class RankWriter {
  private:
   graph::TaskId collective(graph::TaskKind kind, const schedule::Segment& segment,
                            Partners partners, const cost::Moves& moves, const After& after,
-                           const Slots& slots);
+                           const Slots& slots, const cost::LevelNeeds* needs = nullptr);
   void begin_message(const schedule::Action& action);
 
   StepWriter& step_;

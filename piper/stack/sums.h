@@ -14,6 +14,8 @@ namespace piper::stack {
 
 struct Estimator::Prices {
   std::vector<LayerPrice> types;
+  std::vector<double>
+      pairs_save;  // by type: seconds of a layer's forward and backward turn by turn
   EndPrice ends;
   ShapeNeeds needs;
 };
