@@ -2,7 +2,8 @@
 // what headers hold, so that it links nothing but MPI.
 //
 // One thread makes all MPI calls. Notes (mpi_notes.h) and payloads (mpi_payloads.h) are its work; this file is how it is told,
-// how it sleeps, and how MPI begins and ends. Between looks it sleeps: tens of microseconds while a request is outstanding, up to
+// how it sleeps, and how MPI begins and ends. While messages are on their way or expected it looks on for kLook after the last one,
+// giving way to whoever else wants the core: waking takes as long. Then it sleeps between looks: tens of microseconds while a request is outstanding, up to
 // a millisecond when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
 // processes on several hosts it looks every tenth of a millisecond while a message is expected.
 #include <mpi.h>
@@ -31,6 +32,8 @@
 
 namespace piper::comm {
 namespace {
+
+constexpr std::chrono::microseconds kLook{30};
 
 // MPI_Abort kills all processes at once, and some mpiruns lose what was written just before.
 constexpr std::chrono::milliseconds kLastWords{500};
@@ -76,6 +79,7 @@ class MpiWireThread final : public MpiWire {
     const std::vector<int> sent_at = places(sent_bytes), received_at = places(received_bytes);
     std::promise<int> result;
     command([&] {
+      while (notes_->sending()) notes_->send();  // their senders take them for sent
       result.set_value(MPI_Alltoallv(sent.data(), sent_bytes.data(), sent_at.data(), MPI_BYTE,
                                      received.data(), received_bytes.data(), received_at.data(),
                                      MPI_BYTE, comm_));
@@ -231,15 +235,20 @@ class MpiWireThread final : public MpiWire {
 
   // Until the bell is rung once more than `rings` times, at most.
   void sleep(int64_t num_idle, uint32_t rings) {
+    if (num_idle == 1) idle_since_ = std::chrono::steady_clock::now();
+    if (busy() && std::chrono::steady_clock::now() - idle_since_ < kLook) {
+      std::this_thread::yield();
+      return;
+    }
     bell_.wait(rings, std::chrono::microseconds(longest_sleep_us(num_idle)));
   }
   int64_t longest_sleep_us(int64_t num_idle) const {
     constexpr int64_t kIdle = 1000, kBusy = 100, kShortest = 20;
-    const bool outstanding = notes_->sending() || !payloads_->empty();
-    if (!outstanding && bell_.shared()) return kIdle;
-    const bool busy = outstanding || (events_ != nullptr && events_->expects_messages());
-    return std::min(busy ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
+    if (!outstanding() && bell_.shared()) return kIdle;
+    return std::min(busy() ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
   }
+  bool outstanding() const { return notes_->sending() || !payloads_->empty(); }
+  bool busy() const { return outstanding() || (events_ != nullptr && events_->expects_messages()); }
 
   // Whether anything has moved.
   bool look() {
@@ -282,6 +291,7 @@ class MpiWireThread final : public MpiWire {
   }};
   std::unique_ptr<MpiNotes> notes_;
   std::unique_ptr<MpiPayloads> payloads_;
+  std::chrono::steady_clock::time_point idle_since_;
   bool abandoned_ = false, peaceful_ = false, ending_ = false, finalized_ = false;
   std::thread thread_;  // last
 };
