@@ -74,7 +74,7 @@ def lost_peers():
     words = ["--pair-bytes", "1M", "--seconds", 60, "--rounds", 1000, "--algorithms", "halo"]
     for what, said_of_it in ((signal.SIGKILL, "died: its connection was lost in"), (signal.SIGSTOP, "hangs: no heartbeat")):
         ranks = processes(words, words, words)
-        time.sleep(2)
+        time.sleep(5)  # until they are at it, on a busy machine too
         ranks[1].send_signal(what)
         said = [ranks[p].communicate(timeout=60)[1] for p in (0, 2)]
         ranks[1].kill()

@@ -260,7 +260,8 @@ Run add_bench_alltoall(Subcommand command) {
       .show_default();
   option("--cluster", flags->cluster, "the machine whose rates limit and prediction take");
   option("--seconds", flags->ranks.seconds, "time budget of the whole run").show_default();
-  option("--rounds", flags->ranks.rounds, "batches of every point at least").show_default();
+  option("--rounds", flags->ranks.rounds, "batches of every point at least, late or not")
+      .show_default();
   option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back")
       .show_default();
   option("--plot", flags->plot, "writes a picture of the seconds into this file")

@@ -29,7 +29,7 @@ struct AllToAllOptions {
   cost::LoadDistribution load;
   std::optional<cluster::Cluster> cluster;  // whose rates the limit and the prediction take
   double budget_seconds = 10;
-  int64_t min_rounds = 3, max_rounds = 25, min_repeats = 1;
+  int64_t min_rounds = 1, max_rounds = 25, min_repeats = 1;
   // As in comm::ExchangeBenchOptions.
   std::function<std::unique_ptr<comm::DeviceExchanges>(const comm::Transport&)> device = {};
 };

@@ -373,7 +373,7 @@ Run add_bench_dedup(Subcommand command) {
   option("--load", flags->load, "what is chosen how often: uniform, zipf:S or trace:FILE");
   option("--pieces", flags->pieces, "into which a member's tokens for a node are cut");
   option("--seconds", flags->ranks.seconds, "time budget of the whole run");
-  option("--rounds", flags->ranks.rounds, "batches of every exchange at least");
+  option("--rounds", flags->ranks.rounds, "batches of every exchange at least, late or not");
   option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back");
   command
       .add_option("--algorithms", flags->algorithms, "opponents, for example node-aware,halo:64K")

@@ -14,13 +14,13 @@
 namespace piper::cli {
 
 struct BenchRanksFlags {
-  std::string ranks = "4", seconds = "10", rounds = "3", repeats = "1";
+  std::string ranks = "4", seconds = "10", rounds = "1", repeats = "1";
 };
 
 struct BenchRanks {
   int64_t num_ranks = 1;
   std::optional<comm::Launch> launch;  // absent: ranks are threads of this process
-  int64_t min_rounds = 3, max_rounds = 25, min_repeats = 1;
+  int64_t min_rounds = 1, max_rounds = 25, min_repeats = 1;
   double budget_seconds = 10;
 
   std::string transport() const;  // "local", "mpi", "tcp"

@@ -1,11 +1,14 @@
 // piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the exit code:
 // 0 done, 1 the world failed (files, ranks) or we did, 2 the input was wrong, 3 stopped and saved (stop_signals.h).
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
+#include <piper/comm/launch.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -30,6 +33,16 @@ std::string without_trace(std::string text) {
           : ": " + text.substr(tried, text.find(" bytes", tried) + 6 - tried));
 }
 
+// The place among the processes that a launcher started, 0 without one.
+int64_t place_in_launch() {
+  try {
+    const auto launch = comm::launch_from();
+    return launch ? launch->process : 0;
+  } catch (const InvalidInput&) {
+    return 0;
+  }
+}
+
 int complain(const std::exception& error, int code) {
   std::string text = without_trace(error.what());
   for (size_t start = 0; start <= text.size();) {
@@ -38,6 +51,12 @@ int complain(const std::exception& error, int code) {
     start = end + 1;
   }
   return code;
+}
+
+// A command line that cannot be read, which all processes of a launcher are given alike: process 0 says what is wrong. (What a
+// command refuses later may be wrong on one host alone, so every process says that.)
+int complain_of_flags(const std::string& problems) {
+  return place_in_launch() == 0 ? complain(InvalidInput(problems), 2) : 2;
 }
 
 std::vector<std::string> names_of(const CLI::App& app, bool flags) {
@@ -98,7 +117,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ExtrasError&) {
-    return complain(InvalidInput(unexpected_arguments(app)), 2);
+    return complain_of_flags(unexpected_arguments(app));
   } catch (const CLI::RequiredError& error) {
     if (app.get_subcommands().empty()) {
       if (argc <= 1) {
@@ -106,10 +125,8 @@ int run(int argc, char** argv) {
         return 2;
       }
       const std::string rest = unexpected_arguments(app);
-      return complain(
-          InvalidInput(rest.empty() ? std::string("a command is required; see piper --help")
-                                    : rest),
-          2);
+      return complain_of_flags(rest.empty() ? std::string("a command is required; see piper --help")
+                                            : rest);
     }
     // An unknown flag is most likely a misspelt required one: told first.
     std::vector<std::string> problems;
@@ -117,9 +134,9 @@ int run(int argc, char** argv) {
       problems.push_back(unexpected);
     problems.push_back(
         fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name()));
-    return complain(InvalidInput(problems), 2);
+    return complain_of_flags(fmt::format("{}", fmt::join(problems, "\n")));
   } catch (const CLI::ParseError& error) {
-    return complain(InvalidInput(error.what()), 2);
+    return complain_of_flags(error.what());
   }
   return runs.at(app.get_subcommands().front())();
 }

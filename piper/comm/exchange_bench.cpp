@@ -42,6 +42,7 @@ class Member {
         exchanges_(exchanges),
         count_(count),
         options_(options) {
+    const int64_t begin = now_ns();
     group_.index = transport.rank().value;
     for (int64_t r = 0; r < transport.world_size(); ++r) group_.members.emplace_back(r);
     fill_input();
@@ -52,6 +53,7 @@ class Member {
                                    format_bytes(static_cast<double>(largest_pair()))));
       operations_.push_back(make(e));
     }
+    for (const Pair& one : share({begin, 0})) begins_.push_back(one.first);
   }
 
   size_t num_exchanges() const { return operations_.size(); }
@@ -82,14 +84,18 @@ class Member {
     for (int64_t i = 0; i < repeats; ++i) play(exchange);
     const std::vector<Pair> times = share({begin, now_ns()});
     int64_t first = std::numeric_limits<int64_t>::max(), last = 0, longest = 0;
-    for (const Pair& time : times) {
-      first = std::min(first, time.first);
-      last = std::max(last, time.second);
-      longest = std::max(longest, time.second - time.first);
+    for (size_t r = 0; r < times.size(); ++r) {
+      first = std::min(first, times[r].first);
+      last = std::max(last, times[r].second);
+      longest = std::max(longest, times[r].second - times[r].first);
+      elapsed_ns_ = std::max(elapsed_ns_, times[r].second - begins_[r]);
     }
     return static_cast<double>(options_.one_clock ? last - first : longest) * 1e-9 /
            static_cast<double>(repeats);
   }
+
+  // Of wall clock until the end of what was timed last: the slowest rank's, the same on all ranks.
+  double elapsed_seconds() const { return static_cast<double>(elapsed_ns_) * 1e-9; }
 
   // Everyone's two numbers. Also a barrier.
   std::vector<Pair> share(Pair mine) {
@@ -210,6 +216,8 @@ class Member {
   const ExchangeBenchOptions& options_;
   Group group_;
   uint64_t next_key_ = uint64_t{0xEB} << 56;
+  std::vector<int64_t> begins_;  // by rank, each by its own clock
+  int64_t elapsed_ns_ = 0;
   std::vector<std::byte> input_, output_;
   std::vector<std::string> noted_;                              // by exchange
   std::vector<Own> own_;                                        // by exchange
@@ -224,25 +232,31 @@ std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& 
   const size_t n = member.num_exchanges();
   std::vector<ExchangeResult> results(n);
   std::vector<std::vector<double>> samples(n);
+  std::vector<double> once;
   for (size_t e = 0; e < n; ++e) {
     results[e].num_wrong = member.sum(member.check(e));
-    const double once = member.time(e, 1);
+    once.push_back(member.time(e, 1));
     results[e].num_repeats =
-        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once, 1e-9)),
+        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once[e], 1e-9)),
                    options.min_repeats, kMaxRepeats);
   }
-  double used = 0;
-  for (int64_t round = 0; round < options.max_rounds; ++round) {
-    if (round >= options.min_rounds && used >= options.budget_seconds) break;
+  const auto late = [&] { return member.elapsed_seconds() >= options.budget_seconds; };
+  if (late() && options.min_rounds <= 1) {
     for (size_t e = 0; e < n; ++e) {
-      samples[e].push_back(member.time(e, results[e].num_repeats));
-      used += samples[e].back() * static_cast<double>(results[e].num_repeats);
+      samples[e] = {once[e]};
+      results[e].num_repeats = 1;
     }
-    progress(std::max(used / options.budget_seconds,
-                      static_cast<double>(round + 1) / static_cast<double>(options.max_rounds)));
+  } else {
+    for (int64_t round = 0; round < options.max_rounds; ++round) {
+      for (size_t e = 0; e < n && (round < options.min_rounds || !late()); ++e)
+        samples[e].push_back(member.time(e, results[e].num_repeats));
+      if (round + 1 >= options.min_rounds && late()) break;
+      progress(std::max(member.elapsed_seconds() / options.budget_seconds,
+                        static_cast<double>(round + 1) / static_cast<double>(options.max_rounds)));
+    }
+    for (size_t e = 0; e < n; ++e) results[e].num_wrong += member.sum(member.check(e));
   }
   for (size_t e = 0; e < n; ++e) {
-    results[e].num_wrong += member.sum(member.check(e));
     results[e].timing = cluster::summarise(samples[e]);
     results[e].seconds = results[e].timing.seconds;
   }

@@ -1,6 +1,6 @@
 // Times all-to-alls against each other: several algorithms on the same buffers, in turn, so that what
 // else the machine does meets all of them. Every algorithm is one RepeatedOperation; what arrives is
-// checked byte by byte before the first and after the last timed run.
+// checked byte by byte before the first and after the last batch.
 #pragma once
 
 #include <piper/cluster/timing.h>
@@ -51,7 +51,9 @@ class DeviceExchanges {
 inline constexpr int64_t kMaxRepeats = 1000;
 
 struct ExchangeBenchOptions {
-  double budget_seconds = 2;    // of one call; at least min_rounds are played
+  // Of one call by the slowest rank's wall clock. At least min_rounds are played; with min_rounds 1 a
+  // call that is late before its first batch takes the one exchange that it has timed, unchecked after.
+  double budget_seconds = 2;
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
   int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange
   int64_t min_repeats = 1;      // exchanges of a batch, one behind the other as ranks get done

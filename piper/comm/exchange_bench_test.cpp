@@ -3,6 +3,10 @@
 #include <piper/comm/exchange_bench.h>
 #include <piper/comm/local.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 namespace piper::comm {
 namespace {
 
@@ -56,6 +60,27 @@ TEST_CASE("an exchange that forgets a block, or takes a wrong one, has wrong byt
   CHECK(results[0].num_wrong == 0);
   CHECK(results[1].num_wrong > 2 * 3 * 56);  // both checks, three ranks
   CHECK(results[2].num_wrong > 2 * 3 * 56);
+}
+
+TEST_CASE("a bench that is late ends as soon as it may, on all ranks alike") {
+  const CountOf count = [](int64_t, int64_t) { return 8; };
+  for (const int64_t min_rounds : {1, 3}) {
+    std::atomic<int64_t> num_played{0};
+    const Exchange slow{"slow",
+                        {},
+                        [&](std::span<const std::byte>, std::span<const int>, std::span<std::byte>,
+                            std::span<const int>) {
+                          ++num_played;
+                          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                        }};
+    LocalWorld world(3);
+    const auto results =
+        measure_exchanges(world, {slow}, count, {.budget_seconds = 0.01, .min_rounds = min_rounds});
+    // Checked and timed once before the rounds, and checked after them.
+    CHECK(num_played == 3 * (min_rounds == 1 ? 2 : 2 + 3 + 1));
+    CHECK(results[0].timing.num_samples == min_rounds);
+    CHECK(results[0].seconds >= 0.02);
+  }
 }
 
 }  // namespace

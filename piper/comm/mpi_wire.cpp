@@ -1,41 +1,39 @@
 // The wire over MPI, as a plug-in (mpi_plugin.h). Uses MPI's C interface only, and of Piper only
 // what headers hold, so that it links nothing but MPI.
 //
-// One thread makes all MPI calls: Isend, Irecv, Test. Notes are messages with tag 0 into a ring of
-// posted receives; a payload goes from buffer to buffer with a tag made from its id, in pieces of at
-// most kPieceBytes. Between looks the thread sleeps: tens of microseconds while a request is outstanding, up to a millisecond
-// when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
+// One thread makes all MPI calls. Notes (mpi_notes.h) and payloads (mpi_payloads.h) are its work; this file is how it is told,
+// how it sleeps, and how MPI begins and ends. While messages are on their way or expected it looks on for kLook after the last one,
+// giving way to whoever else wants the core: waking takes as long. Then it sleeps between looks: tens of microseconds while a request is outstanding, up to
+// a millisecond when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
 // processes on several hosts it looks every tenth of a millisecond while a message is expected.
 #include <mpi.h>
 #include <piper/base/error.h>
 #include <piper/comm/doorbell.h>
+#include <piper/comm/mpi_notes.h>
+#include <piper/comm/mpi_payloads.h>
 #include <piper/comm/mpi_plugin.h>
+#include <piper/comm/mpi_result.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <functional>
 #include <future>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <numeric>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace piper::comm {
 namespace {
 
-constexpr size_t kNoteBytes = 8192;
-constexpr size_t kNumPosted = 32;  // receives of notes
-constexpr size_t kPieceBytes = size_t{1} << 30;
-constexpr int kNoteTag = 0;
+constexpr std::chrono::microseconds kLook{30};
 
 // MPI_Abort kills all processes at once, and some mpiruns lose what was written just before.
 constexpr std::chrono::milliseconds kLastWords{500};
@@ -81,6 +79,7 @@ class MpiWireThread final : public MpiWire {
     const std::vector<int> sent_at = places(sent_bytes), received_at = places(received_bytes);
     std::promise<int> result;
     command([&] {
+      while (notes_->sending()) notes_->send();  // their senders take them for sent
       result.set_value(MPI_Alltoallv(sent.data(), sent_bytes.data(), sent_at.data(), MPI_BYTE,
                                      received.data(), received_bytes.data(), received_at.data(),
                                      MPI_BYTE, comm_));
@@ -92,52 +91,35 @@ class MpiWireThread final : public MpiWire {
     std::promise<void> started;
     command([&] {
       events_ = &events;
-      for (size_t i = 0; i < kNumPosted; ++i) post_note_receive(i);
+      notes_->start();
       started.set_value();
     });
     started.get_future().get();
   }
 
-  size_t max_note_bytes() const override { return kNoteBytes; }
+  size_t max_note_bytes() const override { return MpiNotes::kMaxNoteBytes; }
 
   void send_note(int64_t process, std::span<const std::byte> head,
                  std::span<const std::byte> body) override {
-    std::vector<std::byte> note(head.begin(), head.end());
-    note.insert(note.end(), body.begin(), body.end());
-    command([this, process, note = std::move(note)]() mutable {
-      if (!abandoned_) send_now(process, std::move(note));
+    command([this, process, note = MpiNotes::pack(head, body)]() mutable {
+      if (!abandoned_) notes_->give(process, std::move(note));
     });
   }
 
   void send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) override {
     command([this, process, id, bytes] {
-      pieces(process, id, bytes.size(), true, [&](size_t at, int size, MPI_Request* request) {
-        return MPI_Isend(bytes.data() + at, size, MPI_BYTE, static_cast<int>(process), tag_of(id),
-                         comm_, request);
-      });
+      if (!abandoned_) payloads_->send(process, id, bytes);
     });
   }
 
   void expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) override {
     command([this, process, id, bytes] {
-      pieces(process, id, bytes.size(), false, [&](size_t at, int size, MPI_Request* request) {
-        return MPI_Irecv(bytes.data() + at, size, MPI_BYTE, static_cast<int>(process), tag_of(id),
-                         comm_, request);
-      });
+      if (!abandoned_) payloads_->expect(process, id, bytes);
     });
   }
 
   void cancel_payload(int64_t process, uint64_t id) override {
-    command([this, process, id] {
-      for (size_t i = requests_.size(); i-- > 0;)
-        if (!uses_[i].sends && uses_[i].process == process && uses_[i].id == id &&
-            uses_[i].note.empty()) {
-          MPI_Cancel(&requests_[i]);
-          MPI_Request_free(&requests_[i]);
-          drop(i);
-        }
-      left_.erase({false, process, id});
-    });
+    command([this, process, id] { payloads_->cancel(process, id); });
   }
 
   void abandon() override {
@@ -153,14 +135,6 @@ class MpiWireThread final : public MpiWire {
   }
 
  private:
-  struct Use {  // of a request
-    bool sends = false;
-    int64_t process = 0;
-    uint64_t id = 0;
-    std::vector<std::byte> note;  // empty: a piece of a payload
-  };
-  using PayloadKey = std::tuple<bool, int64_t, uint64_t>;  // sends, process, id
-
   void command(std::function<void()> action) {
     {
       const std::lock_guard lock(mutex_);
@@ -196,22 +170,19 @@ class MpiWireThread final : public MpiWire {
     if (provided < MPI_THREAD_FUNNELED) throw CommError("this MPI does not allow threads");
     MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    int rank = 0, size = 0, on_host = 0, found = 0;
+    int rank = 0, size = 0, on_host = 0;
     MPI_Comm_rank(comm_, &rank);
     MPI_Comm_size(comm_, &size);
     MPI_Comm host = MPI_COMM_NULL;
     MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &on_host);
-    void* tag_limit = nullptr;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found);
-    if (found != 0) tag_limit_ = static_cast<uint64_t>(*static_cast<int*>(tag_limit));
     process_ = rank;
     num_processes_ = size;
     one_host_ = on_host == size;
     if (one_host_) share_bell(host);
     MPI_Comm_free(&host);
-    posted_.resize(kNumPosted, MPI_REQUEST_NULL);
-    buffers_.resize(kNumPosted, std::vector<std::byte>(kNoteBytes));
+    notes_ = std::make_unique<MpiNotes>(comm_, num_processes_, bell_, result_);
+    payloads_ = std::make_unique<MpiPayloads>(comm_, num_processes_, bell_, result_);
   }
 
   // A cache line of shared memory for each process. Where the MPI has none, the thread goes on looking.
@@ -264,128 +235,38 @@ class MpiWireThread final : public MpiWire {
 
   // Until the bell is rung once more than `rings` times, at most.
   void sleep(int64_t num_idle, uint32_t rings) {
+    if (num_idle == 1) idle_since_ = std::chrono::steady_clock::now();
+    if (busy() && std::chrono::steady_clock::now() - idle_since_ < kLook) {
+      std::this_thread::yield();
+      return;
+    }
     bell_.wait(rings, std::chrono::microseconds(longest_sleep_us(num_idle)));
   }
   int64_t longest_sleep_us(int64_t num_idle) const {
     constexpr int64_t kIdle = 1000, kBusy = 100, kShortest = 20;
-    if (requests_.empty() && bell_.shared()) return kIdle;
-    const bool busy = !requests_.empty() || (events_ != nullptr && events_->expects_messages());
-    return std::min(busy ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
+    if (!outstanding() && bell_.shared()) return kIdle;
+    return std::min(busy() ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
   }
+  bool outstanding() const { return notes_->sending() || !payloads_->empty(); }
+  bool busy() const { return outstanding() || (events_ != nullptr && events_->expects_messages()); }
 
   // Whether anything has moved.
   bool look() {
-    const bool notes = look_for_notes();
-    return look_at_requests() || notes;
-  }
-
-  // In the order in which they were posted, which is the order in which notes fill them.
-  bool look_for_notes() {
-    bool moved = false;
-    for (size_t i = 0; i < kNumPosted && !abandoned_; ++i) {
-      int done = 0, size = 0;
-      MPI_Status status;
-      if (!good(MPI_Test(&posted_[next_posted_], &done, &status)) || done == 0) break;
-      MPI_Get_count(&status, MPI_BYTE, &size);
-      moved = true;
-      events_->note_arrived(status.MPI_SOURCE,
-                            std::span(buffers_[next_posted_]).first(static_cast<size_t>(size)));
-      post_note_receive(next_posted_);
-      next_posted_ = (next_posted_ + 1) % kNumPosted;
-    }
-    return moved;
-  }
-
-  bool look_at_requests() {
-    if (requests_.empty() || abandoned_) return false;
-    done_.resize(requests_.size());
-    int num_done = 0;
-    if (!good(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &num_done,
-                           done_.data(), MPI_STATUSES_IGNORE)))
-      return false;
-    if (num_done == MPI_UNDEFINED) num_done = 0;
-    std::sort(done_.begin(), done_.begin() + num_done, std::greater<>());
-    for (int i = 0; i < num_done; ++i) {
-      const Use use = std::move(uses_[done_[i]]);
-      drop(done_[i]);
-      if (use.note.empty()) end_piece(use);
-    }
-    return num_done > 0;
-  }
-
-  void end_piece(const Use& use) {
-    const auto place = left_.find({use.sends, use.process, use.id});
-    if (--place->second > 0) return;
-    left_.erase(place);
-    if (use.sends)
-      events_->payload_sent(use.process, use.id);
-    else
-      events_->payload_received(use.process, use.id);
-  }
-
-  void post_note_receive(size_t index) {
-    good(MPI_Irecv(buffers_[index].data(), kNoteBytes, MPI_BYTE, MPI_ANY_SOURCE, kNoteTag, comm_,
-                   &posted_[index]));
-  }
-
-  void send_now(int64_t process, std::vector<std::byte> note) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (good(MPI_Isend(note.data(), static_cast<int>(note.size()), MPI_BYTE,
-                       static_cast<int>(process), kNoteTag, comm_, &request)))
-      keep(request, {true, process, 0, std::move(note)});
-    bell_.ring(process);
-  }
-
-  template <class Post>
-  void pieces(int64_t process, uint64_t id, size_t size, bool sends, const Post& post) {
-    if (abandoned_) return;
-    const size_t count = std::max<size_t>(1, (size + kPieceBytes - 1) / kPieceBytes);
-    left_[{sends, process, id}] = count;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t at = i * kPieceBytes;
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (!good(post(at, static_cast<int>(std::min(kPieceBytes, size - at)), &request))) return;
-      keep(request, {sends, process, id, {}});
-    }
-    if (sends) bell_.ring(process);
-  }
-
-  void keep(MPI_Request request, Use use) {
-    requests_.push_back(request);
-    uses_.push_back(std::move(use));
-  }
-
-  void drop(size_t index) {
-    std::swap(requests_[index], requests_.back());
-    std::swap(uses_[index], uses_.back());
-    requests_.pop_back();
-    uses_.pop_back();
-  }
-
-  int tag_of(uint64_t id) const { return static_cast<int>(1 + id % (tag_limit_ - 1)); }
-
-  // Tells an error, once.
-  bool good(int code) {
-    if (code == MPI_SUCCESS) return true;
-    std::array<char, MPI_MAX_ERROR_STRING> text{};
-    int size = 0;
-    MPI_Error_string(code, text.data(), &size);
-    if (events_ != nullptr && !abandoned_)
-      events_->process_lost(process_, std::string("MPI: ") + text.data());
-    return false;
+    bool moved = notes_->send();
+    moved = notes_->take([this](int64_t process, std::span<const std::byte> note) {
+      events_->note_arrived(process, note);
+    }) || moved;
+    return payloads_->look([this](const MpiPayloads::Done& done) {
+      if (done.sent)
+        events_->payload_sent(done.process, done.id);
+      else
+        events_->payload_received(done.process, done.id);
+    }) || moved;
   }
 
   void finalize() {
-    while (!requests_.empty()) {  // notes that all have left unread, if any
-      MPI_Cancel(&requests_.back());
-      MPI_Request_free(&requests_.back());
-      drop(requests_.size() - 1);
-    }
-    for (MPI_Request& request : posted_)
-      if (request != MPI_REQUEST_NULL) {
-        MPI_Cancel(&request);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-      }
+    notes_->cancel();  // what all have left unread, if any
+    payloads_->cancel_all();
     bell_.share({}, 0);
     if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
     MPI_Comm_free(&comm_);
@@ -404,15 +285,13 @@ class MpiWireThread final : public MpiWire {
   MPI_Win window_ = MPI_WIN_NULL;  // of the bells
   int64_t process_ = 0, num_processes_ = 1;
   bool one_host_ = true;
-  uint64_t tag_limit_ = 32767;
   WireEvents* events_ = nullptr;
-  std::vector<MPI_Request> posted_;  // receives of notes, a ring
-  std::vector<std::vector<std::byte>> buffers_;
-  size_t next_posted_ = 0;
-  std::vector<MPI_Request> requests_;
-  std::vector<Use> uses_;  // of requests_
-  std::vector<int> done_;
-  std::map<PayloadKey, size_t> left_;  // pieces not yet done
+  MpiResult result_{[this](const std::string& why) {
+    if (events_ != nullptr && !abandoned_) events_->process_lost(process_, why);
+  }};
+  std::unique_ptr<MpiNotes> notes_;
+  std::unique_ptr<MpiPayloads> payloads_;
+  std::chrono::steady_clock::time_point idle_since_;
   bool abandoned_ = false, peaceful_ = false, ending_ = false, finalized_ = false;
   std::thread thread_;  // last
 };

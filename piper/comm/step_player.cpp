@@ -135,16 +135,14 @@ void StepPlayer::start_ready() {
 
 bool StepPlayer::advance() {
   for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t i = 0; i < in_flight_.size();) {
-      if (!in_flight_[i].request->done()) {
-        ++i;
-        continue;
-      }
-      finish(in_flight_[i].step);
-      in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
-      moved = true;
-    }
+    size_t num_kept = 0;
+    for (InFlight& one : in_flight_)
+      if (one.request->done())
+        finish(one.step);
+      else
+        std::swap(in_flight_[num_kept++], one);
+    moved = num_kept < in_flight_.size();
+    in_flight_.resize(num_kept);
     start_ready();
   }
   return num_finished_ == steps_.size();
