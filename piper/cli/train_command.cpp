@@ -44,7 +44,7 @@ struct Flags {
          bias_update = 1e-3, z_loss = -1, mtp_weight = 0.3, timeout_seconds = 120,
          heartbeat_seconds = 0;
   double deviation_bound = 0.25, memory_limit_mib = 0;
-  bool async_save = true;
+  bool async_save = true, speed_check = false;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
 
@@ -172,6 +172,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.deviation_bound = flags.deviation_bound;
   request.memory_limit_bytes = static_cast<int64_t>(flags.memory_limit_mib * (1 << 20));
   request.stop_requested = stop_requested;
+  request.speed_check = flags.speed_check;
 }
 
 int run(const Flags& flags) {
@@ -298,6 +299,10 @@ Run add_train(Subcommand command) {
                   "share of the step; 0 = never")
       .check(number_in(0.0, 1000.0))
       .show_default();
+  command.add_flag("--speed-check", flags->speed_check,
+                   "measure before the first step and after the last whether this machine is as "
+                   "fast as in its profile, "
+                   "and let the prediction count it (about a second each)");
   command.add_flag("--export", flags->export_weights,
                    "write the final weights as a Hugging Face folder, RUN/weights");
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")

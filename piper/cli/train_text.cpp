@@ -50,6 +50,11 @@ void print_comparison(const train::RunResult& result) {
         static_cast<double>(*rank.predicted_peak_bytes),
         static_cast<double>(*rank.measured_peak_bytes), format_bytes);
   fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  if (c.machine_slowdown)
+    fmt::print(
+        "during the run this machine took {:.2f} times as long as in its profile; the predicted "
+        "time counts it\n",
+        *c.machine_slowdown);
   fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
   fmt::print("{}", train::to_text(result.traffic));
 }

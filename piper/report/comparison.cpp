@@ -91,6 +91,7 @@ Json to_json(const Comparison& comparison) {
   put(json, "planned_step_seconds", comparison.planned_step_seconds);
   put(json, "balanced_step_seconds", comparison.balanced_step_seconds);
   put(json, "measured_load_imbalance", comparison.measured_load_imbalance);
+  put(json, "machine_slowdown", comparison.machine_slowdown);
   json["time_components"] = Json::array();
   for (const TimeComponent& component : comparison.time_components) {
     Json entry;
@@ -115,6 +116,7 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   comparison.planned_step_seconds = number(reader, "planned_step_seconds");
   comparison.balanced_step_seconds = number(reader, "balanced_step_seconds");
   comparison.measured_load_imbalance = number(reader, "measured_load_imbalance");
+  comparison.machine_slowdown = number(reader, "machine_slowdown");
   if (const Json* times = reader.array("time_components")) {
     for (size_t i = 0; i < times->size(); ++i) {
       comparison.time_components.push_back(

@@ -74,6 +74,14 @@ void add_memory(Rows& rows, const RankComparison& rank) {
   }
 }
 
+std::string speed_of_machine(const Comparison& comparison) {
+  if (!comparison.machine_slowdown) return "";
+  return paragraph(fmt::format(
+      "During the run this machine took {:.2f} times as long for the reference layers as in its "
+      "profile; the predicted times count it.",
+      *comparison.machine_slowdown));
+}
+
 // What the run did otherwise than assumed, if anything.
 std::string deviations_table(const Comparison& comparison) {
   const std::vector<Deviation> found = deviations(comparison, kLargeError);
@@ -108,7 +116,7 @@ std::string comparison_section(const Comparison* comparison) {
   return to_html(rows.table()) +
          paragraph(
              "Relative error: (predicted − measured) / measured. Errors above 20 % are marked.") +
-         deviations_table(*comparison);
+         speed_of_machine(*comparison) + deviations_table(*comparison);
 }
 
 }  // namespace piper::report

@@ -112,6 +112,14 @@ TEST_CASE("a full page is well-formed and needs nothing from elsewhere") {
   CHECK(count(html, "class=\"absent\"") == 0);
 }
 
+TEST_CASE("a page says how fast the machine was, where that was measured") {
+  Report report = full("plain");
+  CHECK(render(report).find("times as long for the reference layers") == std::string::npos);
+  report.comparison->machine_slowdown = 1.25;
+  CHECK(render(report).find("took 1.25 times as long for the reference layers") !=
+        std::string::npos);
+}
+
 TEST_CASE("an empty page says in a sentence what is missing, section by section") {
   const std::string html = render(Report{});
   CHECK(unbalanced(html) == "");

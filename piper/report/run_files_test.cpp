@@ -71,6 +71,7 @@ TEST_CASE("a comparison reads back as written, its errors relative to the measur
       .predicted_step_seconds = 0.3,
       .measured_step_seconds = 0.4,
       .measured_mfu = 0.25,
+      .machine_slowdown = 1.1,
       .time_components = {{.name = "experts", .predicted_seconds = 0.1}},
       .ranks = {{.rank = 1,
                  .stage = 0,

@@ -4,7 +4,8 @@
 // measured time is its own and the simulator's rule (sim/play.h) is exactly what happens.
 //
 // Where it is known which CPUs these are, a holder is bound to one of its own until it gives the core back: left to the scheduler, two holders shared one CPU in one task of ten, each then twice as slow, while the other
-// CPU woke threads that only wait.
+// CPU woke threads that only wait. Holders ask the scheduler for long slices and ranks that wait for short ones, so that a message is
+// noticed while others compute.
 #pragma once
 
 #include <condition_variable>
@@ -37,6 +38,8 @@ class Cores {
   };
 
  private:
+  void acquire_in_turn();
+
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t free_;

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/runtime/cores.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -87,6 +89,37 @@ TEST_CASE("bound holders never share a CPU, and are free again afterwards") {
   for (std::thread& thread : threads) thread.join();
   CHECK(shared == 0);
   CHECK(bound == (num_cpus + 3) * 20);
+}
+
+namespace {
+
+// What the calling thread has asked for, in ns; 0 where the kernel does not say.
+uint64_t slice() {
+  uint64_t attributes[6] = {};  // of the kernel's sched_attr, version 0, the slice is the fourth
+#ifdef SYS_sched_getattr
+  syscall(SYS_sched_getattr, 0, attributes, sizeof(attributes), 0);
+#endif
+  return attributes[3];
+}
+
+}  // namespace
+
+TEST_CASE("who holds a core runs for long, and who gave it back may interrupt") {
+  if (slice() == 0) {
+    MESSAGE("skipped: this kernel lets nobody ask for a slice");
+    return;
+  }
+  std::thread([] {
+    Cores cores(piper::runtime::allowed_cpus());
+    cores.acquire();
+    const uint64_t computing = slice();
+    cores.release();
+    const uint64_t waiting = slice();
+    CHECK(computing > 10 * waiting);
+    cores.acquire();
+    CHECK(slice() == computing);
+    cores.release();
+  }).join();
 }
 
 TEST_CASE("processes of a host divide its CPUs equally, or not at all") {

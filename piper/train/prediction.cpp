@@ -88,9 +88,12 @@ double model_flops_utilization(const model::Model& model, const strategy::Strate
 
 Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                   const cost::ExpertLoad& load) {
+                   const cost::ExpertLoad& load, double slowdown) {
   Prediction prediction;
   prediction.prices = cost::price(step, model, strategy, cluster, load);
+  for (const graph::Task& task : step.graph.tasks())
+    if (task.kind == graph::TaskKind::kCompute)
+      prediction.prices.seconds[task.id.index()] *= slowdown;
   prediction.timeline = sim::play_scattered(step, prediction.prices, cost::task_scatter(cluster));
   prediction.step_seconds = prediction.timeline.seconds();
   prediction.kept = load.kept.empty() ? cost::kept_part(model, strategy) : mean_kept(model, load);

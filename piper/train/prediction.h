@@ -28,10 +28,10 @@ struct Prediction {
 // Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy and model.
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
 
-// Prices and simulates it. `load` = real expert loads, when known.
+// Prices and simulates it. `load` = real expert loads, when known; `slowdown`: what compute takes, over what the cluster says.
 Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                   const cost::ExpertLoad& load = {});
+                   const cost::ExpertLoad& load = {}, double slowdown = 1);
 
 // FLOPs of the step (forward + backward, no recomputation; of routed experts the part `kept`) / (seconds x peak of all devices, or of the shared cores).
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,

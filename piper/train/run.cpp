@@ -51,6 +51,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   here.held = held_state(trainer, nn::live_bytes(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
+  check_speed(SpeedCheck::Window::kBefore, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
   start_seconds_[rank.index()] = runtime::now_seconds();
   double before = start_seconds_[rank.index()];
@@ -83,6 +84,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     }
     if (outcome.stop) stopped_ = true;
   }
+  check_speed(SpeedCheck::Window::kAfter, transport);
   if (!is_alone()) gather_parts(transport);
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }
@@ -95,6 +97,13 @@ RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
                 here.task = operation;
                 if (!is_alone()) world_.note(rank, step, operation);
               }};
+}
+
+// All ranks at once, as they train.
+void Run::check_speed(SpeedCheck::Window window, comm::Transport& transport) {
+  if (!request_.speed_check || !speed_.possible()) return;
+  barrier(transport, kSpeedKeys + static_cast<uint64_t>(window), request_.options.timeout_seconds);
+  speed_.measure(window, *cores_);
 }
 
 void Run::train_all_ranks() {

@@ -59,6 +59,9 @@ struct RunRequest {
   double deviation_bound = 0.25;
   comm::World* world =
       nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
+  // Run the reference layers before the first step and after the last (speed_check.h), and let `comparison` count how much slower
+  // than in its profile the machine was.
+  bool speed_check = false;
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end. Thread-safe; may be empty.
   std::function<bool()> stop_requested;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
@@ -73,8 +76,9 @@ struct RunRequest {
 struct RunResult {
   bool stopped = false;  // because stop_requested said so, on any rank; the last step is saved
   std::vector<StepMetrics> metrics;
-  Prediction prediction;            // made before the run, with balanced load
-  Prediction prediction_with_load;  // made after it, with the loads of the measured step's run
+  Prediction prediction;  // made before the run, with balanced load
+  // Made after it, with the loads of the measured step, and at the speed of the machine during the run where that was measured.
+  Prediction prediction_with_load;
   Measurement measurement;
   report::Comparison comparison;  // against prediction_with_load
   Traffic traffic;          // of the measured step: predicted beside counted by the transports

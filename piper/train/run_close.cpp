@@ -66,8 +66,8 @@ RunResult Run::finish() {
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
-  result.prediction_with_load =
-      predict(step_, request_.model, request_.strategy, request_.cluster, load);
+  result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
+                                        load, speed_.slowdown().value_or(1));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
   result.traffic = compare_traffic(
@@ -92,6 +92,7 @@ void Run::carry_over(RunResult& result) const {
     if (const auto found = planned->find("step_seconds");
         found != planned->end() && found->is_number())
       comparison.planned_step_seconds = found->get<double>();
+  comparison.machine_slowdown = speed_.slowdown();
   std::vector<double> imbalance;
   for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
   std::ranges::sort(imbalance);

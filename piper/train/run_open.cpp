@@ -24,7 +24,8 @@ Run::Run(const RunRequest& request)
       shared_{request.model, request.strategy, step_, request.options, {}},
       own_world_(request.world ? 1 : request.strategy.mesh.world()),
       world_(request.world ? *request.world : own_world_),
-      recorder_(step_, request.strategy, request.cluster) {
+      recorder_(step_, request.strategy, request.cluster),
+      speed_(request.cluster, request.strategy.precision) {
   shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
     Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
                                  micro_batch);

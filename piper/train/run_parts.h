@@ -13,6 +13,7 @@
 #include <piper/train/run.h>
 #include <piper/train/run_lock.h>
 #include <piper/train/run_recorder.h>
+#include <piper/train/speed_check.h>
 #include <piper/train/tensorboard.h>
 #include <piper/train/weight_folder.h>
 
@@ -33,6 +34,7 @@ namespace fs = std::filesystem;
 inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
+inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // one a window
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
@@ -74,6 +76,7 @@ class Run {
   void train_rank(comm::Transport& transport, Whereabouts& here);
   RankHooks rank_hooks(Rank rank, Whereabouts& here);
   void load(RankTrainer& trainer);
+  void check_speed(SpeedCheck::Window window, comm::Transport& transport);
   void train_all_ranks();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
@@ -103,6 +106,7 @@ class Run {
   std::string token_;  // of this run alone
   std::atomic<bool> stopped_{false};
   RunRecorder recorder_;
+  SpeedCheck speed_;
   Prediction prediction_;
   std::optional<DeviationWatch> deviation_;  // process 0's
   std::optional<WeightFolder> weights_;

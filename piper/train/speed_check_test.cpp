@@ -1,0 +1,78 @@
+#include <doctest/doctest.h>
+#include <piper/cost/example_model.h>
+#include <piper/runtime/reference_layers.h>
+#include <piper/train/run.h>
+#include <piper/train/speed_check.h>
+#include <piper/train/test_folder.h>
+
+#include <thread>
+#include <vector>
+
+namespace piper::train {
+namespace {
+
+constexpr auto kPrecision = strategy::Precision::kFp32;
+
+cluster::Cluster profiled(double pass_seconds) {
+  cluster::Cluster cluster = cost::example::nodes();
+  cluster.numbers[runtime::reference_pass_name(kPrecision)] = pass_seconds;
+  return cluster;
+}
+
+}  // namespace
+
+TEST_CASE("a machine is compared with its profile, and one that has none with nothing") {
+  runtime::Cores cores = runtime::cores_for(runtime::num_host_cores(), 2);
+  SpeedCheck unknown(cost::example::nodes(), kPrecision);
+  CHECK_FALSE(unknown.possible());
+  unknown.measure(SpeedCheck::Window::kBefore, cores);
+  CHECK_FALSE(unknown.slowdown().has_value());
+
+  SpeedCheck check(profiled(1e-6), kPrecision);  // no machine is as fast as that
+  CHECK(check.possible());
+  CHECK_FALSE(check.slowdown().has_value());
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&] { check.measure(SpeedCheck::Window::kAfter, cores); });
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(check.slowdown().value_or(0) > 10);
+}
+
+TEST_CASE("a prediction for a machine that computes at half its speed takes twice the compute") {
+  const model::Model model = cost::example::mixture(2);
+  const strategy::Strategy s = cost::example::strategy(model, 1, 1, 1, 2);
+  const schedule::StepGraph step = checked_step(model, s);
+  const cluster::Cluster cluster = cost::example::nodes();
+  const double plain = predict(step, model, s, cluster).step_seconds;
+  CHECK(predict(step, model, s, cluster, {}, 2).step_seconds == doctest::Approx(2 * plain));
+
+  const strategy::Strategy ranks = cost::example::strategy(model, 2, 2, 2, 2);
+  const schedule::StepGraph shared = checked_step(model, ranks);
+  const Prediction one = predict(shared, model, ranks, cluster),
+                   two = predict(shared, model, ranks, cluster, {}, 2);
+  CHECK(two.step_seconds > one.step_seconds);
+  CHECK(two.step_seconds < 2 * one.step_seconds);  // messages take what they took
+  CHECK(two.mfu < one.mfu);
+}
+
+TEST_CASE("a run says how much slower than its profile the machine was, and counts it") {
+  const TestFolder folder;
+  RunRequest r;
+  r.model = cost::example::mixture(2);
+  r.model.vocabulary = 256;
+  r.strategy = cost::example::strategy(r.model, 1, 2, 2, 2);
+  r.cluster = profiled(1e-6);
+  r.corpus = Corpus(Text(std::string(4000, 'x'), "text"));
+  r.folder = folder.path() / "run";
+  r.num_steps = 3;
+  r.deviation_bound = 0;
+  r.speed_check = true;
+  const report::Comparison checked = run_training(r).comparison;
+  CHECK(checked.machine_slowdown.value_or(0) > 10);
+  r.speed_check = false;
+  const report::Comparison unchecked = run_training(r).comparison;
+  CHECK_FALSE(unchecked.machine_slowdown.has_value());
+  CHECK(*checked.predicted_step_seconds > 5 * *unchecked.predicted_step_seconds);
+}
+
+}  // namespace piper::train
