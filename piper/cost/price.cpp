@@ -50,6 +50,7 @@ class StepPricer {
   Prices price() {
     Prices prices;
     prices.cores_per_node = cluster_.cores_per_node;
+    prices.core_hand_over_seconds = core_hand_over_seconds(cluster_);
     prices.links.capacity = ports_.capacity();
     prices.links.first_need = {0};
     prices.links.pattern.assign(static_cast<size_t>(step_.graph.num_operations()), kNotYet);

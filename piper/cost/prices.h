@@ -40,7 +40,9 @@ struct Prices {
   std::vector<int64_t> static_bytes;  // by rank: weights, gradients, optimizer, persistent buffers
   std::vector<int32_t> node_of_rank;  // ranks of one node share its cores
   int64_t cores_per_node = 0;         // 0 = every rank computes alone
-  Links links;                        // what operations share; empty = nothing
+  // From the moment when a rank gives its core back until the one that waited longest computes on it.
+  double core_hand_over_seconds = 0;
+  Links links;  // what operations share; empty = nothing
 };
 
 // Rank i sits on device i. Requires contradictions(strategy, model) to be empty and world <= cluster.num_devices().

@@ -130,6 +130,10 @@ std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase p
 
 double task_scatter(const cluster::Cluster& cluster) { return number(cluster, kTaskScatterName); }
 
+double core_hand_over_seconds(const cluster::Cluster& cluster) {
+  return number(cluster, kCoreHandOverName);
+}
+
 double update_seconds(schedule::SegmentKind kind, double num_parameters,
                       const cluster::Cluster& cluster, strategy::Precision precision) {
   return work_seconds(update_work(kind, num_parameters, precision), cluster,

@@ -43,6 +43,11 @@ std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase p
 double task_scatter(const cluster::Cluster& cluster);
 inline constexpr const char* kTaskScatterName = "task_scatter_ratio";
 
+// What passes between a rank's giving back a core and the next one's computing on it, where ranks outnumber cores
+// (`piper profile`; "core_hand_over_seconds" of cluster.numbers). Absent: 0.
+double core_hand_over_seconds(const cluster::Cluster& cluster);
+inline constexpr const char* kCoreHandOverName = "core_hand_over_seconds";
+
 // One compute segment in a phase, times that factor; update segments through update_seconds().
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,

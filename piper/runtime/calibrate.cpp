@@ -68,6 +68,31 @@ std::vector<Measured> measure(strategy::Precision precision, const CalibrateOpti
   return measured;
 }
 
+// What a core loses from holder to holder: ranks that outnumber the cores take turns at a little work. The median of several rounds.
+double hand_over_seconds(const CalibrateOptions& options) {
+  constexpr int kRounds = 5, kTurns = 100;
+  constexpr double kWork = 300e-6;  // seconds; a small segment
+  std::vector<double> lost;
+  for (int round = 0; round < kRounds; ++round) {
+    Cores cores = cores_for(options.num_cores, options.num_ranks);
+    const auto body = [&] {
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const Cores::Hold core(cores);
+        for (const double start = now_seconds(); now_seconds() - start < kWork;) continue;
+      }
+    };
+    const double start = now_seconds();
+    std::vector<std::thread> threads;
+    for (int64_t r = 0; r < options.num_ranks; ++r) threads.emplace_back(body);
+    for (std::thread& thread : threads) thread.join();
+    const double turns =
+        static_cast<double>(kTurns * options.num_ranks) / static_cast<double>(options.num_cores);
+    lost.push_back((now_seconds() - start) / turns - kWork);
+  }
+  std::ranges::sort(lost);
+  return std::max(0.0, lost[kRounds / 2]);
+}
+
 // The standard deviation of the logarithms. Stalls count: an exchange waits for them, too.
 double scatter_of(const std::vector<double>& seconds) {
   double sum = 0, squares = 0;
@@ -114,6 +139,8 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
   }
   for (const auto& [key, log_ratio] : log_ratios)
     cluster.numbers[cost::measured_over_priced_name(key.first, key.second)] = std::exp(log_ratio);
+  if (options.num_ranks > options.num_cores && options.num_cores > 0)
+    cluster.numbers[cost::kCoreHandOverName] = hand_over_seconds(options);
   if (total > 0) cluster.numbers[cost::kTaskScatterName] = scattered / total;
 }
 

@@ -23,13 +23,15 @@ StepGraph independent(const std::vector<std::vector<double>>& seconds_of_rank,
 }
 
 std::vector<double> starts(const std::vector<std::vector<double>>& seconds_of_rank,
-                           std::vector<int32_t> nodes, int64_t cores) {
+                           std::vector<int32_t> nodes, int64_t cores,
+                           double hand_over_seconds = 0) {
   std::vector<double> seconds;
   const StepGraph step = independent(seconds_of_rank, seconds);
   cost::Prices prices = sim::example::free_of_charge(step);
   prices.seconds = seconds;
   prices.node_of_rank = std::move(nodes);
   prices.cores_per_node = cores;
+  prices.core_hand_over_seconds = hand_over_seconds;
   std::vector<double> out;
   for (const graph::Interval& interval : sim::play(step, prices).tasks)
     out.push_back(interval.start_seconds);
@@ -42,6 +44,12 @@ TEST_CASE("four ranks on two cores: first come, first served, and who has a core
   // 0 s: ranks 0 and 1 get the cores and keep them for their second task; 2 and 3 wait until 2 s.
   CHECK(starts({{1, 1}, {1, 1}, {1, 1}, {1, 1}}, {0, 0, 0, 0}, 2) ==
         std::vector<double>{0, 1, 0, 1, 2, 3, 2, 3});
+}
+
+TEST_CASE("who waited for a core starts a hand-over later; who finds one, or keeps it, does not") {
+  CHECK(starts({{1, 1}, {1}, {1}, {1}}, {0, 0, 0, 0}, 2, 0.25) ==
+        std::vector<double>{0, 1, 0, 1.25, 2.25});
+  CHECK(starts({{1}, {1}}, {0, 0}, 2, 0.25) == std::vector<double>{0, 0});
 }
 
 TEST_CASE("a long task keeps its core while the others share the rest") {

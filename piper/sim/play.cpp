@@ -69,7 +69,11 @@ class Memory {
 struct Node {
   int64_t num_free = 0;
   int64_t num_ranks = 0;
-  std::deque<Rank> waiting;
+  struct Waiting {
+    Rank rank;
+    double since;
+  };
+  std::deque<Waiting> waiting;
   std::vector<Rank> computing;
 };
 
@@ -232,24 +236,27 @@ class Simulation {
     }
     computing_[rank.index()] = 1;  // or waiting for a core
     if (shares_cores() && !holds_core)
-      node_of(rank).waiting.push_back(rank);
+      node_of(rank).waiting.push_back({rank, now_});
     else
-      start_compute(*task);
+      start_compute(*task, 0);
   }
 
   void hand_out_cores(Node& node) {
     for (; node.num_free > 0 && !node.waiting.empty(); node.waiting.pop_front()) {
       --node.num_free;
-      const Rank rank = node.waiting.front();
+      const auto [rank, since] = node.waiting.front();
       start_compute(
-          graph_.task(graph_.stream(rank, Stream::kCompute)[next(rank, Stream::kCompute)]));
+          graph_.task(graph_.stream(rank, Stream::kCompute)[next(rank, Stream::kCompute)]),
+          since < now_ ? prices_.core_hand_over_seconds : 0);
     }
   }
 
-  void start_compute(const Task& task) {
+  // Its core is taken now; `late`: how long it takes until the rank notices.
+  void start_compute(const Task& task, double late) {
     ++next(task.rank, Stream::kCompute);
     start(task, prices_.transient_bytes[task.id.index()]);
-    compute_until(task, now_ + prices_.seconds[task.id.index()]);
+    timeline_.tasks[task.id.index()].start_seconds += late;
+    compute_until(task, now_ + late + prices_.seconds[task.id.index()]);
     if (shares_cores()) node_of(task.rank).computing.push_back(task.rank);
   }
 

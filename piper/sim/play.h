@@ -4,7 +4,8 @@
 //   streams    start in order; a task starts when its dependencies have finished
 //   compute    holds one core of its node (ready tasks take cores first come, first served; ties by
 //              rank), or its device; a rank asks for a core when its compute task before has
-//              finished and the dependencies have
+//              finished and the dependencies have; who had to wait for a core starts
+//              prices.core_hand_over_seconds after it was given back
 //   send, receive        run from the moment both are posted
 //   exchange, reduction  run on each member from the moment all members have posted
 //              what ranks of one node tell each other is copied by its cores: by those without work
