@@ -71,7 +71,7 @@ def different_options():
 
 def lost_peers():
     """A rank that is killed or stopped in the middle: the others say in which exchange, and how large it was."""
-    words = ["--pair-bytes", "1M", "--seconds", 60, "--rounds", 1000, "--algorithms", "halo"]
+    words = ["--pair-bytes", "1M", "--seconds", 60, "--rounds", 1000, "--repeats", 1000, "--algorithms", "halo"]
     for what, said_of_it in ((signal.SIGKILL, "died: its connection was lost in"), (signal.SIGSTOP, "hangs: no heartbeat")):
         ranks = processes(words, words, words)
         time.sleep(5)  # until they are at it, on a busy machine too
