@@ -1,6 +1,7 @@
 // Groups of more than 64 ranks: what plan chooses beside the best of all forms, each played in full.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/plan/behind.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/random_cluster.h>
@@ -34,20 +35,11 @@ Case random_case(std::mt19937& random, std::span<const int64_t> sizes, bool is_h
   return c;
 }
 
-struct Behind {
-  int num = 0, num_beyond = 0;  // 5 %
-  double worst = 0, sum = 0;
-  void add(double behind) {
-    ++num;
-    num_beyond += behind > 0.05 ? 1 : 0;
-    worst = std::max(worst, behind);
-    sum += behind;
-  }
-  std::string text() const {
-    return fmt::format("mean {:.2f} %, worst {:.2f} %, beyond 5 %: {} of {}", 100 * sum / num,
-                       100 * worst, num_beyond, num);
-  }
-};
+std::string text(const Behind& behind) {
+  return fmt::format("mean {:.2f} %, worst {:.2f} %, beyond 5 %: {} of {}",
+                     100 * behind.sum / static_cast<double>(behind.num), 100 * behind.worst,
+                     behind.num_beyond, behind.num);
+}
 
 struct Gaps {
   Behind closed, picked;
@@ -81,8 +73,8 @@ void grid(std::span<const int64_t> sizes, int num, bool is_hot) {
   Gaps gaps;
   for (int i = 0; i < num; ++i) gaps.add(random_case(random, sizes, is_hot));
   MESSAGE(fmt::format("{} to {} ranks, {}: closed form {}; picked {}, in at most {:.0f} ms",
-                      sizes.front(), sizes.back(), is_hot ? "one hot" : "even", gaps.closed.text(),
-                      gaps.picked.text(), 1e3 * gaps.slowest));
+                      sizes.front(), sizes.back(), is_hot ? "one hot" : "even", text(gaps.closed),
+                      text(gaps.picked), 1e3 * gaps.slowest));
   CHECK(gaps.picked.worst <= 0.05);
 }
 

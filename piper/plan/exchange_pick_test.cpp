@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/plan/behind.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/random_cluster.h>
@@ -10,22 +11,8 @@
 #include <random>
 
 namespace piper::plan {
-namespace {
 
 using strategy::AllToAll;
-
-struct Behind {
-  int64_t num = 0, num_beyond = 0;  // 5 %
-  double worst = 0, sum = 0;
-  void add(double behind) {
-    ++num;
-    num_beyond += behind > 0.05 ? 1 : 0;
-    worst = std::max(worst, behind);
-    sum += behind;
-  }
-};
-
-}  // namespace
 
 TEST_CASE("what plan chooses is within 5 % of the best played form, over some 500 cases") {
   std::mt19937 random(20261122);
