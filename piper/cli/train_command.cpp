@@ -300,9 +300,9 @@ Run add_train(Subcommand command) {
       .check(number_in(0.0, 1000.0))
       .show_default();
   command.add_flag("--speed-check", flags->speed_check,
-                   "measure before the first step and after the last whether this machine is as "
-                   "fast as in its profile, "
-                   "and let the prediction count it (about a second each)");
+                   "measure before the first step and after every one whether this machine is as "
+                   "fast as in its profile, and let the prediction count it (some tenths of a "
+                   "second each)");
   command.add_flag("--export", flags->export_weights,
                    "write the final weights as a Hugging Face folder, RUN/weights");
   command.add_option("--checkpoint-every", flags->checkpoint_every, "steps; 0 = never")

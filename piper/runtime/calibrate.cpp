@@ -23,29 +23,33 @@ using schedule::SegmentKind;
 // Sequences of a micro-batch.
 constexpr int64_t kBatches[] = {1, kReferencePassSequences, 8};
 
-struct Measured {  // seconds, ascending
-  SegmentSamples segments;
-  std::vector<double> passes;
+struct Measured {                        // seconds
+  std::vector<SegmentSamples> segments;  // by kBatches; ascending
+  double window = 0;                     // reference_window_seconds
 };
 
-// By kBatches: what each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once. The batches
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once. The batches and the windows
 // take turns, so that a machine whose speed drifts gives all of them the same.
-std::vector<Measured> measure(strategy::Precision precision, const CalibrateOptions& options) {
-  std::vector<Measured> measured(std::size(kBatches));
+Measured measure(strategy::Precision precision, const CalibrateOptions& options) {
+  constexpr int64_t kRepeatsOfWindow = 3;
+  Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches))};
+  std::vector<double> windows(static_cast<size_t>(options.num_repeats / kRepeatsOfWindow + 1));
   std::mutex mutex;
   Cores cores = cores_for(options.num_cores, options.num_ranks);
   std::barrier together(options.num_ranks);
-  const auto turn = [&](ReferenceLayers& layers, Measured* into) {
+  const auto turn = [&](ReferenceLayers& layers, SegmentSamples* into) {
     together.arrive_and_wait();
     const Cores::Hold core(cores);
-    const double start = now_seconds();
     const SegmentSamples seconds = layers.run();
-    const double whole = now_seconds() - start;
     if (into == nullptr) return;  // first touch
     const std::lock_guard lock(mutex);
-    into->passes.push_back(whole);
     for (const auto& [key, values] : seconds) {
-      std::vector<double>& samples = into->segments[key];
+      std::vector<double>& samples = (*into)[key];
       samples.insert(samples.end(), values.begin(), values.end());
     }
   };
@@ -54,17 +58,23 @@ std::vector<Measured> measure(strategy::Precision precision, const CalibrateOpti
     std::vector<std::unique_ptr<ReferenceLayers>> layers;
     for (const int64_t sequences : kBatches)
       layers.push_back(std::make_unique<ReferenceLayers>(precision, sequences));
-    for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat)
+    for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat) {
       for (size_t i = 0; i < layers.size(); ++i)
-        turn(*layers[i], repeat == 0 ? nullptr : &measured[i]);
+        turn(*layers[i], repeat == 0 ? nullptr : &measured.segments[i]);
+      if (repeat % kRepeatsOfWindow != 0) continue;
+      together.arrive_and_wait();
+      const double seconds = reference_window_seconds(precision, cores);
+      const std::lock_guard lock(mutex);
+      windows[static_cast<size_t>(repeat / kRepeatsOfWindow)] +=
+          seconds / static_cast<double>(options.num_ranks);
+    }
   };
   std::vector<std::thread> threads;
   for (int64_t r = 0; r < options.num_ranks; ++r) threads.emplace_back(body);
   for (std::thread& thread : threads) thread.join();
-  for (Measured& m : measured) {
-    std::ranges::sort(m.passes);
-    for (auto& [key, values] : m.segments) std::ranges::sort(values);
-  }
+  measured.window = median(windows);
+  for (SegmentSamples& segments : measured.segments)
+    for (auto& [key, values] : segments) std::ranges::sort(values);
   return measured;
 }
 
@@ -89,8 +99,7 @@ double hand_over_seconds(const CalibrateOptions& options) {
         static_cast<double>(kTurns * options.num_ranks) / static_cast<double>(options.num_cores);
     lost.push_back((now_seconds() - start) / turns - kWork);
   }
-  std::ranges::sort(lost);
-  return std::max(0.0, lost[kRounds / 2]);
+  return std::max(0.0, median(lost));
 }
 
 // The standard deviation of the logarithms. Stalls count: an exchange waits for them, too.
@@ -112,12 +121,10 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
   const model::FeedForward& mixture = model.layers.front().feed_forward;
   std::map<SegmentKey, double> log_ratios;
   double total = 0, scattered = 0;
-  const std::vector<Measured> measured = measure(precision, options);
-  for (size_t i = 0; i < measured.size(); ++i) {
+  const Measured measured = measure(precision, options);
+  cluster.numbers[reference_pass_name(precision)] = measured.window;
+  for (size_t i = 0; i < measured.segments.size(); ++i) {
     const int64_t sequences = kBatches[i];
-    const std::vector<double>& passes = measured[i].passes;
-    if (sequences == kReferencePassSequences)
-      cluster.numbers[reference_pass_name(precision)] = passes[passes.size() / 2];
     cost::SegmentWork work;
     work.sequences = sequences;
     work.sequence = kReferenceSequence;
@@ -125,7 +132,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     work.local_experts = mixture.num_experts;
     work.largest_expert_rows = work.rows / work.local_experts;
     work.element_bytes = static_cast<int64_t>(at::elementSize(scalar_type(precision)));
-    for (const auto& [key, samples] : measured[i].segments) {
+    for (const auto& [key, samples] : measured.segments[i]) {
       const auto [kind, phase] = key;
       const double seconds = samples[samples.size() / 2];
       total += seconds;

@@ -50,9 +50,8 @@ const model::Model& reference_model() {
 class ReferenceLayers::Pass {
  public:
   Pass(strategy::Precision precision, int64_t sequences)
-      : owned_(nn::make_stage(reference_model(), one_rank(sequences, precision), Rank(0),
+      : stage_(nn::make_stage(reference_model(), one_rank(sequences, precision), Rank(0),
                               {.dtype = scalar_type(precision)})),
-        stage_(*owned_),
         tokens_(at::arange(sequences * kReferenceSequence)
                     .remainder(251)
                     .reshape({sequences, kReferenceSequence})),
@@ -61,17 +60,17 @@ class ReferenceLayers::Pass {
   SegmentSamples run() {
     seconds_.clear();
     at::Tensor x = timed(SegmentKind::kEmbedding, Phase::kForward,
-                         [&] { return stage_.embedding_forward(tokens_); });
+                         [&] { return stage_->embedding_forward(tokens_); });
     for (int32_t l = 0; l < kLayers; ++l) x = forward(l, x);
     nn::Tape head;
     timed(SegmentKind::kHead, Phase::kForward,
-          [&] { return stage_.head_forward(x, targets_, &head), at::Tensor(); });
+          [&] { return stage_->head_forward(x, targets_, &head), at::Tensor(); });
     at::Tensor g = timed(SegmentKind::kHead, Phase::kBackward,
-                         [&] { return stage_.head_backward(x, targets_, head); });
+                         [&] { return stage_->head_backward(x, targets_, head); });
     for (int32_t l = kLayers; l-- > 0;) g = backward(l, g);
     timed(SegmentKind::kEmbedding, Phase::kBackward,
-          [&] { return stage_.embedding_backward(tokens_, g), at::Tensor(); });
-    stage_.take_statistics();
+          [&] { return stage_->embedding_backward(tokens_, g), at::Tensor(); });
+    stage_->take_statistics();
     return seconds_;
   }
 
@@ -95,41 +94,40 @@ class ReferenceLayers::Pass {
     layer = {};
     layer.x = std::move(x);
     layer.x1 = timed(SegmentKind::kAttention, Phase::kForward, [&] {
-      return stage_.attention_forward(l, layer.x, kReferenceSequence, &layer.attention);
+      return stage_->attention_forward(l, layer.x, kReferenceSequence, &layer.attention);
     });
     layer.rows = timed(SegmentKind::kGate, Phase::kForward, [&] {
-      return stage_.gate_forward(l, layer.x1, kReferenceSequence, layer.routing, &layer.gate);
+      return stage_->gate_forward(l, layer.x1, kReferenceSequence, layer.routing, &layer.gate);
     });
     layer.out = timed(SegmentKind::kExperts, Phase::kForward, [&] {
-      return stage_.experts_forward(l, layer.rows, layer.routing, &layer.experts);
+      return stage_->experts_forward(l, layer.rows, layer.routing, &layer.experts);
     });
     return timed(SegmentKind::kMerge, Phase::kForward,
-                 [&] { return stage_.merge_forward(l, layer.out, layer.routing, layer.x1); });
+                 [&] { return stage_->merge_forward(l, layer.out, layer.routing, layer.x1); });
   }
 
   at::Tensor backward(int32_t l, const at::Tensor& gx) {
     Layer& layer = layers_[l];
     nn::Stage::MergeGradients merge;
     timed(SegmentKind::kMerge, Phase::kBackward, [&] {
-      return merge = stage_.merge_backward(l, gx, layer.out, layer.routing), at::Tensor();
+      return merge = stage_->merge_backward(l, gx, layer.out, layer.routing), at::Tensor();
     });
     const at::Tensor g_rows = timed(SegmentKind::kExperts, Phase::kBackward, [&] {
-      return stage_.experts_backward(l, merge.returned, layer.rows, layer.routing, layer.experts);
+      return stage_->experts_backward(l, merge.returned, layer.rows, layer.routing, layer.experts);
     });
     const at::Tensor gx1 = timed(SegmentKind::kGate, Phase::kBackward, [&] {
-      return stage_.gate_backward(l, g_rows, merge.weights, gx, layer.x1, layer.routing,
-                                  layer.gate);
+      return stage_->gate_backward(l, g_rows, merge.weights, gx, layer.x1, layer.routing,
+                                   layer.gate);
     });
     at::Tensor g = timed(SegmentKind::kAttention, Phase::kBackward, [&] {
-      return stage_.attention_backward(l, gx1, layer.x, layer.x1, kReferenceSequence,
-                                       layer.attention);
+      return stage_->attention_backward(l, gx1, layer.x, layer.x1, kReferenceSequence,
+                                        layer.attention);
     });
     layer = {};
     return g;
   }
 
-  std::unique_ptr<nn::Stage> owned_;
-  nn::Stage& stage_;
+  std::unique_ptr<nn::Stage> stage_;
   at::Tensor tokens_, targets_;
   Layer layers_[kLayers];
   SegmentSamples seconds_;
@@ -141,6 +139,20 @@ ReferenceLayers::ReferenceLayers(strategy::Precision precision, int64_t sequence
 ReferenceLayers::~ReferenceLayers() = default;
 
 SegmentSamples ReferenceLayers::run() { return pass_->run(); }
+
+double reference_window_seconds(strategy::Precision precision, Cores& cores) {
+  constexpr int kRepeats = 2;
+  std::unique_ptr<ReferenceLayers> layers;
+  double sum = 0;
+  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+    const Cores::Hold core(cores);
+    if (!layers) layers = std::make_unique<ReferenceLayers>(precision, kReferencePassSequences);
+    const double start = now_seconds();
+    layers->run();
+    if (repeat > 0) sum += now_seconds() - start;
+  }
+  return sum / kRepeats;
+}
 
 std::string reference_pass_name(strategy::Precision precision) {
   return fmt::format("{}_reference_pass_seconds", strategy::name(precision));

@@ -5,6 +5,7 @@
 
 #include <piper/graph/graph.h>
 #include <piper/model/model.h>
+#include <piper/runtime/cores.h>
 #include <piper/schedule/step.h>
 #include <piper/strategy/strategy.h>
 
@@ -42,8 +43,12 @@ class ReferenceLayers {
   std::unique_ptr<Pass> pass_;
 };
 
-// Under what name of cluster.numbers a profile keeps what a whole pass of kReferencePassSequences takes, in seconds: the median of
-// all ranks, all running at once.
+// One look at the speed of the machine, in seconds: what a whole pass of kReferencePassSequences takes in the mean, of layers made for
+// it and touched once, a core held for each pass. `piper profile` and runs compare such windows and nothing else: a pass among others
+// that evict its weights takes some 5 % longer. Every rank calls it, all at once.
+double reference_window_seconds(strategy::Precision precision, Cores& cores);
+
+// Under what name of cluster.numbers a profile keeps what a window says: the median over windows of the mean of all ranks.
 std::string reference_pass_name(strategy::Precision precision);
 
 }  // namespace piper::runtime

@@ -51,7 +51,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   here.held = held_state(trainer, nn::live_bytes(rank));
   load(trainer);
   recorder_.set_state_bytes(rank, nn::live_bytes(rank));
-  check_speed(SpeedCheck::Window::kBefore, transport);
+  check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
   start_seconds_[rank.index()] = runtime::now_seconds();
   double before = start_seconds_[rank.index()];
@@ -83,8 +83,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       before = runtime::now_seconds();
     }
     if (outcome.stop) stopped_ = true;
+    if (check_speed(number, transport)) before = runtime::now_seconds();
   }
-  check_speed(SpeedCheck::Window::kAfter, transport);
   if (!is_alone()) gather_parts(transport);
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }
@@ -99,11 +99,14 @@ RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
               }};
 }
 
-// All ranks at once, as they train.
-void Run::check_speed(SpeedCheck::Window window, comm::Transport& transport) {
-  if (!request_.speed_check || !speed_.possible()) return;
-  barrier(transport, kSpeedKeys + static_cast<uint64_t>(window), request_.options.timeout_seconds);
-  speed_.measure(window, *cores_);
+// After step `number`, or before the first (0): all ranks at once, as they train. False: not asked for.
+bool Run::check_speed(int64_t number, comm::Transport& transport) {
+  if (!request_.speed_check || !speed_.possible()) return false;
+  const uint64_t keys = kSpeedKeys + 2 * static_cast<uint64_t>(number);
+  barrier(transport, keys, request_.options.timeout_seconds);
+  speed_.measure(transport.rank(), *cores_);
+  barrier(transport, keys + 1, request_.options.timeout_seconds);
+  return true;
 }
 
 void Run::train_all_ranks() {

@@ -59,7 +59,7 @@ struct RunRequest {
   double deviation_bound = 0.25;
   comm::World* world =
       nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
-  // Run the reference layers before the first step and after the last (speed_check.h), and let `comparison` count how much slower
+  // Run the reference layers before the first step and after every one (speed_check.h), and let `comparison` count how much slower
   // than in its profile the machine was.
   bool speed_check = false;
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end. Thread-safe; may be empty.

@@ -9,10 +9,21 @@
 
 namespace piper::train::parts {
 
+// What other processes' ranks measured of their machines.
+void Run::gather_speed(comm::Transport& transport) {
+  const Rank rank = transport.rank();
+  const std::vector<std::string> parts =
+      gather(transport, kGatherKeys + 4, is_first() ? "" : speed_.part_of(rank),
+             request_.options.timeout_seconds);
+  for (size_t r = 0; r < parts.size(); ++r)
+    if (!parts[r].empty()) speed_.add_part(Rank(static_cast<int64_t>(r)), parts[r]);
+}
+
 // Process 0 writes the report of all ranks: the median step of each.
 void Run::gather_parts(comm::Transport& transport) {
   const Rank rank = transport.rank();
   const double timeout = request_.options.timeout_seconds;
+  gather_speed(transport);
   const int64_t step =
       broadcast(transport, kGatherKeys, rank == Rank(0) ? recorder_.median_step() : 0, timeout);
   std::string mine;

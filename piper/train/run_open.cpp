@@ -25,7 +25,7 @@ Run::Run(const RunRequest& request)
       own_world_(request.world ? 1 : request.strategy.mesh.world()),
       world_(request.world ? *request.world : own_world_),
       recorder_(step_, request.strategy, request.cluster),
-      speed_(request.cluster, request.strategy.precision) {
+      speed_(request.cluster, request.strategy.precision, request.strategy.mesh.world()) {
   shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
     Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
                                  micro_batch);

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
-inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // one a window
+inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // two a step
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
@@ -76,7 +76,7 @@ class Run {
   void train_rank(comm::Transport& transport, Whereabouts& here);
   RankHooks rank_hooks(Rank rank, Whereabouts& here);
   void load(RankTrainer& trainer);
-  void check_speed(SpeedCheck::Window window, comm::Transport& transport);
+  bool check_speed(int64_t number, comm::Transport& transport);
   void train_all_ranks();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
@@ -89,6 +89,7 @@ class Run {
   void say_saves();
   TrainState state_after(int64_t number) const;
   void gather_parts(comm::Transport& transport);
+  void gather_speed(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
   CheckpointIdentity identity() const;
   void carry_over(RunResult& result) const;

@@ -1,13 +1,11 @@
-#include <piper/runtime/player.h>
 #include <piper/runtime/reference_layers.h>
 #include <piper/train/speed_check.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace piper::train {
 namespace {
-
-constexpr int kRepeats = 6;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
@@ -17,36 +15,47 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-SpeedCheck::SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision)
-    : precision_(precision) {
+SpeedCheck::SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision,
+                       int64_t num_ranks)
+    : precision_(precision), seconds_(static_cast<size_t>(num_ranks)) {
   const auto found = cluster.numbers.find(runtime::reference_pass_name(precision));
   if (found != cluster.numbers.end()) profiled_seconds_ = found->second;
 }
 
-void SpeedCheck::measure(Window window, runtime::Cores& cores) {
-  if (!possible()) return;
-  runtime::ReferenceLayers layers(precision_, runtime::kReferencePassSequences);
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-    const runtime::Cores::Hold core(cores);
-    const double start = runtime::now_seconds();
-    layers.run();
-    const double seconds = runtime::now_seconds() - start;
-    if (repeat == 0) continue;  // first touch
-    const std::lock_guard lock(mutex_);
-    seconds_[static_cast<size_t>(window)].push_back(seconds);
-  }
+// The layers are there for the window alone: else they would count as the step's memory.
+void SpeedCheck::measure(Rank rank, runtime::Cores& cores) {
+  if (possible())
+    seconds_[rank.index()].push_back(runtime::reference_window_seconds(precision_, cores));
+}
+
+std::string SpeedCheck::part_of(Rank rank) const {
+  const std::vector<double>& mine = seconds_[rank.index()];
+  std::string part(mine.size() * sizeof(double), '\0');
+  if (!mine.empty()) std::memcpy(part.data(), mine.data(), part.size());
+  return part;
+}
+
+void SpeedCheck::add_part(Rank rank, const std::string& part) {
+  std::vector<double>& theirs = seconds_[rank.index()];
+  theirs.resize(part.size() / sizeof(double));
+  if (!theirs.empty()) std::memcpy(theirs.data(), part.data(), theirs.size() * sizeof(double));
 }
 
 std::optional<double> SpeedCheck::slowdown() const {
-  double sum = 0;
-  int windows = 0;
-  for (const std::vector<double>& seconds : seconds_) {
-    if (seconds.empty()) continue;
-    sum += median(seconds);
-    ++windows;
+  std::vector<double> windows;
+  for (size_t window = 0;; ++window) {
+    double sum = 0;
+    int num_ranks = 0;
+    for (const std::vector<double>& rank : seconds_) {
+      if (window >= rank.size()) continue;
+      sum += rank[window];
+      ++num_ranks;
+    }
+    if (num_ranks == 0) break;
+    windows.push_back(sum / num_ranks);
   }
-  if (windows == 0) return std::nullopt;
-  return sum / windows / profiled_seconds_;
+  if (windows.empty()) return std::nullopt;
+  return median(std::move(windows)) / profiled_seconds_;
 }
 
 }  // namespace piper::train

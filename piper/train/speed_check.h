@@ -1,13 +1,15 @@
-// Does the machine run as fast as when it was profiled? Others on the same host, heat and clocks change it by a tenth within minutes;
+// Does the machine run as fast as when it was profiled? Others on the same host, heat and clocks change it by a tenth within seconds;
 // beside a prediction that is as large as its error.
 #pragma once
 
+#include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
 #include <piper/runtime/cores.h>
 #include <piper/strategy/strategy.h>
 
-#include <mutex>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace piper::train {
@@ -15,23 +17,26 @@ namespace piper::train {
 class SpeedCheck {
  public:
   // Of a cluster that `piper profile` measured in this precision; of any other it never says anything.
-  SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision);
+  SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision, int64_t num_ranks);
 
   bool possible() const { return profiled_seconds_ > 0; }
 
-  // Runs the reference layers (runtime/reference_layers.h) for about half a second. Thread-safe: every rank of the process calls it,
-  // all at once. A call before a run and one after it make two windows.
-  enum class Window { kBefore, kAfter };
-  void measure(Window window, runtime::Cores& cores);
+  // Runs the reference layers (runtime/reference_layers.h) for a tenth of a second: one window. Every rank of the process calls
+  // it, all at once; a rank writes what is its own.
+  void measure(Rank rank, runtime::Cores& cores);
 
-  // What compute takes now over what it took in the profile: the mean of the windows' medians. None when nothing was measured.
+  // What a rank measured, as bytes for another process, and their way in there.
+  std::string part_of(Rank rank) const;
+  void add_part(Rank rank, const std::string& part);
+
+  // What compute takes over what it took in the profile: the median of the windows, of each the mean of the ranks. None when
+  // nothing was measured.
   std::optional<double> slowdown() const;
 
  private:
   strategy::Precision precision_;
   double profiled_seconds_ = 0;
-  std::mutex mutex_;
-  std::vector<double> seconds_[2];
+  std::vector<std::vector<double>> seconds_;  // by rank, by window
 };
 
 }  // namespace piper::train

@@ -23,19 +23,33 @@ cluster::Cluster profiled(double pass_seconds) {
 
 TEST_CASE("a machine is compared with its profile, and one that has none with nothing") {
   runtime::Cores cores = runtime::cores_for(runtime::num_host_cores(), 2);
-  SpeedCheck unknown(cost::example::nodes(), kPrecision);
+  SpeedCheck unknown(cost::example::nodes(), kPrecision, 2);
   CHECK_FALSE(unknown.possible());
-  unknown.measure(SpeedCheck::Window::kBefore, cores);
+  unknown.measure(Rank(0), cores);
   CHECK_FALSE(unknown.slowdown().has_value());
 
-  SpeedCheck check(profiled(1e-6), kPrecision);  // no machine is as fast as that
+  SpeedCheck check(profiled(1e-6), kPrecision, 2);  // no machine is as fast as that
   CHECK(check.possible());
   CHECK_FALSE(check.slowdown().has_value());
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.emplace_back([&] { check.measure(SpeedCheck::Window::kAfter, cores); });
+    ranks.emplace_back([&, rank] { check.measure(Rank(rank), cores); });
   for (std::thread& rank : ranks) rank.join();
   CHECK(check.slowdown().value_or(0) > 10);
+}
+
+TEST_CASE("of the windows the median counts, of a window the mean of all processes' ranks") {
+  const auto part = [](std::vector<double> seconds) {
+    return std::string(reinterpret_cast<const char*>(seconds.data()),
+                       seconds.size() * sizeof(double));
+  };
+  SpeedCheck check(profiled(0.5), kPrecision, 2);
+  check.add_part(Rank(0), part({0.5, 0.6, 9}));
+  check.add_part(Rank(1), part({0.5, 0.8, 9}));
+  CHECK(check.slowdown().value_or(0) == doctest::Approx(1.4));
+  SpeedCheck other(profiled(0.5), kPrecision, 2);
+  for (const Rank rank : {Rank(0), Rank(1)}) other.add_part(rank, check.part_of(rank));
+  CHECK(other.slowdown() == check.slowdown());
 }
 
 TEST_CASE("a prediction for a machine that computes at half its speed takes twice the compute") {
