@@ -64,6 +64,20 @@ void add_groups(sim::Fabric& fabric, const collective::Topology& topology,
                            .unit = std::vector<int32_t>(last.size(), 0)});
 }
 
+// Where the ranks of all nodes are processes of one host and share its cores (scripts/lab): what a message takes of a core.
+void share_processors(sim::Fabric& fabric, int64_t num_ranks, const cluster::Cluster& cluster) {
+  const auto number = [&](const char* name) {
+    const auto found = cluster.numbers.find(name);
+    return found == cluster.numbers.end() ? 0.0 : found->second;
+  };
+  fabric.costs.send_seconds = number("host_send_seconds");
+  fabric.costs.receive_seconds = number("host_receive_seconds");
+  const int64_t cores = cluster.cores_per_node;
+  if (fabric.costs.send_seconds <= 0 || cores <= 0) return;
+  for (int64_t rank = 0; rank < num_ranks; ++rank)
+    fabric.processor.push_back(static_cast<int32_t>(rank % std::min(cores, num_ranks)));
+}
+
 }  // namespace
 
 std::optional<double> predicted_seconds(const comm::Exchange& exchange,
@@ -79,6 +93,7 @@ std::optional<double> predicted_seconds(const comm::Exchange& exchange,
   fabric.costs.turns = sim::Turns::kByPeer;
   const Frames frames(cluster);
   fabric.costs.packet_bytes = frames.bytes();
+  share_processors(fabric, num_ranks, cluster);
   sim::add_nodes(fabric, topology.unit.front(), topology.nic,
                  {.inner_bytes_per_second = rates.inner,
                   .nic_bytes_per_second = rates.nic,

@@ -118,6 +118,9 @@ std::vector<std::string> problems_of(const Fabric& fabric) {
   if (fabric.levels.empty()) found.say("a fabric needs at least one level");
   found.check_size("member_in", fabric.member_in.size(), n);
   found.check_size("nic_out", fabric.nic_out.size(), n);
+  if (!fabric.processor.empty()) found.check_size("processor", fabric.processor.size(), n);
+  if (std::ranges::any_of(fabric.processor, [](int32_t p) { return p < 0; }))
+    found.say("a processor below 0");
   found.check_size("nic_in", fabric.nic_in.size(), n);
   const bool one_node = !fabric.levels.empty() && num_units(fabric.levels[0]) == 1;
   found.check_ports("member_out of member", fabric.member_out, false);

@@ -77,6 +77,9 @@ struct Fabric {
   std::vector<FabricLevel> levels;             // nodes first; the last one has a single unit
   std::vector<int32_t> member_out, member_in;  // by member: inside the node
   std::vector<int32_t> nic_out, nic_in;  // by member: its card; kNoPort where there is one node
+  // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. Of those that share one a member
+  // goes on until it has nothing to start, then comes the next that waited. Empty: each has its own.
+  std::vector<int32_t> processor;
   MessageCosts costs;
 
   int64_t num_members() const { return static_cast<int64_t>(member_out.size()); }

@@ -92,18 +92,40 @@ uint32_t FlowPlayer::take_waiting(Member& member) {
   return step;
 }
 
-// Also without start-up costs one message at a time: members that begin at once take turns.
 void FlowPlayer::start_next(uint64_t member, int64_t now) {
+  if (processors_.empty()) {
+    start_one(member, now);
+    return;
+  }
+  Processor& processor = processors_[static_cast<size_t>(fabric_.processor[member])];
+  if (processor.holder != Processor::kNobody && processor.holder != member) {
+    if (!std::exchange(members_[member].waits_for_processor, true))
+      processor.waiting.push_back(member);
+    return;
+  }
+  while (!start_one(member, now)) {
+    processor.holder = Processor::kNobody;
+    if (processor.first_waiting == processor.waiting.size()) return;
+    member = processor.waiting[processor.first_waiting++];
+    members_[member].waits_for_processor = false;
+  }
+  processor.holder = member;
+}
+
+// Also without start-up costs one message at a time: members that begin at once take turns. False: there is nothing to start.
+bool FlowPlayer::start_one(uint64_t member, int64_t now) {
   Member& m = members_[member];
-  if (m.is_starting) return;
-  if (costs_.max_in_flight > 0 && m.in_flight == costs_.max_in_flight) return;
+  if (m.is_starting) return true;
+  if (costs_.max_in_flight > 0 && m.in_flight == costs_.max_in_flight) return false;
   const uint32_t send = take_waiting(m);
-  if (send == kNone) return;
+  if (send == kNone) return false;
   ++m.in_flight;
   ++m.num_started;
   m.is_starting = true;
-  m.processor_free = std::max(now, m.processor_free) + send_ticks_;
-  push_special(m.processor_free, kStartedUp, send, member);
+  int64_t& free = processor_free(member);
+  free = std::max(now, free) + send_ticks_;
+  push_special(free, kStartedUp, send, member);
+  return true;
 }
 
 void FlowPlayer::issue(uint32_t send, uint64_t member, int64_t now) {
@@ -249,9 +271,9 @@ void FlowPlayer::arrived(uint32_t receive, uint64_t member, int64_t now) {
   }
   int64_t done = now;
   if (receive_ticks_ > 0) {
-    Member& m = members_[member];
-    m.processor_free = std::max(now, m.processor_free) + receive_ticks_;
-    done = m.processor_free;
+    int64_t& free = processor_free(member);
+    free = std::max(now, free) + receive_ticks_;
+    done = free;
   }
   State& state = state_[receive];
   if (state.phase == Phase::kPosted) {

@@ -61,7 +61,7 @@ class FlowPlayer {
   };
 
   struct Member {
-    int64_t processor_free = 0;  // start-ups and arrivals
+    int64_t processor_free = 0;  // start-ups and arrivals; unused where members share one
     int64_t memory_free = 0;
     int64_t end = 0;
     int64_t num_started = 0;
@@ -71,6 +71,16 @@ class FlowPlayer {
     std::vector<uint32_t> late;
     int32_t in_flight = 0;
     bool is_starting = false;
+    bool waits_for_processor = false;
+  };
+
+  // Of several members that start messages in turn.
+  struct Processor {
+    static constexpr uint64_t kNobody = UINT64_MAX;
+    int64_t free = 0;  // start-ups and arrivals
+    uint64_t holder = kNobody;
+    std::vector<uint64_t> waiting;  // members; those before first_waiting had their turn
+    size_t first_waiting = 0;
   };
 
   // The messages of one member to another, where peers take turns.
@@ -121,7 +131,12 @@ class FlowPlayer {
   void play_events();
   void handle_special(Special what, uint32_t step, uint64_t member, int64_t now, int64_t line);
   uint32_t take_waiting(Member& member);
+  int64_t& processor_free(uint64_t member) {
+    return processors_.empty() ? members_[member].processor_free
+                               : processors_[static_cast<size_t>(fabric_.processor[member])].free;
+  }
   void start_next(uint64_t member, int64_t now);
+  bool start_one(uint64_t member, int64_t now);
   void issue(uint32_t send, uint64_t member, int64_t now);
   void begin_transfer(uint32_t send, uint64_t from, int64_t issued, int64_t posted, int64_t now);
   uint64_t packet_of(uint64_t bytes, uint32_t first, uint64_t to) const;
@@ -146,6 +161,7 @@ class FlowPlayer {
   std::vector<int64_t> latency_;  // by level
   std::vector<Port> ports_;
   std::vector<Member> members_;
+  std::vector<Processor> processors_;     // empty: each member has its own
   std::vector<uint32_t> pending_;         // by step; empty where no step waits for another
   std::unique_ptr<State[], Free> state_;  // by step; zero, and no memory until it is touched
   std::vector<std::pair<int64_t, int64_t>> intervals_;

@@ -30,6 +30,9 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
       watches_arrival_(receive_ticks_ > 0 || costs_.max_in_flight > 0 || options.record_intervals),
       ports_(fabric.bytes_per_second.size()),
       members_(static_cast<size_t>(program.num_members())),
+      processors_(fabric.processor.empty()
+                      ? 0
+                      : static_cast<size_t>(std::ranges::max(fabric.processor)) + 1),
       // Megabytes for every thousand members: what a flat exchange never looks at costs no memory.
       state_(static_cast<State*>(std::calloc(program.num_steps() + 1, sizeof(State)))) {
   if (!state_) throw std::bad_alloc();

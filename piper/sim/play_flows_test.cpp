@@ -34,6 +34,39 @@ TEST_CASE("what a port takes for a message comes on top of its bytes, for each p
   CHECK_THROWS_AS(play(steps, fabric), InvalidInput);
 }
 
+// Four members on a node each and no time but start-ups and arrivals.
+TEST_CASE("members that share a processor start their messages one member after another") {
+  const std::vector<MemberSteps> steps =
+      posted_at_once(4, {{0, 2, 0}, {0, 3, 0}, {1, 2, 0}, {1, 3, 0}});
+  Fabric fabric = nodes(4, 1, 1);
+  fabric.costs.send_seconds = 2;
+  PlayOptions options;
+  options.record_intervals = true;
+  const auto arrivals = [&] {  // of 2 from 0 and 1, of 3 from 0 and 1
+    const PlayedFlows played = play(steps, fabric, options);
+    std::vector<double> ends;
+    for (size_t i = 4; i < played.intervals.size(); ++i)
+      ends.push_back(played.intervals[i].end_seconds);
+    return ends;
+  };
+  CHECK(arrivals() == std::vector<double>{2, 2, 4, 4});
+  fabric.processor = {0, 0, 1, 1};
+  CHECK(arrivals() == std::vector<double>{2, 6, 4, 8});
+  fabric.costs.receive_seconds = 1;  // on the others' processor
+  CHECK(arrivals() == std::vector<double>{3, 7, 5, 9});
+  fabric.processor = {0, 0, 0, 0};  // what arrives comes between what starts
+  CHECK(play(steps, fabric).seconds == 4 * 2 + 4 * 1);
+}
+
+TEST_CASE("processors are refused that do not cover the members") {
+  Fabric fabric = nodes(2, 1, 1);
+  const std::vector<MemberSteps> steps = posted_at_once(2, {{0, 1, 50}});
+  fabric.processor = {0};
+  CHECK_THROWS_AS(play(steps, fabric), InvalidInput);
+  fabric.processor = {0, -1};
+  CHECK_THROWS_AS(play(steps, fabric), InvalidInput);
+}
+
 TEST_CASE("inside a node a message crosses the inner ports, between nodes the cards") {
   const Fabric fabric = nodes(2, 2, 1);
   const PlayedFlows inner = play(posted_at_once(4, {{0, 1, 100}}), fabric);
