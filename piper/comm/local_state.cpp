@@ -51,13 +51,27 @@ int64_t num_cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+class NotBusy {
+ public:
+  explicit NotBusy(std::atomic<int64_t>& num_busy) : num_busy_(num_busy) {
+    num_busy_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~NotBusy() { num_busy_.fetch_add(1, std::memory_order_relaxed); }
+  NotBusy(const NotBusy&) = delete;
+  NotBusy& operator=(const NotBusy&) = delete;
+
+ private:
+  std::atomic<int64_t>& num_busy_;
+};
+
 }  // namespace
 
 LocalState::LocalState(int64_t num_ranks, RemoteSide* remote)
     : pool_(make_pool()),
       bells_(num_ranks),
       remote_(remote),
-      looks_first_(remote == nullptr && num_ranks > 1 && num_ranks <= num_cores()) {
+      looks_first_(remote == nullptr && num_ranks > 1),
+      num_cores_(num_cores()) {
   for (int64_t r = 0; r < num_ranks; ++r) mailboxes_.emplace_back(pool_);
   for (Bell& bell : bells_) bell.copies.reserve(2 * bells_.size());
 }
@@ -85,6 +99,7 @@ void LocalState::enter(Rank rank) {
   PIPER_CHECK(!bell.taken, "rank " + std::to_string(rank.value) + " has an endpoint already");
   bell.taken = true;
   bell.left.clear();
+  num_busy_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void LocalState::leave(Rank rank) {
@@ -101,6 +116,7 @@ void LocalState::leave(Rank rank) {
     Bell& bell = bells_[rank.index()];
     const std::lock_guard lock(bell.mutex);
     bell.taken = false;
+    num_busy_.fetch_sub(1, std::memory_order_relaxed);
     left.insert(left.begin(), bell.left.begin(), bell.left.end());
   }
   if (!left.empty())
@@ -252,12 +268,12 @@ void LocalState::withdraw(Posting& posting) {
 }
 
 // For about as long as a thread takes to wake, without the lock; whether something happened.
-bool LocalState::look(Bell& bell, std::unique_lock<std::mutex>& lock) {
+bool LocalState::look(Bell& bell, std::unique_lock<std::mutex>& lock) const {
   constexpr auto kLook = std::chrono::microseconds(20);
   const uint64_t before = bell.num_events.load(std::memory_order_relaxed);
   lock.unlock();
   const auto until = std::chrono::steady_clock::now() + kLook;
-  while (bell.num_events.load(std::memory_order_acquire) == before &&
+  while (bell.num_events.load(std::memory_order_acquire) == before && has_idle_core() &&
          std::chrono::steady_clock::now() < until)
     std::this_thread::yield();
   lock.lock();
@@ -269,6 +285,7 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::duration<double>(std::min(timeout_seconds, kLongest));
   Bell& bell = bells_[rank.index()];
+  const NotBusy waits(num_busy_);
   std::unique_lock lock(bell.mutex);
   for (;;) {
     while (const std::shared_ptr<SharedCopy> shared = next_copy(bell.copies, rank)) {
@@ -278,7 +295,7 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
     }
     if (bell.num_rings != seen) return bell.num_rings;
     if (failed()) break;
-    if (looks_first_ && look(bell, lock)) continue;
+    if (looks_first_ && has_idle_core() && look(bell, lock)) continue;
     const auto woken = [&] { return bell.num_rings != seen || failed() || !bell.copies.empty(); };
     if (!bell.rung.wait_until(lock, until, woken)) return seen;
   }

@@ -163,7 +163,9 @@ class LocalState {
   template <class Change>
   static void rouse(Bell& bell, Change change);
   void ring(Rank rank);
-  static bool look(Bell& bell, std::unique_lock<std::mutex>& lock);
+  bool look(Bell& bell, std::unique_lock<std::mutex>& lock) const;
+  // Whether a core has none of this process's ranks to run.
+  bool has_idle_core() const { return num_busy_.load(std::memory_order_relaxed) < num_cores_; }
   std::shared_ptr<Posting> match(const std::shared_ptr<Posting>& posting);
   void transfer(const std::shared_ptr<Posting>& send, const std::shared_ptr<Posting>& receive);
   void share(const std::shared_ptr<Posting>& send, const std::shared_ptr<Posting>& receive);
@@ -176,8 +178,11 @@ class LocalState {
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;
   RemoteSide* remote_;  // null when there are no other processes
-  // Whether a thread looks for a moment before it sleeps: where ranks have a core each, and no wire's thread needs one.
+  // A thread looks for a moment before it sleeps while a core would stand still (to wake one that does takes longer than to change
+  // threads), unless a wire's thread needs it.
   const bool looks_first_;
+  const int64_t num_cores_;           // that this process may run on
+  std::atomic<int64_t> num_busy_{0};  // ranks that have an endpoint and do not wait
   std::atomic<bool> failed_{false};
   mutable std::mutex failure_mutex_;
   Failure failure_;
