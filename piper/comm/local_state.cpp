@@ -67,12 +67,14 @@ class NotBusy {
 }  // namespace
 
 LocalState::LocalState(int64_t num_ranks, RemoteSide* remote)
-    : pool_(make_pool()),
-      bells_(num_ranks),
+    : bells_(num_ranks),
       remote_(remote),
       looks_first_(remote == nullptr && num_ranks > 1),
       num_cores_(num_cores()) {
-  for (int64_t r = 0; r < num_ranks; ++r) mailboxes_.emplace_back(pool_);
+  for (int64_t r = 0; r < num_ranks; ++r) {
+    pools_.push_back(std::make_shared<RankPool>());
+    mailboxes_.emplace_back(pools_.back());
+  }
   for (Bell& bell : bells_) bell.copies.reserve(2 * bells_.size());
 }
 
@@ -182,7 +184,7 @@ void LocalState::transfer(const std::shared_ptr<Posting>& send,
 void LocalState::share(const std::shared_ptr<Posting>& send,
                        const std::shared_ptr<Posting>& receive) {
   const auto shared =
-      std::allocate_shared<SharedCopy>(PoolAllocator<SharedCopy>(pool_), send, receive);
+      std::allocate_shared<SharedCopy>(PoolAllocator<SharedCopy>(pool(send->owner)), send, receive);
   for (const Rank rank : {send->owner, receive->owner})
     rouse(bells_[rank.index()], [&](Bell& bell) { bell.copies.push_back(shared); });
 }

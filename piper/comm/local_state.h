@@ -113,8 +113,8 @@ class LocalState {
   explicit LocalState(int64_t num_ranks, RemoteSide* remote = nullptr);
 
   int64_t size() const { return static_cast<int64_t>(bells_.size()); }
-  // For postings and requests.
-  const Pool& pool() const { return pool_; }
+  // For the rank's postings and requests.
+  const Pool& pool(Rank rank) const { return pools_[rank.index()]; }
 
   // Claims and gives back a rank: one endpoint each.
   void enter(Rank rank);
@@ -173,7 +173,7 @@ class LocalState {
   bool take_back(Posting& posting);
   bool elsewhere(Rank rank) const { return remote_ != nullptr && !remote_->is_local(rank); }
 
-  Pool pool_;
+  std::vector<Pool> pools_;  // by rank
   // deques: neither mutexes nor condition variables can be moved.
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;

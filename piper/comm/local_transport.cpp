@@ -32,10 +32,16 @@ class LocalRequest final : public Request {
   std::shared_ptr<Posting> posting_;
 };
 
+// Counted apart: one count that all ranks' requests change would travel from core to core with each.
+std::shared_ptr<LocalState> own_count(std::shared_ptr<LocalState> state) {
+  LocalState* const at = state.get();
+  return {at, [keep = std::move(state)](LocalState*) {}};
+}
+
 class LocalTransport final : public Transport {
  public:
   LocalTransport(std::shared_ptr<LocalState> state, Rank rank)
-      : state_(std::move(state)), rank_(rank), bytes_sent_(state_->size()) {
+      : state_(own_count(std::move(state))), rank_(rank), bytes_sent_(state_->size()) {
     state_->enter(rank_);
   }
   ~LocalTransport() override { state_->leave(rank_); }
@@ -69,14 +75,14 @@ class LocalTransport final : public Transport {
 
  private:
   std::shared_ptr<LocalRequest> make_request(std::shared_ptr<Posting> posting) const {
-    return std::allocate_shared<LocalRequest>(PoolAllocator<LocalRequest>(state_->pool()), state_,
-                                              std::move(posting));
+    return std::allocate_shared<LocalRequest>(PoolAllocator<LocalRequest>(state_->pool(rank_)),
+                                              state_, std::move(posting));
   }
 
   std::shared_ptr<Posting> make(Direction direction, Rank peer, const OperationName& name,
                                 uint32_t part, size_t size) {
     PIPER_CHECK(peer.valid() && peer.value < state_->size(), "peer " + std::to_string(peer.value));
-    auto posting = std::allocate_shared<Posting>(PoolAllocator<Posting>(state_->pool()));
+    auto posting = std::allocate_shared<Posting>(PoolAllocator<Posting>(state_->pool(rank_)));
     posting->owner = rank_;
     posting->peer = peer;
     posting->direction = direction;

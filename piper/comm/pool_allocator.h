@@ -5,12 +5,28 @@
 #include <cstddef>
 #include <memory>
 #include <memory_resource>
+#include <mutex>
 
 namespace piper::comm::internal {
 
 using Pool = std::shared_ptr<std::pmr::memory_resource>;
 
-inline Pool make_pool() { return std::make_shared<std::pmr::synchronized_pool_resource>(); }
+// Of one rank, whose thread takes nearly all that is taken; others give back. A lock that hardly anybody asks for costs less than what the
+// standard's synchronized pool does to know its threads.
+class RankPool final : public std::pmr::memory_resource {
+  void* do_allocate(size_t bytes, size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    return pool_.allocate(bytes, alignment);
+  }
+  void do_deallocate(void* at, size_t bytes, size_t alignment) override {
+    const std::lock_guard lock(mutex_);
+    pool_.deallocate(at, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::mutex mutex_;
+  std::pmr::unsynchronized_pool_resource pool_;
+};
 
 // The pool lives as long as anything that came from it. Thread-safe.
 template <class T>
