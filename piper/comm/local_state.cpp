@@ -209,8 +209,20 @@ void LocalState::rouse(Bell& bell, Change change) {
 void LocalState::finish(Posting& posting, PostingState state) {
   rouse(bells_[posting.owner.index()], [&](Bell& bell) {
     posting.state.store(state, std::memory_order_release);
+    if (posting.completions != nullptr) posting.completions->add(posting.number);
     ++bell.num_rings;
   });
+}
+
+void LocalState::tell(Posting& posting, Completions& completions, int32_t number) {
+  const std::lock_guard lock(bells_[posting.owner.index()].mutex);
+  const PostingState state = posting.state.load(std::memory_order_relaxed);
+  if (state == PostingState::kWaiting || state == PostingState::kCopying) {
+    posting.completions = &completions;
+    posting.number = number;
+  } else {
+    completions.add(number);
+  }
 }
 
 void LocalState::repost(const std::shared_ptr<Posting>& receive) {
@@ -250,7 +262,12 @@ void LocalState::withdraw(Posting& posting) {
       if (bell.taken) bell.left.push_back(posting.describe());
       return;
     }
-    if (state != PostingState::kCopying) return;
+    if (state != PostingState::kCopying) {
+      // Whoever gave it that state may still be telling so.
+      if (posting.completions == nullptr) return;
+      const std::lock_guard lock(bell.mutex);
+      return;
+    }
     std::shared_ptr<SharedCopy> shared;
     {
       std::unique_lock lock(bell.mutex);

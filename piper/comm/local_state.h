@@ -61,6 +61,9 @@ struct Posting {
   size_t size = 0;
   std::unique_ptr<Arrival> arrival;  // null unless the send was posted in another process
   std::string problem;               // written before kMismatched
+  Completions* completions =
+      nullptr;  // under the owner's bell, as the next one: who wants to know of the end
+  int32_t number = 0;
   std::atomic<PostingState> state{PostingState::kWaiting};
 
   Rank sender() const { return direction == Direction::kSend ? owner : peer; }
@@ -127,6 +130,8 @@ class LocalState {
   void repost(const std::shared_ptr<Posting>& receive);
   // Gives a posting its final state and wakes its owner.
   void finish(Posting& posting, PostingState state);
+  // The owner wants to know when its state is final: Request::tell.
+  void tell(Posting& posting, Completions& completions, int32_t number);
   // The owner drops it: afterwards nobody touches its buffer. Waits for a copy under way.
   void withdraw(Posting& posting);
 

@@ -27,6 +27,10 @@ class LocalRequest final : public Request {
     return false;
   }
 
+  void tell(Completions& completions, int32_t number) override {
+    state_->tell(*posting_, completions, number);
+  }
+
  private:
   std::shared_ptr<LocalState> state_;
   std::shared_ptr<Posting> posting_;

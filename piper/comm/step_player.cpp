@@ -39,6 +39,10 @@ StepPlayer::StepPlayer(Transport& transport, const Group& group, std::string wha
   }
   ready_.reserve(steps_.size());
   in_flight_.reserve(steps_.size());
+  completions_.reserve(steps_.size());
+  completed_.reserve(steps_.size());
+  position_.resize(steps_.size());
+  requests_.resize(steps_.size());
 }
 
 StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName name,
@@ -119,7 +123,19 @@ void StepPlayer::move_rows(const Step& step) {
 
 void StepPlayer::track(int32_t index, std::shared_ptr<Request> request) {
   if (request->done()) return finish(index);
-  in_flight_.push_back({index, std::move(request)});
+  request->tell(completions_, index);
+  requests_[index] = std::move(request);
+  position_[index] = static_cast<int32_t>(in_flight_.size());
+  in_flight_.push_back(index);
+}
+
+void StepPlayer::land(int32_t index) {
+  const int32_t last = in_flight_.back();
+  in_flight_[position_[index]] = last;
+  position_[last] = position_[index];
+  in_flight_.pop_back();
+  requests_[index].reset();
+  finish(index);
 }
 
 void StepPlayer::finish(int32_t index) {
@@ -134,17 +150,13 @@ void StepPlayer::start_ready() {
 }
 
 bool StepPlayer::advance() {
-  for (bool moved = true; moved;) {
-    size_t num_kept = 0;
-    for (InFlight& one : in_flight_)
-      if (one.request->done())
-        finish(one.step);
-      else
-        std::swap(in_flight_[num_kept++], one);
-    moved = num_kept < in_flight_.size();
-    in_flight_.resize(num_kept);
+  for (completions_.take(completed_); !completed_.empty(); completions_.take(completed_)) {
+    for (const int32_t step : completed_)
+      if (requests_[step]->done()) land(step);  // or throws
     start_ready();
   }
+  // Any of them says when the transport has failed.
+  if (!in_flight_.empty()) requests_[in_flight_.front()]->done();
   return num_finished_ == steps_.size();
 }
 
@@ -153,7 +165,7 @@ std::string StepPlayer::waiting_for() const {
   if (in_flight_.empty()) return fmt::format("'{}'", name_.what);
   std::string text = fmt::format("'{}', waiting for ", name_.what);
   for (size_t i = 0; i < std::min(kShown, in_flight_.size()); ++i) {
-    const Step& step = steps_[in_flight_[i].step];
+    const Step& step = steps_[in_flight_[i]];
     const bool sends = step.kind == StepKind::kSend;
     text += fmt::format("{}rank {} ({}, {} bytes)", i == 0 ? "" : ", ", members_[step.peer].value,
                         sends ? "send" : "receive",

@@ -44,14 +44,10 @@ class StepPlayer final : public RepeatedOperation {
   std::string waiting_for() const override;
 
  private:
-  struct InFlight {
-    int32_t step;
-    std::shared_ptr<Request> request;
-  };
-
   void begin(int32_t step);
   void move_rows(const collective::Step& step);
   void track(int32_t step, std::shared_ptr<Request> request);
+  void land(int32_t step);    // of in_flight_: it is done
   void finish(int32_t step);  // makes those ready that waited for it
   void start_ready();
   std::span<const std::byte> source(const collective::Block& block) const;
@@ -70,7 +66,12 @@ class StepPlayer final : public RepeatedOperation {
   std::vector<std::vector<int32_t>> dependents_;  // by step: steps that wait for it
   std::vector<int32_t> ready_;                    // to be started, in this order
   size_t num_finished_ = 0;                       // all of them: may be started
-  std::vector<InFlight> in_flight_;  // last: requests are withdrawn before anything else goes
+  std::vector<int32_t> in_flight_;                // steps whose requests are posted and not done
+  std::vector<int32_t> position_;                 // by step: in in_flight_
+  std::vector<int32_t> completed_;                // what advance() has taken
+  Completions completions_;
+  std::vector<std::shared_ptr<Request>>
+      requests_;  // by step; last: withdrawn before anything else goes
 };
 
 }  // namespace piper::comm

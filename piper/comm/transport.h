@@ -11,11 +11,14 @@
 
 #include <piper/base/strong_id.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace piper::comm {
@@ -27,6 +30,30 @@ struct OperationName {
   std::string what;
 };
 
+// Which of many requests have completed, by numbers that their owner gave them: so that nobody asks each of thousands. Thread-safe.
+class Completions {
+ public:
+  void reserve(size_t count) { numbers_.reserve(count); }
+  void add(int32_t number) {
+    const std::lock_guard lock(mutex_);
+    numbers_.push_back(number);
+    has_any_.store(true, std::memory_order_release);
+  }
+  // Into `numbers`, which is emptied first: those added since the last call, in their order.
+  void take(std::vector<int32_t>& numbers) {
+    numbers.clear();
+    if (!has_any_.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex_);
+    std::swap(numbers, numbers_);
+    has_any_.store(false, std::memory_order_release);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<int32_t> numbers_;
+  std::atomic<bool> has_any_{false};
+};
+
 // One posted send or receive. Dropping it unfinished withdraws it: its buffer is not touched
 // afterwards.
 class Request {
@@ -34,6 +61,9 @@ class Request {
   virtual ~Request() = default;
   virtual bool done()
       const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
+  // Adds `number` to `completions`, which outlive the request, once it is done or has gone wrong: now, or when that happens. At
+  // most once a request; its owner's thread.
+  virtual void tell(Completions& completions, int32_t number) = 0;
 };
 
 class Transport {
