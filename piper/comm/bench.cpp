@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/collective/reductions.h>
 #include <piper/comm/bench.h>
 #include <piper/comm/operations.h>
 
@@ -24,6 +25,7 @@ struct Player {
   Group group = everyone(transport);
   uint64_t next_key = uint64_t{0xBE} << 56;
   std::vector<std::byte> source = {}, target = {};
+  std::unique_ptr<RepeatedOperation> repeated = {};  // of these buffers
 
   OperationName name(const char* what) { return {next_key++, what}; }
   void finish(Operation& operation) { wait(transport, operation, timeout_seconds); }
@@ -67,6 +69,7 @@ cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, do
                              const std::function<void(double)>& progress) {
   constexpr int64_t kMinBatches = 3, kMaxRepeats = 1000;
   constexpr double kLongBatch = 4;
+  player.repeated.reset();
   player.source.assign(bytes, std::byte{1});
   player.target.assign(bytes, std::byte{2});
   double used = time_batch(player, work, bytes, 1);  // warms up
@@ -132,8 +135,37 @@ void reduce(Player& player, int64_t) {
                                   Element::kFloat32, player.target));
 }
 
+using Half = collective::MemberSteps(collective::ReductionForm, int64_t,
+                                     const collective::Topology&, int64_t);
+
+// In place in the target, whose steps are written once.
+void play_half(Player& player, int64_t bytes, const char* what, Half* half) {
+  if (!player.repeated) {
+    const collective::Topology all = collective::apart(std::ssize(player.group.members));
+    player.repeated =
+        make_exchange(player.transport, player.group, what,
+                      half(collective::ReductionForm::kDirect, player.group.index, all, bytes / 4),
+                      {}, player.target, {}, Element::kFloat32);
+  }
+  player.repeated->start(player.next_key++);
+  player.finish(*player.repeated);
+}
+
+void scatter(Player& player, int64_t bytes) {
+  play_half(player, bytes, "bench reduce-scatter", &collective::reduce_scatter);
+}
+
+void gather(Player& player, int64_t bytes) {
+  play_half(player, bytes, "bench all-gather", &collective::all_gather);
+}
+
 void copy(Player& player, int64_t bytes) {
   if (bytes > 0) std::memcpy(player.target.data(), player.source.data(), bytes);
+}
+
+std::vector<int64_t> whole_elements(std::vector<int64_t> sizes) {
+  for (int64_t& bytes : sizes) bytes -= bytes % 4;
+  return sizes;
 }
 
 // The byte that `from` has for `to` at `index` of its part.
@@ -160,9 +192,17 @@ std::vector<Sample> measure_all_to_all(World& world, const std::vector<int64_t>&
 
 std::vector<Sample> measure_all_reduce(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options) {
-  std::vector<int64_t> whole = sizes;
-  for (int64_t& bytes : whole) bytes -= bytes % 4;
-  return measure(world, whole, options, reduce);
+  return measure(world, whole_elements(sizes), options, reduce);
+}
+
+std::vector<Sample> measure_reduce_scatter(World& world, const std::vector<int64_t>& sizes,
+                                           const BenchOptions& options) {
+  return measure(world, whole_elements(sizes), options, scatter);
+}
+
+std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options) {
+  return measure(world, whole_elements(sizes), options, gather);
 }
 
 std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,

@@ -49,6 +49,13 @@ std::vector<Sample> measure_all_to_all(World& world, const std::vector<int64_t>&
 std::vector<Sample> measure_all_reduce(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
 
+// The two halves of it by themselves, as everyone sends straight to every owner (collective/reductions.h): every rank ends with
+// its share of the sum of `bytes` of fp32, and with all ranks' shares of `bytes`. Rounded down to a multiple of 4.
+std::vector<Sample> measure_reduce_scatter(World& world, const std::vector<int64_t>& sizes,
+                                           const BenchOptions& options = {});
+std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>& sizes,
+                                       const BenchOptions& options = {});
+
 // Every rank copies `bytes` of its own memory, all at once, without the transport.
 std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options = {});

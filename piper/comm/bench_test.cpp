@@ -13,7 +13,8 @@ TEST_CASE("every measurement gives one positive time a size, in order, on odd gr
   const std::vector<int64_t> sizes{0, 64, 70000};
   for (const int64_t n : {1, 3}) {
     LocalWorld world(n);
-    for (auto* measure : {&measure_point_to_point, &measure_all_to_all, &measure_copy}) {
+    for (auto* measure : {&measure_point_to_point, &measure_all_to_all, &measure_all_reduce,
+                          &measure_reduce_scatter, &measure_all_gather, &measure_copy}) {
       const std::vector<Sample> samples = measure(world, sizes, kShort);
       REQUIRE(samples.size() == 3);
       for (size_t i = 0; i < samples.size(); ++i) {

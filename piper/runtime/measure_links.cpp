@@ -4,6 +4,7 @@
 #include <piper/runtime/measure_links.h>
 
 #include <algorithm>
+#include <span>
 
 namespace piper::runtime {
 namespace {
@@ -15,11 +16,22 @@ struct Kind {
   const char* name;
   Measure* measure;
   bool to_everyone;  // a part of 1 / n stays
+  bool in_parts;     // of n equal ones; else of elements of 4 bytes
+  int64_t measured_bytes(int64_t bytes, int64_t n) const {
+    return bytes - bytes % (in_parts ? n : 4);
+  }
 };
 
-constexpr Kind kKinds[] = {{"point-to-point", &comm::measure_point_to_point, false},
-                           {"all-to-all", &comm::measure_all_to_all, true},
-                           {"all-reduce", &comm::measure_all_reduce, true}};
+constexpr Kind kKinds[] = {{"point-to-point", &comm::measure_point_to_point, false, false},
+                           {"all-to-all", &comm::measure_all_to_all, true, true},
+                           {"all-reduce", &comm::measure_all_reduce, true, false},
+                           {"reduce-scatter", &comm::measure_reduce_scatter, true, false},
+                           {"all-gather", &comm::measure_all_gather, true, false}};
+constexpr size_t kPriced = 3;  // the first ones are what predictions ask for
+
+std::span<const Kind> kinds_of(const LinkOptions& options) {
+  return std::span(kKinds).first(options.full ? std::size(kKinds) : kPriced);
+}
 
 std::vector<int64_t> sizes_of(const LinkOptions& options) {
   std::vector<int64_t> sizes;
@@ -47,11 +59,11 @@ std::vector<cluster::Curve> measure_links_of(
     const std::function<void(const std::string& curve)>& after_point) {
   const auto n = static_cast<double>(world.size());
   const std::vector<int64_t> sizes = sizes_of(options);
-  const double points = static_cast<double>(std::size(kKinds) * sizes.size());
+  const double points = static_cast<double>(kinds_of(options).size() * sizes.size());
   const comm::BenchOptions bench{
       .budget_seconds = budget_seconds / points, .max_batches = 1000, .tight = options.tight};
   std::vector<cluster::Curve> curves;
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : kinds_of(options)) {
     cluster::Curve curve{.name = kind.name, .unit = "bytes", .axes = {"bytes"}};
     const double leaves = kind.to_everyone && n > 1 ? (n - 1) / n : 1;
     for (const int64_t bytes : sizes) {
@@ -69,7 +81,8 @@ std::vector<cluster::Curve> measure_links_of(
 }
 
 int64_t num_link_points(const LinkOptions& options) {
-  return std::ssize(kKinds) * std::ssize(groups_of(options)) * std::ssize(sizes_of(options));
+  return std::ssize(kinds_of(options)) * std::ssize(groups_of(options)) *
+         std::ssize(sizes_of(options));
 }
 
 std::vector<cluster::Curve> measure_links(
@@ -78,7 +91,7 @@ std::vector<cluster::Curve> measure_links(
   std::vector<cluster::Curve> curves;
   for (const int64_t n : groups_of(options)) {
     comm::LocalWorld world(n);
-    for (const Kind& kind : kKinds) {
+    for (const Kind& kind : kinds_of(options)) {
       const bool all = n == options.num_ranks;
       cluster::Curve curve{.name = all ? kind.name : fmt::format("{}, {} ranks", kind.name, n),
                            .unit = "bytes",
@@ -86,7 +99,7 @@ std::vector<cluster::Curve> measure_links(
       const double leaves =
           kind.to_everyone && n > 1 ? static_cast<double>(n - 1) / static_cast<double>(n) : 1;
       for (const int64_t bytes : sizes_of(options)) {
-        const double at = static_cast<double>(bytes - (kind.to_everyone ? bytes % n : 0));
+        const auto at = static_cast<double>(kind.measured_bytes(bytes, n));
         if (const auto known = journal.find(curve.name, {at})) {
           shares.skip();
           curve.points.push_back({{at}, at * leaves, *known});
