@@ -42,17 +42,6 @@ void check(const Flags& f) {
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
-void choose(const Flags& f, std::span<const plan::RankGroup> groups, int32_t num_ranks,
-            PlaceReport& report) {
-  if (f.free.empty()) return;
-  report.num_free = std::ssize(report.allocation.nodes);
-  report.choice = plan::choose_nodes(report.allocation, f.count, groups, num_ranks);
-  std::vector<cluster::AllocatedNode> nodes;
-  for (const int32_t n : report.choice->nodes)
-    nodes.push_back(report.allocation.nodes[static_cast<size_t>(n)]);
-  report.allocation.nodes = std::move(nodes);
-}
-
 // Of a step with ranks where the search assumes them.
 struct Waiting {
   plan::ExposedSeconds exposed;
@@ -72,6 +61,17 @@ Waiting waiting_of(const Priced& p) {
   return {plan::exposed_of(e.time), e.seconds};
 }
 
+void choose(const Flags& f, const Priced& priced, const Waiting& waiting, PlaceReport& report) {
+  if (f.free.empty()) return;
+  report.num_free = std::ssize(report.allocation.nodes);
+  report.choice = plan::choose_nodes_by_step(report.allocation, f.count, priced.model,
+                                             priced.strategy, waiting.exposed, waiting.seconds);
+  std::vector<cluster::AllocatedNode> nodes;
+  for (const int32_t n : report.choice->choice.nodes)
+    nodes.push_back(report.allocation.nodes[static_cast<size_t>(n)]);
+  report.allocation.nodes = std::move(nodes);
+}
+
 int run(const Flags& f) {
   check(f);
   const Priced priced = priced_from_flags(f.strategy);
@@ -84,9 +84,9 @@ int run(const Flags& f) {
                     num_ranks, report.allocation.nodes.size(), report.allocation.num_slots()));
   report::Progress bar({.label = "place", .total = 3, .unit = "parts"});
   const std::vector<plan::RankGroup> groups = plan::rank_traffic(priced.model, priced.strategy);
-  choose(f, groups, num_ranks, report);
-  bar.set(1);
   const Waiting waiting = waiting_of(priced);
+  choose(f, priced, waiting, report);
+  bar.set(1);
   fill_in(report, priced.model, groups,
           plan::place_step(report.allocation, plan::slots_of(report.allocation), priced.model,
                            priced.strategy, waiting.exposed, waiting.seconds));

@@ -146,7 +146,7 @@ std::string price_text(const PlaceReport& r) {
 }
 
 std::string choice_text(const PlaceReport& r) {
-  const plan::NodeChoice& c = *r.choice;
+  const plan::NodeChoice& c = r.choice->choice;
   const auto& levels = r.allocation.machine.levels;
   std::vector<std::string> units;
   for (size_t i = 0; i + 1 < c.num_units.size(); ++i)
@@ -162,6 +162,13 @@ std::string choice_text(const PlaceReport& r) {
       units.empty() ? "" : "; ", format_seconds(c.seconds), format_seconds(c.first_seconds),
       c.first_seconds == INFINITY ? " (too few slots)"
                                   : fmt::format(" ({:.2f}x)", c.first_seconds / c.seconds));
+  text += fmt::format("step expected {}", format_seconds(r.choice->step_seconds));
+  if (r.choice->first_seconds < INFINITY)
+    text += fmt::format(", on the first in order {}", format_seconds(r.choice->first_seconds));
+  if (r.choice->by_bytes_seconds > r.choice->step_seconds)
+    text += fmt::format(", on those whose links are least busy {}",
+                        format_seconds(r.choice->by_bytes_seconds));
+  text += "\n";
   if (c.is_best) text += "no other nodes are better: all ways to take them were priced\n";
   return text + "\n";
 }
@@ -291,13 +298,17 @@ Json to_json(const PlaceReport& r) {
                         {"placed_seconds", *r.chosen_exchange}};
   if (r.refused_exchange) json["exchange"]["refused_seconds"] = *r.refused_exchange;
   if (r.choice)
-    json["choice"] = {{"free_nodes", r.num_free},
-                      {"switches", r.choice->num_units.empty() ? 1 : r.choice->num_units[0]},
-                      {"units", r.choice->num_units},
-                      {"units_of_first", r.choice->first_units},
-                      {"links_busy_seconds", r.choice->seconds},
-                      {"links_busy_seconds_of_first", r.choice->first_seconds},
-                      {"is_best", r.choice->is_best}};
+    json["choice"] = {
+        {"free_nodes", r.num_free},
+        {"switches", r.choice->choice.num_units.empty() ? 1 : r.choice->choice.num_units[0]},
+        {"units", r.choice->choice.num_units},
+        {"units_of_first", r.choice->choice.first_units},
+        {"links_busy_seconds", r.choice->choice.seconds},
+        {"links_busy_seconds_of_first", r.choice->choice.first_seconds},
+        {"step_seconds", r.choice->step_seconds},
+        {"step_seconds_of_first", r.choice->first_seconds},
+        {"step_seconds_by_links", r.choice->by_bytes_seconds},
+        {"is_best", r.choice->choice.is_best}};
   return json;
 }
 

@@ -5,7 +5,7 @@
 #include <piper/cli/allocation_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/export/launch_files.h>
-#include <piper/plan/choose_nodes.h>
+#include <piper/plan/nodes_by_step.h>
 #include <piper/plan/placed_steps.h>
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct PlaceReport {
   std::optional<double> refused_exchange;
   double pair_bytes = 0;
   // Where one could choose: the nodes that were free, and what was gained.
-  std::optional<plan::NodeChoice> choice;
+  std::optional<plan::StepChoice> choice;
   int64_t num_free = 0;
 
   std::vector<std::string> hosts() const;

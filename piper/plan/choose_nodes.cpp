@@ -46,7 +46,7 @@ class Chooser {
     Nodes first(static_cast<size_t>(count_));
     std::iota(first.begin(), first.end(), 0);
     NodeChoice result{.nodes = {}, .seconds = INFINITY, .first_seconds = price(first).seconds};
-    result.first_units = units_of(first);
+    result.first_units = units_of(allocation_, first);
     keep(first, result);
     if (all_ways(result)) {
       result.is_best = all_proven_;
@@ -61,7 +61,7 @@ class Chooser {
           "no {} of the free nodes found that take {} ranks; allowed: a larger --count, or a "
           "smaller strategy",
           count_, num_ranks_));
-    result.num_units = units_of(result.nodes);
+    result.num_units = units_of(allocation_, result.nodes);
     return result;
   }
 
@@ -77,19 +77,6 @@ class Chooser {
     return {placing.seconds, placing.is_best};
   }
 
-  std::vector<int64_t> units_of(const Nodes& nodes) const {
-    std::vector<int64_t> counts;
-    const cluster::Cluster& machine = allocation_.machine;
-    for (size_t level = 1; level < machine.levels.size(); ++level) {
-      std::set<int64_t> units;
-      for (const int32_t n : nodes)
-        units.insert(allocation_.nodes[static_cast<size_t>(n)].first_device /
-                     machine.devices_of_level(level));
-      counts.push_back(std::ssize(units));
-    }
-    return counts;
-  }
-
   // Cheaper; or as cheap in fewer units, the innermost first.
   void keep(Nodes nodes, NodeChoice& result) {
     std::ranges::sort(nodes);
@@ -99,7 +86,8 @@ class Chooser {
     if (priced.seconds == INFINITY) return;
     const bool cheaper = priced.seconds < kBetter * result.seconds;
     const bool same = !cheaper && kBetter * priced.seconds <= result.seconds;
-    if (!cheaper && !(same && units_of(nodes) < units_of(result.nodes))) return;
+    if (!cheaper && !(same && units_of(allocation_, nodes) < units_of(allocation_, result.nodes)))
+      return;
     result.seconds = std::min(priced.seconds, result.seconds);
     result.nodes = std::move(nodes);
   }
@@ -227,6 +215,20 @@ class Chooser {
 };
 
 }  // namespace
+
+std::vector<int64_t> units_of(const cluster::Allocation& allocation,
+                              std::span<const int32_t> nodes) {
+  std::vector<int64_t> counts;
+  const cluster::Cluster& machine = allocation.machine;
+  for (size_t level = 1; level < machine.levels.size(); ++level) {
+    std::set<int64_t> units;
+    for (const int32_t n : nodes)
+      units.insert(allocation.nodes[static_cast<size_t>(n)].first_device /
+                   machine.devices_of_level(level));
+    counts.push_back(std::ssize(units));
+  }
+  return counts;
+}
 
 NodeChoice choose_nodes(const cluster::Allocation& allocation, int64_t count,
                         std::span<const RankGroup> groups, int32_t num_ranks) {

@@ -26,6 +26,10 @@ struct NodeChoice {
       false;  // all ways were looked at, up to nodes that are alike, each placement proven
 };
 
+// By boundary from the innermost groups on: how many units these nodes of the allocation touch.
+std::vector<int64_t> units_of(const cluster::Allocation& allocation,
+                              std::span<const int32_t> nodes);
+
 // `allocation`: all free nodes. Throws InvalidInput when they are fewer than `count`, or none of the candidates has
 // `num_ranks` slots.
 NodeChoice choose_nodes(const cluster::Allocation& allocation, int64_t count,

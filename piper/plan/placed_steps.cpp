@@ -133,6 +133,14 @@ std::vector<RankGroup> weighed(std::vector<RankGroup> groups, const ExposedSecon
 
 }  // namespace
 
+std::vector<RankGroup> by_waiting_of(const cluster::Cluster& machine,
+                                     std::span<const RankGroup> groups,
+                                     const ExposedSeconds& exposed, int32_t num_ranks) {
+  const BusySeconds assumed =
+      busy_seconds(machine, regular(machine, num_ranks), groups, in_order(num_ranks));
+  return weighed({groups.begin(), groups.end()}, exposed, assumed);
+}
+
 ExposedSeconds exposed_of(const stack::StepSeconds& time) {
   return {.exchange = time.exchange,
           .tensor = time.tensor,

@@ -25,6 +25,7 @@
 #include <piper/stack/estimator.h>
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,11 @@ ExposedSeconds exposed_of(const cost::StepBreakdown& time);
 using BusySeconds = std::array<double, kNumAxes>;
 BusySeconds busy_seconds(const cluster::Cluster& machine, const Slots& slots,
                          std::span<const RankGroup> groups, const RankSlots& placement);
+
+// Every axis' bytes by what a step of ranks where the search assumes them waits for them: what place_ranks() is given besides.
+std::vector<RankGroup> by_waiting_of(const cluster::Cluster& machine,
+                                     std::span<const RankGroup> groups,
+                                     const ExposedSeconds& exposed, int32_t num_ranks);
 
 struct PlacedStep {
   Placing placing;
