@@ -30,9 +30,11 @@ struct Flags {
 
 struct Row {
   strategy::AllToAll algorithm;
-  int64_t num_members = 0, num_messages = 0, num_events = 0;
+  int64_t num_members = 0, num_steps = 0, num_messages = 0, num_events = 0;
   double write_seconds = 0, play_seconds = 0, predicted_seconds = 0;
   double flows_per_second() const { return static_cast<double>(num_messages) / play_seconds; }
+  // Sends, receives, copies and additions.
+  double steps_per_second() const { return static_cast<double>(num_steps) / play_seconds; }
   double price_seconds() const { return write_seconds + play_seconds; }
 };
 
@@ -63,6 +65,7 @@ Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
     return collective::all_to_all(algorithm, member, topology, count);
   });
   row.write_seconds = since(start);
+  row.num_steps = static_cast<int64_t>(program.num_steps());
   std::vector<double> seconds;
   for (int i = 0; i < flags.repeats; ++i) {
     start = std::chrono::steady_clock::now();
@@ -101,27 +104,33 @@ int run(const Flags& flags) {
   using report::Align;
   table.columns = {{"algorithm"},
                    {"members", Align::kRight},
+                   {"steps", Align::kRight},
                    {"messages", Align::kRight},
                    {"write", Align::kRight},
                    {"play", Align::kRight},
                    {"price", Align::kRight},
+                   {"steps/s", Align::kRight},
                    {"messages/s", Align::kRight},
                    {"predicted", Align::kRight}};
   for (const Row& row : rows) {
     best = std::max(best, row.flows_per_second());
     list.push_back({{"algorithm", strategy::name(row.algorithm)},
                     {"num_members", row.num_members},
+                    {"num_steps", row.num_steps},
                     {"num_messages", row.num_messages},
                     {"num_events", row.num_events},
                     {"write_seconds", row.write_seconds},
                     {"play_seconds", row.play_seconds},
                     {"price_seconds", row.price_seconds()},
+                    {"steps_per_second", row.steps_per_second()},
                     {"flows_per_second", row.flows_per_second()},
                     {"predicted_seconds", row.predicted_seconds}});
     table.rows.push_back({strategy::name(row.algorithm), std::to_string(row.num_members),
+                          format_count(static_cast<double>(row.num_steps)),
                           format_count(static_cast<double>(row.num_messages)),
                           format_seconds(row.write_seconds), format_seconds(row.play_seconds),
-                          format_seconds(row.price_seconds()), format_count(row.flows_per_second()),
+                          format_seconds(row.price_seconds()), format_count(row.steps_per_second()),
+                          format_count(row.flows_per_second()),
                           format_seconds(row.predicted_seconds)});
   }
   if (flags.json) {
