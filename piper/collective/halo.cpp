@@ -23,20 +23,17 @@ std::vector<int32_t> halo_counts_told(int64_t from, int64_t to, const Units& uni
 
 std::vector<int32_t> halo_sources(int64_t member, const Units& units) {
   std::vector<int32_t> sources;
-  const int64_t num = units.num_units();
-  for (int64_t distance = 1; distance < num; ++distance)
-    for (const int32_t source :
-         units.speaking_to(member, (units.unit(member) - distance + num) % num))
-      sources.push_back(source);
+  for (const int32_t unit : units_towards(member, units))
+    for (const int32_t source : units.speaking_to(member, unit)) sources.push_back(source);
   return sources;
 }
 
 std::vector<int32_t> units_from(int64_t member, const Units& units) {
-  std::vector<int32_t> order;
-  const int64_t num = units.num_units();
-  for (int64_t distance = 1; distance < num; ++distance)
-    order.push_back(static_cast<int32_t>((units.unit(member) + distance) % num));
-  return order;
+  return units.order().targets(units.unit(member));
+}
+
+std::vector<int32_t> units_towards(int64_t member, const Units& units) {
+  return units.order().sources(units.unit(member));
 }
 
 std::vector<int32_t> unit_targets(int64_t member, const Units& units) {
