@@ -94,6 +94,18 @@ std::vector<std::vector<int32_t>> racks_of(const Units& units, const Topology& t
   return racks;
 }
 
+// By member: its node's number among those of its unit.
+std::vector<int32_t> turns_of(const Units& units, const Units& nodes) {
+  std::vector<int32_t> turn(static_cast<size_t>(units.num_members()));
+  for (int64_t unit = 0; unit < units.num_units(); ++unit) {
+    std::map<int32_t, int32_t> number;  // of a node
+    for (const int32_t member : units.members(unit))
+      turn[member] =
+          number.try_emplace(nodes.unit(member), static_cast<int32_t>(number.size())).first->second;
+  }
+  return turn;
+}
+
 }  // namespace
 
 Units::Units(const Topology& topology, size_t level) {
@@ -113,6 +125,7 @@ Units::Units(const Topology& topology, size_t level) {
     members_[place++] = static_cast<int32_t>(member);
   }
   order_ = UnitOrder(num_units(), racks_of(*this, topology, level));
+  if (level > 0 && num_units() > 1) turn_ = turns_of(*this, Units(topology, 0));
 }
 
 std::vector<int32_t> Units::speaking_to(int64_t other, int64_t unit) const {
