@@ -9,7 +9,7 @@ namespace piper::collective {
 namespace {
 
 // Where `to` stands among node_aware_targets of `from`, for both of them. Nodes that are smaller than
-// the largest one leave numbers out, and so do steps at which a node addresses none.
+// the largest one leave numbers out.
 class Positions {
  public:
   explicit Positions(const Units& nodes) : nodes_(nodes) {

@@ -36,10 +36,10 @@ std::vector<int32_t> halo_counts_told(int64_t from, int64_t to, const Units& uni
 // first comes first (units_towards), in a unit ascending.
 std::vector<int32_t> halo_sources(int64_t member, const Units& units);
 
-// The units that hold others than `member`'s, in its order of sending (unit_order.h; of nodes without
-// racks own + 1, own + 2, ...), and in the order in which they send to its own. Of units of several
-// nodes each node begins one further on in that order than the node before (Units::turn), and comes
-// round to the first ones last.
+// The units that hold others than `member`'s, in its order of sending (unit_order.h; of nodes
+// without racks own + 1, own + 2, ...), and in the order in which they send to its own. In units of
+// several nodes each node begins one unit further on in that order than the node before it
+// (Units::turn), and comes round to the first ones last.
 std::vector<int32_t> units_from(int64_t member, const Units& units);
 std::vector<int32_t> units_towards(int64_t member, const Units& units);
 

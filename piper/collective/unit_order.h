@@ -7,7 +7,7 @@
 // racks are joined by one bundle of links for each pair (minimal routing in a Dragonfly), one bundle
 // of a rack works and the others stand idle. Here the units of a rack speak to different racks:
 //
-//   3 racks of 3, who speaks to whom              plain, + 3          racks first, step (a = 1, b = 1)
+//   3 racks of 3, who speaks to whom              plain, + 3          racks first, a = 1, b = 1
 //
 //   rack A   A0 A1 A2                             A0 -> B0            A0 -> B1
 //   rack B   B0 B1 B2                             A1 -> B1            A1 -> C2
@@ -21,8 +21,9 @@
 // one modulo J, the other modulo C). For 0 < b < J and 0 <= a < C these are permutations, and every
 // unit in another place is met once. Units in the same place, b = 0, would meet themselves, each at
 // another a; there unit j of rack c addresses rack c + 1 + (a + j modulo C - 1), a < C - 1. So all
-// N - 1 steps are permutations without a fixed point: first those of b = 0, then b = 1, ... A unit
-// speaks to its own rack once in C steps, and no step is without.
+// N - 1 steps are permutations without a fixed point: first those of b = 0, then b = 1, ... From
+// b = 1 on a unit speaks to its own rack once in C steps, the units of a rack at different ones
+// while J <= C. Where J < C, j C / J stands for j: no bundle is used at J steps in a row, then by nobody.
 //
 //   at most so many of a rack's units speak to the same other rack at one step
 //   plain                    J
@@ -33,13 +34,19 @@
 // units, whose racks are the units of the next level in. One rack, or none known, leaves the plain
 // rotation, and so do racks of one unit.
 //
-// Racks filled unevenly have the order of a grid of about as many units in each of its rows: units
-// stand in it rack by rack, and a rack begins anywhere in a row. Where no such grid has as many
-// cells as there are units, the last row has empty ones, which a unit passes over: it is then a
-// step ahead of those that have not yet come to theirs, and steps are no permutations any longer.
+// Racks filled unevenly have the order of a grid: units stand in its equal rows rack by rack, and a
+// rack begins anywhere in one. Two or three units of a rack then share a bundle where one would do.
+// Where the number of units is no product of rows near the racks' size (primes), units stand on a
+// ring, scattered, and address the next one on it, then the one after: some four of eight share a
+// bundle. Both are permutations at every step. (A grid with empty cells is none: who passes one over
+// is a step ahead of the others, which among 13 nodes cost 8 % where cards are what is narrow.)
 //
 // Levels whose units hold different numbers of units are not looked at further in. Units of all
 // levels nest (topology.h): rail switches, which join cards of many nodes, are none.
+//
+// Exchanges all use it, without a name of its own: where bundles are wide, or uplinks are a rack's
+// and not a pair's, it is as fast as the plain rotation or faster, but for 2 % here and there of
+// exchanges by leaders and over three levels (docs/collectives.md).
 #pragma once
 
 #include <cstdint>
@@ -54,7 +61,7 @@ class UnitOrder {
   // numbers as in a Topology. O(units log(units)).
   UnitOrder(int64_t num_units, const std::vector<std::vector<int32_t>>& racks);
 
-  // Steps are numbered 0 .. num_steps() - 1; at least one less than there are units.
+  // Steps are numbered 0 .. num_steps() - 1: one less than there are units.
   int64_t num_steps() const;
   // At which `from` addresses `to`, another unit.
   int64_t step(int64_t from, int64_t to) const;

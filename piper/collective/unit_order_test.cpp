@@ -128,8 +128,10 @@ TEST_CASE(
     std::vector<int64_t> sizes;
     int64_t plain, most;
   };
-  for (const auto& [sizes, plain, most] : std::vector<Case>{
-           {{9, 8, 8, 8, 8, 8, 8, 7}, 8, 3}, {{13, 2, 7, 7, 3}, 7, 5}, {{7, 5, 6, 6}, 6, 4}}) {
+  for (const auto& [sizes, plain, most] : std::vector<Case>{{{9, 8, 8, 8, 8, 8, 8, 7}, 8, 3},
+                                                            {{13, 2, 7, 7, 3}, 7, 5},
+                                                            {{7, 5, 6, 6}, 6, 4},
+                                                            {{5, 8, 8, 8, 8, 8, 8, 8}, 8, 4}}) {
     const std::vector<int32_t> rack = racks_of(sizes);
     const int64_t n = std::ssize(rack);
     CAPTURE(to_text({sizes}));
@@ -158,7 +160,8 @@ void check_once_each(const UnitOrder& order, int64_t num_units) {
   }
 }
 
-TEST_CASE("however racks are filled, every unit is addressed once by every other, one at a step") {
+TEST_CASE(
+    "however racks are filled, every unit is addressed once by every other, by one at a step") {
   std::mt19937 random(7);
   for (int i = 0; i < 60; ++i) {
     std::vector<int64_t> sizes(1 + random() % 9);
@@ -171,12 +174,7 @@ TEST_CASE("however racks are filled, every unit is addressed once by every other
     CAPTURE(to_text({sizes}));
     for (const UnitOrder& order : {UnitOrder(n, {rack}), UnitOrder(n, {rack, row})}) {
       check_once_each(order, n);
-      for (const auto& targets : table_of(order, n)) {  // nor does one hear two
-        std::vector<int32_t> there;
-        for (const int32_t to : targets)
-          if (to >= 0) there.push_back(to);
-        CHECK(std::set<int32_t>(there.begin(), there.end()).size() == there.size());
-      }
+      for (const auto& targets : table_of(order, n)) CHECK(is_permutation(targets));
     }
   }
 }

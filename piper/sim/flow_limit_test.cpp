@@ -132,27 +132,19 @@ Fabric racks_in_pairs(int64_t num_racks, int64_t nodes) {
 }
 
 TEST_CASE("with a link for each pair of racks exchanges are at the limit, since racks come first") {
-  struct Case {
-    strategy::AllToAll algorithm;
-    double most;
-  };
   for (const auto& [racks, nodes] : {std::pair{8, 8}, {4, 4}, {8, 4}, {4, 8}}) {
     const Fabric fabric = racks_in_pairs(racks, nodes);
     const double limit = exchange_limit(fabric, [](int64_t, int64_t) { return 100; }).seconds;
     const auto n = static_cast<size_t>(fabric.num_members());
-    for (const auto& [algorithm, most] : {Case{strategy::AllToAll::kNodeAware, 1.03},
-                                          {strategy::AllToAll::kWindowed, 1.03},
-                                          {strategy::AllToAll::kHalo, 1.05},
-                                          {strategy::AllToAll::kHaloPrinted, 1.1},
-                                          {strategy::AllToAll::kTwoD, 1.1}}) {
+    for (const auto algorithm :
+         {strategy::AllToAll::kNodeAware, strategy::AllToAll::kWindowed, strategy::AllToAll::kHalo,
+          strategy::AllToAll::kHaloPrinted, strategy::AllToAll::kTwoD}) {
       CAPTURE(racks);
       CAPTURE(nodes);
-      CAPTURE(strategy::name(algorithm));
+      CAPTURE(std::string(strategy::name(algorithm)));
       const FlowProgram program =
           program_of(algorithm, fabric, Counts(n, std::vector<int64_t>(n, 100)));
-      const double ratio = play_flows(program, fabric).seconds / limit;
-      MESSAGE(racks << " x " << nodes << " " << strategy::name(algorithm) << " " << ratio);
-      CHECK(ratio <= most);
+      CHECK(play_flows(program, fabric).seconds <= 1.05 * limit);
     }
   }
 }
