@@ -5,7 +5,7 @@
 namespace piper::collective {
 namespace {
 
-// The members of some nodes, then of the own one. `direction` +1: place, + 1, ...; -1: place, - 1, ...
+// The members of some nodes, then of the own one. `direction` +1: place, + 1, ...; -1: place, - 1.
 std::vector<int32_t> others(int64_t member, const Units& nodes, std::vector<int32_t> in_order,
                             int64_t direction) {
   in_order.push_back(nodes.unit(member));

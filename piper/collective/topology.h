@@ -76,8 +76,8 @@ class Units {
   }
   // Racks first, where the topology has levels further out.
   const UnitOrder& order() const { return order_; }
-  // The member's node among those of its unit, 0, 1, ...: so many units further on in their order it
-  // begins, so that the nodes of a switch group or rack speak to different ones.
+  // The member's node among those of its unit, 0, 1, ...: it begins so many units further on in
+  // their order, so that the nodes of a switch group or rack speak to different ones.
   int32_t turn(int64_t member) const { return turn_.empty() ? 0 : turn_[member]; }
   // The members of `unit` whose counterpart in `other`'s unit is `other`, ascending.
   std::vector<int32_t> speaking_to(int64_t other, int64_t unit) const;

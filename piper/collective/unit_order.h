@@ -1,10 +1,10 @@
 // In which order the units of a level (nodes, for HALO by switch group switch groups) address each
 // other: racks first.
 //
-// All exchanges send to remote units in some rotation, so that at every step each unit speaks to one
+// Exchanges send to remote units in some rotation, so that at every step each unit speaks to one
 // other and is spoken to by one other. The plain rotation, unit + 1, + 2, ..., does that too, but
 // units stand rack by rack: at most steps all units of a rack speak to the same other rack. Where
-// racks are joined by one bundle of links for each pair (minimal routing in a Dragonfly), one bundle
+// racks are joined by a bundle of links for each pair (minimal routing in a Dragonfly), one bundle
 // of a rack works and the others stand idle. Here the units of a rack speak to different racks:
 //
 //   3 racks of 3, who speaks to whom              plain, + 3          racks first, a = 1, b = 1
@@ -23,7 +23,8 @@
 // another a; there unit j of rack c addresses rack c + 1 + (a + j modulo C - 1), a < C - 1. So all
 // N - 1 steps are permutations without a fixed point: first those of b = 0, then b = 1, ... From
 // b = 1 on a unit speaks to its own rack once in C steps, the units of a rack at different ones
-// while J <= C. Where J < C, j C / J stands for j: no bundle is used at J steps in a row, then by nobody.
+// while J <= C. Where J < C, j C / J stands for j: no bundle is used at J steps in a row, and then
+// by nobody.
 //
 //   at most so many of a rack's units speak to the same other rack at one step
 //   plain                    J
@@ -38,7 +39,7 @@
 // rack begins anywhere in one. Two or three units of a rack then share a bundle where one would do.
 // Where the number of units is no product of rows near the racks' size (primes), units stand on a
 // ring, scattered, and address the next one on it, then the one after: some four of eight share a
-// bundle. Both are permutations at every step. (A grid with empty cells is none: who passes one over
+// bundle. Both are permutations at every step. (A grid with empty cells is none: who passes one by
 // is a step ahead of the others, which among 13 nodes cost 8 % where cards are what is narrow.)
 //
 // Levels whose units hold different numbers of units are not looked at further in. Units of all

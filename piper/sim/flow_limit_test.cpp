@@ -114,8 +114,8 @@ TEST_CASE("a uniform flat exchange over equal cards is at its limit but for one 
   CHECK(play_flows(program, fabric).seconds == limit);
 }
 
-// Racks of nodes with a link for each pair of racks, which is a little narrower than what their cards
-// have for it: as on Frontier with minimal routing.
+// Racks of nodes with a link for each pair of racks, a little narrower than what their cards have
+// for it: as on Frontier with minimal routing.
 Fabric racks_in_pairs(int64_t num_racks, int64_t nodes) {
   const int64_t members = 2;
   const auto num_nodes = static_cast<double>(num_racks * nodes);
