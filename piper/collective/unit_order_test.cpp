@@ -190,5 +190,20 @@ TEST_CASE("nodes address each other racks first, switch groups by the racks furt
   CHECK(units_towards(0, groups) == std::vector<int32_t>{2, 3, 1});
 }
 
+TEST_CASE("nodes of a switch group begin with different other groups, one member each with one") {
+  const Topology topology = even_nodes(8, 2, 1, 2);  // 4 switch groups of 2 nodes
+  const Units groups(topology, 1);
+  CHECK(units_from(0, groups) == std::vector<int32_t>{1, 2, 3});
+  CHECK(units_from(1, groups) == std::vector<int32_t>{1, 2, 3});
+  CHECK(units_from(2, groups) == std::vector<int32_t>{2, 3, 1});
+  CHECK(units_towards(2, groups) == std::vector<int32_t>{2, 1, 3});
+  for (size_t position = 0; position < 3; ++position) {
+    std::set<int32_t> reached;
+    for (int64_t member = 0; member < 16; ++member)
+      reached.insert(groups.counterpart(member, units_from(member, groups)[position]));
+    CHECK(reached.size() == 16);
+  }
+}
+
 }  // namespace
 }  // namespace piper::collective
