@@ -25,10 +25,9 @@ std::vector<Stage> of_leader(int32_t leader, const Units& nodes, int64_t num_mem
   std::vector<Stage> stages(3);
   for (const int32_t from : unit_sources(leader, nodes))
     stages[0].in.push_back({from, {from}, others});
-  const std::vector<int32_t> order = units_from(leader, nodes);
-  for (auto node = order.rbegin(); node != order.rend(); ++node)
-    stages[1].in.push_back({leader_of(*node, nodes), members_of(*node, nodes), own_node});
-  for (const int32_t node : order)
+  for (const int32_t node : units_towards(leader, nodes))
+    stages[1].in.push_back({leader_of(node, nodes), members_of(node, nodes), own_node});
+  for (const int32_t node : units_from(leader, nodes))
     stages[1].out.push_back({leader_of(node, nodes), own_node, members_of(node, nodes)});
   for (const int32_t to : unit_targets(leader, nodes)) stages[2].out.push_back({to, others, {to}});
   return stages;

@@ -1,15 +1,16 @@
 #include <piper/collective/all_to_all_node_aware.h>
+#include <piper/collective/halo.h>
 #include <piper/collective/step_writer.h>
 
 namespace piper::collective {
 namespace {
 
-// `direction` +1: node + 1, + 2, ...; -1: node - 1, - 2, ... and last the own node.
-std::vector<int32_t> others(int64_t member, const Units& nodes, int64_t direction) {
+// The members of some nodes, then of the own one. `direction` +1: place, + 1, ...; -1: place, - 1.
+std::vector<int32_t> others(int64_t member, const Units& nodes, std::vector<int32_t> in_order,
+                            int64_t direction) {
+  in_order.push_back(nodes.unit(member));
   std::vector<int32_t> order;
-  const int64_t num_nodes = nodes.num_units(), own = nodes.unit(member);
-  for (int64_t distance = 1; distance <= num_nodes; ++distance) {
-    const int64_t node = (own + direction * distance + num_nodes) % num_nodes;
+  for (const int32_t node : in_order) {
     const std::span<const int32_t> members = nodes.members(node);
     const auto size = static_cast<int64_t>(members.size());
     const int64_t first = nodes.place(member) % size;
@@ -24,11 +25,11 @@ std::vector<int32_t> others(int64_t member, const Units& nodes, int64_t directio
 }  // namespace
 
 std::vector<int32_t> node_aware_targets(int64_t member, const Units& nodes) {
-  return others(member, nodes, 1);
+  return others(member, nodes, units_from(member, nodes), 1);
 }
 
 std::vector<int32_t> node_aware_sources(int64_t member, const Units& nodes) {
-  return others(member, nodes, -1);
+  return others(member, nodes, units_towards(member, nodes), -1);
 }
 
 MemberSteps all_to_all_node_aware(int64_t member, const Topology& topology, const CountOf& count) {

@@ -1,9 +1,10 @@
 // All-to-all with uneven counts, flat, in node-aware order: one message for every pair, everything
 // posted at once, straight from input to output. The strongest flat opponent of anything clever.
 //
-// Remote nodes first, rotated by node; within a node rotated by place. At every position of the
-// order the members' messages then form a permutation (nodes of equal size): no member, and no
-// card, is hit by two at once, and no two cards of a node send to the same node's card.
+// Remote nodes first, rotated by node, by racks first where they are known (unit_order.h); within a
+// node rotated by place. At every position of the order the members' messages then form a
+// permutation (nodes of equal size): no member, and no card, is hit by two at once, and no two
+// cards of a node send to the same node's card.
 //
 //   nodes {0 1} {2 3} {4 5}      order of 2:  4 5 | 0 1 | 3        order of 3:  5 4 | 1 0 | 2
 //

@@ -32,12 +32,11 @@ std::vector<int32_t> node_of(int64_t member, const Units& nodes) {
 Stage beyond(int64_t member, const Units& nodes) {
   Stage stage;
   const std::vector<int32_t> own{static_cast<int32_t>(member)};
-  const std::vector<int32_t> order = units_from(member, nodes);
-  for (auto node = order.rbegin(); node != order.rend(); ++node) {
-    const int32_t carrier = nodes.counterpart(member, *node);
+  for (const int32_t node : units_towards(member, nodes)) {
+    const int32_t carrier = nodes.counterpart(member, node);
     stage.in.push_back({carrier, node_of(carrier, nodes), own});
   }
-  for (const int32_t node : order)
+  for (const int32_t node : units_from(member, nodes))
     for (const int32_t target : nodes.speaking_to(member, node))
       stage.out.push_back({target, node_of(member, nodes), {target}});
   return stage;

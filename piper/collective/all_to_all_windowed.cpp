@@ -3,28 +3,31 @@
 #include <piper/collective/all_to_all_windowed.h>
 #include <piper/collective/step_writer.h>
 
+#include <algorithm>
+
 namespace piper::collective {
 namespace {
 
-// Where `to` stands among node_aware_targets of `from`, for both of them.
+// Where `to` stands among node_aware_targets of `from`, for both of them. Nodes that are smaller than
+// the largest one leave numbers out.
 class Positions {
  public:
-  explicit Positions(const Units& nodes) : nodes_(nodes), begins_{0} {
+  explicit Positions(const Units& nodes) : nodes_(nodes) {
     for (int64_t node = 0; node < nodes.num_units(); ++node)
-      begins_.push_back(begins_.back() + nodes.size(node));
+      largest_ = std::max(largest_, nodes.size(node));
   }
 
   int64_t operator()(int64_t from, int64_t to) const {
     const int64_t here = nodes_.unit(from), there = nodes_.unit(to), size = nodes_.size(there);
     const int64_t rotated = (nodes_.place(to) - nodes_.place(from) % size + size) % size;
-    if (here == there) return nodes_.num_members() - size + rotated - 1;
-    const int64_t between = begins_[there] - begins_[here + 1];
-    return (there > here ? between : between + nodes_.num_members()) + rotated;
+    const UnitOrder& order = nodes_.order();
+    if (here == there) return order.num_steps() * largest_ + rotated - 1;
+    return order.step(here, there) * largest_ + rotated;
   }
 
  private:
   const Units& nodes_;
-  std::vector<int64_t> begins_;  // by node: members of those before; one more at the end
+  int64_t largest_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <piper/collective/halo.h>
 
+#include <algorithm>
+
 namespace piper::collective {
 namespace {
 
@@ -9,6 +11,13 @@ std::vector<int32_t> others(int64_t member, const Units& units, int64_t directio
   std::vector<int32_t> order;
   for (int64_t i = 1; i < size; ++i)
     order.push_back(unit[(units.place(member) + direction * i + size) % size]);
+  return order;
+}
+
+std::vector<int32_t> begun_at(size_t first, std::vector<int32_t> order) {
+  if (!order.empty())
+    std::rotate(order.begin(), order.begin() + static_cast<int64_t>(first % order.size()),
+                order.end());
   return order;
 }
 
@@ -23,20 +32,17 @@ std::vector<int32_t> halo_counts_told(int64_t from, int64_t to, const Units& uni
 
 std::vector<int32_t> halo_sources(int64_t member, const Units& units) {
   std::vector<int32_t> sources;
-  const int64_t num = units.num_units();
-  for (int64_t distance = 1; distance < num; ++distance)
-    for (const int32_t source :
-         units.speaking_to(member, (units.unit(member) - distance + num) % num))
-      sources.push_back(source);
+  for (const int32_t unit : units_towards(member, units))
+    for (const int32_t source : units.speaking_to(member, unit)) sources.push_back(source);
   return sources;
 }
 
 std::vector<int32_t> units_from(int64_t member, const Units& units) {
-  std::vector<int32_t> order;
-  const int64_t num = units.num_units();
-  for (int64_t distance = 1; distance < num; ++distance)
-    order.push_back(static_cast<int32_t>((units.unit(member) + distance) % num));
-  return order;
+  return begun_at(units.turn(member), units.order().targets(units.unit(member)));
+}
+
+std::vector<int32_t> units_towards(int64_t member, const Units& units) {
+  return begun_at(units.turn(member), units.order().sources(units.unit(member)));
 }
 
 std::vector<int32_t> unit_targets(int64_t member, const Units& units) {

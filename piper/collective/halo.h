@@ -32,12 +32,16 @@ inline constexpr int64_t kUncut = INT64_MAX;
 // these by every other member before it can write its steps.
 std::vector<int32_t> halo_counts_told(int64_t from, int64_t to, const Units& units);
 
-// The members of other units for whom `member` is the counterpart: unit by unit, starting with the
-// one before its own and going down (who sends to it first comes first), in a unit ascending.
+// The members of other units for whom `member` is the counterpart: unit by unit, who sends to it
+// first comes first (units_towards), in a unit ascending.
 std::vector<int32_t> halo_sources(int64_t member, const Units& units);
 
-// The units that hold others than `member`'s, in its order of sending: own + 1, own + 2, ...
+// The units that hold others than `member`'s, in its order of sending (unit_order.h; of nodes
+// without racks own + 1, own + 2, ...), and in the order in which they send to its own. In units of
+// several nodes each node begins one unit further on in that order than the node before it
+// (Units::turn), and comes round to the first ones last.
 std::vector<int32_t> units_from(int64_t member, const Units& units);
+std::vector<int32_t> units_towards(int64_t member, const Units& units);
 
 // The others of the unit in `member`'s order of sending and of receiving: place + 1, ... and
 // place - 1, ...

@@ -80,6 +80,34 @@ std::vector<std::string> problems(const Topology& topology) {
   return found;
 }
 
+namespace {
+
+// Of the units of a level: those further out in which they lie, the next level first.
+std::vector<std::vector<int32_t>> racks_of(const Units& units, const Topology& topology,
+                                           size_t level) {
+  std::vector<std::vector<int32_t>> racks;
+  for (size_t outer = level + 1; outer < topology.unit.size(); ++outer) {
+    std::vector<int32_t>& rack = racks.emplace_back();
+    for (int64_t unit = 0; unit < units.num_units(); ++unit)
+      rack.push_back(topology.unit[outer][units.members(unit).front()]);
+  }
+  return racks;
+}
+
+// By member: its node's number among those of its unit.
+std::vector<int32_t> turns_of(const Units& units, const Units& nodes) {
+  std::vector<int32_t> turn(static_cast<size_t>(units.num_members()));
+  for (int64_t unit = 0; unit < units.num_units(); ++unit) {
+    std::map<int32_t, int32_t> number;  // of a node
+    for (const int32_t member : units.members(unit))
+      turn[member] =
+          number.try_emplace(nodes.unit(member), static_cast<int32_t>(number.size())).first->second;
+  }
+  return turn;
+}
+
+}  // namespace
+
 Units::Units(const Topology& topology, size_t level) {
   const auto n = static_cast<size_t>(collective::num_members(topology));
   unit_ = level < topology.unit.size() ? topology.unit[level] : std::vector<int32_t>(n, 0);
@@ -96,6 +124,8 @@ Units::Units(const Topology& topology, size_t level) {
     place_[member] = static_cast<int32_t>(place - first_[unit_[member]]);
     members_[place++] = static_cast<int32_t>(member);
   }
+  order_ = UnitOrder(num_units(), racks_of(*this, topology, level));
+  if (level > 0 && num_units() > 1) turn_ = turns_of(*this, Units(topology, 0));
 }
 
 std::vector<int32_t> Units::speaking_to(int64_t other, int64_t unit) const {

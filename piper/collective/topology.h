@@ -8,6 +8,7 @@
 #pragma once
 
 #include <piper/base/strong_id.h>
+#include <piper/collective/unit_order.h>
 
 #include <cstdint>
 #include <functional>
@@ -51,7 +52,8 @@ Topology topology_among(const Topology& all, std::span<const Rank> members);
 // below zero, a unit cut apart further out. Empty: sound.
 std::vector<std::string> problems(const Topology& topology);
 
-// One level, turned round: who is in a unit, and in which place. O(members) to make.
+// One level, turned round: who is in a unit, in which place, and in which order units address each
+// other. O(members) to make.
 class Units {
  public:
   // Beyond the topology's last level all members form one unit.
@@ -72,12 +74,18 @@ class Units {
   int32_t counterpart(int64_t member, int64_t unit) const {
     return members_[first_[unit] + place_[member] % size(unit)];
   }
+  // Racks first, where the topology has levels further out.
+  const UnitOrder& order() const { return order_; }
+  // The member's node among those of its unit, 0, 1, ...: it begins so many units further on in
+  // their order, so that the nodes of a switch group or rack speak to different ones.
+  int32_t turn(int64_t member) const { return turn_.empty() ? 0 : turn_[member]; }
   // The members of `unit` whose counterpart in `other`'s unit is `other`, ascending.
   std::vector<int32_t> speaking_to(int64_t other, int64_t unit) const;
 
  private:
-  std::vector<int32_t> unit_, place_, members_;
+  std::vector<int32_t> unit_, place_, members_, turn_;
   std::vector<int64_t> first_;  // by unit: where its members begin
+  UnitOrder order_;
 };
 
 }  // namespace piper::collective

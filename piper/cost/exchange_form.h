@@ -21,7 +21,7 @@
 //   three-level    beyond the group, the nodes, inside       each for the one before
 //   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, and added on the way back
 //
-// Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 2 to 9 %, naive
+// Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 1 to 9 %, naive
 // orders 13 %; docs/collectives.md has the worst cases. kFlat's own order, rotated by distance, is priced as the node-aware
 // one: what all_to_all_seconds() means. One rank is hot, wherever a load says that some are. A further algorithm: its case
 // in form_seconds and in scratch_bytes. Pure functions, thread-safe.
