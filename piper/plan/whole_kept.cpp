@@ -66,7 +66,11 @@ void WholeKept::add(const strategy::Strategy& strategy, const stack::Estimate& e
 
 void WholeKept::add_unfit(const strategy::Strategy& strategy, const stack::Estimate& e) {
   const WholeFamily f = family_of(strategy);
-  if (seconds(f) == kInfinity && e.peak_bytes < smallest_bytes(f)) take_smallest(f, {strategy, e});
+  if (lacks_least(f, e.peak_bytes)) take_smallest(f, {strategy, e});
+}
+
+bool WholeKept::lacks_least(WholeFamily family, double bytes) const {
+  return seconds(family) == kInfinity && bytes < smallest_bytes(family);
 }
 
 void WholeKept::take_best(WholeFamily f, const WholeCandidate& candidate) {

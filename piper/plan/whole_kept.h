@@ -25,6 +25,8 @@ class WholeKept {
   double seconds(WholeFamily family) const { return best_[index(family)]; }
   // Of the smallest of a family of which none fits; infinite without any.
   double smallest_bytes(WholeFamily family) const { return smallest_[index(family)]; }
+  // Whether add_unfit() would keep one that needs so much.
+  bool lacks_least(WholeFamily family, double bytes) const;
   // Of the fastest on the front that needs no more memory.
   double front_seconds(double bytes) const;
 

@@ -173,19 +173,25 @@ class Visit {
 
   void price(const Strategy& s) {
     const WholeFamily family = family_of(s);
-    const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
-    stack::Estimate e =
-        estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
     kept_.count_priced(family);
-    if (e.peak_bytes > r_.memory_limit_bytes) {
-      if (may_fit_plain(s, e)) return price(exchange_.with_plain_exchange(s));
-      return kept_.add_unfit(s, e);
+    // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of its family.
+    const stack::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
+    if (bytes.peak_bytes > r_.memory_limit_bytes) {
+      if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
+      if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
+      return;
     }
+    stack::Estimate e = estimate(s, family);
     // On the front of speed and memory stands nothing coarse.
     if (e.is_coarse)
       if (const double front = kept_.front_seconds(e.peak_bytes); e.at_least < front)
         e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
     kept_.add(s, e);
+  }
+
+  stack::Estimate estimate(const Strategy& s, WholeFamily family) {
+    const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
+    return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
   }
 
   // Without its scratch the same stage needs so much still.
