@@ -112,6 +112,7 @@ void share_items(int64_t num_threads, int64_t count,
                  const std::function<void(int64_t, int64_t)>& do_item,
                  const std::function<void(int64_t)>& tick) {
   Sharing sharing(count, do_item);
+  const bool is_shared = std::min(num_threads, count) > 1;
   {
     std::vector<std::jthread> others;  // joined at the end of this block
     const int64_t num_others = std::min(num_threads, count) - 1;
@@ -129,6 +130,7 @@ void share_items(int64_t num_threads, int64_t count,
     }
   }
   sharing.rethrow();
+  if (is_shared && tick) tick(count);
 }
 
 }  // namespace piper::plan
