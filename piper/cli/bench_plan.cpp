@@ -94,7 +94,8 @@ int run(bool json) {
               << "\n";
   else
     fmt::print(
-        "{}{:.0f} strategies a second on one core, memory and time each; {:.0f} on all that may be "
+        "{}{:.0f} strategies a second on one core, memory of each, time of what fits; {:.0f} on "
+        "all that may be "
         "used ({})\n",
         report::to_text(table), priced / seconds, priced / seconds_together, num_cores);
   return 0;
