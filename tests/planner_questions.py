@@ -48,6 +48,20 @@ def check_memory_is_said():
             assert "does not fit" not in piper(command, *small)
 
 
+def check_threads():
+    """However many threads search, the answer is the same; their number is one from 1."""
+    whole = [*MODEL, "--devices", 16, "--global-batch", 64, "--cp", 1, "--json"]
+    answers = []
+    for threads in ([], ["--threads", 1], ["--threads", 3]):
+        answer = json.loads(piper("plan", *whole, *threads))
+        assert answer.pop("plan_seconds") > 0
+        answers.append(answer)
+    assert answers[0] == answers[1] == answers[2]
+    for wrong in (0, -1, "many", 1.5):
+        assert "--threads" in piper("plan", *whole, "--threads", wrong, code=2)
+    assert "--threads" in piper("map", "--models", MODEL[1], "--cluster", MODEL[3], "--devices", 8, "--threads", 0, code=2)
+
+
 def check_rows_are_whole():
     """Piped rows are not cut, and $COLUMNS cuts them; the count of micro-batches is an axis of the whole search."""
     whole = ["plan", *MODEL, "--devices", 64, "--num-micro-batches", 8, "--tp", 2]
@@ -87,6 +101,7 @@ def main():
     os.environ.pop("COLUMNS", None)
     check_capacity()
     check_memory_is_said()
+    check_threads()
     check_rows_are_whole()
     check_whole_what_if()
     check_whole_min_devices()

@@ -23,13 +23,13 @@ inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
 Run add_bench_sim(Subcommand command);
 inline constexpr const char* kFlowsSummary =
-    "messages a second of the player of collectives, on one core";
+    "messages a second of the player of collectives, on one core and on all";
 Run add_bench_flows(Subcommand command);
 inline constexpr const char* kCollectivesSummary =
     "all-to-alls side by side in virtual time on a described cluster";
 Run add_bench_collectives(Subcommand command);
 inline constexpr const char* kPlanSummary =
-    "strategies a second of the search over every axis, on one core";
+    "strategies a second of the search over every axis, on one core and on all";
 Run add_bench_plan(Subcommand command);
 
 }  // namespace piper::cli

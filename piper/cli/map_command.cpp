@@ -22,7 +22,7 @@ struct Flags {
   std::vector<std::string> models;
   std::vector<int64_t> devices;
   std::string cluster, precision, stack = "piper", out;
-  int64_t sequence = 0, batch_per_device = 0;
+  int64_t sequence = 0, batch_per_device = 0, threads = 0;
   bool json = false;
 };
 
@@ -104,6 +104,7 @@ WholeQuestion question_of(const Flags& flags) {
   if (!flags.precision.empty()) q.request.precision = parse_precision(flags.precision);
   q.stack = flags.stack;
   q.top = 1;
+  q.num_threads = flags.threads;
   return q;
 }
 
@@ -201,6 +202,7 @@ Run add_map(Subcommand command) {
       .add_option("--stack", flags->stack,
                   "the software that would run it: a name of configs/stacks or a file")
       .show_default();
+  add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
   command.add_flag("--json", flags->json, "print the map as JSON");
   return [flags] { return run(*flags); };

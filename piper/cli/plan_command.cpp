@@ -23,7 +23,7 @@ namespace {
 
 struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;
-  int64_t devices = 0, sequence = 0, global_batch = 0, top = 10;
+  int64_t devices = 0, sequence = 0, global_batch = 0, top = 10, threads = 0;
   plan::FixedAxes fixed;
   std::vector<std::string> what_if;
   LoadFlags load;
@@ -163,6 +163,7 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
                   .stack = flags.stack,
                   .imbalance = flags.imbalance,
                   .top = flags.top,
+                  .num_threads = flags.threads,
                   .explain = flags.explain,
                   .json = flags.json,
                   .what_if = flags.what_if,
@@ -354,6 +355,7 @@ Run add_plan(Subcommand command) {
   command.add_option("--top", flags->top, "strategies shown")
       .check(integer_in(1, 64))
       .show_default();
+  add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the best strategy to this file")
       .check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");

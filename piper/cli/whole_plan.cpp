@@ -10,6 +10,7 @@
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/plan/setting.h>
+#include <piper/plan/threads.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 #include <piper/stack/outside.h>
@@ -279,6 +280,14 @@ Json whole_json(const plan::WholeRequest& r, const WholeCandidate& c) {
   return json;
 }
 
+void add_threads_flag(Subcommand command, int64_t& num_threads) {
+  command
+      .add_option("--threads", num_threads,
+                  "that share the search over every axis, which answers the same whatever their "
+                  "number (default: the cores that may be used)")
+      .check(integer_in(1, plan::kMostThreads));
+}
+
 plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& stack,
                                  std::vector<plan::Default>& defaults) {
   plan::Request open = q.request;
@@ -307,7 +316,8 @@ plan::WholeRequest whole_request(const WholeQuestion& q, const stack::Stack& sta
           .fixed = q.fixed,
           .memory_limit_bytes = static_cast<double>(setting.memory_limit_bytes),
           .imbalance = q.imbalance,
-          .num_kept = std::max<int64_t>(q.top, 16)};
+          .num_kept = std::max<int64_t>(q.top, 16),
+          .num_threads = q.num_threads > 0 ? q.num_threads : plan::num_usable_cores()};
 }
 
 WholeAnswer whole_answer(const WholeQuestion& q, const stack::Stack& stack,

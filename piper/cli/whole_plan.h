@@ -3,6 +3,7 @@
 
 #include <piper/base/json_fwd.h>
 #include <piper/cli/placed_plan.h>
+#include <piper/cli/subcommand.h>
 #include <piper/plan/plan.h>
 #include <piper/plan/under_load.h>
 #include <piper/plan/whole.h>
@@ -22,6 +23,7 @@ struct WholeQuestion {
   double imbalance = 1;
   std::optional<plan::LoadSamples> load;  // in place of `imbalance`
   int64_t top = 10;
+  int64_t num_threads = 0;  // 0: as many as cores may be used. The answer does not depend on it
   bool explain = false, json = false;
   std::vector<std::string> what_if;  // whole_questions.h, this and the next
   bool min_devices = false;
@@ -30,6 +32,9 @@ struct WholeQuestion {
   std::optional<cluster::Allocation>
       allocation;  // where nodes are given; request.cluster is its machine
 };
+
+// Declares --threads; `num_threads` outlives `command`.
+void add_threads_flag(Subcommand command, int64_t& num_threads);
 
 // Prints the answer; 1 when nothing fits, else 0. Throws InvalidInput.
 int answer_whole(const WholeQuestion& question);

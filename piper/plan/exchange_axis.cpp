@@ -5,8 +5,10 @@
 #include <piper/cost/shard.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_pick.h>
+#include <piper/plan/threads.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace piper::plan {
 namespace {
@@ -107,20 +109,38 @@ ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cl
     fixed_.algorithm = AllToAll::kFlat;
 }
 
-void ExchangeAxis::choose(Strategy& s, double imbalance) {
-  s.all_to_all = AllToAll::kFlat;
-  s.all_to_all_chunk_bytes = 0;
-  const ExchangeTask task = exchange_task(model_, s, imbalance, rates_ ? kStackElement : 0);
-  if (task.group.size <= 1) return;
-  const auto [found, is_new] =
-      chosen_.try_emplace({task.group.size, task.group.stride, task.load.pair_bytes});
-  if (is_new) {
-    const cost::ExchangeSite site(cluster_, task.group);
-    found->second = pick_exchange(cluster_, task.group, task.load_on(site), fixed_,
-                                  flat_of(model_, cluster_, task, stack_, rates_).part());
+ExchangeAxis::Key ExchangeAxis::key_of(const ExchangeTask& task) {
+  return {task.group.size, task.group.stride, task.load.pair_bytes};
+}
+
+ExchangeForm ExchangeAxis::pick(const ExchangeTask& task) const {
+  return pick_exchange(cluster_, task.group, task.load_on(cost::ExchangeSite(cluster_, task.group)),
+                       fixed_, flat_of(model_, cluster_, task, stack_, rates_).part());
+}
+
+void ExchangeAxis::choose(Strategy& s, double imbalance) { choose({&s, 1}, {&imbalance, 1}, 1); }
+
+void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double> imbalances,
+                          int64_t num_threads) {
+  std::vector<ExchangeTask> tasks;
+  std::vector<std::pair<ExchangeTask, ExchangeForm*>> open;  // each kind once
+  for (size_t i = 0; i < strategies.size(); ++i) {
+    tasks.push_back(
+        exchange_task(model_, strategies[i], imbalances[i], rates_ ? kStackElement : 0));
+    if (tasks.back().group.size <= 1) continue;
+    const auto [found, is_new] = chosen_.try_emplace(key_of(tasks.back()));
+    if (is_new) open.emplace_back(tasks.back(), &found->second);
   }
-  s.all_to_all = found->second.algorithm;
-  s.all_to_all_chunk_bytes = found->second.chunk_bytes;
+  share_items(num_threads, std::ssize(open), [&](int64_t, int64_t item) {
+    auto& [task, form] = open[static_cast<size_t>(item)];
+    *form = pick(task);
+  });
+  for (size_t i = 0; i < strategies.size(); ++i) {
+    const bool has_one = tasks[i].group.size > 1;
+    const ExchangeForm form = has_one ? chosen_.at(key_of(tasks[i])) : ExchangeForm{};
+    strategies[i].all_to_all = form.algorithm;
+    strategies[i].all_to_all_chunk_bytes = form.chunk_bytes;
+  }
 }
 
 bool ExchangeAxis::may_fall_back(const Strategy& s) const {

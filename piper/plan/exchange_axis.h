@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -41,17 +42,23 @@ class ExchangeAxis {
                const stack::Rates* rates = nullptr);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
+  // The same for several with an imbalance each; threads share what is new.
+  void choose(std::span<strategy::Strategy> strategies, std::span<const double> imbalances,
+              int64_t num_threads);
   // Whether one that does not fit may be tried with one message a pair instead, which has no scratch.
   bool may_fall_back(const strategy::Strategy& strategy) const;
   strategy::Strategy with_plain_exchange(strategy::Strategy strategy) const;
 
  private:
+  using Key = std::tuple<int64_t, int64_t, double>;
+  static Key key_of(const ExchangeTask& task);
+  cost::ExchangeForm pick(const ExchangeTask& task) const;
   const model::Model& model_;
   const cluster::Cluster& cluster_;
   cost::FixedForm fixed_;
   const stack::Stack* stack_;
   const stack::Rates* rates_;
-  std::map<std::tuple<int64_t, int64_t, double>, cost::ExchangeForm> chosen_;
+  std::map<Key, cost::ExchangeForm> chosen_;
 };
 
 // One exchange by every algorithm in its best pieces, the strategy's own in its own.

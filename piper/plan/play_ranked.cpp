@@ -1,4 +1,5 @@
 #include <piper/base/json.h>
+#include <piper/plan/threads.h>
 #include <piper/plan/whole.h>
 #include <piper/sim/play.h>
 #include <piper/stack/whole_step.h>
@@ -6,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -58,33 +60,53 @@ void renew_front(WholePlan& plan) {
   });
 }
 
+bool may_be_played(const WholeRequest& r, const WholeCandidate& c) {
+  return c.played_seconds == 0 &&
+         stack::whole_step_tasks(c.strategy, *r.model, c.strategy.mesh.pp) <= kMostTasks;
+}
+
+// Of the first `count` that are ranked, as many as may be played still.
+std::vector<WholeCandidate*> next_played(const WholeRequest& r, WholePlan& plan, int64_t count,
+                                         int64_t most) {
+  std::vector<WholeCandidate*> next;
+  for (WholeCandidate& c :
+       std::span(plan.ranked).first(static_cast<size_t>(std::min(count, std::ssize(plan.ranked)))))
+    if (std::ssize(next) < most && may_be_played(r, c)) next.push_back(&c);
+  return next;
+}
+
+double play(const WholeRequest& r, const WholeCandidate& c) {
+  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
+  const stack::WholeStep whole =
+      stack::write_whole_step(estimator, c.strategy, strategy::Layout(c.strategy).first_pipeline(),
+                              r.imbalance_at(c.strategy.mesh.ep));
+  return sim::play(whole.step, whole.prices, false).seconds();
+}
+
 }  // namespace
 
 void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
-  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  const auto may_be_played = [&](const WholeCandidate& c) {
-    return c.played_seconds == 0 &&
-           stack::whole_step_tasks(c.strategy, *r.model, c.strategy.mesh.pp) <= kMostTasks;
-  };
-  // Whom playing slows down lets others up, who are played in their turn.
-  for (int64_t plays = 0; plays < kMostPlays; ++plays) {
-    const auto first = [&] {
-      const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
-      const auto c = std::find_if(plan.ranked.begin(), end, may_be_played);
-      return c == end ? nullptr : &*c;
-    };
-    WholeCandidate* c = first();
-    if (c == nullptr) {
+  const int64_t num_threads = threads_of(r);
+  // Whom playing slows down lets others up, who are played in their turn. Nobody among the first leaves them unplayed, so that
+  // all of them can be played at once.
+  for (int64_t plays = 0; plays < kMostPlays;) {
+    std::vector<WholeCandidate*> next = next_played(r, plan, count, kMostPlays - plays);
+    if (next.empty()) {
       join_front(plan);
-      c = first();
+      next = next_played(r, plan, count, kMostPlays - plays);
     }
-    if (c == nullptr) break;
-    const stack::WholeStep whole = stack::write_whole_step(
-        estimator, c->strategy, strategy::Layout(c->strategy).first_pipeline(),
-        r.imbalance_at(c->strategy.mesh.ep));
-    c->played_seconds = sim::play(whole.step, whole.prices, false).seconds();
+    if (next.empty()) break;
+    share_items(
+        num_threads, std::ssize(next),
+        [&](int64_t, int64_t item) {
+          WholeCandidate& c = *next[static_cast<size_t>(item)];
+          c.played_seconds = play(r, c);
+        },
+        [&](int64_t done) {
+          if (r.progress) r.progress(std::min(plays + done, count), count);
+        });
+    plays += std::ssize(next);
     std::ranges::stable_sort(plan.ranked, quicker);
-    if (r.progress) r.progress(std::min(plays + 1, count), count);
   }
   renew_front(plan);
 }

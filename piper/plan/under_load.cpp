@@ -1,3 +1,4 @@
+#include <piper/plan/threads.h>
 #include <piper/plan/under_load.h>
 
 #include <algorithm>
@@ -64,15 +65,15 @@ void play_under_load(const WholeRequest& r, const Imbalances& imbalances, cost::
                      int64_t count, WholePlan& plan) {
   play_ranked(r, plan, count);
   const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
-  for (auto c = plan.ranked.begin(); c != end; ++c) {
-    const std::vector<double>& of_ep = imbalances.at(c->strategy.mesh.ep);
-    SampledEstimate sampled = sampled_estimate(*r.model, *r.cluster, *r.stack, c->strategy, of_ep);
+  share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
+    WholeCandidate& c = plan.ranked[static_cast<size_t>(item)];
+    const std::vector<double>& of_ep = imbalances.at(c.strategy.mesh.ep);
+    SampledEstimate sampled = sampled_estimate(*r.model, *r.cluster, *r.stack, c.strategy, of_ep);
     for (double& seconds : sampled.seconds)  // the sample that it was ranked by: to the digit
-      seconds = seconds == c->estimate.seconds
-                    ? c->step_seconds()
-                    : seconds * (c->step_seconds() / c->estimate.seconds);
-    c->under_load = {cost::spread_of(sampled.seconds), cost::spread_of(sampled.peak_bytes)};
-  }
+      seconds = seconds == c.estimate.seconds ? c.step_seconds()
+                                              : seconds * (c.step_seconds() / c.estimate.seconds);
+    c.under_load = {cost::spread_of(sampled.seconds), cost::spread_of(sampled.peak_bytes)};
+  });
   std::stable_sort(plan.ranked.begin(), end, [&](const WholeCandidate& a, const WholeCandidate& b) {
     return cost::value(a.under_load->seconds, statistic) <
            cost::value(b.under_load->seconds, statistic);

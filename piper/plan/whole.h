@@ -62,8 +62,10 @@ struct WholeRequest {
   int64_t num_kept = 64;       // of the fastest
   bool prunes = true;          // false: every strategy is priced (tests)
   bool keeps_families = true;  // the best of each family too
+  int64_t num_threads = 1;     // that search and plays share; what comes out does not depend on it
 
-  // Called a few hundred times: by search_whole() with shapes done of all, by play_ranked() with plays.
+  // Called a few hundred times, by the calling thread alone: by search_whole() with shapes done of all, by play_ranked()
+  // with plays.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -104,6 +106,9 @@ struct WholePlan {
   std::vector<WholeCandidate> pareto;  // no other is faster and needs less memory; fastest first
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
 };
+
+// Of the request's threads, those that may be used: a cluster that notes what it is asked (cluster::watched) is for one.
+int64_t threads_of(const WholeRequest& request);
 
 // Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing: one
 // line that names those which contradict each other and the nearest values that do not.

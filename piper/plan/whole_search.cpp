@@ -4,16 +4,19 @@
 #include <piper/plan/setting.h>
 #include <piper/plan/split.h>
 #include <piper/plan/stage_recompute.h>
+#include <piper/plan/threads.h>
 #include <piper/plan/whole.h>
 #include <piper/plan/whole_contradictions.h>
+#include <piper/plan/whole_kept.h>
 #include <piper/plan/whole_shapes.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
-#include <tuple>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace piper::plan {
 namespace {
@@ -26,86 +29,43 @@ using strategy::Strategy;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-auto order(const WholeCandidate& c) {
-  const strategy::Mesh& m = c.strategy.mesh;
-  return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,
-                    c.strategy.zero, c.strategy.recompute, c.strategy.recompute_per_stage,
-                    c.strategy.offload, c.strategy.micro_batch_sequences, c.strategy.schedule,
-                    c.strategy.placement);
+// Shapes of a round, after so many: a part of those, so that a bar of yesterday costs little, but enough for many threads to
+// share. Nothing of the machine is in it.
+int64_t round_size(int64_t num_visited) {
+  constexpr int64_t kLeast = 8, kMost = 128, kPart = 16;
+  return std::clamp(num_visited / kPart, kLeast, kMost);
 }
-bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
 
-class Search {
+Strategy base_of(const WholeRequest& r, const WholeShape& shape) {
+  Strategy strategy = with_shape(r, shape);
+  strategy.model = r.model->name;
+  strategy.cluster = r.cluster->name;
+  strategy.precision = r.precision;
+  strategy.sequence = r.sequence;
+  strategy.sequence_parallel = shape.sequence_parallel;
+  strategy.capacity = r.fixed.capacity;
+  return strategy;
+}
+
+// No strategy of that mesh which takes so long would be kept.
+bool is_beaten(const WholeRequest& r, const WholeKept& kept, const Strategy& s, double least) {
+  if (!r.prunes || least <= kept.bar()) return false;
+  if (!r.keeps_families) return true;
+  const bool can_shard = wanted<int64_t>(r.fixed.zero, 3) && s.mesh.cp == 1;
+  return least > kept.seconds(family_of(s)) &&
+         (!can_shard || least > kept.seconds(WholeFamily::kFullySharded));
+}
+
+// One shape: splits, schedules, and what only memory and reductions feel.
+class Visit {
  public:
-  explicit Search(const WholeRequest& request)
-      : r_(request),
-        estimator_(*request.model, *request.cluster, *request.stack, request.precision,
-                   request.sequence),
-        exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack,
-                  &estimator_.rates()) {
-    for (const WholeFamily family : kWholeFamilies) plan_.families.push_back({.family = family});
-  }
+  // `kept`: on top of what was known when the shape's round began.
+  Visit(const WholeRequest& request, const ExchangeAxis& exchange, stack::Estimator& estimator,
+        WholeKept& kept)
+      : r_(request), exchange_(exchange), estimator_(estimator), kept_(kept) {}
 
-  WholePlan run() {
-    shapes_ = whole_shapes(r_);
-    refuse_contradictions(r_, shapes_);
-    plan_.num_shapes = std::ssize(shapes_);
-    bound_shapes();
-    // The most promising first: what they leave is the bar for the others.
-    std::ranges::sort(bounded_, {}, [](const Bounded& b) { return std::pair(b.least, b.index); });
-    int64_t done = 0;
-    for (const Bounded& b : bounded_) {
-      visit(shapes_[b.index], b.least);
-      if (++done % 256 == 0 && r_.progress) r_.progress(done, plan_.num_shapes);
-    }
-    finish();
-    return std::move(plan_);
-  }
-
- private:
-  struct Bounded {
-    double least;
-    size_t index;
-  };
-
-  Strategy base(const WholeShape& s) const {
-    Strategy strategy = with_shape(r_, s);
-    strategy.model = r_.model->name;
-    strategy.cluster = r_.cluster->name;
-    strategy.precision = r_.precision;
-    strategy.sequence = r_.sequence;
-    strategy.sequence_parallel = s.sequence_parallel;
-    strategy.capacity = r_.fixed.capacity;
-    return strategy;
-  }
-
-  // --- bounds ---
-  void bound_shapes() {
-    for (size_t i = 0; i < shapes_.size(); ++i) {
-      double least = 0;
-      if (r_.prunes) {
-        const stack::Estimator::Bound bound =
-            estimator_.bound(base(shapes_[i]), r_.imbalance_at(shapes_[i].ep));
-        least = bound.seconds;
-      }
-      bounded_.push_back({least, i});
-    }
-  }
-
-  double bar() const {
-    return std::ssize(plan_.ranked) < r_.num_kept ? kInfinity
-                                                  : plan_.ranked.back().estimate.seconds;
-  }
-
-  // --- one shape: splits, schedules, and what only memory and reductions feel ---
-  void visit(const WholeShape& shape, double least) {
-    Strategy s = base(shape);
-    if (is_beaten(s, least)) {
-      ++plan_.num_passed_over;
-      return;
-    }
-    balanced_.clear();
-    exchange_.choose(s, r_.imbalance_at(s.mesh.ep));
+  // With its exchange.
+  void run(Strategy s) {
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r_, s, schedule)) continue;
       s.schedule = schedule;
@@ -119,14 +79,9 @@ class Search {
     }
   }
 
-  // No strategy of that mesh which takes so long would be kept.
-  bool is_beaten(const Strategy& s, double least) {
-    const FamilyBest& sharded = plan_.families[static_cast<size_t>(WholeFamily::kFullySharded)];
-    const auto beats = [&](const FamilyBest& f) {
-      return !r_.keeps_families || (f.best && least > f.best->estimate.seconds);
-    };
-    const bool can_shard = wanted<int64_t>(r_.fixed.zero, 3) && s.mesh.cp == 1;
-    return r_.prunes && least > bar() && beats(family_best(s)) && (!can_shard || beats(sharded));
+ private:
+  bool is_beaten(const Strategy& s, double least) const {
+    return plan::is_beaten(r_, kept_, s, least);
   }
 
   void visit_splits(Strategy& s) {
@@ -216,86 +171,157 @@ class Search {
     s.placement = Placement::kDataInside;
   }
 
-  FamilyBest& family_best(const Strategy& s) {
-    return plan_.families[static_cast<size_t>(family_of(s))];
-  }
-
   void price(const Strategy& s) {
-    FamilyBest& family = family_best(s);
-    const double worth_below =
-        r_.prunes ? std::max(bar(), family.best ? family.best->estimate.seconds : kInfinity)
-                  : kInfinity;
-    stack::Estimate e =
-        estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
-    ++plan_.num_priced;
-    ++family.num_priced;
-    const bool fits = e.peak_bytes <= r_.memory_limit_bytes;
-    // On the front of speed and memory stands nothing coarse.
-    if (fits && e.is_coarse)
-      if (const double front = front_seconds(e.peak_bytes); e.at_least < front)
-        e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
-    if (!fits) {
-      // Without its scratch the same stage needs so much still.
-      const double without = e.peak_bytes - e.fullest.exchange;
-      const bool may_help =
-          without <= r_.memory_limit_bytes ||
-          (!family.best && (!family.smallest || without < family.smallest->estimate.peak_bytes));
-      if (may_help && exchange_.may_fall_back(s)) return price(exchange_.with_plain_exchange(s));
-      if (!family.best && (!family.smallest || e.peak_bytes < family.smallest->estimate.peak_bytes))
-        family.smallest = WholeCandidate{s, e};
+    const WholeFamily family = family_of(s);
+    kept_.count_priced(family);
+    // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of its family.
+    const stack::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
+    if (bytes.peak_bytes > r_.memory_limit_bytes) {
+      if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
+      if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
       return;
     }
-    if (!family.best || e.seconds < family.best->estimate.seconds ||
-        (e.seconds == family.best->estimate.seconds && faster({s, e}, *family.best)))
-      family.best = WholeCandidate{s, e};
-    note_pareto(s, e);
-    if (e.seconds > bar()) return;
-    keep({s, e});
+    stack::Estimate e = estimate(s, family);
+    // On the front of speed and memory stands nothing coarse.
+    if (e.is_coarse)
+      if (const double front = kept_.front_seconds(e.peak_bytes); e.at_least < front)
+        e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
+    kept_.add(s, e);
   }
 
-  void keep(WholeCandidate candidate) {
-    std::vector<WholeCandidate>& ranked = plan_.ranked;
-    if (std::ssize(ranked) == r_.num_kept && !faster(candidate, ranked.back())) return;
-    ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
-    if (std::ssize(ranked) > r_.num_kept) ranked.pop_back();
+  stack::Estimate estimate(const Strategy& s, WholeFamily family) {
+    const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
+    return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
   }
 
-  // Of the fastest on the front that needs no more memory.
-  double front_seconds(double bytes) const {
-    const auto at =
-        std::ranges::lower_bound(plan_.pareto, bytes, std::greater(),
-                                 [](const WholeCandidate& c) { return c.estimate.peak_bytes; });
-    return at == plan_.pareto.end() ? kInfinity : at->estimate.seconds;
-  }
-
-  // The front of seconds and memory, kept sorted by seconds.
-  void note_pareto(const Strategy& s, const stack::Estimate& e) {
-    std::vector<WholeCandidate>& front = plan_.pareto;
-    const auto at = std::ranges::lower_bound(
-        front, e.seconds, {}, [](const WholeCandidate& c) { return c.estimate.seconds; });
-    if (at != front.begin() && std::prev(at)->estimate.peak_bytes <= e.peak_bytes) return;
-    if (at != front.end() && at->estimate.seconds == e.seconds &&
-        at->estimate.peak_bytes <= e.peak_bytes)
-      return;
-    auto last = at;
-    while (last != front.end() && last->estimate.peak_bytes >= e.peak_bytes) ++last;
-    const auto place = front.erase(at, last);
-    front.insert(place, WholeCandidate{s, e});
-  }
-
-  void finish() {
-    for (FamilyBest& family : plan_.families)
-      if (family.best) family.smallest.reset();
+  // Without its scratch the same stage needs so much still.
+  bool may_fit_plain(const Strategy& s, const stack::Estimate& e) const {
+    if (!exchange_.may_fall_back(s)) return false;
+    const double without = e.peak_bytes - e.fullest.exchange;
+    const WholeFamily family = family_of(s);
+    return without <= r_.memory_limit_bytes ||
+           (kept_.seconds(family) == kInfinity && without < kept_.smallest_bytes(family));
   }
 
   const WholeRequest& r_;
-  stack::Estimator estimator_;
+  const ExchangeAxis& exchange_;
+  stack::Estimator& estimator_;
+  WholeKept& kept_;
+  std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
+};
+
+// Shapes are visited in rounds, the most promising first: what they leave is the bar for the others. Every shape of a round sees
+// what was kept when the round began and what it has found itself, and what all found is merged in their order, so that
+// the answer does not depend on how many threads share a round.
+class Search {
+ public:
+  explicit Search(const WholeRequest& request)
+      : r_(request),
+        num_threads_(threads_of(request)),
+        rates_(*request.cluster, request.precision),
+        exchange_(*request.model, *request.cluster, request.fixed.exchange, request.stack, &rates_),
+        estimators_(static_cast<size_t>(num_threads_)),
+        kept_(request.num_kept) {}
+
+  WholePlan run() {
+    shapes_ = whole_shapes(r_);
+    refuse_contradictions(r_, shapes_);
+    bound_shapes();
+    std::ranges::sort(bounded_, {}, [](const Bounded& b) { return std::pair(b.least, b.index); });
+    int64_t done = 0;
+    while (done < std::ssize(bounded_)) {
+      done = gather_round(done);
+      visit_round(done);
+    }
+    WholePlan plan = std::move(kept_).plan();
+    plan.num_shapes = std::ssize(shapes_);
+    plan.num_passed_over = num_passed_over_;
+    return plan;
+  }
+
+ private:
+  struct Bounded {
+    double least;
+    size_t index;
+  };
+
+  stack::Estimator& estimator(int64_t thread) {
+    std::unique_ptr<stack::Estimator>& own = estimators_[static_cast<size_t>(thread)];
+    if (!own)
+      own = std::make_unique<stack::Estimator>(*r_.model, *r_.cluster, *r_.stack, r_.precision,
+                                               r_.sequence);
+    return *own;
+  }
+
+  void bound_shapes() {
+    for (size_t i = 0; i < shapes_.size(); ++i) bounded_.push_back({0, i});
+    if (!r_.prunes) return;
+    // Neighbours have prices in common.
+    constexpr size_t kAtOnce = 512;
+    const size_t num = (shapes_.size() + kAtOnce - 1) / kAtOnce;
+    share_items(num_threads_, static_cast<int64_t>(num), [&](int64_t thread, int64_t item) {
+      const size_t first = static_cast<size_t>(item) * kAtOnce;
+      for (size_t i = first; i < std::min(first + kAtOnce, shapes_.size()); ++i)
+        bounded_[i].least = estimator(thread)
+                                .bound(base_of(r_, shapes_[i]), r_.imbalance_at(shapes_[i].ep))
+                                .seconds;
+    });
+  }
+
+  // From the `done`-th shape on, those that are not beaten; returns how many have been looked at then.
+  int64_t gather_round(int64_t done) {
+    round_.clear();
+    const int64_t size = round_size(num_visited_);
+    for (; done < std::ssize(bounded_) && std::ssize(round_) < size; ++done) {
+      const Bounded& b = bounded_[static_cast<size_t>(done)];
+      Strategy s = base_of(r_, shapes_[b.index]);
+      if (is_beaten(r_, kept_, s, b.least))
+        ++num_passed_over_;
+      else
+        round_.push_back(std::move(s));
+    }
+    num_visited_ += std::ssize(round_);
+    return done;
+  }
+
+  void visit_round(int64_t looked_at) {
+    choose_exchanges();
+    std::vector<std::optional<WholeKept>> found(round_.size());
+    const int64_t before = looked_at - std::ssize(round_);
+    share_items(
+        num_threads_, std::ssize(round_),
+        [&](int64_t thread, int64_t item) {
+          const auto i = static_cast<size_t>(item);
+          Visit(r_, exchange_, estimator(thread), found[i].emplace(&kept_)).run(round_[i]);
+        },
+        [&](int64_t visited) { show(before + visited); });
+    for (std::optional<WholeKept>& one : found) kept_.merge(std::move(*one));
+  }
+
+  void choose_exchanges() {
+    std::vector<double> imbalances;
+    for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
+    exchange_.choose(round_, imbalances, num_threads_);
+  }
+
+  // A few hundred times in all.
+  void show(int64_t done) {
+    if (!r_.progress || done < next_shown_) return;
+    r_.progress(done, std::ssize(shapes_));
+    next_shown_ = done + 1 + std::ssize(shapes_) / 256;
+  }
+
+  const WholeRequest& r_;
+  const int64_t num_threads_;
+  stack::Rates rates_;
   ExchangeAxis exchange_;
+  std::vector<std::unique_ptr<stack::Estimator>> estimators_;  // by thread; made by it
 
   std::vector<WholeShape> shapes_;
   std::vector<Bounded> bounded_;
-  std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
-  WholePlan plan_;
+  std::vector<Strategy> round_;
+  WholeKept kept_;
+  int64_t num_visited_ = 0, num_passed_over_ = 0, next_shown_ = 0;
 };
 
 }  // namespace
@@ -324,6 +350,10 @@ WholeFamily family_of(const Strategy& s) {
   if (s.mesh.pp > 1)
     return s.mesh.tp > 1 ? WholeFamily::kPipelineAndTensor : WholeFamily::kPipeline;
   return s.mesh.tp > 1 ? WholeFamily::kTensor : WholeFamily::kDataAndExperts;
+}
+
+int64_t threads_of(const WholeRequest& request) {
+  return request.cluster->watch ? 1 : std::max<int64_t>(1, request.num_threads);
 }
 
 WholePlan search_whole(const WholeRequest& request) { return Search(request).run(); }

@@ -247,6 +247,24 @@ const std::vector<StageOverlap>& Estimator::overlaps(const Strategy& s, const Pr
   return sums_->overlaps.emplace_back(key, std::move(stages)).second;
 }
 
+Estimate Estimator::bytes(const Strategy& s, double imbalance) {
+  return bytes_of(s, stage_sums(s, prices(s, imbalance)));
+}
+
+Estimate Estimator::bytes_of(const Strategy& s, const std::vector<StageSums>& sums) {
+  Estimate e;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    const StageBytes bytes = stage_bytes(s, sums[static_cast<size_t>(stage)], stage);
+    if (bytes.total() > e.fullest.total()) {
+      e.fullest = bytes;
+      e.fullest_stage = stage;
+    }
+    e.states_bytes = std::max(e.states_bytes, bytes.weights_and_gradients + bytes.optimizer);
+  }
+  e.peak_bytes = e.fullest.total();
+  return e;
+}
+
 Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_below,
                              double most_bytes) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
@@ -256,8 +274,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   const std::vector<StageOverlap>& states = overlaps(s, prices, sums);
   busy_->assign(pp, {});
   std::vector<Busy>& busy = *busy_;
-  Estimate e;
-  size_t busiest = 0, fullest = 0;
+  Estimate e = bytes_of(s, sums);
+  size_t busiest = 0;
   for (size_t i = 0; i < pp; ++i) {
     const StageSums& u = sums[i];
     Busy& b = busy[i];
@@ -265,16 +283,8 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
     if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
     b.add(states[i]);
     if (b.shown() > busy[busiest].shown()) busiest = i;
-    const StageBytes bytes = stage_bytes(s, u, static_cast<int64_t>(i));
-    if (bytes.total() > e.fullest.total()) {
-      e.fullest = bytes;
-      fullest = i;
-    }
-    e.states_bytes = std::max(e.states_bytes, bytes.weights_and_gradients + bytes.optimizer);
   }
-  e.fullest_stage = static_cast<int64_t>(fullest);
   e.busiest_stage = static_cast<int64_t>(busiest);
-  e.peak_bytes = e.fullest.total();
 
   const auto m = static_cast<double>(s.num_micro_batches);
   const StageSums& u = sums[busiest];

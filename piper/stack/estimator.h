@@ -85,6 +85,8 @@ class Estimator {
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
                     double worth_below = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity());
+  // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its work.
+  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1);
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
@@ -177,6 +179,7 @@ class Estimator {
   double pace(const strategy::Strategy& s, int64_t played, bool copies);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
+  Estimate bytes_of(const strategy::Strategy& s, const std::vector<StageSums>& sums);
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   StateTraffic state_traffic(const strategy::Strategy& s, const StageSums& sums) const;
   double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;

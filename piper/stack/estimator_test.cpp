@@ -52,6 +52,20 @@ struct World {
 
 }  // namespace
 
+TEST_CASE("bytes alone are those of the estimate") {
+  const World w;
+  Estimator estimator = w.estimator(), other = w.estimator();
+  w.for_each([&](const Strategy& s) {
+    const Estimate alone = estimator.bytes(s), whole = other.estimate(s);
+    CHECK(alone.peak_bytes == whole.peak_bytes);
+    CHECK(alone.states_bytes == whole.states_bytes);
+    CHECK(alone.fullest_stage == whole.fullest_stage);
+    CHECK(alone.fullest.exchange == whole.fullest.exchange);
+    CHECK(alone.fullest.total() == alone.peak_bytes);
+    CHECK(alone.seconds == 0);
+  });
+}
+
 TEST_CASE("an estimate does not depend on what was asked before") {
   const World w;
   for (const int64_t zero : {0, 1, 2, 3})

@@ -1,0 +1,154 @@
+// The search over every axis by several threads.
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/base/json.h>
+#include <piper/plan/under_load.h>
+#include <piper/plan/whole.h>
+#include <piper/plan/whole_world.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace piper;
+using namespace piper::plan;
+
+namespace {
+
+constexpr int64_t kThreads[] = {2, 3, 8};
+
+Json to_json(const cost::Spread& s) { return {s.mean, s.p95, s.worst}; }
+
+Json to_json(const WholeCandidate& c) {
+  const stack::Estimate& e = c.estimate;
+  const stack::StepSeconds& t = e.time;
+  Json json{{"strategy", strategy::to_json(c.strategy)},
+            {"seconds", e.seconds},
+            {"time",
+             {t.compute, t.recompute, t.tensor, t.exchange, t.context, t.messages, t.bubble,
+              t.reductions, t.update, t.offload}},
+            {"peak", e.peak_bytes},
+            {"stages", {e.fullest_stage, e.busiest_stage}},
+            {"pipeline", {e.states_bytes, e.in_pipeline, e.is_coarse, e.at_least}},
+            {"played", c.played_seconds}};
+  if (c.under_load)
+    json["load"] = {to_json(c.under_load->seconds), to_json(c.under_load->peak_bytes)};
+  return json;
+}
+
+Json to_json(const std::vector<WholeCandidate>& candidates) {
+  Json json = Json::array();
+  for (const WholeCandidate& c : candidates) json.push_back(to_json(c));
+  return json;
+}
+
+// All of it; doubles to the last bit.
+std::string text_of(const WholePlan& plan) {
+  Json json{{"counts", {plan.num_priced, plan.num_shapes, plan.num_passed_over}},
+            {"ranked", to_json(plan.ranked)},
+            {"front", to_json(plan.pareto)}};
+  for (const FamilyBest& f : plan.families)
+    json["families"].push_back({{"family", name(f.family)},
+                                {"priced", f.num_priced},
+                                {"best", f.best ? to_json(*f.best) : Json()},
+                                {"smallest", f.smallest ? to_json(*f.smallest) : Json()}});
+  return json.dump(1);
+}
+
+struct Case {
+  const char* model;
+  const char* cluster;
+  int64_t devices, batch;
+  double part_of_memory = 0.9;
+  double imbalance = 1;
+  const char* load = nullptr;
+};
+
+// Searched and played.
+std::string answer(const Case& c, int64_t num_threads) {
+  WholeWorld world(c.model);
+  world.cluster = cluster::load_cluster(c.cluster);
+  WholeRequest request = world.request(c.devices, c.batch);
+  request.memory_limit_bytes = c.part_of_memory * static_cast<double>(world.cluster.memory_bytes);
+  request.imbalance = c.imbalance;
+  request.num_kept = 16;
+  request.num_threads = num_threads;
+  if (c.load == nullptr) {
+    WholePlan plan = search_whole(request);
+    play_ranked(request, plan, 4);
+    return text_of(plan);
+  }
+  const LoadSamples samples{.load = cost::parse_load(c.load), .num_samples = 16, .seed = 7};
+  const Imbalances imbalances =
+      sampled_imbalances(samples, world.model, {1, 2, 4, 8, 16, 32, 64, 128});
+  request.imbalance_by_ep = statistic_of(imbalances, cost::Statistic::kP95);
+  WholePlan plan = search_whole(request);
+  play_under_load(request, imbalances, cost::Statistic::kP95, 4, plan);
+  return text_of(plan);
+}
+
+}  // namespace
+
+TEST_CASE("however many threads search and play, the answer is the same to the last bit") {
+  for (const Case& c : {Case{"mixtral-8x7b", "dgx-h100", 16, 32},
+                        Case{"mixtral-8x7b", "dgx-h100", 12, 24, 0.5, 1.5},
+                        Case{"mixtral-8x7b", "dgx-h100", 4, 8, 0.01},  // nothing fits
+                        Case{"olmoe-1b-7b", "h800", 8, 16},
+                        Case{"qwen3-30b-a3b", "dgx-a100", 8, 16, 0.9, 1, "zipf:1"}}) {
+    CAPTURE(c.model);
+    CAPTURE(c.devices);
+    const std::string alone = answer(c, 1);
+    CHECK(alone.size() > 1000);
+    for (const int64_t threads : kThreads) {
+      CAPTURE(threads);
+      CHECK_MESSAGE(answer(c, threads) == alone, "another answer");
+    }
+  }
+}
+
+TEST_CASE("progress of a search by threads comes from the caller's, and only rises") {
+  const WholeWorld world;
+  WholeRequest request = world.request(16, 32);
+  for (const int64_t threads : {1, 4}) {
+    CAPTURE(threads);
+    request.num_threads = threads;
+    int64_t last = -1, calls = 0;
+    const auto own = std::this_thread::get_id();
+    request.progress = [&](int64_t done, int64_t total) {
+      CHECK(std::this_thread::get_id() == own);
+      CHECK(done >= last);
+      CHECK(done <= total);
+      last = done;
+      ++calls;
+    };
+    WholePlan plan = search_whole(request);
+    CHECK(calls > 5);
+    CHECK(calls < 1000);
+    last = -1;
+    calls = 0;
+    play_ranked(request, plan, 4);
+    CHECK(calls > 0);
+  }
+}
+
+TEST_CASE("what the search refuses reaches the caller whatever the number of threads") {
+  const WholeWorld world;
+  WholeRequest request = world.request(16, 32);
+  request.precision = strategy::Precision::kNvfp4;  // no figures
+  for (const int64_t threads : {1, 3}) {
+    request.num_threads = threads;
+    CHECK_THROWS_AS(search_whole(request), InvalidInput);
+  }
+}
+
+TEST_CASE("a machine that notes what it is asked is searched by one thread") {
+  const WholeWorld world;
+  WholeRequest request = world.request(8, 16);
+  request.num_threads = 4;
+  CHECK(threads_of(request) == 4);
+  const cluster::Cluster watched =
+      cluster::watched(world.cluster, std::make_shared<cluster::Watch>());
+  request.cluster = &watched;
+  CHECK(threads_of(request) == 1);
+}
