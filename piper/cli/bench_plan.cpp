@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 namespace piper::cli {
@@ -27,7 +28,8 @@ constexpr Case kCases[] = {{"mixtral-8x7b", "dgx-h100", 64},
 struct Timed {
   plan::WholePlan plan;
   double seconds = 0;
-  double rate() const { return static_cast<double>(plan.num_priced) / seconds; }
+  // Memory and time of each.
+  double rate() const { return static_cast<double>(plan.num_timed) / seconds; }
 };
 
 Timed timed(plan::WholeRequest request, int64_t num_threads) {
@@ -38,66 +40,106 @@ Timed timed(plan::WholeRequest request, int64_t num_threads) {
   return t;
 }
 
+struct Searched {
+  Timed alone, together;  // on one core, on all
+};
+
+Searched searched(const plan::WholeRequest& request, int64_t num_cores) {
+  Searched s{.alone = timed(request, 1)};
+  s.together = num_cores == 1 ? s.alone : timed(request, num_cores);
+  return s;
+}
+
+struct Row {
+  Case question;
+  Searched real;   // what does not fit is asked for its memory alone
+  Searched roomy;  // devices whose memory has no end: every strategy has memory and time priced
+  double best_mfu = 0;
+};
+
+Row measure(const Case& c, int64_t num_cores) {
+  WholeQuestion q;
+  q.request.model = model::load_model(c.model);
+  q.request.cluster = cluster::load_cluster(c.cluster);
+  q.request.num_devices = c.devices;
+  const stack::Stack stack = stack::load_stack(q.stack);
+  std::vector<plan::Default> defaults;
+  plan::WholeRequest request = whole_request(q, stack, defaults);
+  Row row{.question = c, .real = searched(request, num_cores)};
+  if (const plan::WholePlan& plan = row.real.alone.plan; !plan.ranked.empty())
+    row.best_mfu = stack::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,
+                              plan.ranked.front().estimate.seconds);
+  request.memory_limit_bytes = std::numeric_limits<double>::infinity();
+  row.roomy = searched(request, num_cores);
+  return row;
+}
+
+Json to_json(const Row& row) {
+  const plan::WholePlan& plan = row.real.alone.plan;
+  return {{"model", row.question.model},
+          {"cluster", row.question.cluster},
+          {"num_devices", row.question.devices},
+          {"shapes", plan.num_shapes},
+          {"shapes_passed_over", plan.num_passed_over},
+          {"memory_priced", plan.num_priced},
+          {"time_priced", plan.num_timed},
+          {"seconds", row.real.alone.seconds},
+          {"seconds_all_cores", row.real.together.seconds},
+          {"best_mfu", row.best_mfu},
+          {"candidates", row.roomy.alone.plan.num_timed},
+          {"candidates_per_second", row.roomy.alone.rate()},
+          {"candidates_per_second_all_cores", row.roomy.together.rate()}};
+}
+
 int run(bool json) {
   const int64_t num_cores = plan::num_usable_cores();
-  Json cases = Json::array();
+  const std::string on_all = fmt::format("on {} cores", num_cores);
   report::Table table;
   table.columns = {{"model"},
                    {"devices", report::Align::kRight},
-                   {"strategies priced", report::Align::kRight},
                    {"shapes passed over", report::Align::kRight},
+                   {"memory priced", report::Align::kRight},
+                   {"and time", report::Align::kRight},
                    {"seconds", report::Align::kRight},
+                   {on_all, report::Align::kRight},
+                   {"best MFU", report::Align::kRight},
+                   {"no limit: priced", report::Align::kRight},
                    {"a second", report::Align::kRight},
-                   {fmt::format("on {} cores", num_cores), report::Align::kRight},
-                   {"best MFU", report::Align::kRight}};
+                   {on_all, report::Align::kRight}};
+  Json cases = Json::array();
   double priced = 0, seconds = 0, seconds_together = 0;
   for (const Case& c : kCases) {
-    WholeQuestion q;
-    q.request.model = model::load_model(c.model);
-    q.request.cluster = cluster::load_cluster(c.cluster);
-    q.request.num_devices = c.devices;
-    const stack::Stack stack = stack::load_stack(q.stack);
-    std::vector<plan::Default> defaults;
-    const plan::WholeRequest request = whole_request(q, stack, defaults);
-    const Timed alone = timed(request, 1);
-    const Timed together = num_cores == 1 ? alone : timed(request, num_cores);
-    const plan::WholePlan& plan = alone.plan;
-    priced += static_cast<double>(plan.num_priced);
-    seconds += alone.seconds;
-    seconds_together += together.seconds;
-    const double mfu = plan.ranked.empty()
-                           ? 0
-                           : stack::mfu(*request.model, plan.ranked.front().strategy,
-                                        *request.cluster, plan.ranked.front().estimate.seconds);
-    cases.push_back({{"model", c.model},
-                     {"cluster", c.cluster},
-                     {"num_devices", c.devices},
-                     {"candidates", plan.num_priced},
-                     {"shapes", plan.num_shapes},
-                     {"shapes_passed_over", plan.num_passed_over},
-                     {"seconds", alone.seconds},
-                     {"seconds_all_cores", together.seconds},
-                     {"candidates_per_second", alone.rate()},
-                     {"candidates_per_second_all_cores", together.rate()},
-                     {"best_mfu", mfu}});
-    table.rows.push_back({c.model, std::to_string(c.devices), std::to_string(plan.num_priced),
+    const Row row = measure(c, num_cores);
+    const plan::WholePlan& plan = row.real.alone.plan;
+    priced += static_cast<double>(row.roomy.alone.plan.num_timed);
+    seconds += row.roomy.alone.seconds;
+    seconds_together += row.roomy.together.seconds;
+    cases.push_back(to_json(row));
+    table.rows.push_back({c.model, std::to_string(c.devices),
                           fmt::format("{} of {}", plan.num_passed_over, plan.num_shapes),
-                          fmt::format("{:.2f}", alone.seconds), fmt::format("{:.0f}", alone.rate()),
-                          fmt::format("{:.0f}", together.rate()), format_percent(mfu)});
+                          std::to_string(plan.num_priced), std::to_string(plan.num_timed),
+                          fmt::format("{:.2f}", row.real.alone.seconds),
+                          fmt::format("{:.2f}", row.real.together.seconds),
+                          format_percent(row.best_mfu),
+                          std::to_string(row.roomy.alone.plan.num_timed),
+                          fmt::format("{:.0f}", row.roomy.alone.rate()),
+                          fmt::format("{:.0f}", row.roomy.together.rate())});
   }
-  if (json)
+  if (json) {
     std::cout << Json{{"candidates_per_second", priced / seconds},
                       {"candidates_per_second_all_cores", priced / seconds_together},
                       {"num_cores", num_cores},
                       {"cases", cases}}
                      .dump(2)
               << "\n";
-  else
-    fmt::print(
-        "{}{:.0f} strategies a second on one core, memory of each, time of what fits; {:.0f} on "
-        "all that may be "
-        "used ({})\n",
-        report::to_text(table), priced / seconds, priced / seconds_together, num_cores);
+    return 0;
+  }
+  fmt::print(
+      "{}{:.0f} strategies a second on one core, memory and time of each (devices without a limit "
+      "of "
+      "memory; what does not fit a real one is asked no further); {:.0f} on all that may be used "
+      "({})\n",
+      report::to_text(table), priced / seconds, priced / seconds_together, num_cores);
   return 0;
 }
 

@@ -105,6 +105,7 @@ struct WholePlan {
   std::vector<FamilyBest> families;
   std::vector<WholeCandidate> pareto;  // no other is faster and needs less memory; fastest first
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
+  int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
 
 // Of the request's threads, those that may be used: a cluster that notes what it is asked (cluster::watched) is for one.

@@ -120,6 +120,7 @@ void WholeKept::note_front(const WholeCandidate& candidate) {
 
 void WholeKept::merge(WholeKept&& other) {
   own_.num_priced += other.own_.num_priced;
+  own_.num_timed += other.own_.num_timed;
   for (FamilyBest& theirs : other.own_.families) {
     family(theirs.family).num_priced += theirs.num_priced;
     if (theirs.best && theirs.best->estimate.seconds <= seconds(theirs.family))

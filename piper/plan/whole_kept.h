@@ -31,6 +31,7 @@ class WholeKept {
   double front_seconds(double bytes) const;
 
   void count_priced(WholeFamily family);
+  void count_timed() { ++own_.num_timed; }
   void add(const strategy::Strategy& strategy, const stack::Estimate& estimate);
   void add_unfit(const strategy::Strategy& strategy, const stack::Estimate& estimate);
   // `other` stood on this one.

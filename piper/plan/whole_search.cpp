@@ -190,6 +190,7 @@ class Visit {
   }
 
   stack::Estimate estimate(const Strategy& s, WholeFamily family) {
+    kept_.count_timed();
     const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
     return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
   }

@@ -45,7 +45,7 @@ Json to_json(const std::vector<WholeCandidate>& candidates) {
 
 // All of it; doubles to the last bit.
 std::string text_of(const WholePlan& plan) {
-  Json json{{"counts", {plan.num_priced, plan.num_shapes, plan.num_passed_over}},
+  Json json{{"counts", {plan.num_priced, plan.num_timed, plan.num_shapes, plan.num_passed_over}},
             {"ranked", to_json(plan.ranked)},
             {"front", to_json(plan.pareto)}};
   for (const FamilyBest& f : plan.families)
