@@ -200,10 +200,9 @@ int run_phases(const std::string& file, bool json) {
 int run(const Flags& flags) {
   if (flags.statements) return run_statements(flags.json);
   if (flags.phases) return run_phases(flags.file, flags.json);
-  if (flags.file.empty())
-    throw InvalidInput("a file of measured runs is missing; or give --statements or --phases");
   const std::vector<validate::MeasuredRow> rows =
-      validate::parse_rows(read_json_file(flags.file), flags.file);
+      flags.file.empty() ? validate::builtin_rows()
+                         : validate::parse_rows(read_json_file(flags.file), flags.file);
   if (rows.empty()) throw InvalidInput(flags.file + ": 'rows' is empty; nothing to price");
   report::Progress bar({.label = "validate", .total = std::ssize(rows), .unit = "rows"});
   const std::vector<PricedRow> priced =
@@ -233,8 +232,10 @@ int run(const Flags& flags) {
 Run add_validate(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command
-      .add_option("file", flags->file,
-                  "measured runs or fit rows (JSON); with --phases a run measured phase by phase")
+      .add_option(
+          "file", flags->file,
+          "measured runs or fit rows (JSON) [those that come with Piper]; with --phases a run "
+          "measured phase by phase")
       .check(existing_file());
   const Flag statements = command.add_flag("--statements", flags->statements,
                                            "what the Piper paper states, printed beside computed");

@@ -57,6 +57,8 @@ double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compu
     }
     case Operation::kCopy:  // the curve is by payload; memory sees a read and a write
       return streaming_seconds(w.amount, cluster.copy, cluster.memory_bytes_per_second / 2);
+    case Operation::kFromMemory:
+      return cluster.memory_bytes_per_second > 0 ? w.amount / cluster.memory_bytes_per_second : 0;
     case Operation::kOptimizer: {
       const double rate = number(cluster, "optimizer_bytes_per_second");
       if (rate > 0) return w.amount / rate;
@@ -79,6 +81,7 @@ bool start_is_measured(const Work& w, const cluster::Compute& compute) {
     case Operation::kExponential:
     case Operation::kCopy:
     case Operation::kOptimizer:
+    case Operation::kFromMemory:
       return false;
   }
   return false;

@@ -346,7 +346,7 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   const StateBytes bytes = state_bytes(precision);
   const auto gradient = static_cast<double>(bytes.gradient);
   if (kind == SegmentKind::kGradientNorm)
-    return {{.operation = Operation::kElementWise, .amount = num_parameters * gradient}};
+    return {{.operation = Operation::kFromMemory, .amount = num_parameters * gradient}};
   PIPER_CHECK(kind == SegmentKind::kOptimizer, "no work of its own");
   // Gradient read; moments (and the master copy) read and written; the weight written, and read
   // where no master copy stands in for it. The first backward of a step overwrites gradients:

@@ -24,6 +24,7 @@ enum class Operation : uint8_t {
   kExponential,  // elements that pass through exp (SiLU, softmax): bound by arithmetic, not memory
   kCopy,         // payload bytes (gathers and scatters of rows, permutations)
   kOptimizer,    // bytes read and written by AdamW
+  kFromMemory,   // bytes read that no cache holds any more
 };
 
 struct Work {

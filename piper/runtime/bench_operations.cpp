@@ -236,8 +236,9 @@ Prepare silu(int64_t num_elements, const OperandsOn& on) {
 
 Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
   return [=]() -> std::function<void()> {
-    const auto zeros = [&] { return at::zeros({num_parameters}, device.with(at::kFloat)); };
-    const at::Tensor w = zeros(), g = zeros(), m = zeros(), v = zeros();
+    // Written, not zeros: those would be one page of the system's, read again and again.
+    const auto ones = [&] { return at::ones({num_parameters}, device.with(at::kFloat)); };
+    const at::Tensor w = ones(), g = ones(), m = ones(), v = ones();
     if (!device.is_cpu()) {
       const at::Tensor step = at::ones({}, device.with(at::kFloat));
       return [=] {

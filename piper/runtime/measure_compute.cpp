@@ -17,7 +17,7 @@ const std::vector<double> kHeadSizes = {32, 64, 128};
 const std::vector<double> kWorkingSets = {16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6};
 constexpr int64_t kAttentionHeads = 4;
 constexpr int64_t kHandful = 8, kExponentials = 100000;
-constexpr int64_t kOptimizerParameters = 2'000'000;  // a rank's share that no cache keeps
+constexpr int64_t kOptimizerParameters = 4'000'000;  // 64 MB a rank, which no cache keeps
 constexpr double kOptimizerBytes = 7 * 4;            // g, m, v and w read; m, v and w written
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }

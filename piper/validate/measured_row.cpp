@@ -1,3 +1,4 @@
+#include <embedded/measured_runs.h>
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/validate/measured_row.h>
@@ -128,6 +129,12 @@ std::vector<MeasuredRow> parse_rows(const Json& json, const std::string& source)
   }
   problems.finish();
   return all;
+}
+
+std::vector<MeasuredRow> builtin_rows() {
+  const EmbeddedFile& file = embedded::measured_runs().front();
+  return parse_rows(parse_json(std::string(file.text), std::string(file.name)),
+                    std::string(file.name));
 }
 
 }  // namespace piper::validate

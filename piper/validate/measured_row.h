@@ -30,4 +30,7 @@ struct MeasuredRow {
 // written as text where a field is text by nature ("zero": 1 or "FSDP").
 std::vector<MeasuredRow> parse_rows(const Json& json, const std::string& source);
 
+// The published runs that come with Piper (configs/validation/further_runs.json): of sources that no constant was fitted to.
+std::vector<MeasuredRow> builtin_rows();
+
 }  // namespace piper::validate
