@@ -6,6 +6,7 @@
 #include <piper/sim/play_flows.h>
 #include <piper/sim/time_wheel.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -148,6 +149,8 @@ class FlowPlayer {
   void arrive(uint32_t receive, uint64_t member, int64_t tail);
   void arrived(uint32_t receive, uint64_t member, int64_t now);
   void end_at(uint32_t step, uint64_t member, int64_t time);
+  int64_t ticks(double seconds) const { return std::llround(seconds * ticks_per_second_); }
+  double seconds_of(int64_t ticks) const { return static_cast<double>(ticks) / ticks_per_second_; }
 
   const FlowProgram& program_;
   const Fabric& fabric_;
@@ -155,6 +158,7 @@ class FlowPlayer {
   std::span<const FlowStep> steps_;
   FlowRoutes routes_;
   MessageCosts costs_;
+  double ticks_per_second_;
   int64_t send_ticks_, receive_ticks_, local_ticks_;
   double local_ticks_per_unit_ = 0;
   bool watches_arrival_;          // of every message, not only of those that something follows

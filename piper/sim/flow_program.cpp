@@ -56,6 +56,7 @@ void FlowProgram::add(const MemberSteps& member) {
     PIPER_CHECK(!is_message ||
                     (step.peer >= 0 && step.peer < kMaxFlowMembers && step.peer != num_members()),
                 "peer " + std::to_string(step.peer));
+    num_units_ += static_cast<double>(units);
     steps_.push_back({.units = static_cast<uint64_t>(units),
                       .peer = is_message ? static_cast<uint64_t>(step.peer) : 0,
                       .kind = static_cast<uint64_t>(kind),

@@ -41,6 +41,7 @@ class FlowProgram {
   int64_t num_members() const { return static_cast<int64_t>(first_step_.size()) - 1; }
   int64_t num_messages() const { return num_messages_; }
   size_t num_steps() const { return num_after_.size(); }
+  double num_units() const { return num_units_; }  // of all steps together
   // One more than steps, so that step i's followers end at step i+1's first_next.
   std::span<const FlowStep> steps() const { return steps_; }
   std::span<const uint32_t> num_after() const { return num_after_; }
@@ -64,6 +65,7 @@ class FlowProgram {
   std::vector<uint32_t> first_step_{0};
   std::vector<uint32_t> part_;  // by step; dropped by finish()
   int64_t num_messages_ = 0;
+  double num_units_ = 0;
   bool finished_ = false;
 };
 

@@ -11,9 +11,31 @@ namespace piper::sim {
 namespace {
 
 constexpr double kTicksPerSecond = 1e12;
+constexpr double kMostTicks = 4e18;  // of 9.2e18
 
-int64_t ticks(double seconds) { return std::llround(seconds * kTicksPerSecond); }
-double seconds_of(int64_t ticks) { return static_cast<double>(ticks) / kTicksPerSecond; }
+// Fewer where the links are so slow that ticks could not count the whole: all messages one after another through the slowest port
+// of every part of their way.
+double ticks_per_second_of(const FlowProgram& program, const Fabric& fabric,
+                           const PlayOptions& options) {
+  double byte = 0, message = fabric.costs.send_seconds + fabric.costs.receive_seconds;
+  for (size_t p = 0; p < fabric.bytes_per_second.size(); ++p) {
+    byte = std::max(byte, 1 / fabric.bytes_per_second[p]);
+    message = std::max(message, fabric.message_seconds[p]);
+  }
+  for (const FabricLevel& level : fabric.levels) message = std::max(message, level.latency_seconds);
+  message = std::max(message, fabric.costs.local_seconds);
+  if (fabric.costs.local_bytes_per_second > 0)
+    byte = std::max(byte, 1 / fabric.costs.local_bytes_per_second);
+  const double bytes = program.num_units() * options.bytes_per_unit;
+  const double packets =
+      static_cast<double>(program.num_steps()) * fabric.costs.packets_across +
+      (fabric.costs.packet_bytes > 0 ? bytes / static_cast<double>(fabric.costs.packet_bytes) : 0);
+  const double parts = 2 * static_cast<double>(fabric.levels.size()) + 4;
+  const double most = parts * (byte * bytes + message * packets);
+  double rate = kTicksPerSecond;
+  while (most * rate > kMostTicks && rate > 1) rate /= 10;
+  return rate;
+}
 
 }  // namespace
 
@@ -24,6 +46,7 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
       steps_(program.steps()),
       routes_(fabric),
       costs_(fabric.costs),
+      ticks_per_second_(ticks_per_second_of(program, fabric, options)),
       send_ticks_(ticks(costs_.send_seconds)),
       receive_ticks_(ticks(costs_.receive_seconds)),
       local_ticks_(ticks(costs_.local_seconds)),
@@ -37,13 +60,13 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
       state_(static_cast<State*>(std::calloc(program.num_steps() + 1, sizeof(State)))) {
   if (!state_) throw std::bad_alloc();
   for (size_t p = 0; p < ports_.size(); ++p) {
-    ports_[p].ticks_per_byte = kTicksPerSecond / fabric.bytes_per_second[p];
-    ports_[p].ticks_per_message += kTicksPerSecond * fabric.message_seconds[p];
+    ports_[p].ticks_per_byte = ticks_per_second_ / fabric.bytes_per_second[p];
+    ports_[p].ticks_per_message += ticks_per_second_ * fabric.message_seconds[p];
   }
   for (const FabricLevel& level : fabric.levels) latency_.push_back(ticks(level.latency_seconds));
   if (costs_.local_bytes_per_second > 0)
     local_ticks_per_unit_ =
-        options.bytes_per_unit * kTicksPerSecond / costs_.local_bytes_per_second;
+        options.bytes_per_unit * ticks_per_second_ / costs_.local_bytes_per_second;
   if (!program.next().empty())
     pending_.assign(program.num_after().begin(), program.num_after().end());
   if (options.record_intervals) intervals_.resize(program.num_steps());

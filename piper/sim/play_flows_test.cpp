@@ -23,6 +23,13 @@ TEST_CASE("one message takes start-up, latency and its bytes at the slowest port
   CHECK(play(posted_at_once(2, {{0, 1, 50}}), fabric).seconds == 2 + 3 + 50 / 5.0);
 }
 
+TEST_CASE("links so slow that an exchange takes centuries are counted in longer ticks") {
+  const Fabric fabric = nodes(2, 1, 1);  // 10 bytes a second
+  const double bytes = 1LL << 35;
+  CHECK(play(posted_at_once(2, {{0, 1, 1LL << 35}, {1, 0, 1LL << 35}}), fabric).seconds ==
+        doctest::Approx(bytes / 10));
+}
+
 TEST_CASE("what a port takes for a message comes on top of its bytes, for each packet again") {
   Fabric fabric = nodes(2, 2, 1);
   fabric.message_seconds[static_cast<size_t>(fabric.nic_out[0])] = 1;
