@@ -34,6 +34,20 @@ def check_capacity():
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 
 
+def check_export_of_a_file():
+    """`export FILE` knows the model by its name in the plan; one that is not built in has to be named."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "s.json"
+        piper("plan", *MODEL, "--devices", 16, "--schedule", "1f1b", "--out", file)
+        by_name = piper("export", "--to", "megatron", file)
+        assert "--expert-model-parallel-size" in by_name
+        assert by_name == piper("export", "--to", "megatron", "--strategy", file, "--model", "qwen3-30b-a3b")
+        assert "one of them" in piper("export", "--to", "megatron", "--strategy", file, file, code=2)
+        file.write_text(json.dumps({**json.loads(file.read_text()), "model": "ours"}))
+        assert "'ours', which is not built in" in piper("export", "--to", "megatron", file, code=2)
+        assert "neither a strategy file nor --model" in piper("export", "--to", "megatron", code=2)
+
+
 def check_memory_is_said():
     """A strategy that does not fit is priced all the same, and said not to fit, whoever prices it."""
     axes = [*MODEL, "--ep", 8, "--dp", 8]
@@ -100,6 +114,7 @@ def check_whole_min_devices():
 def main():
     os.environ.pop("COLUMNS", None)
     check_capacity()
+    check_export_of_a_file()
     check_memory_is_said()
     check_threads()
     check_rows_are_whole()

@@ -10,6 +10,7 @@
 #include <piper/export/export.h>
 #include <piper/model/import.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 
 struct Flags {
   StrategyFlags strategy;
-  std::string to, out;
+  std::string file, to, out;
   bool json = false;
 };
 
@@ -39,10 +40,33 @@ void write(const std::string& path, const std::string& text) {
   if (!file) throw IoError(path + ": cannot be written");
 }
 
+// The strategy's file by itself says for which model it is, by name.
+StrategyFlags completed(const Flags& flags) {
+  StrategyFlags f = flags.strategy;
+  if (!flags.file.empty() && !f.strategy.empty())
+    throw InvalidInput("a strategy file and --strategy are both given; allowed: one of them");
+  if (!flags.file.empty()) f.strategy = flags.file;
+  if (!f.model.empty()) return f;
+  if (f.strategy.empty())
+    throw InvalidInput(
+        "neither a strategy file nor --model is given; allowed: a file that `piper plan --out` "
+        "wrote, or --model with the axes of a strategy");
+  const Json json = read_json_file(f.strategy);
+  const auto found = json.is_object() ? json.find("model") : json.end();
+  if (found != json.end() && found->is_string()) f.model = found->get<std::string>();
+  if (std::ranges::count(model::builtin_models(), f.model) == 0)
+    throw InvalidInput(fmt::format(
+        "{}: it is a plan for the model '{}', which is not built in; name its config.json with "
+        "--model",
+        f.strategy, f.model));
+  return f;
+}
+
 int run(const Flags& flags) {
   const exporting::Trainer trainer = trainer_of(flags.to);
-  const model::Model model = model::load_model(flags.strategy.model);
-  const strategy::Strategy strategy = strategy_from_flags(flags.strategy, model);
+  const StrategyFlags of = completed(flags);
+  const model::Model model = model::load_model(of.model);
+  const strategy::Strategy strategy = strategy_from_flags(of, model);
   const exporting::Exported exported = exporting::export_strategy(trainer, model, strategy);
   const bool works = exported.cannot.empty();
   if (works && !flags.out.empty()) write(flags.out, exported.text);
@@ -68,7 +92,9 @@ int run(const Flags& flags) {
 
 Run add_export(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  add_strategy_flags(command, flags->strategy);
+  add_strategy_flags(command, flags->strategy, ModelFlag::kOptional);
+  command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
+      .check(existing_file());
   command.add_option("--to", flags->to, "megatron, deepspeed, torchtitan or nemo")
       .required()
       .type_name("TRAINER");

@@ -219,10 +219,10 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
 
 }  // namespace
 
-void add_strategy_flags(Subcommand command, StrategyFlags& f) {
+void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   const Check count = integer_in(1, kMost);
   command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
-      .required();
+      .required(model == ModelFlag::kRequired);
   command.add_option("--cluster", f.cluster,
                      "built-in name or file (what `piper profile --out` wrote)");
   command.add_option("--strategy", f.strategy,

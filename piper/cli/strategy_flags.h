@@ -36,8 +36,10 @@ struct StrategyFlags {
   strategy::Precision default_precision = strategy::Precision::kFp32;
 };
 
-// Declares --model (required), --cluster, --strategy and the axes. `flags` outlives `command`.
-void add_strategy_flags(Subcommand command, StrategyFlags& flags);
+// Declares --model, --cluster, --strategy and the axes. `flags` outlives `command`.
+enum class ModelFlag : uint8_t { kRequired, kOptional };
+void add_strategy_flags(Subcommand command, StrategyFlags& flags,
+                        ModelFlag model = ModelFlag::kRequired);
 
 // Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with those that do),
 // a strategy that contradicts the model. Reads the file; does not read the cluster. The strategy is one for
