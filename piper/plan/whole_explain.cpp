@@ -4,6 +4,7 @@
 #include <piper/plan/whole.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace piper::plan {
 namespace {
@@ -156,6 +157,28 @@ std::string limits(const stack::Estimate& e) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+namespace {
+
+// Of an uneven split that is not the default one: "7 7 7 6", long ones "15 x 4, 1 x 1". Else "".
+std::string layer_words(const Strategy& s) {
+  constexpr int64_t kShort = 8;
+  const std::vector<int64_t>& split = s.layers_per_stage;
+  const int64_t layers = std::accumulate(split.begin(), split.end(), int64_t{0});
+  if (split.size() < 2 || layers < std::ssize(split) ||
+      split == strategy::even_split(layers, std::ssize(split)))
+    return "";
+  if (std::ssize(split) <= kShort) return fmt::format("{}", fmt::join(split, " "));
+  std::string words;
+  for (auto at = split.begin(); at != split.end();) {
+    const auto end = std::find_if(at, split.end(), [&](int64_t n) { return n != *at; });
+    words += fmt::format("{}{} x {}", words.empty() ? "" : ", ", end - at, *at);
+    at = end;
+  }
+  return words;
+}
+
+}  // namespace
+
 std::string describe_whole(const Strategy& s) {
   const strategy::Mesh& m = s.mesh;
   std::string text = fmt::format("pp {}", m.pp);
@@ -166,6 +189,8 @@ std::string describe_whole(const Strategy& s) {
   if (m.etp > 1) text += fmt::format(" x etp {}", m.etp);
   text += fmt::format(", dp {}, {} x {}", m.dp, s.num_micro_batches, s.micro_batch_sequences);
   if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
+  if (const std::string layers = layer_words(s); !layers.empty())
+    text += fmt::format(", layers {}", layers);
   text += ", recompute " + recompute_words(s);
   if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
   if (s.capacity.is_limited()) text += fmt::format(", capacity {}", s.capacity.factor);
