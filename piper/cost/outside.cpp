@@ -26,10 +26,11 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
     }
     estimator->estimate(strategy);
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
-      const auto held = static_cast<double>(shard_of(model, strategy, stage).total());
-      for (const auto kind :
-           {schedule::SegmentKind::kGradientNorm, schedule::SegmentKind::kOptimizer})
-        update_seconds(kind, held, watched, strategy.precision);
+      const Shard held = shard_of(model, strategy, stage);
+      update_seconds(schedule::SegmentKind::kGradientNorm, held.of_norm(strategy.mesh), watched,
+                     strategy.precision);
+      update_seconds(schedule::SegmentKind::kOptimizer, static_cast<double>(held.total()), watched,
+                     strategy.precision);
     }
   }
   return watch->outside();

@@ -216,8 +216,12 @@ class StepPricer {
   }
 
   TaskPrice update(const Task& task) const {
-    return {update_seconds(step_.segment(task).kind, static_cast<double>(shard(task.rank).total()),
-                           cluster_, strategy_.precision)};
+    const SegmentKind kind = step_.segment(task).kind;
+    const Shard& held = shard(task.rank);
+    const double parameters = kind == SegmentKind::kGradientNorm
+                                  ? held.of_norm(strategy_.mesh)
+                                  : static_cast<double>(held.total());
+    return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
   }
 
   // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same

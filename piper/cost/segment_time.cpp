@@ -22,9 +22,11 @@ double flops_per_second(const cluster::Compute& compute) {
 
 double gemm_seconds(const Work& w, const cluster::Cluster& cluster, const cluster::Compute& compute,
                     double element_bytes) {
-  if (!compute.gemm.empty()) return w.amount / compute.gemm.at({w.m, w.n, w.k});
+  const double rate =
+      compute.gemm.empty() ? flops_per_second(compute) : compute.gemm.at({w.m, w.n, w.k});
+  // Thinner products than any that were measured are bound by memory, too.
   const double bytes = (w.m * w.n + w.m * w.k + w.n * w.k) * element_bytes;
-  return std::max(w.amount / flops_per_second(compute), bytes / cluster.memory_bytes_per_second);
+  return std::max(w.amount / rate, bytes / cluster.memory_bytes_per_second);
 }
 
 double attention_seconds(const Work& w, const cluster::Compute& compute) {

@@ -29,6 +29,11 @@ struct Shard {
   int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
   int64_t experts = 0;  // routed experts
   int64_t total() const { return dense + experts; }
+  // Of the gradient norm every replica takes an equal part.
+  double of_norm(const strategy::Mesh& mesh) const {
+    return static_cast<double>(dense) / static_cast<double>(mesh.dp) +
+           static_cast<double>(experts) / static_cast<double>(mesh.edp());
+  }
 };
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage);
 

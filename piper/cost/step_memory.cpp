@@ -64,7 +64,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
   for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
 
   const StateBytes bytes = state_bytes(precision_);
-  const int64_t held = parameters(s, index, first_layer);
+  const int64_t held = parameters(s, index, first_layer).total();
   StageMemory memory{
       .weights = held * bytes.weight,
       .gradients = held * bytes.gradient,

@@ -52,20 +52,23 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       update_seconds(schedule::SegmentKind::kOptimizer, kMany, cluster, precision) / kMany;
 }
 
-int64_t Estimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
-  int64_t count = 0;
+Shard Estimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
+  Shard held;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t layer = first_layer; layer < end; ++layer) {
     const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    count += p.dense + p.experts / s.mesh.ep;
+    held.dense += p.dense;
+    held.experts += p.experts / s.mesh.ep;
   }
-  if (index == 0) count += embedding_parameters_;
-  if (index < s.mesh.pp - 1) return count;
+  if (index == 0) held.dense += embedding_parameters_;
+  if (index < s.mesh.pp - 1) return held;
   for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer) {
     const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    count += p.dense + p.experts / s.mesh.ep;
+    held.dense += p.dense;
+    held.experts += p.experts / s.mesh.ep;
   }
-  return count + head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
+  held.dense += head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
+  return held;
 }
 
 void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
@@ -182,9 +185,9 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
         all_reduce_seconds(cluster_, {.first = 0, .stride = (s.mesh.pp - 1) * s.mesh.dp, .size = 2},
                            static_cast<double>(state_bytes(precision_).gradient) *
                                static_cast<double>(tied_parameters_));
-  const auto held = static_cast<double>(parameters(s, index, first_layer));
-  stage.norm = held * norm_per_parameter_;
-  stage.optimizer = held * optimizer_per_parameter_;
+  const Shard held = parameters(s, index, first_layer);
+  stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
+  stage.optimizer = static_cast<double>(held.total()) * optimizer_per_parameter_;
 }
 
 std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vector<Stage>& stages) {

@@ -19,6 +19,7 @@
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/memory.h>
 #include <piper/cost/pipeline_time.h>
+#include <piper/cost/shard.h>
 
 #include <cstdint>
 #include <string>
@@ -94,7 +95,7 @@ class Estimator {
                     Stage& stage);
   std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
                                            int64_t first_layer);
-  int64_t parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& stages);
 

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -28,17 +29,42 @@ struct Measured {                        // seconds
   double window = 0;                     // reference_window_seconds
 };
 
+// Repeats from a window to the next.
+constexpr int64_t kRepeatsOfWindow = 3;
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
+// Without the longest of a hundred: those are the host's stalls. Ascending.
+double mean_without_stalls(const std::vector<double>& values) {
+  const size_t n = values.size() - values.size() / 100;
+  return std::accumulate(values.begin(), values.begin() + static_cast<ptrdiff_t>(n), 0.0) /
+         static_cast<double>(n);
+}
+
+// As if the machine had run all the time as fast as in the median window: each sample was taken near one of the windows.
+Measured at_one_speed(const std::vector<std::vector<SegmentSamples>>& by_window,
+                      const std::vector<double>& windows) {
+  Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches)),
+                    .window = median(windows)};
+  for (size_t w = 0; w < windows.size(); ++w)
+    for (size_t i = 0; i < measured.segments.size(); ++i)
+      for (const auto& [key, values] : by_window[w][i])
+        for (const double value : values)
+          measured.segments[i][key].push_back(value * measured.window / windows[w]);
+  for (SegmentSamples& segments : measured.segments)
+    for (auto& [key, values] : segments) std::ranges::sort(values);
+  return measured;
+}
+
 // What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once. The batches and the windows
 // take turns, so that a machine whose speed drifts gives all of them the same.
 Measured measure(strategy::Precision precision, const CalibrateOptions& options) {
-  constexpr int64_t kRepeatsOfWindow = 3;
-  Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches))};
   std::vector<double> windows(static_cast<size_t>(options.num_repeats / kRepeatsOfWindow + 1));
+  std::vector<std::vector<SegmentSamples>> by_window(
+      windows.size(), std::vector<SegmentSamples>(std::size(kBatches)));
   std::mutex mutex;
   Cores cores = cores_for(options.num_cores, options.num_ranks);
   std::barrier together(options.num_ranks);
@@ -53,6 +79,10 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
       samples.insert(samples.end(), values.begin(), values.end());
     }
   };
+  const auto window_of = [&](int64_t repeat) {  // the one taken before it or just after
+    const auto next = static_cast<size_t>((repeat + kRepeatsOfWindow / 2) / kRepeatsOfWindow);
+    return std::min(next, windows.size() - 1);
+  };
   const auto body = [&] {
     at::set_num_threads(1);
     std::vector<std::unique_ptr<ReferenceLayers>> layers;
@@ -60,22 +90,18 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
       layers.push_back(std::make_unique<ReferenceLayers>(precision, sequences));
     for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat) {
       for (size_t i = 0; i < layers.size(); ++i)
-        turn(*layers[i], repeat == 0 ? nullptr : &measured.segments[i]);
+        turn(*layers[i], repeat == 0 ? nullptr : &by_window[window_of(repeat)][i]);
       if (repeat % kRepeatsOfWindow != 0) continue;
       together.arrive_and_wait();
       const double seconds = reference_window_seconds(precision, cores);
       const std::lock_guard lock(mutex);
-      windows[static_cast<size_t>(repeat / kRepeatsOfWindow)] +=
-          seconds / static_cast<double>(options.num_ranks);
+      windows[window_of(repeat)] += seconds / static_cast<double>(options.num_ranks);
     }
   };
   std::vector<std::thread> threads;
   for (int64_t r = 0; r < options.num_ranks; ++r) threads.emplace_back(body);
   for (std::thread& thread : threads) thread.join();
-  measured.window = median(windows);
-  for (SegmentSamples& segments : measured.segments)
-    for (auto& [key, values] : segments) std::ranges::sort(values);
-  return measured;
+  return at_one_speed(by_window, windows);
 }
 
 // What a core loses from holder to holder: ranks that outnumber the cores take turns at a little work. The median of several rounds.
@@ -134,7 +160,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     work.element_bytes = static_cast<int64_t>(at::elementSize(scalar_type(precision)));
     for (const auto& [key, samples] : measured.segments[i]) {
       const auto [kind, phase] = key;
-      const double seconds = samples[samples.size() / 2];
+      const double seconds = mean_without_stalls(samples);  // scattered plays keep the mean
       total += seconds;
       scattered += seconds * scatter_of(samples);
       const bool in_layers = kind != SegmentKind::kEmbedding && kind != SegmentKind::kHead;

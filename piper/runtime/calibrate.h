@@ -13,9 +13,8 @@ namespace piper::runtime {
 struct CalibrateOptions {
   int64_t num_ranks = 4;
   int64_t num_cores = 2;
-  int64_t num_repeats =
-      25;  // of forward and backward over the reference layers; medians count (with 5, factors of
-           // one machine differed by up to 40 %, with 40 by up to 6 %)
+  // Of forward and backward over the reference layers (with 5, factors of one machine differed by up to 40 %, with 40 by up to 6 %).
+  int64_t num_repeats = 25;
 };
 
 // Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on all ranks at once

@@ -42,7 +42,7 @@ double squares_of(const at::Tensor& x) {
     return nn::kernels::sum_of_squares(x.const_data_ptr<float>(), x.numel());
   if (is_plain(x, at::kDouble))
     return nn::kernels::sum_of_squares(x.const_data_ptr<double>(), x.numel());
-  return squares_of(x.to(at::kCPU, at::kDouble).contiguous());
+  return x.to(at::kDouble).square().sum().item<double>();
 }
 
 }  // namespace
@@ -118,10 +118,16 @@ std::vector<NamedTensor> AdamW::state() const {
 }
 
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::function<bool(const nn::Parameter&)>& counts) {
+                      const std::function<Slice(const nn::Parameter&)>& slice_of) {
   double total = 0;
-  for (const nn::Parameter& parameter : parameters)
-    if (!counts || counts(parameter)) total += squares_of(parameter.gradient);
+  for (const nn::Parameter& parameter : parameters) {
+    const Slice slice = slice_of ? slice_of(parameter) : Slice{};
+    if (slice.count == 0) continue;
+    const at::Tensor all = parameter.gradient.reshape({-1});
+    const int64_t from = all.numel() * slice.index / slice.count;
+    const int64_t until = all.numel() * (slice.index + 1) / slice.count;
+    total += squares_of(all.narrow(0, from, until - from));
+  }
   return total;
 }
 

@@ -60,11 +60,16 @@ class AdamW {
   at::Tensor num_steps_;  // int64, one element
 };
 
-// Sum of squared gradients of the parameters for which `counts` holds (all when empty), accumulated in double in a fixed
-// order. Infinite or NaN when a gradient is. Over the mesh: replicated parameters once per stage, expert parameters
-// once per expert rank, a tied table once.
+// Of `count` equal slices of a gradient's elements the one at `index`: [n index / count, n (index + 1) / count). None when count
+// is 0.
+struct Slice {
+  int64_t index = 0, count = 1;
+};
+
+// Sum of squared gradients, of each parameter the elements in `slice_of` it (all when empty), accumulated in double in a fixed
+// order. Infinite or NaN when one of them is. Replicas take a slice each, so that over the mesh every element counts once.
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::function<bool(const nn::Parameter&)>& counts = {});
+                      const std::function<Slice(const nn::Parameter&)>& slice_of = {});
 
 // The factor that brings a gradient of norm `norm` down to `max_norm` (torch.nn.utils.clip_grad_norm_): at most 1;
 // 1 when max_norm is 0 (no clipping).

@@ -97,7 +97,13 @@ TEST_CASE("the sum of squares counts what it is told to, in double, and shows wh
   parameters[0].gradient.fill_(2.0);
   parameters[1].gradient = at::arange(15, at::kDouble).view({5, 3}).t();  // 0^2 + ... + 14^2 = 1015
   CHECK(sum_of_squares(parameters) == 19 * 4 + 1015);
-  CHECK(sum_of_squares(parameters, [](const nn::Parameter& p) { return p.name == "b"; }) == 1015);
+  CHECK(sum_of_squares(parameters, [](const nn::Parameter& p) {
+          return Slice{0, p.name == "b"};
+        }) == 1015);
+  double of_slices = 0;  // 19 and 15 elements among 4
+  for (int64_t i = 0; i < 4; ++i)
+    of_slices += sum_of_squares(parameters, [&](const nn::Parameter&) { return Slice{i, 4}; });
+  CHECK(of_slices == 19 * 4 + 1015);
   // 1e20 squared overflows a float, not the sum; 1 + 1e-8 would be lost in one.
   parameters[0].gradient.fill_(1e20);
   CHECK(sum_of_squares(parameters) == doctest::Approx(19e40));

@@ -106,16 +106,16 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
   return sums;
 }
 
-// Every parameter counts once over the mesh: replicated ones on the first rank of the data group, experts on their
-// first replica, a table that both ends hold on the first stage.
+// Every parameter counts once over the mesh: replicas take a slice each, a table that both ends hold counts on the first stage.
 void RankTrainer::local_statistics(std::span<double> statistics) {
   const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
+  const strategy::Mesh& mesh = run_.strategy.mesh;
   statistics[kSquaredNorm] =
-      sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) {
-        if (parameter.sharding == nn::Sharding::kExpert) return at_.edp == 0;
+      sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) -> Slice {
+        if (parameter.sharding == nn::Sharding::kExpert) return {at_.edp, mesh.edp()};
         if (tied.defined() && parameter.gradient.const_data_ptr() == tied.const_data_ptr())
-          return false;
-        return at_.dp == 0;
+          return {0, 0};
+        return {at_.dp, mesh.dp};
       });
   const nn::StageStatistics stage = stage_->take_statistics();
   statistics[kLossSum] = stage.loss_sum;

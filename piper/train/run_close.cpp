@@ -24,6 +24,7 @@ void Run::gather_parts(comm::Transport& transport) {
   const Rank rank = transport.rank();
   const double timeout = request_.options.timeout_seconds;
   gather_speed(transport);
+  if (rank == Rank(0)) recorder_.set_slowdowns(first_step_, speed_.slowdowns());
   const int64_t step =
       broadcast(transport, kGatherKeys, rank == Rank(0) ? recorder_.median_step() : 0, timeout);
   std::string mine;
@@ -73,12 +74,13 @@ RunResult Run::finish() {
   RunResult result{.stopped = stopped_};
   if (!is_first()) return result;
   result.metrics = metrics_;
+  if (is_alone()) recorder_.set_slowdowns(first_step_, speed_.slowdowns());
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
   result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
-                                        load, speed_.slowdown().value_or(1));
+                                        load, recorder_.slowdown_of(recorder_.median_step()));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
   result.traffic = compare_traffic(
@@ -103,7 +105,8 @@ void Run::carry_over(RunResult& result) const {
     if (const auto found = planned->find("step_seconds");
         found != planned->end() && found->is_number())
       comparison.planned_step_seconds = found->get<double>();
-  comparison.machine_slowdown = speed_.slowdown();
+  if (!speed_.slowdowns().empty())
+    comparison.machine_slowdown = recorder_.slowdown_of(recorder_.median_step());
   std::vector<double> imbalance;
   for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
   std::ranges::sort(imbalance);

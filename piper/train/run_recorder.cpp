@@ -148,11 +148,20 @@ void RunRecorder::record(int64_t step_number, double seconds,
   add(expert_rows_, expert_rows);
 }
 
+void RunRecorder::set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns) {
+  for (const double slowdown : slowdowns) slowdowns_[first_step++] = slowdown;
+}
+
+double RunRecorder::slowdown_of(int64_t step_number) const {
+  const auto found = slowdowns_.find(step_number);
+  return found == slowdowns_.end() ? 1 : found->second;
+}
+
 int64_t RunRecorder::median_step() const {
   std::vector<std::pair<double, int64_t>> kept;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    if (timelines_.contains(seconds_[i].first))
-      kept.emplace_back(seconds_[i].second, seconds_[i].first);
+    if (const auto [number, taken] = seconds_[i]; timelines_.contains(number))
+      kept.emplace_back(taken / slowdown_of(number), number);
   std::ranges::sort(kept);
   return kept[kept.size() / 2].second;
 }
@@ -264,7 +273,8 @@ Measurement RunRecorder::measurement() const {
 
   std::vector<double> seconds;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    seconds.push_back(seconds_[i].second);
+    if (slowdowns_.empty() || seconds_[i].first == median_step())
+      seconds.push_back(seconds_[i].second);
   std::ranges::sort(seconds);
   measured.step_seconds = seconds[seconds.size() / 2];
   measured.state_bytes = state_bytes_;

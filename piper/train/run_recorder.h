@@ -31,7 +31,10 @@ class RunRecorder {
   void record(int64_t step_number, double seconds,
               const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
-  // The kept step with the median time, the first ones apart when there are others. Rank 0's process.
+  // How much slower than profiled the machine was in each step from `first_step` on (speed_check.h); of steps not named, not at all.
+  void set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns);
+  double slowdown_of(int64_t step_number) const;
+  // The kept step with the median time at one speed of the machine, the first ones apart when there are others. Rank 0's process.
   int64_t median_step() const;
   // What a rank's routers chose in a step, by (layer, micro-batch); and of a strategy that deduplicates, the distinct tokens.
   using ByMicroBatch = std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>;
@@ -75,6 +78,7 @@ class RunRecorder {
   std::map<int64_t, Routed> routed_;           // by step number, of the steps in timelines_
   std::map<int64_t, CountedTraffic> traffic_;  // likewise
   std::vector<std::pair<int64_t, double>> seconds_;
+  std::map<int64_t, double> slowdowns_;  // by step number
   std::vector<int64_t> state_bytes_;
   std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank
   // Rows of each expert by layer: of the steps in timelines_; and over the whole run, in stretches of equal length.

@@ -1,20 +1,9 @@
 #include <piper/runtime/reference_layers.h>
 #include <piper/train/speed_check.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace piper::train {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-}  // namespace
-
 SpeedCheck::SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision,
                        int64_t num_ranks)
     : precision_(precision), seconds_(static_cast<size_t>(num_ranks)) {
@@ -41,7 +30,7 @@ void SpeedCheck::add_part(Rank rank, const std::string& part) {
   if (!theirs.empty()) std::memcpy(theirs.data(), part.data(), theirs.size() * sizeof(double));
 }
 
-std::optional<double> SpeedCheck::slowdown() const {
+std::vector<double> SpeedCheck::slowdowns() const {
   std::vector<double> windows;
   for (size_t window = 0;; ++window) {
     double sum = 0;
@@ -52,10 +41,12 @@ std::optional<double> SpeedCheck::slowdown() const {
       ++num_ranks;
     }
     if (num_ranks == 0) break;
-    windows.push_back(sum / num_ranks);
+    windows.push_back(sum / num_ranks / profiled_seconds_);
   }
-  if (windows.empty()) return std::nullopt;
-  return median(std::move(windows)) / profiled_seconds_;
+  std::vector<double> steps;
+  for (size_t step = 1; step < windows.size(); ++step)
+    steps.push_back((windows[step - 1] + windows[step]) / 2);
+  return steps;
 }
 
 }  // namespace piper::train

@@ -8,7 +8,6 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +28,9 @@ class SpeedCheck {
   std::string part_of(Rank rank) const;
   void add_part(Rank rank, const std::string& part);
 
-  // What compute takes over what it took in the profile: the median of the windows, of each the mean of the ranks. None when
-  // nothing was measured.
-  std::optional<double> slowdown() const;
+  // What compute takes over what it took in the profile, step by step: the mean of the windows before and after it, of each the
+  // mean of the ranks. Empty when nothing was measured.
+  std::vector<double> slowdowns() const;
 
  private:
   strategy::Precision precision_;

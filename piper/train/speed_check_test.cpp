@@ -2,6 +2,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/runtime/reference_layers.h>
 #include <piper/train/run.h>
+#include <piper/train/run_recorder.h>
 #include <piper/train/speed_check.h>
 #include <piper/train/test_folder.h>
 
@@ -26,19 +27,22 @@ TEST_CASE("a machine is compared with its profile, and one that has none with no
   SpeedCheck unknown(cost::example::nodes(), kPrecision, 2);
   CHECK_FALSE(unknown.possible());
   unknown.measure(Rank(0), cores);
-  CHECK_FALSE(unknown.slowdown().has_value());
+  CHECK(unknown.slowdowns().empty());
 
   SpeedCheck check(profiled(1e-6), kPrecision, 2);  // no machine is as fast as that
   CHECK(check.possible());
-  CHECK_FALSE(check.slowdown().has_value());
+  CHECK(check.slowdowns().empty());
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.emplace_back([&, rank] { check.measure(Rank(rank), cores); });
+    ranks.emplace_back([&, rank] {
+      for (int window = 0; window < 2; ++window) check.measure(Rank(rank), cores);
+    });
   for (std::thread& rank : ranks) rank.join();
-  CHECK(check.slowdown().value_or(0) > 10);
+  REQUIRE(check.slowdowns().size() == 1);
+  CHECK(check.slowdowns()[0] > 10);
 }
 
-TEST_CASE("of the windows the median counts, of a window the mean of all processes' ranks") {
+TEST_CASE("of a step the windows around it count, of a window the mean of all processes' ranks") {
   const auto part = [](std::vector<double> seconds) {
     return std::string(reinterpret_cast<const char*>(seconds.data()),
                        seconds.size() * sizeof(double));
@@ -46,10 +50,12 @@ TEST_CASE("of the windows the median counts, of a window the mean of all process
   SpeedCheck check(profiled(0.5), kPrecision, 2);
   check.add_part(Rank(0), part({0.5, 0.6, 9}));
   check.add_part(Rank(1), part({0.5, 0.8, 9}));
-  CHECK(check.slowdown().value_or(0) == doctest::Approx(1.4));
+  REQUIRE(check.slowdowns().size() == 2);
+  CHECK(check.slowdowns()[0] == doctest::Approx(1.2));
+  CHECK(check.slowdowns()[1] == doctest::Approx(9.7));
   SpeedCheck other(profiled(0.5), kPrecision, 2);
   for (const Rank rank : {Rank(0), Rank(1)}) other.add_part(rank, check.part_of(rank));
-  CHECK(other.slowdown() == check.slowdown());
+  CHECK(other.slowdowns() == check.slowdowns());
 }
 
 TEST_CASE("a prediction for a machine that computes at half its speed takes twice the compute") {
@@ -67,6 +73,24 @@ TEST_CASE("a prediction for a machine that computes at half its speed takes twic
   CHECK(two.step_seconds > one.step_seconds);
   CHECK(two.step_seconds < 2 * one.step_seconds);  // messages take what they took
   CHECK(two.mfu < one.mfu);
+}
+
+TEST_CASE("the median step is the median at one speed of the machine, not the one of an hour") {
+  const model::Model model = cost::example::mixture(2);
+  const strategy::Strategy s = cost::example::strategy(model, 1, 1, 1, 1);
+  const schedule::StepGraph step = checked_step(model, s);
+  RunRecorder recorder(step, s, cost::example::nodes());
+  // Steps 3 to 5 count; the machine halves its speed after the third.
+  const double seconds[] = {9, 9, 1.0, 2.2, 2.4};
+  for (int64_t number = 1; number <= 5; ++number) {
+    recorder.timeline_of(number);
+    recorder.record(number, seconds[number - 1], {});
+  }
+  CHECK(recorder.median_step() == 4);
+  CHECK(recorder.slowdown_of(3) == 1);
+  recorder.set_slowdowns(1, {1, 1, 0.8, 2, 2});  // 1.25, 1.1, 1.2
+  CHECK(recorder.median_step() == 5);
+  CHECK(recorder.slowdown_of(5) == 2);
 }
 
 TEST_CASE("a run says how much slower than its profile the machine was, and counts it") {
