@@ -24,7 +24,7 @@ struct Player {
   double timeout_seconds;
   Group group = everyone(transport);
   uint64_t next_key = uint64_t{0xBE} << 56;
-  std::vector<std::byte> source = {}, target = {};
+  std::vector<std::byte> source = {}, target = {}, between = {};
   std::unique_ptr<RepeatedOperation> repeated = {};  // of these buffers
 
   OperationName name(const char* what) { return {next_key++, what}; }
@@ -63,6 +63,21 @@ double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repea
   return static_cast<double>(last - first) * 1e-9 / static_cast<double>(repeats);
 }
 
+// Seconds of one operation after work of their own (BenchOptions::bytes_between): the same on all ranks.
+double time_apart(Player& player, const Work& work, int64_t bytes) {
+  for (std::byte& byte : player.between) byte ^= std::byte{1};
+  const int64_t start = now_ns();
+  work(player, bytes);
+  const std::vector<int64_t> times = player.share(start, now_ns());
+  int64_t last = std::numeric_limits<int64_t>::min();
+  double ends = 0;
+  for (size_t i = 0; i < times.size(); i += 2) {
+    last = std::max(last, times[i]);
+    ends += static_cast<double>(times[i + 1]) / static_cast<double>(times.size() / 2);
+  }
+  return std::max(1e-9, (ends - static_cast<double>(last)) * 1e-9);
+}
+
 // All ranks decide alike, because they decide by times that they share.
 cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, double budget_seconds,
                              const BenchOptions& options,
@@ -79,6 +94,14 @@ cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, do
                             .budget_seconds = budget_seconds,
                             .min_samples = kMinBatches,
                             .max_samples = std::max(options.max_batches, kMinBatches)});
+  player.between.assign(options.bytes_between, std::byte{0});
+  while (options.bytes_between > 0 && !sampler.done(used)) {
+    const int64_t before = now_ns();
+    sampler.add(time_apart(player, work, bytes));
+    // Of one rank's clock, which others do not see.
+    used += static_cast<double>(player.share(now_ns() - before, 0).front()) * 1e-9;
+    progress(std::clamp(used / budget_seconds, 0.0, 1.0));
+  }
   while (!sampler.done(used)) {
     sampler.add(time_batch(player, work, bytes, repeats));
     const double batch = sampler.samples().back() * static_cast<double>(repeats);

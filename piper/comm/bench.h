@@ -27,6 +27,10 @@ struct BenchOptions {
   int64_t max_batches = 25;
   double tight =
       0;  // a size ends early once its median is known as well as this (cluster/timing.h); 0 = never
+  // Before each operation every rank writes as many bytes of its own, as training computes between exchanges: operations then are
+  // timed one by one, from when the last rank starts until they end in the mean of the ranks, and ranks that came earlier have to
+  // notice. 0: operations follow one another.
+  int64_t bytes_between = 0;
   double timeout_seconds = 60;  // of one wait
   std::function<void(double)>
       progress;  // called with the part done, 0 .. 1, in rank 0's thread; may be empty

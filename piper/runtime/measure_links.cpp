@@ -28,6 +28,8 @@ constexpr Kind kKinds[] = {{"point-to-point", &comm::measure_point_to_point, fal
                            {"reduce-scatter", &comm::measure_reduce_scatter, true, false},
                            {"all-gather", &comm::measure_all_gather, true, false}};
 constexpr size_t kPriced = 3;  // the first ones are what predictions ask for
+// Exchanges of a step find their rows in other caches, and their peers asleep or computing.
+constexpr int64_t kBytesBetween = 4 << 20;
 
 std::span<const Kind> kinds_of(const LinkOptions& options) {
   return std::span(kKinds).first(options.full ? std::size(kKinds) : kPriced);
@@ -60,8 +62,10 @@ std::vector<cluster::Curve> measure_links_of(
   const auto n = static_cast<double>(world.size());
   const std::vector<int64_t> sizes = sizes_of(options);
   const double points = static_cast<double>(kinds_of(options).size() * sizes.size());
-  const comm::BenchOptions bench{
-      .budget_seconds = budget_seconds / points, .max_batches = 1000, .tight = options.tight};
+  const comm::BenchOptions bench{.budget_seconds = budget_seconds / points,
+                                 .max_batches = 1000,
+                                 .tight = options.tight,
+                                 .bytes_between = kBytesBetween};
   std::vector<cluster::Curve> curves;
   for (const Kind& kind : kinds_of(options)) {
     cluster::Curve curve{.name = kind.name, .unit = "bytes", .axes = {"bytes"}};
@@ -104,8 +108,10 @@ std::vector<cluster::Curve> measure_links(
           shares.skip();
           curve.points.push_back({{at}, at * leaves, *known});
         } else {
-          const comm::BenchOptions bench{
-              .budget_seconds = shares.next(), .max_batches = 1000, .tight = options.tight};
+          const comm::BenchOptions bench{.budget_seconds = shares.next(),
+                                         .max_batches = 1000,
+                                         .tight = options.tight,
+                                         .bytes_between = kBytesBetween};
           const comm::Sample sample = kind.measure(world, {bytes}, bench).front();
           const auto measured = static_cast<double>(sample.bytes);
           curve.points.push_back({{measured}, measured * leaves, sample.timing});
