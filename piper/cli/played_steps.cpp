@@ -122,10 +122,14 @@ void play_samples(const PlayRequest& request, PlayedSteps& played, F write) {
     sim::Disturbance disturbance = request.disturbance;
     disturbance.seed = request.seed + static_cast<uint64_t>(sample);
     const bool single = request.num_samples == 1;
-    if (!single && disturbance.jitter_sigma == 0) disturbance.jitter_sigma = played.scatter;
+    if (!single && disturbance.jitter_sigma == 0) {
+      disturbance.jitter_sigma = played.scatter.task;
+      disturbance.rank_sigma = played.scatter.rank;
+    }
     sim::disturb(played.step, disturbance, prices);
-    keep_slowest(played, sim::play_scattered(played.step, prices, single ? played.scatter : 0,
-                                             request.keep_memory));
+    keep_slowest(played,
+                 sim::play_scattered(played.step, prices, single ? played.scatter : cost::Scatter{},
+                                     request.keep_memory));
   }
 }
 
@@ -147,9 +151,9 @@ bool has_exact_step(const strategy::Strategy& strategy) {
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   const strategy::Strategy& s = priced.strategy;
-  const std::string why_not = request.load          ? "the load is not balanced"
-                              : request.scatter > 0 ? "equal tasks do not take equally long"
-                                                    : sim::why_not_symmetric(s, priced.cluster);
+  const std::string why_not = request.load              ? "the load is not balanced"
+                              : !request.scatter.none() ? "equal tasks do not take equally long"
+                                                        : sim::why_not_symmetric(s, priced.cluster);
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);

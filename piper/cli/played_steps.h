@@ -30,8 +30,8 @@ struct PlayedSteps {
   std::vector<RankShare> ranks;  // of that; those that were written
   SampledSteps sampled;
   bool one_pipeline = false;
-  double scatter = 0;   // with which it was played: PlayRequest's
-  std::string why_all;  // of more than 64 ranks all were played: why; "" otherwise
+  cost::Scatter scatter;  // with which it was played: PlayRequest's
+  std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
   // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk schedules alone.
   std::optional<double> closed_form_seconds;
 };
@@ -39,9 +39,9 @@ struct PlayedSteps {
 struct PlayRequest {
   std::optional<cost::LoadDistribution> load;
   sim::Disturbance disturbance;  // a sample's seed is its own: seed + sample
-  // Scatter of equal tasks on the machine (cost::task_scatter): a single step is play_scattered()'s, of several samples each
+  // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of several samples each
   // draws once. Play_steps() alone heeds it.
-  double scatter = 0;
+  cost::Scatter scatter;
   uint64_t seed = 0;
   int64_t num_samples = 1;
   bool keep_memory = false;  // over time

@@ -61,8 +61,9 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
   return {Rank(rank), factor};
 }
 
-// `scatter`: of equal tasks, as measured; what --jitter says goes before it.
-PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy, double scatter) {
+// `scatter`: as measured; what --jitter says goes before it.
+PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
+                       const cost::Scatter& scatter) {
   PlayRequest request{.load = load_of(flags.load),
                       .seed = flags.load.seed,
                       .keep_memory = !flags.trace.empty() || !flags.html.empty(),
@@ -145,7 +146,8 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
-  if (played.scatter > 0) json["task_scatter"] = played.scatter;
+  if (played.scatter.task > 0) json["task_scatter"] = played.scatter.task;
+  if (played.scatter.rank > 0) json["rank_scatter"] = played.scatter.rank;
   return json;
 }
 
@@ -170,11 +172,11 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
   }
-  if (played.scatter > 0)
+  if (!played.scatter.none())
     fmt::print(
-        "equal tasks take times that scatter by {:.2f} on this machine (measured): {}; --jitter 0 "
-        "leaves it out\n",
-        played.scatter,
+        "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
+        "(measured): {}; --jitter 0 leaves it out\n",
+        played.scatter.task, played.scatter.rank,
         played.sampled.seconds.size() > 1 ? "drawn anew in every sample"
                                           : "the step of median length of seven draws");
   const std::string closed =
@@ -229,8 +231,9 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(Flags flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   if (flags.stack.empty() && !has_exact_step(priced.strategy)) flags.stack = "piper";
-  const PlayRequest request = request_of(
-      flags, priced.strategy, flags.stack.empty() ? cost::task_scatter(priced.cluster) : 0);
+  const PlayRequest request =
+      request_of(flags, priced.strategy,
+                 flags.stack.empty() ? cost::scatter(priced.cluster) : cost::Scatter{});
   const PlayedSteps played =
       flags.stack.empty() ? play_steps(priced, request)
                           : play_whole_steps(priced, request, stack::load_stack(flags.stack));

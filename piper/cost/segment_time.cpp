@@ -133,7 +133,9 @@ std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase p
                      graph::is_backward(phase) ? "backward" : "forward");
 }
 
-double task_scatter(const cluster::Cluster& cluster) { return number(cluster, kTaskScatterName); }
+Scatter scatter(const cluster::Cluster& cluster) {
+  return {.task = number(cluster, kTaskScatterName), .rank = number(cluster, kRankScatterName)};
+}
 
 double core_hand_over_seconds(const cluster::Cluster& cluster) {
   return number(cluster, kCoreHandOverName);

@@ -38,10 +38,16 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 // their operations ("measured_over_priced.experts.forward"; recomputation counts as forward). Absent: 1.
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase);
 
-// By how much the times of equal tasks of one step differ on this machine: the standard deviation of their logarithms, which
-// `piper profile` measures ("task_scatter_ratio" of cluster.numbers). Absent: 0.
-double task_scatter(const cluster::Cluster& cluster);
+// By how much times differ on this machine between equal tasks of a rank, and between ranks for a whole step (of a host's cores one is
+// busier than another, for seconds): standard deviations of logarithms, which `piper profile` measures ("task_scatter_ratio" and
+// "rank_scatter_ratio" of cluster.numbers). Absent: 0.
+struct Scatter {
+  double task = 0, rank = 0;
+  bool none() const { return task == 0 && rank == 0; }
+};
+Scatter scatter(const cluster::Cluster& cluster);
 inline constexpr const char* kTaskScatterName = "task_scatter_ratio";
+inline constexpr const char* kRankScatterName = "rank_scatter_ratio";
 
 // What passes between a rank's giving back a core and the next one's computing on it, where ranks outnumber cores
 // (`piper profile`; "core_hand_over_seconds" of cluster.numbers). Absent: 0.

@@ -35,7 +35,7 @@ int64_t num_tasks(const model::Model& model, const strategy::Strategy& s, int64_
 
 // Where equal tasks scatter, no pipeline is like another.
 bool one_pipeline_stands_for_all(const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  return cost::task_scatter(cluster) == 0 && sim::why_not_symmetric(s, cluster).empty();
+  return cost::scatter(cluster).none() && sim::why_not_symmetric(s, cluster).empty();
 }
 
 int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Strategy& s) {
@@ -93,7 +93,7 @@ std::optional<double> simulated_seconds(const model::Model& model, const cluster
   const schedule::StepGraph step =
       schedule::write_step(model, strategy, simulated_ranks(cluster, strategy));
   return sim::play_scattered(step, cost::price(step, model, strategy, cluster),
-                             cost::task_scatter(cluster), false)
+                             cost::scatter(cluster), false)
       .seconds();
 }
 
@@ -103,7 +103,7 @@ namespace {
 int64_t simulate_range(const Setting& setting, std::vector<Candidate>::iterator begin,
                        std::vector<Candidate>::iterator end, int64_t& budget) {
   int64_t done = 0;
-  const int64_t plays = cost::task_scatter(setting.cluster()) > 0 ? sim::kScatteredPlays : 1;
+  const int64_t plays = cost::scatter(setting.cluster()).none() ? 1 : sim::kScatteredPlays;
   for (auto c = begin; c != end; ++c) {
     if (c->simulated) continue;
     const int64_t tasks = plays * num_tasks(setting.model(), c->strategy,

@@ -27,6 +27,7 @@ constexpr int64_t kBatches[] = {1, kReferencePassSequences, 8};
 struct Measured {                        // seconds
   std::vector<SegmentSamples> segments;  // by kBatches; ascending
   double window = 0;                     // reference_window_seconds
+  double rank_scatter = 0;               // of ranks within windows
 };
 
 // Repeats from a window to the next.
@@ -42,6 +43,20 @@ double mean_without_stalls(const std::vector<double>& values) {
   const size_t n = values.size() - values.size() / 100;
   return std::accumulate(values.begin(), values.begin() + static_cast<ptrdiff_t>(n), 0.0) /
          static_cast<double>(n);
+}
+
+// How unequal ranks are throughout a window, where their tasks' own scatter is all but averaged out: the standard deviation of logarithms
+// about each window's mean.
+double scatter_of_ranks(const std::vector<std::vector<double>>& windows_of_ranks) {
+  double squares = 0, freedom = 0;
+  for (const std::vector<double>& ranks : windows_of_ranks) {
+    double sum = 0;
+    for (const double seconds : ranks) sum += std::log(seconds);
+    const double mean = sum / static_cast<double>(ranks.size());
+    for (const double seconds : ranks) squares += std::pow(std::log(seconds) - mean, 2);
+    freedom += static_cast<double>(ranks.size() - 1);
+  }
+  return freedom > 0 ? std::sqrt(squares / freedom) : 0;
 }
 
 // As if the machine had run all the time as fast as in the median window: each sample was taken near one of the windows.
@@ -62,7 +77,10 @@ Measured at_one_speed(const std::vector<std::vector<SegmentSamples>>& by_window,
 // What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once. The batches and the windows
 // take turns, so that a machine whose speed drifts gives all of them the same.
 Measured measure(strategy::Precision precision, const CalibrateOptions& options) {
-  std::vector<double> windows(static_cast<size_t>(options.num_repeats / kRepeatsOfWindow + 1));
+  const auto num_ranks = static_cast<size_t>(options.num_ranks);
+  std::vector<std::vector<double>> windows(
+      static_cast<size_t>(options.num_repeats / kRepeatsOfWindow + 1),
+      std::vector<double>(num_ranks));
   std::vector<std::vector<SegmentSamples>> by_window(
       windows.size(), std::vector<SegmentSamples>(std::size(kBatches)));
   std::mutex mutex;
@@ -83,7 +101,7 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
     const auto next = static_cast<size_t>((repeat + kRepeatsOfWindow / 2) / kRepeatsOfWindow);
     return std::min(next, windows.size() - 1);
   };
-  const auto body = [&] {
+  const auto body = [&](size_t rank) {
     at::set_num_threads(1);
     std::vector<std::unique_ptr<ReferenceLayers>> layers;
     for (const int64_t sequences : kBatches)
@@ -93,15 +111,19 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
         turn(*layers[i], repeat == 0 ? nullptr : &by_window[window_of(repeat)][i]);
       if (repeat % kRepeatsOfWindow != 0) continue;
       together.arrive_and_wait();
-      const double seconds = reference_window_seconds(precision, cores);
-      const std::lock_guard lock(mutex);
-      windows[window_of(repeat)] += seconds / static_cast<double>(options.num_ranks);
+      windows[window_of(repeat)][rank] = reference_window_seconds(precision, cores);
     }
   };
   std::vector<std::thread> threads;
-  for (int64_t r = 0; r < options.num_ranks; ++r) threads.emplace_back(body);
+  for (size_t r = 0; r < num_ranks; ++r) threads.emplace_back(body, r);
   for (std::thread& thread : threads) thread.join();
-  return at_one_speed(by_window, windows);
+  std::vector<double> means;
+  for (const std::vector<double>& ranks : windows)
+    means.push_back(std::accumulate(ranks.begin(), ranks.end(), 0.0) /
+                    static_cast<double>(num_ranks));
+  Measured measured = at_one_speed(by_window, means);
+  measured.rank_scatter = scatter_of_ranks(windows);
+  return measured;
 }
 
 // What a core loses from holder to holder: ranks that outnumber the cores take turns at a little work. The median of several rounds.
@@ -174,7 +196,10 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     cluster.numbers[cost::measured_over_priced_name(key.first, key.second)] = std::exp(log_ratio);
   if (options.num_ranks > options.num_cores && options.num_cores > 0)
     cluster.numbers[cost::kCoreHandOverName] = hand_over_seconds(options);
-  if (total > 0) cluster.numbers[cost::kTaskScatterName] = scattered / total;
+  if (total <= 0) return;
+  const double all = scattered / total, ranks = std::min(measured.rank_scatter, all);
+  cluster.numbers[cost::kTaskScatterName] = std::sqrt(all * all - ranks * ranks);
+  cluster.numbers[cost::kRankScatterName] = ranks;
 }
 
 }  // namespace piper::runtime

@@ -10,6 +10,16 @@
 #include <vector>
 
 namespace piper::sim {
+namespace {
+
+constexpr uint64_t kWholeRank = ~uint64_t{0};  // in place of a task's index
+
+// Of mean 1.
+double log_normal(double sigma, std::initializer_list<uint64_t> key) {
+  return std::exp(sigma * (cost::Random(key).normal() - sigma / 2));
+}
+
+}  // namespace
 
 void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices& prices) {
   const graph::Graph& graph = step.graph;
@@ -21,27 +31,31 @@ void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices
     factor[straggler.rank.index()] *= straggler.factor;
   }
   for (int64_t rank = 0; rank < graph.num_ranks(); ++rank) {
-    const double slower = factor[static_cast<size_t>(rank)];
+    double slower = factor[static_cast<size_t>(rank)];
+    if (d.rank_sigma > 0)
+      slower *= log_normal(d.rank_sigma, {d.seed, static_cast<uint64_t>(rank), kWholeRank});
     if (d.jitter_sigma == 0 && slower == 1) continue;
     const std::vector<graph::TaskId>& tasks = graph.stream(Rank(rank), graph::Stream::kCompute);
     for (size_t i = 0; i < tasks.size(); ++i) {
       double& seconds = prices.seconds[tasks[i].index()];
       seconds *= slower;
       if (d.jitter_sigma == 0) continue;
-      const double z = cost::Random({d.seed, static_cast<uint64_t>(rank), i}).normal();
-      seconds *= std::exp(d.jitter_sigma * (z - d.jitter_sigma / 2));
+      seconds *= log_normal(d.jitter_sigma, {d.seed, static_cast<uint64_t>(rank), i});
     }
   }
 }
 
 graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
-                               double scatter, bool keep_memory) {
+                               const cost::Scatter& scatter, bool keep_memory) {
   graph::Timeline calm = play(step, prices, keep_memory);
-  if (scatter <= 0) return calm;
+  if (scatter.none()) return calm;
   std::vector<graph::Timeline> drawn;
   for (uint64_t seed = 0; seed < kScatterDraws; ++seed) {
     cost::Prices scattered = prices;
-    disturb(step, {.stragglers = {}, .jitter_sigma = scatter, .seed = seed}, scattered);
+    disturb(
+        step,
+        {.stragglers = {}, .jitter_sigma = scatter.task, .rank_sigma = scatter.rank, .seed = seed},
+        scattered);
     drawn.push_back(play(step, scattered, keep_memory));
   }
   const auto middle = drawn.begin() + kScatterDraws / 2;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/cost/prices.h>
+#include <piper/cost/segment_time.h>
 #include <piper/graph/timeline.h>
 #include <piper/schedule/step.h>
 
@@ -21,8 +22,10 @@ struct Disturbance {
   // log-normal factor of mean 1. z is a function of seed, rank and the task's place on the rank's
   // compute stream, so that it does not depend on which other ranks are written.
   double jitter_sigma = 0;
+  // All of a rank's, likewise, by one factor.
+  double rank_sigma = 0;
   uint64_t seed = 0;
-  bool none() const { return stragglers.empty() && jitter_sigma == 0; }
+  bool none() const { return stragglers.empty() && jitter_sigma == 0 && rank_sigma == 0; }
 };
 
 // Changes the prices of compute tasks; communication, and memory, stay. Throws InvalidInput when a
@@ -30,11 +33,11 @@ struct Disturbance {
 void disturb(const schedule::StepGraph& step, const Disturbance& disturbance, cost::Prices& prices);
 
 // play() of a step on a machine whose equal tasks do not take equally long: every exchange then waits for the slowest of its members,
-// which costs a pipeline little and expert parallelism much. Of several draws with `scatter` for sigma (cost::task_scatter of a
+// which costs a pipeline little and expert parallelism much. Of several draws with `scatter` for the sigmas (cost::scatter of a
 // cluster) the one of median length, with the peaks of memory of the undisturbed step; play() itself where nothing scatters.
 // Deterministic.
 inline constexpr int64_t kScatterDraws = 7, kScatteredPlays = kScatterDraws + 1;
 graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
-                               double scatter, bool keep_memory = true);
+                               const cost::Scatter& scatter, bool keep_memory = true);
 
 }  // namespace piper::sim

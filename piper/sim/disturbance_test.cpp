@@ -110,14 +110,32 @@ TEST_CASE(
     "time") {
   const Case c;
   const graph::Timeline calm = play(c.step, c.prices);
-  CHECK(play_scattered(c.step, c.prices, 0).seconds() == calm.seconds());
-  const graph::Timeline some = play_scattered(c.step, c.prices, 0.1);
-  const graph::Timeline more = play_scattered(c.step, c.prices, 0.3);
+  CHECK(play_scattered(c.step, c.prices, {}).seconds() == calm.seconds());
+  const graph::Timeline some = play_scattered(c.step, c.prices, {.task = 0.1});
+  const graph::Timeline more = play_scattered(c.step, c.prices, {.task = 0.3});
   CHECK(some.seconds() > calm.seconds());
   CHECK(more.seconds() > some.seconds());
   CHECK(more.seconds() < 1.5 * calm.seconds());
   CHECK(some.peak_bytes == calm.peak_bytes);
-  CHECK(play_scattered(c.step, c.prices, 0.1).seconds() == some.seconds());
+  CHECK(play_scattered(c.step, c.prices, {.task = 0.1}).seconds() == some.seconds());
+}
+
+TEST_CASE("a rank that is slower for a whole step is so in all its tasks by one factor") {
+  const Case c;
+  const cost::Prices p = c.with({.rank_sigma = 0.2, .seed = 3});
+  double sum = 0;
+  for (int64_t rank = 0; rank < c.step.graph.num_ranks(); ++rank) {
+    const auto& tasks = c.step.graph.stream(Rank(rank), graph::Stream::kCompute);
+    const auto ratio = [&](size_t i) {
+      return p.seconds[tasks[i].index()] / c.prices.seconds[tasks[i].index()];
+    };
+    sum += std::log(ratio(0));
+    for (size_t i = 1; i < tasks.size(); ++i)
+      if (c.prices.seconds[tasks[i].index()] > 0) CHECK(ratio(i) == doctest::Approx(ratio(0)));
+  }
+  CHECK(sum != 0);
+  CHECK(play_scattered(c.step, c.prices, {.rank = 0.2}).seconds() >
+        play(c.step, c.prices).seconds());
 }
 
 }  // namespace piper::sim

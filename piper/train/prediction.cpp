@@ -94,7 +94,7 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
   for (const graph::Task& task : step.graph.tasks())
     if (task.kind == graph::TaskKind::kCompute)
       prediction.prices.seconds[task.id.index()] *= slowdown;
-  prediction.timeline = sim::play_scattered(step, prediction.prices, cost::task_scatter(cluster));
+  prediction.timeline = sim::play_scattered(step, prediction.prices, cost::scatter(cluster));
   prediction.step_seconds = prediction.timeline.seconds();
   prediction.kept = load.kept.empty() ? cost::kept_part(model, strategy) : mean_kept(model, load);
   prediction.mfu =
