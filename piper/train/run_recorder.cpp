@@ -272,9 +272,9 @@ Measurement RunRecorder::measurement() const {
   measured.peak_bytes = measured.timeline.peak_bytes = peak_bytes_.at(median_step());
 
   std::vector<double> seconds;
+  const int64_t median = median_step();
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    if (slowdowns_.empty() || seconds_[i].first == median_step())
-      seconds.push_back(seconds_[i].second);
+    if (slowdowns_.empty() || seconds_[i].first == median) seconds.push_back(seconds_[i].second);
   std::ranges::sort(seconds);
   measured.step_seconds = seconds[seconds.size() / 2];
   measured.state_bytes = state_bytes_;
