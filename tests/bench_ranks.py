@@ -6,16 +6,16 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
+
+from switches import skip, skip_case
 
 try:
     import torch
     import torch.nn.functional as F
     from safetensors import safe_open
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
@@ -32,7 +32,7 @@ def worlds():
     if shutil.which("mpirun.openmpi") and (pathlib.Path(PIPER).resolve().parent / "piper_mpi_openmpi.so").exists():
         yield "Open MPI", ["mpirun.openmpi", "--oversubscribe", "-n", 2, PIPER], []
     else:
-        print("Open MPI: skipped, it is not there")
+        skip_case("ranks under Open MPI", "mpirun.openmpi or its plug-in is not there")
 
 
 def run(*words, **more):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+from switches import skip, skip_case
+
 PROBE = pathlib.Path(sys.argv[1]).resolve()
 LAUNCHERS = {
     "openmpi": ["mpirun.openmpi", "--oversubscribe", "-n", "4"],
@@ -43,11 +45,11 @@ def main():
     num_checked = 0
     for name, launcher in LAUNCHERS.items():
         if shutil.which(launcher[0]) is None or not (PROBE.parent / f"piper_mpi_{name}.so").exists():
-            print(f"{name}: skipped, {launcher[0]} or its plug-in is not there")
+            skip_case(name, f"{launcher[0]} or its plug-in is not there")
             continue
         check(name, launcher)
         num_checked += 1
-    return 0 if num_checked else 77
+    return 0 if num_checked else skip("no mpirun whose plug-in lies beside the program")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / ".venv-bench" / "bin" / "python"  # where scripts/setup --bench puts DeepSpeed
@@ -60,8 +62,7 @@ def main():
     if not any(found.values()):
         if BENCH.exists() and pathlib.Path(sys.prefix) != BENCH.parent.parent:
             os.execv(BENCH, [str(BENCH), *sys.argv])
-        print("skipped: neither deepspeed nor torchtitan is installed (scripts/setup --bench installs DeepSpeed)")
-        return 77
+        skip("neither deepspeed nor torchtitan is installed (scripts/setup --bench installs DeepSpeed)")
     if found["deepspeed"]:
         read_by_deepspeed()
     if found["torchtitan"]:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 try:
@@ -20,8 +22,7 @@ try:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, DeepseekV3Config, Qwen2MoeConfig
 except ImportError as error:
-    print(f"hf_exchanges: skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 EXCHANGES = ["flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed", "halo-switch", "halo",

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 try:
@@ -19,8 +21,7 @@ try:
     from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, MixtralConfig, OlmoeConfig,
                               Qwen2MoeConfig, Qwen3MoeConfig)
 except ImportError as error:
-    print(f"hf_folder: skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 SHAPE = dict(vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
@@ -27,8 +29,7 @@ try:
     import transformers
     from safetensors.torch import load_file
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
 LOGITS_TOLERANCE = 1e-4    # absolute
 GRADIENT_TOLERANCE = 1e-3  # of the tensor's norm

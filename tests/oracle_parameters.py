@@ -23,6 +23,8 @@ import sys
 import tempfile
 import warnings
 
+from switches import skip, skip_case
+
 warnings.filterwarnings("ignore")
 try:
     import torch
@@ -30,8 +32,7 @@ try:
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
 transformers.logging.set_verbosity_error()
 PIPER = os.environ.get("PIPER_PLANNER") or os.environ.get("PIPER", "build/release/piper")
@@ -111,7 +112,7 @@ def old_spelling(text):
 
 def published(cases):
     if not PUBLISHED.is_dir():
-        print(f"published configs: skipped, {PUBLISHED} is not there")
+        skip_case("published configs", "the folder ../shared/data/models is not there")
         return
     for path in sorted(PUBLISHED.glob("*.config.json")):
         text = path.read_text()

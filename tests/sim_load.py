@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip_case
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
 SMALL = ["--model", "piper-100m", "--cluster", "dgx-h100", "--pp", 2, "--ep", 4, "--dp", 8]
 
@@ -91,7 +93,7 @@ def check_traces(folder):
         assert note in piper("plan", *other, "--devices", 8, *more) and ask("plan", *other, "--devices", 8, *more)["load_note"] == note
     measured = sorted(pathlib.Path(os.environ.get("PIPER_ROUTING_TRACES", "/nonexistent")).glob("*layer_expert.csv.gz"))
     if not measured:
-        print("sim_load: PIPER_ROUTING_TRACES names no folder with *layer_expert.csv.gz: measured traces are skipped")
+        skip_case("measured traces", "PIPER_ROUTING_TRACES names no folder with *layer_expert.csv.gz")
         return
     trace = measured[0]
     model = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--pp", 2, "--ep", 8, "--dp", 8, "--load", f"trace:{trace}", "--samples", 8]

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 PROBE = os.environ.get("SIMGRID_PROBE", "build/planner/simgrid_probe")
 SOURCE = pathlib.Path(__file__).parent / "simgrid_replay.c"
 TOLERANCE = 0.10
@@ -58,8 +60,7 @@ def replayed(program, folder, startup):
 
 def main():
     if not shutil.which("smpicc") or not shutil.which("smpirun"):
-        print("simgrid: no smpicc or smpirun here (Debian: libsimgrid-dev): skipped")
-        return 77
+        skip("no smpicc or smpirun here (Debian: libsimgrid-dev)")
     worst = 0
     with tempfile.TemporaryDirectory() as name:
         program, folder = pathlib.Path(name) / "replay", pathlib.Path(name) / "case"

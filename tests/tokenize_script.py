@@ -8,14 +8,15 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 try:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    skip(error)
 sys.path.insert(0, str(ROOT / "tests"))
 import megatron_data  # its reader of .bin/.idx, which knows nothing of Piper
 

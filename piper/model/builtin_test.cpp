@@ -1,9 +1,9 @@
 // The built-ins against what their makers and the papers print.
 #include <doctest/doctest.h>
-#include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 #include <cmath>
@@ -167,7 +167,7 @@ TEST_CASE("built-ins are the makers' configs") {
       {"llama-4-maverick", "Llama-4-Maverick-17B-128E-Instruct"}};
   const std::filesystem::path folder = "../shared/data/models";
   if (!std::filesystem::is_directory(folder)) {
-    fmt::print("skipped: {} is not there\n", folder.string());
+    testing::skip_case("the folder ../shared/data/models is not there");
     return;
   }
   for (const auto& [name, file] : files) {

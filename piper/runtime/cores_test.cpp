@@ -2,6 +2,7 @@
 #include <piper/runtime/cores.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <tests/switches.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,7 +107,7 @@ uint64_t slice() {
 
 TEST_CASE("who holds a core runs for long, and who gave it back may interrupt") {
   if (slice() == 0) {
-    MESSAGE("skipped: this kernel lets nobody ask for a slice");
+    piper::testing::skip_case("this kernel lets nobody ask for a slice");
     return;
   }
   std::thread([] {
