@@ -4,39 +4,63 @@
 #include <piper/validate/phases.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 using namespace piper;
 using namespace piper::validate;
 
 namespace {
 
-double error_of(const std::vector<PricedPhase>& phases, const std::string& name) {
+const PricedPhase& phase_of(const std::vector<PricedPhase>& phases, const std::string& name) {
   const auto found =
       std::ranges::find(phases, name, [](const PricedPhase& p) { return p.phase.name; });
   REQUIRE(found != phases.end());
-  return found->error();
+  return *found;
+}
+
+double error_of(const std::vector<PricedPhase>& phases, const std::string& name) {
+  return phase_of(phases, name).error();
 }
 
 }  // namespace
 
-TEST_CASE(
-    "phases of DeepSeek-V3 on H800: compute within 20 %, exchanges within 27 %, the pair within 10 "
-    "%") {
+TEST_CASE("phases of DeepSeek-V3 on H800: compute within 20 %, exchanges 25 %, the pair 10 %") {
   const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
-  REQUIRE(phases.size() == 10);
-  for (const PricedPhase& p : phases) {
-    CAPTURE(p.phase.name);
-    // The one miss, with its cause.
-    if (p.phase.name == "dispatch(F)") {
-      CHECK_FALSE(p.holds());
-      CHECK_FALSE(p.phase.cause.empty());
-      CHECK(p.error() > -0.27);
-    } else {
-      CHECK(p.holds());
-    }
+  // What was aimed at before anything was priced. A dispatch of known layout, combine(B), moves what
+  // dispatch(F) moves; what dispatch(F) takes beyond it, to place rows and to wait, has no price:
+  // there the price is held from below and by the mean of the two.
+  const std::map<std::string, double> aims{
+      {"attn(F)", 0.2},          {"mlp(F)", 0.2},       {"attn(B)", 0.2},
+      {"mlp(B)", 0.2},           {"combine(F)", 0.25},  {"combine(B)", 0.25},
+      {"attn(W) + mlp(W)", 0.2}, {"dispatch(B)", 0.25}, {"forward + backward pair", 0.1}};
+  REQUIRE(phases.size() == aims.size() + 1);
+  for (const auto& [name, aim] : aims) {
+    CAPTURE(name);
+    CHECK(std::abs(error_of(phases, name)) <= aim);
   }
+  const PricedPhase& slow = phase_of(phases, "dispatch(F)");
+  const PricedPhase& known = phase_of(phases, "combine(B)");
+  CHECK(slow.predicted_seconds == known.predicted_seconds);
+  CHECK(slow.predicted_seconds < slow.phase.measured_seconds);
+  const double mean = (slow.phase.measured_seconds + known.phase.measured_seconds) / 2;
+  CHECK(std::abs(slow.predicted_seconds / mean - 1) <= 0.25);
+  for (const PricedPhase& p : phases) CHECK((p.holds() || !p.phase.cause.empty()));
+}
+
+TEST_CASE("an exchange of 64 ranks takes its bytes over the NIC's rate, by hand") {
+  // 8 nodes; 8 choices of a token, each on any node alike: it enters 7 (1 - (7/8)^8) others. A pod's
+  // links carry 44.625 GB/s a device, 27 us away.
+  const double entered = 4096 * 7 * (1 - std::pow(7. / 8, 8));
+  const auto seconds = [&](double row_bytes) { return entered * row_bytes / 44.625e9 + 27e-6; };
+  const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
+  // FP8, a scale of 4 bytes for 128 values, 8 choices of 12 bytes; the stack states five digits of it.
+  CHECK(phase_of(phases, "dispatch(F)").predicted_seconds ==
+        doctest::Approx(seconds(7168 + 56 * 4 + 8 * 12)).scale(0).epsilon(1e-4));
+  CHECK(phase_of(phases, "combine(F)").predicted_seconds ==
+        doctest::Approx(seconds(2 * 7168)).scale(0).epsilon(1e-9));
 }
 
 TEST_CASE("fewer multiprocessors slow compute alone, more ranks the exchange alone") {
@@ -51,16 +75,6 @@ TEST_CASE("fewer multiprocessors slow compute alone, more ranks the exchange alo
   const std::vector<PricedPhase> node = price_phases(run);
   CHECK(error_of(node, "combine(F)") < error_of(before, "combine(F)") - 0.3);
   CHECK(error_of(node, "attn(F)") == error_of(before, "attn(F)"));
-}
-
-TEST_CASE("a dispatch carries an FP8 row, a combine a BF16 one") {
-  const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
-  double dispatch = 0, combine = 0;
-  for (const PricedPhase& p : phases) {
-    if (p.phase.price == PhasePrice::kDispatch) dispatch = p.predicted_seconds;
-    if (p.phase.price == PhasePrice::kCombine) combine = p.predicted_seconds;
-  }
-  CHECK(combine / dispatch == doctest::Approx(2 / 1.0446).epsilon(0.01));
 }
 
 TEST_CASE("a run with a wrong price, layer or name is refused with what is allowed") {

@@ -3,6 +3,12 @@
 #include <piper/base/json.h>
 #include <piper/validate/validate.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
 using namespace piper;
 using namespace piper::validate;
 
@@ -28,9 +34,66 @@ TEST_CASE("a row with every field is priced without assumptions but for the stac
   CHECK(p.is_priced());
   CHECK(states_every_field(p.row));
   CHECK(p.assumed_fields == std::vector<std::string>{"stack megatron-core"});
-  CHECK(p.predicted_value > 0.3);
-  CHECK(p.predicted_value < 3);
-  CHECK(p.relative_error == doctest::Approx(p.predicted_value - 1));
+}
+
+TEST_CASE("rates and utilisations are those of the step's FLOPs, counted by hand") {
+  // Products: 6 for each weight of 32 layers (4 h^2 + 2 h ffn = 12 h^2) and of the head, per token;
+  // causal attention: 12 l h s / 2.
+  constexpr double kLayers = 32, kHidden = 4096, kVocabulary = 51200, kTokens = 64. * 2048;
+  const double products = kLayers * 12 * kHidden * kHidden + kHidden * kVocabulary;
+  const double flops = kTokens * (6 * products + 6 * kLayers * kHidden * 2048);
+  Json row = sound_row();
+  const double seconds = priced(row).predicted_value;
+  const auto in = [&](const char* unit) {
+    row["unit"] = unit;
+    return doctest::Approx(priced(row).predicted_value).epsilon(1e-12);
+  };
+  CHECK(flops / (64 * seconds) / 1e12 == in("model TFLOPs/GPU"));
+  CHECK(100 * flops / (64 * seconds * 312e12) == in("MFU"));  // bf16 of an A100
+  CHECK(kTokens / (64 * seconds) == in("tokens/s/GPU"));
+}
+
+TEST_CASE("five runs that Narayanan et al. published are priced within the aims for whole rows") {
+  // SC21, table 1 (arXiv 2104.04473): TFLOP/s a GPU, recomputation included. No constant is fitted to
+  // one of them. The aims are those of docs/validation.md for rows that state every field.
+  struct Published {
+    int64_t layers, hidden, heads, tp, pp, vpp, gpus, batch, micro_batch;
+    double tflops;
+  };
+  std::vector<double> errors;
+  for (const Published& p : {Published{36, 4096, 32, 4, 1, 1, 128, 512, 16, 142},
+                             Published{40, 6144, 48, 8, 1, 1, 256, 1024, 8, 135},
+                             Published{60, 10240, 80, 8, 4, 3, 1024, 1792, 2, 140},
+                             Published{80, 12288, 96, 8, 8, 2, 1536, 2304, 2, 148},
+                             Published{128, 25600, 160, 8, 64, 1, 3072, 3072, 1, 163}}) {
+    Json row = sound_row();
+    row.update(Json{{"source", "NVIDIA/Megatron-LM images/cases_april2021.png, sc21"},
+                    {"layers", p.layers},
+                    {"hidden", p.hidden},
+                    {"heads", p.heads},
+                    {"kv_heads", p.heads},
+                    {"ffn", 4 * p.hidden},
+                    {"tp", p.tp},
+                    {"pp", p.pp},
+                    {"vpp", p.vpp},
+                    {"dp", p.gpus / (p.tp * p.pp)},
+                    {"gpus", p.gpus},
+                    {"global_batch", p.batch},
+                    {"micro_batch", p.micro_batch},
+                    {"zero", 0},
+                    {"recompute", "full(uniform)"},
+                    {"precision", "fp16"},
+                    {"unit", "TFLOPs/GPU (incl. recompute FLOPs, Megatron formula)"},
+                    {"measured_value", p.tflops}});
+    row.erase("params");
+    const PricedRow one = priced(row);
+    REQUIRE(one.is_priced());
+    CHECK_FALSE(one.calibration_row);
+    errors.push_back(std::abs(one.step_error));
+  }
+  std::ranges::sort(errors);
+  CHECK(errors[2] <= 0.07);
+  CHECK(std::accumulate(errors.begin(), errors.end(), 0.0) / 5 <= 0.12);
 }
 
 TEST_CASE("what a row leaves open is assumed by name") {
@@ -140,8 +203,9 @@ TEST_CASE("errors: median, mean and worst of absolute values") {
 }
 
 TEST_CASE(
-    "published runs that come with Piper: all priced, those of a known sweep as well as the rows "
-    "its constant is from") {
+    "published runs that come with Piper: all priced, those whose fields are assumed within 20 % "
+    "in "
+    "the mean, a known sweep too") {
   const std::vector<PricedRow> rows = price_rows(builtin_rows());
   CHECK(rows.size() == 322);
   std::vector<PricedRow> sweep;
@@ -149,10 +213,9 @@ TEST_CASE(
     CHECK_MESSAGE(row.is_priced(), row.row.source, ": ", row.not_priced_because);
     if (row.row.source.starts_with("VIA-Research/vTrain")) sweep.push_back(row);
   }
-  // 9.5 and 11.4 % when they were first looked at; the sweep's other rows: 9.6 and 11.5 %.
+  // 20 % is what rows with assumed fields are aimed at; tests/golden/validation.txt has the figures.
   const Errors errors = summarise(sweep).time_assumed;
   CHECK(errors.count == 52);
-  CHECK(errors.median < 0.12);
-  CHECK(errors.mean < 0.14);
+  CHECK(errors.mean < 0.2);
   CHECK(summarise(rows).time_assumed.mean < 0.2);
 }
