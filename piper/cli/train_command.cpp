@@ -43,6 +43,7 @@ struct Flags {
   double learning_rate = 1e-3, minimum_learning_rate = -1, weight_decay = 0.1, clip_norm = 1.0,
          bias_update = 1e-3, z_loss = -1, mtp_weight = 0.3, timeout_seconds = 120,
          heartbeat_seconds = 0;
+  bool listen_everywhere = false;
   double deviation_bound = 0.25, memory_limit_mib = 0;
   bool async_save = true, speed_check = false;
   bool resume = false, fresh = false, export_weights = false, json = false;
@@ -123,6 +124,7 @@ std::unique_ptr<comm::World> meet(const Flags& flags, const strategy::Strategy& 
   comm::ProcessOptions options{comm::control_options_from()};
   if (flags.heartbeat_seconds > 0)
     options.control.heartbeat_timeout_seconds = flags.heartbeat_seconds;
+  if (flags.listen_everywhere) options.control.listen_everywhere = true;
   return comm::make_process_world(*launch, strategy.mesh.world(), options);
 }
 
@@ -331,6 +333,10 @@ Run add_train(Subcommand command) {
                   "a process that gives no sign of life for so long is taken for hung (default: "
                   "PIPER_HEARTBEAT_SECONDS, else 10)")
       .check(number_in(1.0, 86400.0));
+  command.add_flag(
+      "--listen-everywhere", flags->listen_everywhere,
+      "on several hosts: listen on all interfaces while the processes meet, instead of "
+      "on one address (PIPER_LISTEN_EVERYWHERE=1 for other commands)");
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/control_node.h>
 #include <piper/comm/local_state.h>
 #include <piper/comm/network.h>
@@ -20,6 +21,11 @@ constexpr double kSuspicionSeconds = 1;  // for the true cause of a lost connect
 ControlOptions control_options_from(const LookUp& look_up) {
   ControlOptions options;
   options.interface = look_up("PIPER_INTERFACE").value_or("");
+  const std::string everywhere = look_up("PIPER_LISTEN_EVERYWHERE").value_or("0");
+  if (everywhere != "0" && everywhere != "1")
+    throw InvalidInput(
+        fmt::format("PIPER_LISTEN_EVERYWHERE is '{}'; allowed: 0, 1", printable(everywhere)));
+  options.listen_everywhere = everywhere == "1";
   if (const auto text = look_up("PIPER_HEARTBEAT_SECONDS")) {
     double seconds = 0;
     const char* end = text->data() + text->size();
@@ -163,6 +169,10 @@ void Control::Node::end_suspicion(int64_t process, const std::string& why) {
   declare(first_rank_of(process), fmt::format("its messages no longer come through: {}", why));
 }
 
+void Control::Node::stop_admitting() {
+  asio::post(io_, [this] { stop_admitting_now(); });
+}
+
 bool Control::Node::leave() {
   asio::post(io_, [this] {
     if (!failed_in_thread_) say_goodbye();
@@ -226,6 +236,7 @@ std::vector<std::string> Control::share(const std::string& what, const std::stri
 }
 void Control::report(Rank rank, const std::string& reason) { node_->report(rank, reason); }
 void Control::suspect(int64_t process, const std::string& why) { node_->suspect(process, why); }
+void Control::stop_admitting() { node_->stop_admitting(); }
 bool Control::leave() { return node_->leave(); }
 std::string Control::local_address() const { return node_->local_address(); }
 

@@ -8,13 +8,15 @@
 // machine) counts for nobody.
 //
 // Strangers: whoever connects has to prove that it knows the run's secret (handshake.h) within
-// seconds and in a few small frames; nothing is allocated for what it merely announces. The port
-// is open on one address: loopback, the launcher's master address, or PIPER_INTERFACE.
+// seconds and in a few small frames; nothing is allocated for what it merely announces, and nobody
+// waits behind strangers (guarded_acceptor.h). The port is open on one address: loopback, the
+// launcher's master address, or PIPER_INTERFACE. It is closed once the run has begun.
 #pragma once
 
 #include <piper/base/strong_id.h>
 #include <piper/comm/control_frame.h>
 #include <piper/comm/launch.h>
+#include <piper/comm/network.h>
 
 #include <cstdint>
 #include <functional>
@@ -32,9 +34,13 @@ struct ControlOptions {
   double introduction_timeout_seconds = 5;
   double leave_timeout_seconds = 600;  // between the first and the last process that leaves
   std::string interface;               // to listen on: an address or an interface's name; or ""
+  bool listen_everywhere = false;      // on all interfaces; `interface` is what others are told
+
+  Reach reach() const { return listen_everywhere ? Reach::kEverywhere : Reach::kOneAddress; }
 };
 
-// The defaults with PIPER_HEARTBEAT_SECONDS and PIPER_INTERFACE. Throws InvalidInput.
+// The defaults with PIPER_HEARTBEAT_SECONDS, PIPER_INTERFACE and PIPER_LISTEN_EVERYWHERE (0 or 1).
+// Throws InvalidInput.
 ControlOptions control_options_from(const LookUp& look_up = from_environment);
 
 struct ControlEvents {
@@ -63,6 +69,9 @@ class Control {
   // Its messages no longer come through: a failure of its own unless the channel learns the true
   // cause within a second.
   void suspect(int64_t process, const std::string& why);
+
+  // Every process is there: closes the port of the hub.
+  void stop_admitting();
 
   // Says goodbye and waits until everyone has, or a failure is told, or the time is over. False
   // when not all have left in peace.

@@ -7,7 +7,7 @@
 namespace piper::comm {
 namespace {
 
-constexpr uint32_t kMagic = 0x31505050;  // the protocol's version, and the byte order
+constexpr uint32_t kMagic = 0x32505050;  // the protocol's version, and the byte order
 
 Digest read_digest(ByteReader& in) {
   Digest digest{};
@@ -41,7 +41,7 @@ ParsedFrame parse_frame(std::span<const std::byte> bytes, size_t limit) {
   const auto kind = in.number<uint8_t>();
   if (!in.ok()) return {};
   if (kind < static_cast<uint8_t>(FrameKind::kChallenge) ||
-      kind > static_cast<uint8_t>(FrameKind::kGoodbye))
+      kind > static_cast<uint8_t>(FrameKind::kKnock))
     return {.status = ParsedFrame::Status::kBad};
   const auto body = in.raw(size - 1);
   if (!in.ok()) return {};
@@ -61,6 +61,10 @@ std::vector<std::byte> encode(const Identity& identity) {
   return out.take();
 }
 
+std::vector<std::byte> encode(const KnockBody& body) {
+  return ByteWriter().number(kMagic).raw(body.nonce).raw(body.proof).take();
+}
+
 std::vector<std::byte> encode(const ChallengeBody& body) {
   return ByteWriter().number(kMagic).raw(body.nonce).take();
 }
@@ -68,7 +72,7 @@ std::vector<std::byte> encode(const ChallengeBody& body) {
 std::vector<std::byte> encode(const HelloBody& body) {
   ByteWriter out;
   write(out, body.identity);
-  return out.raw(body.nonce).raw(body.proof).take();
+  return out.raw(body.proof).take();
 }
 
 std::vector<std::byte> encode(const std::vector<RankActivity>& body) {
@@ -89,6 +93,14 @@ std::vector<std::byte> encode(const ShareBody& body) {
   return out.take();
 }
 
+std::optional<KnockBody> parse_knock(std::span<const std::byte> body) {
+  ByteReader in(body);
+  const auto magic = in.number<uint32_t>();
+  KnockBody knock{.nonce = read_digest(in)};
+  knock.proof = read_digest(in);
+  return in.at_end() && magic == kMagic ? std::optional(knock) : std::nullopt;
+}
+
 std::optional<ChallengeBody> parse_challenge(std::span<const std::byte> body) {
   ByteReader in(body);
   const auto magic = in.number<uint32_t>();
@@ -99,7 +111,6 @@ std::optional<ChallengeBody> parse_challenge(std::span<const std::byte> body) {
 std::optional<HelloBody> parse_hello(std::span<const std::byte> body) {
   ByteReader in(body);
   HelloBody hello{.identity = read_identity(in)};
-  hello.nonce = read_digest(in);
   hello.proof = read_digest(in);
   return in.at_end() ? std::optional(hello) : std::nullopt;
 }

@@ -29,6 +29,7 @@ enum class FrameKind : uint8_t {
   kShare,          // one process's text
   kShared,         // the texts of all
   kGoodbye,        // from a member: it leaves; from the hub: all may
+  kKnock,          // the first word of whoever connects
 };
 
 struct Frame {
@@ -45,6 +46,10 @@ struct ParsedFrame {
 
 constexpr size_t kMaxFrameBytes = size_t{64} << 20;
 constexpr size_t kMaxStrangerFrameBytes = 4096;  // before the introduction is over
+
+// Every knock has this size, and begins with the same kKnockPrefixBytes bytes.
+constexpr size_t kKnockBytes = 5 + 4 + 2 * sizeof(Digest);
+constexpr size_t kKnockPrefixBytes = 5 + 4;
 
 // The frame at the front of `bytes`. Bad: an unknown kind, an empty frame or one of more than
 // `limit` bytes, as soon as its prefix is there.
@@ -67,12 +72,15 @@ struct RankActivity {
   std::string operation;
 };
 
+struct KnockBody {
+  Digest nonce{}, proof{};
+};
 struct ChallengeBody {
   Digest nonce{};
 };
-struct HelloBody {
+struct HelloBody {  // of a welcome, too
   Identity identity;
-  Digest nonce{}, proof{};  // the nonce of a welcome is unused
+  Digest proof{};
 };
 struct FailureBody {
   Rank rank;
@@ -84,6 +92,7 @@ struct ShareBody {
   std::vector<std::string> texts;  // one, or those of all processes
 };
 
+std::vector<std::byte> encode(const KnockBody& body);
 std::vector<std::byte> encode(const ChallengeBody& body);
 std::vector<std::byte> encode(const HelloBody& body);
 std::vector<std::byte> encode(const std::vector<RankActivity>& body);
@@ -92,6 +101,7 @@ std::vector<std::byte> encode(const ShareBody& body);
 std::vector<std::byte> encode(const Identity& identity);
 
 // nullopt when the body is not exactly one such thing.
+std::optional<KnockBody> parse_knock(std::span<const std::byte> body);
 std::optional<ChallengeBody> parse_challenge(std::span<const std::byte> body);
 std::optional<HelloBody> parse_hello(std::span<const std::byte> body);
 std::optional<std::vector<RankActivity>> parse_beat(std::span<const std::byte> body);

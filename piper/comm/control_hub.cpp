@@ -40,19 +40,18 @@ class Hub final : public Control::Node {
 
  private:
   void open() {
+    address_ =
+        numeric_address(options_.interface.empty() ? launch_.master_address : options_.interface);
     int fd = launch_.listen_fd;
-    if (fd < 0)
-      fd = listen_on(numeric_address(options_.interface.empty() ? launch_.master_address
-                                                                : options_.interface),
-                     launch_.master_port)
-               .fd;
+    if (fd < 0) fd = listen_on(address_, launch_.master_port, options_.reach()).fd;
+    check_reach(fd, options_.reach());
     acceptor_.emplace(io_, fd,
                       internal::Introduction{"control", launch_.secret, mine_,
                                              options_.introduction_timeout_seconds},
+                      mine_.num_processes,
                       [this](const std::shared_ptr<FrameStream>& stream, const Identity& who) {
                         join(stream, who);
                       });
-    address_ = acceptor_->address();
   }
 
   void join(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
@@ -111,6 +110,7 @@ class Hub final : public Control::Node {
       case FrameKind::kWelcome:
       case FrameKind::kReject:
       case FrameKind::kShared:
+      case FrameKind::kKnock:
         return;  // nothing that a member says
     }
   }
@@ -154,14 +154,21 @@ class Hub final : public Control::Node {
   void missing(const PendingShare& share, int64_t process) {
     const Member& member = members_[process];
     if (process != 0 && member.stream == nullptr)
-      return declare(first_rank_of(process), fmt::format("process {} has not joined in time (the "
-                                                         "others wait in '{}')",
-                                                         process, share.what));
+      return declare(first_rank_of(process),
+                     fmt::format("process {} has not joined in time (the others wait in '{}'){}",
+                                 process, share.what, trouble()));
     declare(first_rank_of(process),
             fmt::format("{} {} while the others wait in '{}'; last: {}", name_of(member.identity),
                         member.left ? "left" : "does not come", share.what,
                         text_of(process == 0 ? events_.activity() : member.activities)));
   }
+
+  std::string trouble() const {
+    const std::string& text = acceptor_->trouble();
+    return text.empty() ? "" : "; process 0 can accept nobody: " + text;
+  }
+
+  void stop_admitting_now() override { acceptor_->close(); }
 
   void tell(FrameKind kind, const std::vector<std::byte>& body) {
     for (const Member& member : members_)

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/comm/caller.h>
 #include <piper/comm/control_node.h>
 #include <piper/comm/network.h>
 
@@ -9,22 +10,20 @@
 namespace piper::comm {
 namespace {
 
+using internal::Caller;
 using internal::FrameStream;
-
-constexpr double kRetrySeconds = 0.1;  // the hub may start later than its members
 
 class Member final : public Control::Node {
  public:
   Member(const Launch& launch, int64_t num_ranks, const ControlOptions& options,
          ControlEvents events)
       : Node(launch, num_ranks, options, std::move(events)),
-        hub_address_(numeric_address(launch.master_address)),
-        retry_(io_) {
+        caller_(std::make_shared<Caller>(
+            io_, call_to(numeric_address(launch.master_address)),
+            [this](const std::shared_ptr<FrameStream>& stream, const Identity* who,
+                   const std::string& why) { meet(stream, who, why); })) {
     start_thread();
-    asio::post(io_, [this] {
-      give_up_ = Clock::now() + duration_of(options_.connect_timeout_seconds);
-      connect();
-    });
+    asio::post(io_, [this] { caller_->start(); });
     const std::string problem = joined_.get_future().get();
     if (problem.empty()) return;
     stop_thread();
@@ -36,44 +35,26 @@ class Member final : public Control::Node {
   std::string local_address() const override { return address_; }
 
  private:
-  void connect() {
-    socket_.emplace(io_);
-    const asio::ip::tcp::endpoint hub(asio::ip::make_address(hub_address_),
-                                      static_cast<uint16_t>(launch_.master_port));
-    retry_.expires_at(give_up_);  // an address that swallows packets
-    retry_.async_wait([this](const asio::error_code& error) {
-      asio::error_code ignored;
-      if (!error && socket_) socket_->close(ignored);
-    });
-    socket_->async_connect(hub, [this](const asio::error_code& error) {
-      if (closed_) return;
-      retry_.cancel();
-      if (!error) return introduce();
-      if (Clock::now() + duration_of(kRetrySeconds) >= give_up_)
-        return end_joining(
-            fmt::format("{} after {:.0f} s", error.message(), options_.connect_timeout_seconds));
-      retry_.expires_after(duration_of(kRetrySeconds));
-      retry_.async_wait([this](const asio::error_code& stopped) {
-        if (!stopped) connect();
-      });
-    });
+  Caller::Options call_to(const std::string& hub) const {
+    return {.to = {asio::ip::make_address(hub), static_cast<uint16_t>(launch_.master_port)},
+            .introduction = {"control", launch_.secret, mine_},
+            .limit_seconds = options_.connect_timeout_seconds};
   }
 
-  void introduce() {
-    address_ = socket_->local_endpoint().address().to_string();
-    stream_ = std::make_shared<FrameStream>(std::move(*socket_));
-    socket_.reset();
-    internal::introduce(
-        stream_, {"control", launch_.secret, mine_, options_.connect_timeout_seconds},
-        [this](const Identity* who, const std::string& why) {
-          if (who == nullptr)
-            return end_joining(why + " (another run's port, or another PIPER_SECRET?)");
-          hub_ = *who;
-          heard_ = Clock::now();
-          stream_->set_limit(kMaxFrameBytes);
-          stream_->listen([this](const Frame& frame) { take(frame); },
-                          [this](const std::string&) { lose(); });
-        });
+  void meet(const std::shared_ptr<FrameStream>& stream, const Identity* who,
+            const std::string& why) {
+    if (who == nullptr) return end_joining(why + " (another run's port, or another PIPER_SECRET?)");
+    if (who->process != 0 || who->num_processes != mine_.num_processes)
+      return end_joining(
+          fmt::format("process {} of {} listens there, not process 0 of {} (another run's port?)",
+                      who->process, who->num_processes, mine_.num_processes));
+    stream_ = stream;
+    address_ = stream->local_address();
+    hub_ = *who;
+    heard_ = Clock::now();
+    stream_->set_limit(kMaxFrameBytes);
+    stream_->listen([this](const Frame& frame) { take(frame); },
+                    [this](const std::string&) { lose(); });
   }
 
   void end_joining(const std::string& problem) {
@@ -111,6 +92,7 @@ class Member final : public Control::Node {
       case FrameKind::kWelcome:
       case FrameKind::kReject:
       case FrameKind::kShare:
+      case FrameKind::kKnock:
         return;  // nothing that the hub says
     }
   }
@@ -134,25 +116,22 @@ class Member final : public Control::Node {
       declare(Rank(0), hangs(hub_, activities_, silent));
   }
 
+  void stop_admitting_now() override {}  // nobody calls a member here
   void excuse(Clock::duration stalled) override { heard_ += stalled; }
   void say_goodbye() override { stream_->send(FrameKind::kGoodbye); }
   bool all_sent() const override { return stream_ == nullptr || stream_->all_sent(); }
 
   void close() override {
-    closed_ = true;
-    asio::error_code ignored;
-    retry_.cancel();
-    if (socket_) socket_->close(ignored);
+    caller_->close();
     if (stream_) stream_->close();
   }
 
-  std::string hub_address_, address_;
-  asio::steady_timer retry_;
-  Clock::time_point give_up_, heard_;
-  std::optional<asio::ip::tcp::socket> socket_;  // while it connects
+  std::shared_ptr<Caller> caller_;
+  std::string address_;
+  Clock::time_point heard_;
   std::shared_ptr<FrameStream> stream_;
   std::promise<std::string> joined_;  // what is in the way, or ""
-  bool joining_ = true, told_ = false, hub_left_ = false, closed_ = false;
+  bool joining_ = true, told_ = false, hub_left_ = false;
   Identity hub_;
   std::vector<RankActivity> activities_;  // of the hub's ranks
 };

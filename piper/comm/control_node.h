@@ -40,6 +40,7 @@ class Control::Node {
   std::vector<std::string> share(const std::string& what, const std::string& text);
   void report(Rank rank, const std::string& reason);
   void suspect(int64_t process, const std::string& why);
+  void stop_admitting();
   bool leave();
   virtual std::string local_address() const = 0;
 
@@ -48,6 +49,7 @@ class Control::Node {
   // Adds to what was heard last: time in which this process stood still.
   virtual void excuse(Clock::duration stalled) = 0;
   virtual void take_share(ShareBody share) = 0;
+  virtual void stop_admitting_now() = 0;
   virtual void tell_failure(const FailureBody& failure) = 0;
   virtual void say_goodbye() = 0;
   virtual bool all_sent() const = 0;

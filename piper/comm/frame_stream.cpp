@@ -53,6 +53,7 @@ bool FrameStream::parse() {
         parse_frame(std::span(buffer_).subspan(used, num_held_ - used), limit_);
     if (parsed.status == ParsedFrame::Status::kIncomplete) break;
     if (parsed.status == ParsedFrame::Status::kBad) {
+      garbled_ = true;
       end("what came is no frame");
       return false;
     }
@@ -108,6 +109,12 @@ void FrameStream::close_after_sending() {
   if (queue_.empty()) return close();
   closing_ = true;
   listen([](const Frame&) {}, nullptr);
+}
+
+std::string FrameStream::local_address() const {
+  asio::error_code error;
+  const auto endpoint = socket_.local_endpoint(error);
+  return error ? "" : endpoint.address().to_string();
 }
 
 asio::ip::tcp::socket FrameStream::release() {

@@ -31,12 +31,14 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void set_limit(size_t limit) { limit_ = limit; }
 
   void send(FrameKind kind, std::span<const std::byte> body = {});
+  bool garbled() const { return garbled_; }  // it has ended because what came is no frame
   bool all_sent() const { return queue_.empty(); }
   void close();                // drops what is not sent yet
   void close_after_sending();  // reads nothing more
   // The socket, for other uses; the stream is over. Requires that nothing was read beyond a frame.
   asio::ip::tcp::socket release();
 
+  std::string local_address() const;  // numeric; "" when the connection is gone
   asio::ip::tcp::socket::executor_type executor() { return socket_.get_executor(); }
 
  private:
@@ -52,7 +54,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   std::vector<std::byte> buffer_;
   size_t num_held_ = 0;  // bytes at the front of buffer_ that no whole frame has taken yet
   std::deque<std::vector<std::byte>> queue_;
-  bool closed_ = false, closing_ = false;
+  bool closed_ = false, closing_ = false, garbled_ = false;
 };
 
 }  // namespace piper::comm::internal

@@ -50,7 +50,7 @@ std::unique_ptr<MpiWire> open_mpi_wire(Launch& launch, const ControlOptions& opt
     const std::string address = numeric_address(!options.interface.empty() ? options.interface
                                                 : told                     ? launch.master_address
                                                                            : kLoopback);
-    const Listener listener = listen_on(address, launch.master_port);
+    const Listener listener = listen_on(address, launch.master_port, options.reach());
     launch.listen_fd = listener.fd;
     place = fmt::format("{} {} {}", address, listener.port,
                         launch.secret.empty() ? random_secret() : launch.secret);

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/comm/descriptors.h>
+#include <piper/comm/guarded_acceptor.h>
 #include <piper/comm/local_transport.h>
 #include <piper/comm/message_protocol.h>
 #include <piper/comm/mpi_plugin.h>
@@ -72,6 +74,7 @@ class ProcessState {
       if (wire_ == nullptr) connect_tcp(launch, num_ranks, options.control);
       protocol_.attach(*wire_);
       control_->share("start of messages", "");
+      control_->stop_admitting();
       wire_->start(protocol_);
     } catch (const std::exception& error) {
       control_->report(activities_.all().front().rank, error.what());
@@ -115,7 +118,7 @@ class ProcessState {
     const std::string address =
         options.interface.empty() ? control_->local_address() : numeric_address(options.interface);
     const Identity mine{launch.process, launch.num_processes, num_ranks, host_name(), getpid()};
-    auto wire = std::make_unique<TcpWire>(mine, launch.secret, address);
+    auto wire = std::make_unique<TcpWire>(mine, launch.secret, address, options.reach());
     wire->connect(control_->share("addresses", wire->address()), options.connect_timeout_seconds);
     wire_ = std::move(wire);
   }
@@ -181,6 +184,9 @@ std::unique_ptr<World> make_process_world(const Launch& launch, int64_t num_rank
         "{} started {} processes, and the strategy needs {} ranks; allowed: a number of processes "
         "that divides the number of ranks",
         to_string(launch.launcher), launch.num_processes, num_ranks));
+  // A control connection, two of the wire, and what knocks at its ports.
+  raise_descriptor_limit(3 * launch.num_processes +
+                         2 * static_cast<int64_t>(internal::kMaxStrangers) + 256);
   return std::make_unique<ProcessWorld>(launch, num_ranks, options);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <piper/base/error.h>
+#include <piper/comm/guarded_acceptor.h>
 #include <piper/comm/local.h>
 #include <piper/comm/network.h>
 #include <piper/comm/operations.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -292,17 +294,21 @@ TEST_CASE("launcher and strategy must agree; a port serves one run") {
   CHECK(contains(problem, fmt::format("cannot listen on 127.0.0.1:{}: Address already in use; does "
                                       "another run use this port?",
                                       taken.port)));
-  CHECK_THROWS_AS(numeric_address("0.0.0.0"), InvalidInput);
   CHECK_THROWS_AS(numeric_address("no-such-interface.invalid"), InvalidInput);
 }
 
-int connect_to(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+sockaddr_in loopback(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   inet_pton(AF_INET, kLoopback, &address.sin_addr);
-  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return address;
+}
+
+int connect_to(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in address = loopback(port);
+  REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   return fd;
 }
 
@@ -338,45 +344,125 @@ std::set<std::string> listening() {
   return addresses;
 }
 
-TEST_CASE("strangers are dropped, the run goes on, and ports are open on loopback only") {
+// A knock of the run with this secret, as a process of it would send it.
+std::vector<std::byte> knock(const std::string& secret) {
+  return make_frame(FrameKind::kKnock,
+                    encode(internal::make_knock({.purpose = "control", .secret = secret})));
+}
+
+void say(int fd, std::span<const std::byte> bytes) {
+  REQUIRE(write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+}
+
+TEST_CASE("strangers are dropped without a word, those who know the secret are challenged") {
   Run run(2, 2);
-  run.options.control.introduction_timeout_seconds = 1;  // for the run's own processes, too
+  run.options.control.introduction_timeout_seconds = 1;
   const int port = run.launches[0].master_port;
-  std::atomic<bool> over{false};
-  std::set<std::string> addresses;
+  const Launch member = run.launches[1];
   std::string refused;
+  std::set<std::string> before, after;
   std::thread stranger([&] {
-    std::vector<int> crowd(100);  // more than are let in at a time
+    std::vector<int> crowd(2 * internal::kMaxStrangers);  // more than are held at a time
     for (int& fd : crowd) fd = connect_to(port);
-    const int silent = connect_to(port), garbage = connect_to(port), large = connect_to(port);
-    const std::string text(64, 'G');
-    CHECK(write(garbage, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    const uint32_t size = 4000, pieces = 10;  // announced, and never sent in full
-    CHECK(write(large, &size, sizeof size) == sizeof size);
-    CHECK(write(large, &pieces, 1) == 1);
-    for (const int fd : {garbage, large, silent}) {
-      CHECK(bytes_until_end(fd) == 41);  // the challenge
-      close(fd);
-    }
-    Launch wrong = run.launches[1];
-    wrong.secret = "t";
+    const int silent = connect_to(port), garbage = connect_to(port), half = connect_to(port),
+              wrong = connect_to(port), guest = connect_to(port);
+    say(garbage, std::as_bytes(std::span(std::string_view("GET / HTTP/1.1"))));
+    const auto foreign = knock("another run's secret"), known = knock(member.secret);
+    say(half, std::span(known).first(known.size() - 1));
+    say(wrong, foreign);
+    say(guest, known);
+    CHECK(bytes_until_end(garbage) == 0);
+    CHECK(bytes_until_end(silent) == 0);
+    CHECK(bytes_until_end(half) == 0);
+    CHECK(bytes_until_end(wrong) == 5);   // no
+    CHECK(bytes_until_end(guest) == 41);  // the challenge, and a second later the end
+    for (const int fd : {garbage, half, silent, wrong, guest}) close(fd);
+    Launch other = member;
+    other.secret = "another run's secret";
     try {
-      make_process_world(wrong, 2);
+      make_process_world(other, 2);
     } catch (const CommError& error) {
       refused = error.what();
     }
+    before = listening();
+    const auto world = make_process_world(member, 2, run.options);
+    CHECK(wrong_patterns(*world) == "");
+    after = listening();
+    world->share("looked", "");
     for (const int fd : crowd) close(fd);
-    over = true;
   });
+  run.launches.pop_back();
   CHECK(run.play([&](World& world) {
-    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (world.process() == 0) addresses = listening();
     CHECK(wrong_patterns(world) == "");
-  }) == Strings(2));
+    world.share("looked", "");
+  }) == Strings(1));
   stranger.join();
   CHECK(contains(refused, "rank 1: cannot join the run at 127.0.0.1:"));
   CHECK(contains(refused, "another PIPER_SECRET?"));
-  CHECK(addresses == std::set<std::string>{"0100007F"});
+  CHECK(before == std::set<std::string>{"0100007F"});
+  CHECK(after.empty());
+}
+
+TEST_CASE("members get in while strangers come without end") {
+  const Run run(3, 3);
+  const int port = run.launches[0].master_port;
+  std::atomic<bool> over{false};
+  std::thread flood([&] {
+    std::deque<int> held;
+    while (!over) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (fd < 0) continue;
+      const sockaddr_in address = loopback(port);
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+      held.push_back(fd);
+      if (held.size() <= 500) continue;
+      close(held.front());
+      held.pop_front();
+    }
+    for (const int fd : held) close(fd);
+  });
+  CHECK(run.play([&](World& world) { world.share("met", ""); }) == Strings(3));
+  over = true;
+  flood.join();
+}
+
+TEST_CASE("whatever is written for all interfaces is refused") {
+  for (const std::string name : {"0.0.0.0", "0", "0x0", "0x0.0", "00", "000.0.0.0", "0.0", "0.0.0",
+                                 "::", "::0", "0::", "0:0:0:0:0:0:0:0", "::0.0.0.0",
+                                 "::ffff:0.0.0.0", "::ffff:0:0", "0:0:0:0:0:ffff:0:0", "::%1"}) {
+    CAPTURE(name);
+    std::string problem;
+    try {
+      problem = "taken for " + numeric_address(name);
+    } catch (const InvalidInput& error) {
+      problem = error.what();
+    }
+    CAPTURE(problem);
+    CHECK(contains(problem, fmt::format("'{}' would listen on all interfaces", name)));
+  }
+  CHECK_THROWS_AS(numeric_address("::%lo"), InvalidInput);
+  CHECK_THROWS_AS(numeric_address(""), InvalidInput);
+  CHECK_THROWS_AS(listen_on("::", 0), InvalidInput);
+  CHECK(numeric_address("127.1") == "127.0.0.1");
+  CHECK(numeric_address("lo") == "127.0.0.1");
+}
+
+TEST_CASE("a socket that listens everywhere serves no run, unless the run says so") {
+  const Listener everywhere = listen_on(kLoopback, 0, Reach::kEverywhere);
+  CHECK(listening() == std::set<std::string>{"00000000"});
+  CHECK_THROWS_AS(check_reach(everywhere.fd, Reach::kOneAddress), InvalidInput);
+  CHECK_NOTHROW(check_reach(everywhere.fd, Reach::kEverywhere));
+
+  Run run(2, 2);
+  close(run.launches[0].listen_fd);
+  run.launches[0].listen_fd = everywhere.fd;
+  run.launches[1].master_port = everywhere.port;
+  run.options.control.connect_timeout_seconds = 0.2;
+  CHECK(contains(run.play([](World&) {})[0], "listens on all interfaces"));
+
+  run.options.control.connect_timeout_seconds = 20;
+  run.options.control.listen_everywhere = true;
+  CHECK(run.play([](World& world) { CHECK(wrong_patterns(world) == ""); }) == Strings(2));
 }
 
 }  // namespace

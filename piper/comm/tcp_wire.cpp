@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/comm/caller.h>
 #include <piper/comm/guarded_acceptor.h>
 #include <piper/comm/network.h>
 #include <piper/comm/tcp_connection.h>
@@ -8,12 +9,15 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
+#include <charconv>
 #include <chrono>
 #include <future>
+#include <map>
 #include <thread>
 
 namespace piper::comm {
 
+using internal::Caller;
 using internal::FrameStream;
 using internal::GuardedAcceptor;
 using internal::Introduction;
@@ -32,7 +36,9 @@ asio::ip::tcp::endpoint parse_endpoint(const std::string& text) {
   const size_t colon = text.rfind(':');
   asio::error_code error;
   const auto address = asio::ip::make_address(text.substr(0, colon), error);
-  const int port = colon == std::string::npos ? 0 : std::atoi(text.c_str() + colon + 1);
+  int port = 0;
+  if (colon != std::string::npos)
+    std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
   if (error || port <= 0 || port > 65535)
     throw CommError(fmt::format("'{}' is no address and port", text));
   return {address, static_cast<uint16_t>(port)};
@@ -43,19 +49,21 @@ asio::ip::tcp::endpoint parse_endpoint(const std::string& text) {
 // Everything but the connections' sending sides belongs to the I/O thread once start() was called,
 // and to the thread that builds the wire and the I/O thread in turn before.
 struct TcpWire::Impl {
-  Impl(const Identity& identity, const std::string& secret, const std::string& address)
+  Impl(const Identity& identity, const std::string& secret, const std::string& address, Reach reach)
       : introduction{"wire", secret, identity},
         own(asio::ip::make_address(address), 0),
         peers(identity.num_processes),
         num_missing(2 * (identity.num_processes - 1)),
-        acceptor(io, listen_on(address, 0).fd, introduction,
+        acceptor(io, listen_on(address, 0, reach).fd, introduction, 2 * identity.num_processes,
                  [this](const std::shared_ptr<FrameStream>& stream, const Identity& who) {
-                   add(stream, who);
+                   if (who.process > introduction.mine.process)  // the others are called
+                     add(stream, who);
+                   else
+                     stream->close();
                  }) {}
 
   void add(const std::shared_ptr<FrameStream>& stream, const Identity& who) {
-    const bool known = who.process >= 0 && who.process < introduction.mine.num_processes &&
-                       who.process != introduction.mine.process;
+    const bool known = who.process >= 0 && who.process < introduction.mine.num_processes;
     if (!known || peers[who.process].is_complete()) return stream->close();
     Peer& peer = peers[who.process];
     (peer.small == nullptr ? peer.small : peer.large) =
@@ -64,29 +72,22 @@ struct TcpWire::Impl {
   }
 
   // One connection after the other: both sides then know which is which.
-  void call(int64_t process, const asio::ip::tcp::endpoint& endpoint) {
-    const auto socket = std::make_shared<asio::ip::tcp::socket>(io, endpoint.protocol());
-    asio::error_code ignored;  // of a family that is not the peer's
-    socket->bind(own, ignored);
-    socket->async_connect(
-        endpoint, [this, process, endpoint, socket](const asio::error_code& error) {
-          if (error) {
-            problems += fmt::format("; process {}: {}", process, error.message());
+  void call(int64_t process, const asio::ip::tcp::endpoint& endpoint, double limit_seconds) {
+    auto& caller = callers[process];
+    caller = std::make_shared<Caller>(
+        io, Caller::Options{endpoint, own, introduction, limit_seconds},
+        [this, process, endpoint, limit_seconds](const std::shared_ptr<FrameStream>& stream,
+                                                 const Identity* who, const std::string& why) {
+          if (who == nullptr || who->process != process) {
+            problems += fmt::format("; process {}: {}", process,
+                                    who == nullptr ? why : "another process answers there");
+            if (stream) stream->close();
             return;
           }
-          const auto stream = std::make_shared<FrameStream>(std::move(*socket));
-          callers.push_back(stream);
-          internal::introduce(
-              stream, introduction,
-              [this, process, endpoint, stream](const Identity* who, const std::string& why) {
-                if (who == nullptr) {
-                  problems += fmt::format("; process {}: {}", process, why);
-                  return;
-                }
-                add(stream, *who);
-                if (!peers[process].is_complete()) call(process, endpoint);
-              });
+          add(stream, *who);
+          if (!peers[process].is_complete()) call(process, endpoint, limit_seconds);
         });
+    caller->start();
   }
 
   std::string missing() const {
@@ -100,7 +101,7 @@ struct TcpWire::Impl {
   // In the I/O thread.
   void close_all() {
     acceptor.close();
-    for (const auto& stream : callers) stream->close();
+    for (const auto& [process, caller] : callers) caller->close();
     for_connections([](TcpConnection& connection) { connection.close(); });
   }
 
@@ -116,7 +117,7 @@ struct TcpWire::Impl {
   asio::ip::tcp::endpoint own;  // calls leave through the card on which this process listens
   std::vector<Peer> peers;      // by process
   int64_t num_missing;
-  std::vector<std::shared_ptr<FrameStream>> callers;
+  std::map<int64_t, std::shared_ptr<Caller>> callers;  // by process
   std::string problems;
   std::promise<void> complete;
   GuardedAcceptor acceptor;
@@ -126,8 +127,9 @@ struct TcpWire::Impl {
 };
 
 TcpWire::TcpWire(const Identity& mine, const std::string& secret,
-                 const std::string& numeric_address)
-    : impl_(std::make_unique<Impl>(mine, secret, numeric_address)) {
+                 const std::string& numeric_address, Reach reach)
+    : numeric_address_(numeric_address),
+      impl_(std::make_unique<Impl>(mine, secret, numeric_address, reach)) {
   if (mine.num_processes == 1) impl_->complete.set_value();
   impl_->thread = std::thread([impl = impl_.get()] {
     try {
@@ -148,7 +150,7 @@ TcpWire::~TcpWire() {
 }
 
 std::string TcpWire::address() const {
-  return fmt::format("{}:{}", impl_->acceptor.address(), impl_->acceptor.port());
+  return fmt::format("{}:{}", numeric_address_, impl_->acceptor.port());
 }
 
 // A process calls those before it.
@@ -156,15 +158,17 @@ void TcpWire::connect(const std::vector<std::string>& addresses, double timeout_
   const Identity& mine = impl_->introduction.mine;
   PIPER_CHECK(static_cast<int64_t>(addresses.size()) == mine.num_processes);
   for (int64_t p = 0; p < mine.process; ++p)
-    asio::post(impl_->io, [impl = impl_.get(), p, endpoint = parse_endpoint(addresses[p])] {
-      impl->call(p, endpoint);
-    });
+    asio::post(impl_->io, [impl = impl_.get(), p, endpoint = parse_endpoint(addresses[p]),
+                           timeout_seconds] { impl->call(p, endpoint, timeout_seconds); });
   const auto complete = impl_->complete.get_future();
   if (complete.wait_for(std::chrono::duration<double>(timeout_seconds)) ==
       std::future_status::ready)
     return;
   std::promise<std::string> problem;
-  asio::post(impl_->io, [&] { problem.set_value(impl_->missing() + impl_->problems); });
+  asio::post(impl_->io, [&] {
+    const std::string& trouble = impl_->acceptor.trouble();
+    problem.set_value(impl_->missing() + impl_->problems + (trouble.empty() ? "" : "; " + trouble));
+  });
   throw CommError(
       fmt::format("process {}: no connection for messages within {:.0f} s to process {}",
                   mine.process, timeout_seconds, problem.get_future().get()));

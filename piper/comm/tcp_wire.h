@@ -12,6 +12,7 @@
 #pragma once
 
 #include <piper/comm/control_frame.h>
+#include <piper/comm/network.h>
 #include <piper/comm/wire.h>
 
 #include <cstddef>
@@ -27,7 +28,8 @@ class TcpWire final : public Wire {
  public:
   // Listens on a free port of `numeric_address`, and calls others from it: where a host has several
   // cards, that address decides which one carries this process's bytes. Throws InvalidInput.
-  TcpWire(const Identity& mine, const std::string& secret, const std::string& numeric_address);
+  TcpWire(const Identity& mine, const std::string& secret, const std::string& numeric_address,
+          Reach reach = Reach::kOneAddress);
   ~TcpWire() override;
 
   std::string address() const;  // "127.0.0.1:4711", for the others
@@ -48,6 +50,7 @@ class TcpWire final : public Wire {
 
  private:
   struct Impl;
+  std::string numeric_address_;
   std::unique_ptr<Impl> impl_;
 };
 
