@@ -10,5 +10,5 @@ endif()
 if(PIPER_PYTHON)
   add_test(NAME hf_parity
     COMMAND ${PIPER_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/hf_parity.py $<TARGET_FILE:hf_parity_probe>)
-  set_tests_properties(hf_parity PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+  set_tests_properties(hf_parity PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS isa)
 endif()

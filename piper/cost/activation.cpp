@@ -145,7 +145,8 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
   const int64_t ranks = two_best ? f.num_groups * (2 * pair + main) : f.num_groups * pair;
   const int64_t best =
       f.num_groups * main +
-      std::max(f.top_groups * pair, f.top_groups * kIndexOfTokenBytes + f.num_groups);
+      std::max(f.top_groups * (kIndexBytes + kIndexOfTokenBytes),  // as chosen, and widened
+               f.top_groups * kIndexOfTokenBytes + f.num_groups);
   const int64_t groups = limited ? work.tokens() * std::max(ranks, best) : 0;
   constexpr int64_t kDouble = 8;
   const int64_t probabilities =

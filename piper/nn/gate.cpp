@@ -87,7 +87,8 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
   choose(block, s.scores_TE, expert_TK);
   DispatchOrder order =
-      order_rows(s.scores_TE, expert_TK, sequence, block.normalised, block.scaling, block.capacity);
+      order_rows(s.scores_TE, expert_TK, sequence, block.normalised, block.scaling, block.capacity,
+                 capacity_tie(x1_TD.scalar_type()));
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
   at::Tensor auxiliary_BE;

@@ -28,6 +28,18 @@ struct Plain {
   at::Tensor auxiliary, z_loss;
 };
 
+// How an expert prefers its tokens of a sequence, best first: 0 for a weight above the cut (the `most`-th largest), 1 within
+// 2^-12 of it, 2 below; without weights all are alike.
+std::vector<int> preferences(const std::vector<double>& weights, size_t most) {
+  if (weights.size() <= most) return std::vector<int>(weights.size());
+  std::vector<double> sorted = weights;
+  std::sort(sorted.rbegin(), sorted.rend());
+  const double cut = sorted[most - 1], tie = 1 + std::ldexp(1, -12);
+  std::vector<int> out;
+  for (const double w : weights) out.push_back(w > cut * tie ? 0 : w >= cut / tie ? 1 : 2);
+  return out;
+}
+
 // Which of the chosen [T, E] are kept: each expert's tokens of a sequence in order of preference, cut off.
 at::Tensor keep(const Setting& s, const at::Tensor& chosen, const at::Tensor& weights) {
   const at::Tensor kept = chosen.clone();
@@ -36,13 +48,20 @@ at::Tensor keep(const Setting& s, const at::Tensor& chosen, const at::Tensor& we
       std::ceil(s.capacity.factor * kSequence * kTopK / static_cast<double>(kExperts)));
   for (int64_t b = 0; b < kSequences; ++b)
     for (int64_t e = 0; e < kExperts; ++e) {
-      std::vector<std::pair<double, int64_t>> tokens;
+      std::vector<int64_t> tokens;
+      std::vector<double> of_tokens;
       for (int64_t t = b * kSequence; t < (b + 1) * kSequence; ++t)
-        if (chosen[t][e].item<bool>())
-          tokens.emplace_back(
-              s.capacity.drop == strategy::Drop::kPosition ? 0 : -weights[t][e].item<double>(), t);
-      std::sort(tokens.begin(), tokens.end());
-      for (size_t i = most; i < tokens.size(); ++i) kept[tokens[i].second][e].fill_(false);
+        if (chosen[t][e].item<bool>()) {
+          tokens.push_back(t);
+          of_tokens.push_back(
+              s.capacity.drop == strategy::Drop::kPosition ? 1 : weights[t][e].item<double>());
+        }
+      const std::vector<int> preference = preferences(of_tokens, most);
+      std::vector<size_t> order(tokens.size());
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t i, size_t j) { return preference[i] < preference[j]; });
+      for (size_t i = most; i < order.size(); ++i) kept[tokens[order[i]]][e].fill_(false);
     }
   return kept;
 }

@@ -5,6 +5,7 @@
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -45,45 +46,62 @@ void drop_by_position(const Choices<T>& c, size_t places, int64_t capacity, Drop
     dropped[static_cast<size_t>(i)] = taken[c.place(i)]++ >= capacity;
 }
 
-// The largest weights of every place stay, the lower token's among equals. A weight that is no number counts as the
-// smallest, so that the order is one.
+template <class T>
+struct WeighedCopy {
+  T weight;
+  int64_t copy;
+};
+
+// Keeps `capacity` of one place's copies, which are in the order of tokens: those above the cut, then the first of those
+// equal to it. The cut is the weight that is the last to find room; what lies within the tie of it counts as equal.
+//
+// Weights that are equal but for rounding are common: tokens with the same text before them (the first ones of a
+// sequence that begins with a repetition) have the same scores. Ranked by exact weights, rounding would choose among
+// them, and it differs from processor to processor and from mesh to mesh. The band is laid around the cut and not on a
+// fixed grid, since equal weights may lie on both sides of a grid's line, however coarse it is.
+template <class T>
+void drop_smallest(const std::vector<WeighedCopy<T>>& copies, int64_t capacity, T tie,
+                   Dropped& dropped) {
+  std::vector<T> weights;
+  for (const WeighedCopy<T>& copy : copies) weights.push_back(copy.weight);
+  const auto last_kept = weights.begin() + capacity - 1;
+  std::nth_element(weights.begin(), last_kept, weights.end(), std::greater<>());
+  const T cut = *last_kept;
+  const auto is_above = [&](const WeighedCopy<T>& c) { return c.weight > cut * (1 + tie); };
+  const auto is_below = [&](const WeighedCopy<T>& c) { return c.weight * (1 + tie) < cut; };
+  int64_t room = capacity - std::ranges::count_if(copies, is_above);
+  for (const WeighedCopy<T>& copy : copies)
+    if (is_below(copy) || (!is_above(copy) && room-- <= 0))
+      dropped[static_cast<size_t>(copy.copy)] = 1;
+}
+
+// A weight that is no number counts as 0, the smallest.
 template <class T>
 void drop_by_probability(const Choices<T>& c, const std::vector<int64_t>& counts, int64_t capacity,
-                         Dropped& dropped) {
-  struct Copy {
-    T weight;
-    int64_t copy;
-    bool operator<(const Copy& other) const {
-      return weight != other.weight ? weight > other.weight : copy < other.copy;
-    }
-  };
-  std::map<size_t, std::vector<Copy>> crowded;
+                         double tie, Dropped& dropped) {
+  std::map<size_t, std::vector<WeighedCopy<T>>> crowded;
   for (int64_t t = 0; t < c.tokens; ++t) {
     const T divisor = c.divisor(t);
     for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
       const size_t place = c.place(i);
       if (counts[place] <= capacity) continue;
       const T weight = c.score(i) / divisor;
-      crowded[place].push_back({weight >= 0 ? weight : T(-1), i});
+      crowded[place].push_back({weight >= 0 ? weight : T(0), i});
     }
   }
-  for (auto& [place, copies] : crowded) {
-    const auto first_dropped = copies.begin() + capacity;
-    std::nth_element(copies.begin(), first_dropped, copies.end());
-    for (auto copy = first_dropped; copy != copies.end(); ++copy)
-      dropped[static_cast<size_t>(copy->copy)] = 1;
-  }
+  for (const auto& [place, copies] : crowded)
+    drop_smallest(copies, capacity, static_cast<T>(tie), dropped);
 }
 
 template <class T>
 Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
-                       const strategy::Capacity& capacity) {
+                       const strategy::Capacity& capacity, double tie) {
   const int64_t rows = strategy::expert_capacity(capacity.factor, c.sequence, c.k, c.num_experts);
   if (std::ranges::none_of(counts, [&](int64_t count) { return count > rows; })) return {};
   Dropped dropped(static_cast<size_t>(c.num_copies()));
   switch (capacity.drop) {
     case strategy::Drop::kProbability:
-      drop_by_probability(c, counts, rows, dropped);
+      drop_by_probability(c, counts, rows, tie, dropped);
       break;
     case strategy::Drop::kPosition:
       drop_by_position(c, counts.size(), rows, dropped);
@@ -93,12 +111,12 @@ Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
 }
 
 template <class T>
-void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity,
+void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
           DispatchOrder& order) {
   order.counts.assign(static_cast<size_t>(c.num_experts), 0);
   order.sequence_counts.assign(static_cast<size_t>(c.tokens / c.sequence * c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i) ++order.sequence_counts[c.place(i)];
-  const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity);
+  const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity, tie);
   const auto is_dropped = [&](int64_t copy) {
     return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;
   };
@@ -133,14 +151,16 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
   const at::Tensor rank = two_best && grouped.size(2) > 1
                               ? std::get<0>(at::topk(grouped, 2, -1)).sum(-1)
                               : std::get<0>(grouped.max(-1));
-  const at::Tensor best = std::get<1>(at::topk(rank, top_groups, -1));
+  at::Tensor best = at::empty({rank.size(0), top_groups}, rank.options().dtype(at::kInt));
+  choose_experts_out(best, rank);
+  best = best.to(at::kLong);
   const at::Tensor outside = at::ones_like(rank, at::kBool).scatter_(1, best, false);
   grouped.masked_fill_(outside.unsqueeze(-1), -std::numeric_limits<double>::infinity());
 }
 
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
                          int64_t sequence, bool normalised, double scaling,
-                         const strategy::Capacity& capacity) {
+                         const strategy::Capacity& capacity, double tie) {
   PIPER_CHECK(sequence > 0 && expert.size(0) % sequence == 0, "tokens are not whole sequences");
   const at::Tensor p = probabilities.cpu(),
                    chosen = expert.cpu();  // no copy when they are there already
@@ -153,7 +173,7 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
                     .num_experts = p.size(1),
                     .sequence = sequence,
                     .normalised = normalised},
-         scaling, capacity, order);
+         scaling, capacity, tie, order);
   };
   if (p.scalar_type() == at::kFloat) {
     fill_as(float{});

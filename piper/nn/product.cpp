@@ -1,10 +1,14 @@
+#include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/nn/instruction_set.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
 namespace piper::nn {
 namespace {
@@ -27,6 +31,15 @@ std::optional<Operand> operand(const at::Tensor& x) {
 
 // Few rows times a transposed matrix: oneDNN's copying of it into its own layout is not worth it.
 constexpr int64_t kFewRows = 256;
+
+bool is_amd() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
 
 bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
   if (!uses_onednn() || !out.device().is_cpu() || out.scalar_type() != at::kFloat) return false;
@@ -69,8 +82,21 @@ void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tens
 }  // namespace
 
 bool uses_onednn() {
-  static const bool uses = onednn_is_faster_here();
+  static const bool uses = [] {
+    const char* wanted = std::getenv("PIPER_PRODUCTS");  // NOLINT(concurrency-mt-unsafe)
+    return uses_onednn(wanted, is_amd() && instruction_set() == InstructionSet::kAvx512);
+  }();
   return uses;
+}
+
+bool uses_onednn(const char* wanted, bool is_faster_here) {
+  if (wanted == nullptr) return has_onednn() && is_faster_here;
+  const std::string_view library = wanted;
+  if (library != "libtorch" && library != "onednn")
+    throw InvalidInput(fmt::format("PIPER_PRODUCTS is '{}'; allowed: libtorch, onednn", library));
+  if (library == "onednn" && !has_onednn())
+    throw InvalidInput("PIPER_PRODUCTS is 'onednn', and Piper was built without libdnnl-dev");
+  return library == "onednn";
 }
 
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {

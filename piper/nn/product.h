@@ -3,7 +3,8 @@
 // libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there with AVX-512, 8-12 % faster
 // on experts' shapes (docs/results.md). So on an AMD processor with AVX-512, and where the build found oneDNN (Debian:
 // libdnnl-dev), fp32 products on the CPU go to it; everything else to libtorch. The choice is a function of the
-// processor and of the operands' shapes and strides alone: a run repeats bit by bit.
+// processor and of the operands' shapes and strides alone: a run repeats bit by bit. The environment variable
+// PIPER_PRODUCTS overrides it: "libtorch" leaves oneDNN out, "onednn" takes it on every processor.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -20,7 +21,10 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 // added + a b in new storage.
 at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b);
 
-// Whether some products go to oneDNN here.
+// Whether some products go to oneDNN here. PIPER_PRODUCTS is read once. Throws InvalidInput for a value that it knows not, or
+// for "onednn" in a build without it.
 bool uses_onednn();
+// The same for a value of PIPER_PRODUCTS (nullptr: unset).
+bool uses_onednn(const char* wanted, bool is_faster_here);
 
 }  // namespace piper::nn

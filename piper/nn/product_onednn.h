@@ -18,8 +18,8 @@ struct OnednnProduct {
   int64_t ldc = 0;
 };
 
-// An AMD processor with AVX-512, and oneDNN linked.
-bool onednn_is_faster_here();
+// oneDNN is linked.
+bool has_onednn();
 // False: not done (nothing was written). Thread-safe; on the calling thread alone when OpenMP has one thread there.
 bool onednn_product(const OnednnProduct& product);
 

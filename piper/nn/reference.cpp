@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/nn/reference.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace piper::nn {
@@ -75,19 +76,25 @@ struct MixtureResult {
 };
 
 // Which choices [B, S, K] are kept: in the column of an expert over the tokens of a sequence, the first C of all choices
-// sorted stably by what `capacity` keeps them for.
+// sorted stably by what `capacity` keeps them for. By weight that is 2 above the cut (the C-th largest weight), 1 within
+// 2^-12 of it and 0 below, and a token that did not choose the expert has the weight 0.
 at::Tensor kept_choices(const strategy::Capacity& capacity, int64_t num_experts,
                         const at::Tensor& expert, const at::Tensor& weight) {
   if (capacity.factor == 0) return at::ones_like(expert, at::kBool);
   const int64_t length = expert.size(1), k = expert.size(2);
-  const auto rows = static_cast<int64_t>(std::ceil(
+  const auto share = static_cast<int64_t>(std::ceil(
       capacity.factor * static_cast<double>(length * k) / static_cast<double>(num_experts)));
+  const int64_t rows = std::min(share, length);
   const bool by_weight = capacity.drop == strategy::Drop::kProbability;
   const at::Tensor value = by_weight ? weight.detach() : at::ones_like(weight);
   const at::Tensor column =
-      at::full({expert.size(0), length, num_experts}, -1.0, weight.options().requires_grad(false))
+      at::zeros({expert.size(0), length, num_experts}, weight.options().requires_grad(false))
           .scatter(2, expert, value);
-  const at::Tensor order = at::argsort(column, /*stable=*/true, 1, /*descending=*/true);
+  const at::Tensor cut =
+      std::get<0>(at::sort(column, 1, /*descending=*/true)).narrow(1, rows - 1, 1);
+  const double tie = 1 + std::ldexp(1, -12);
+  const at::Tensor level = column.gt(cut * tie).to(at::kInt) + column.ge(cut / tie).to(at::kInt);
+  const at::Tensor order = at::argsort(level, /*stable=*/true, 1, /*descending=*/true);
   return at::argsort(order, int64_t{1}).lt(rows).gather(2, expert);
 }
 

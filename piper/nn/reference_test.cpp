@@ -11,15 +11,16 @@ using namespace testing;
 
 struct Pair {
   NamedTensors stage, reference;
+  RoutingMargin margin;
   StageStatistics statistics;
   ReferenceResult forward;
 };
 
 // Gradients of one batch by the segments and by the reference, in fp64. `edit` may change the weights first.
 template <class Edit>
-Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit edit,
-          const strategy::Capacity& capacity = {}, uint64_t seed = 7) {
-  const Batch batch = random_batch(model, sequences, sequence, seed);
+Pair both(const model::Model& model, const Batch& batch, Edit edit,
+          const strategy::Capacity& capacity = {}) {
+  const int64_t sequences = batch.tokens_BS.size(0), sequence = batch.tokens_BS.size(1);
   const StageOptions options{.dtype = at::kDouble,
                              .seed = 3,
                              .global_sequences = sequences,
@@ -31,14 +32,36 @@ Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit e
   const auto stage = make_stage(model, strategy, Rank(0), options);
   edit(*stage);
   stage->zero_gradients();
-  run_step(model, {stage.get()}, {batch});
+  const RoutingMargin margin = run_step(model, {stage.get()}, {batch}, capacity);
   const NamedTensors weights = values(*stage);
   return {gradients(*stage),
           reference_gradients(model, weights, batch.tokens_BS, batch.targets_T,
                               options.global_target_tokens, sequences, capacity, options.mtp_weight,
                               options.mtp_target_tokens),
-          stage->take_statistics(),
+          margin, stage->take_statistics(),
           reference_forward(model, weights, batch.tokens_BS, batch.targets_T, capacity)};
+}
+
+template <class Edit>
+Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit edit,
+          const strategy::Capacity& capacity = {}) {
+  return both(model, random_batch(model, sequences, sequence, 7), edit, capacity);
+}
+
+constexpr auto kAsInitialised = [](Stage&) {};
+
+// Of the first batch on which nothing hangs on rounding. Its sequences begin with one token three times, whose weights are
+// equal but for rounding.
+Pair clear_pair(const model::Model& model, int64_t sequences, int64_t sequence,
+                const strategy::Capacity& capacity) {
+  for (uint64_t seed = 7; seed < 107; ++seed) {
+    const Batch batch = random_batch(model, sequences, sequence, seed);
+    batch.tokens_BS.narrow(1, 0, 3).fill_(5);
+    Pair pair = both(model, batch, kAsInitialised, capacity);
+    if (pair.margin.least() >= kRoutingMargin) return pair;
+  }
+  FAIL("no batch keeps the margin");
+  return {};
 }
 
 void check_equal(const Pair& pair) {
@@ -47,8 +70,6 @@ void check_equal(const Pair& pair) {
   CHECK(largest_difference(pair.stage, pair.reference) < 1e-9);
   CHECK(largest_difference(pair.reference, pair.stage) < 1e-9);  // the same names on both sides
 }
-
-constexpr auto kAsInitialised = [](Stage&) {};
 
 // Norms start as ones, which would hide a forgotten one.
 constexpr auto kNormsMoved = [](Stage& stage) {
@@ -73,7 +94,7 @@ void prefer(Stage& stage, int64_t expert, int64_t others) {
 }
 
 TEST_CASE("every family's gradients equal autograd of the plain model") {
-  for (const char* family : {"mixtral", "qwen3_moe", "olmoe", "llama"}) {
+  for (const std::string family : {"mixtral", "qwen3_moe", "olmoe", "llama"}) {
     CAPTURE(family);
     check_equal(both(tiny_model(family), 2, 9, kAsInitialised));
   }
@@ -86,7 +107,7 @@ TEST_CASE("tied embeddings add the gradients of both ends") {
 }
 
 TEST_CASE("modules of multi-token prediction: loss and every gradient equal autograd's") {
-  for (const char* family : {"qwen3_moe", "mixtral", "llama"})
+  for (const std::string family : {"qwen3_moe", "mixtral", "llama"})
     for (const int64_t depth : {1, 3})
       for (const bool tied : {false, true}) {
         CAPTURE(family);
@@ -185,8 +206,7 @@ TEST_CASE("with a capacity the gradients equal autograd of the plain model that 
         INFO(std::string(strategy::name(drop)));
         model::Model model = tiny_model(family);
         model.router_z_coefficient = 0.03;
-        // Batch 9: no sequence begins with a token twice, whose weights would be equal but for rounding.
-        const Pair pair = both(model, 3, 9, kAsInitialised, {.factor = factor, .drop = drop}, 9);
+        const Pair pair = clear_pair(model, 3, 9, {.factor = factor, .drop = drop});
         check_equal(pair);
         const StageStatistics& s = pair.statistics;
         CHECK(pair.forward.dropped > 0);

@@ -1,11 +1,13 @@
 // Loops compiled for the vectors of the machine that runs them, whatever the build machine was.
 //
 // widest([&] PIPER_INLINE_LAMBDA { loops }) compiles the loops once for AVX-512, once for AVX2 and once for the
-// baseline, and picks at run time. What the loops call must be PIPER_INLINE, or it stays baseline code. Two machines
-// of different width may differ in the last bit (fused multiply-add, order of a vector sum); one machine never does.
+// baseline, and picks at run time what instruction_set() allows. What the loops call must be PIPER_INLINE, or it stays
+// baseline code. Two machines of different width may differ in the last bit (fused multiply-add, order of a vector sum);
+// one machine never does.
 #pragma once
 
 #include <c10/util/BFloat16.h>
+#include <piper/nn/instruction_set.h>
 
 #include <bit>
 #include <cmath>
@@ -32,11 +34,14 @@ template <class Body>
 
 template <class Body>
 void widest(const Body& body) {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return run_avx512(body);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return run_avx2(body);
-  body();
+  switch (instruction_set()) {
+    case InstructionSet::kAvx512:
+      return run_avx512(body);
+    case InstructionSet::kAvx2:
+      return run_avx2(body);
+    case InstructionSet::kBaseline:
+      return body();
+  }
 }
 #else
 template <class Body>

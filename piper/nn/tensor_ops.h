@@ -71,14 +71,21 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
 void softmax_(at::Tensor x, at::Tensor log_sum = {});
 // The k largest of each row of [T, E]; the lower index first among equals. expert: int32 [T, k].
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
+// How far apart, relative to each other, two weights may be and still count as equal to a capacity: well above what
+// rounding makes of equal weights in a model of that type. fp32 and fp64 have the same, so that they drop the same copies.
+constexpr double capacity_tie(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? 0x1p-5 : 0x1p-12;
+}
 // Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts' capacity. Weights are the
 // chosen scores, divided by their sum when normalised, times `scaling`; they are normalised before anything is dropped,
-// and what is dropped by probability is what has the smaller weight (as in Megatron-LM).
+// and what is dropped by probability is what has the smaller weight (as in Megatron-LM). Of weights within `tie` of the
+// last one that finds room, the lower tokens' stay (docs/numerics.md).
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
                          bool normalised, double scaling = 1,
-                         const strategy::Capacity& capacity = {});
+                         const strategy::Capacity& capacity = {},
+                         double tie = capacity_tie(at::kFloat));
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's rank is the sum of its two
-// best scores (DeepSeek-V3) or its best (DeepSeek-V2).
+// best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group first among equals.
 void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best);
 // scores become the gradient of the logits. With sigmoid scores the auxiliary gradient is that of scores divided by their
 // row's sum; with sigmoid scores and g_log_sum the first argument holds the logits, not the scores.

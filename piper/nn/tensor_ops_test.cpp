@@ -217,6 +217,38 @@ TEST_CASE("beyond the capacity the smaller weight or the later token goes, seque
   CHECK(order(.01, strategy::Drop::kProbability).counts == std::vector<int64_t>{1, 1, 1});
 }
 
+// 6 tokens with one expert of two, which takes 3 rows. Rounding moves each weight by up to 2^-13 of it, either way.
+TEST_CASE(
+    "of weights that are equal but for rounding the first tokens' stay, whichever way they were "
+    "rounded") {
+  const at::Tensor expert = at::zeros({6, 1}, at::kInt);
+  const auto kept = [&](const at::Tensor& weights) {
+    const at::Tensor p = at::stack({weights, 1 - weights}, 1);
+    return order_rows(p, expert, 6, false, 1, {.factor = 1}).token;
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    for (const double weight : {0.3, 0.5, 0.001})  // on either side of any grid's lines, and on one
+      for (int way = 0; way < 64; ++way) {
+        at::Tensor weights = at::full({6}, weight, dtype);
+        for (int64_t t = 0; t < 6; ++t)
+          weights[t].mul_(1 + ((way >> t) & 1 ? 1 : -1) * std::ldexp(1, -14));
+        CAPTURE(way);
+        CHECK(at::equal(kept(weights), at::tensor({0, 1, 2}, at::kInt)));
+        weights[5].mul_(1.01);  // well above, and well below
+        weights[0].mul_(0.99);
+        CHECK(at::equal(kept(weights), at::tensor({1, 2, 5}, at::kInt)));
+      }
+}
+
+TEST_CASE("of groups that are equal the lower one is among the best") {
+  for (const bool two_best : {false, true}) {
+    const at::Tensor scores =
+        at::tensor({.2, .3, .3, .2, .1, .3, .3, .1}, at::kDouble).view({1, 8});
+    limit_groups_(scores, 4, 1, two_best);
+    CHECK(at::equal(scores.isfinite(), at::arange(8).lt(2).view({1, 8})));
+  }
+}
+
 TEST_CASE("weights that are no numbers are dropped first") {
   at::Tensor p = at::full({4, 2}, .5, at::kDouble);
   p.select(0, 1).fill_(std::nan(""));

@@ -1,10 +1,14 @@
 #include <piper/base/error.h>
 #include <piper/nn/mtp.h>
+#include <piper/nn/tensor_ops.h>
 #include <piper/nn/token_routes.h>
 #include <piper/nn/whole_step.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
+#include <functional>
+#include <limits>
 
 namespace piper::nn::testing {
 namespace {
@@ -115,17 +119,68 @@ Tensors sum_tokens(const Tensors& rows, const std::vector<collective::KnownRoute
   return tokens;
 }
 
+// The least difference between the n-th largest of a row and the next.
+double selection_gap(const at::Tensor& rows, int64_t n) {
+  if (n >= rows.size(1)) return std::numeric_limits<double>::infinity();
+  const at::Tensor sorted = std::get<0>(at::sort(rows, 1, /*descending=*/true));
+  return (sorted.select(1, n - 1) - sorted.select(1, n)).min().item<double>();
+}
+
+// scores [T, E], without the selection bias.
+double selection_margin(const model::FeedForward& f, const at::Tensor& scores_TE,
+                        const at::Tensor& bias_E) {
+  const at::Tensor choice_TE = bias_E.defined() ? scores_TE + bias_E : scores_TE.clone();
+  if (f.num_groups <= 1 || f.top_groups >= f.num_groups) return selection_gap(choice_TE, f.top_k);
+  const at::Tensor grouped = choice_TE.view({choice_TE.size(0), f.num_groups, -1});
+  const bool two_best = f.score == model::Score::kSigmoid && grouped.size(2) > 1;
+  const at::Tensor rank = std::get<0>(at::topk(grouped, two_best ? 2 : 1, -1)).sum(-1);
+  limit_groups_(choice_TE, f.num_groups, f.top_groups, f.score == model::Score::kSigmoid);
+  return std::min(selection_gap(rank, f.top_groups), selection_gap(choice_TE, f.top_k));
+}
+
+// Of one expert's weights of one sequence, of which `rows` stay.
+double capacity_margin(std::vector<double> weights, int64_t rows) {
+  double least = std::numeric_limits<double>::infinity();
+  if (std::ssize(weights) <= rows) return least;
+  std::sort(weights.begin(), weights.end(), std::greater<>());
+  const double cut = weights[static_cast<size_t>(rows - 1)];
+  const double band = std::log1p(capacity_tie(at::kFloat));
+  for (const double weight : weights)
+    least = std::min(least, std::abs(std::abs(std::log(weight / cut)) - band));
+  return least;
+}
+
+double capacity_margin(const model::FeedForward& f, const at::Tensor& scores_TE,
+                       const at::Tensor& expert_TK, int64_t sequence,
+                       const strategy::Capacity& capacity) {
+  double least = std::numeric_limits<double>::infinity();
+  if (!capacity.is_limited() || capacity.drop != strategy::Drop::kProbability) return least;
+  const int64_t rows = strategy::expert_capacity(capacity.factor, sequence, f.top_k, f.num_experts);
+  at::Tensor weights_TK = scores_TE.gather(1, expert_TK.to(at::kLong));
+  if (f.normalise_top_k) weights_TK = weights_TK / weights_TK.sum(1, true);
+  for (int64_t first = 0; first < scores_TE.size(0); first += sequence)
+    for (int64_t e = 0; e < f.num_experts; ++e) {
+      const at::Tensor of_expert = weights_TK.narrow(0, first, sequence)
+                                       .masked_select(expert_TK.narrow(0, first, sequence).eq(e))
+                                       .to(at::kDouble);
+      const double* begin = of_expert.const_data_ptr<double>();
+      least = std::min(least, capacity_margin({begin, begin + of_expert.numel()}, rows));
+    }
+  return least;
+}
+
 class Step {
  public:
   Step(const model::Model& model, const std::vector<Stage*>& group,
-       const std::vector<Batch>& batches)
+       const std::vector<Batch>& batches, const strategy::Capacity& capacity)
       : model_(model),
         group_(group),
         batches_(batches),
+        capacity_(capacity),
         ranks_(group.size()),
         sequence_(batches.at(0).tokens_BS.size(1)) {}
 
-  void run() {
+  RoutingMargin run() {
     Tensors x(ranks_);
     for (size_t r = 0; r < ranks_; ++r) x[r] = group_[r]->embedding_forward(batches_[r].tokens_BS);
     const auto num_layers = static_cast<int32_t>(model_.num_layers());
@@ -133,6 +188,7 @@ class Step {
     heads(num_layers, x);
     for (int32_t layer = num_layers - 1; layer >= 0; --layer) backward(layer, x);
     for (size_t r = 0; r < ranks_; ++r) group_[r]->embedding_backward(batches_[r].tokens_BS, x[r]);
+    return margin_;
   }
 
  private:
@@ -195,6 +251,7 @@ class Step {
     for (size_t r = 0; r < ranks_; ++r)
       x[r] = group_[r]->gate_forward(layer, s.x1[r], positions(layer), s.routing[r],
                                      &s.feed_forward[r]);
+    for (size_t r = 0; r < ranks_; ++r) note_margin(layer, r, s.feed_forward[r]);
     dispatch(s, x);
     for (size_t r = 0; r < ranks_; ++r)
       x[r] = group_[r]->experts_forward(layer, s.received[r], s.routing[r], &s.experts[r]);
@@ -203,6 +260,17 @@ class Step {
       x[r] = group_[r]->merge_forward(
           layer, s.returned[r], s.routing[r],
           has_shared(layer) ? group_[r]->shared_forward(layer, s.x1[r], &s.shared[r]) : s.x1[r]);
+  }
+
+  // A gate's tape holds its scores, or with a z-loss of sigmoid scores their logits, and its choices.
+  void note_margin(int32_t layer, size_t rank, const Tape& tape) {
+    const model::FeedForward& f = model_.layers[static_cast<size_t>(layer)].feed_forward;
+    const bool logits = f.score == model::Score::kSigmoid && tape.saved.at(3).defined();
+    const at::Tensor scores_TE = logits ? at::sigmoid(tape.saved.at(0)) : tape.saved.at(0);
+    margin_.selection = std::min(
+        margin_.selection, selection_margin(f, scores_TE, group_[rank]->selection_bias(layer)));
+    margin_.capacity = std::min(margin_.capacity, capacity_margin(f, scores_TE, tape.saved.at(1),
+                                                                  positions(layer), capacity_));
   }
 
   void backward(int32_t layer, Tensors& g) {
@@ -271,6 +339,8 @@ class Step {
   const model::Model& model_;
   const std::vector<Stage*>& group_;
   const std::vector<Batch>& batches_;
+  strategy::Capacity capacity_;
+  RoutingMargin margin_;
   size_t ranks_;
   int64_t sequence_;
   std::deque<LayerState> layers_;
@@ -365,9 +435,9 @@ std::vector<int64_t> num_mtp_targets(const model::Model& model, const Batch& bat
   return counts;
 }
 
-void run_step(const model::Model& model, const std::vector<Stage*>& group,
-              const std::vector<Batch>& batches) {
-  Step(model, group, batches).run();
+RoutingMargin run_step(const model::Model& model, const std::vector<Stage*>& group,
+                       const std::vector<Batch>& batches, const strategy::Capacity& capacity) {
+  return Step(model, group, batches, capacity).run();
 }
 
 NamedTensors values(Stage& stage) {
