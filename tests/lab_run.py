@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 
 from switches import skip
 
@@ -28,7 +29,7 @@ def exchanges(folder):
     """2 nodes of 2 ranks, a card each: right bytes; each card carries what its own rank has for the other node."""
     report = pathlib.Path(folder) / "report.json"
     size = 20000
-    done = lab(["--nodes", 2, "--ranks", 2, "--nics", 2, "--nic-rate", 100, "--json", report], PIPER, "bench", "alltoall", "--json",
+    done = lab(["--nodes", 2, "--ranks", 2, "--nics", 2, "--nic-rate", 100, "--exact", "--json", report], PIPER, "bench", "alltoall", "--json",
                "--cluster", "{cluster}", "--pair-bytes", size, "--algorithms", "node-aware,halo", "--seconds", 1)
     if done.returncode == 77:
         skip(done.stderr.strip().splitlines()[-1])
@@ -43,6 +44,26 @@ def exchanges(folder):
     cards = [links[f"node {node} nic {nic} {way}"] for node in range(2) for nic in range(2) for way in ("up", "down")]
     assert min(cards) > 0.8 * max(cards), links  # equal loads: no byte on a foreign card
     return done.returncode
+
+
+def follows_machine(folder):
+    """Rates that no machine keeps: the whole network is made slower before the command starts, says so, and the description says the same."""
+    report = pathlib.Path(folder) / "slower.json"
+    rate, size = 40000, 20000
+    asked = ["--nodes", 2, "--ranks", 2, "--nic-rate", rate, "--inner-ratio", 1, "--nic-latency", 20, "--inner-latency", 20, "--json", report]
+    begin = time.monotonic()
+    done = lab(asked, PIPER, "bench", "alltoall", "--json", "--cluster", "{cluster}", "--pair-bytes", size, "--algorithms", "flat", "--seconds", 1)
+    assert done.returncode in (0, 3), done
+    slowdown = json.loads(report.read_text())["slowdown"]
+    assert slowdown > 1 and f"made {slowdown} times as slow" in done.stderr, done.stderr
+    # One card a node, four pairs over it: the limit is that of the slower card.
+    limit = json.loads(done.stdout)["points"][0]["limit_seconds"]
+    assert abs(limit / (4 * size * 8 / (rate * 1e6 / slowdown)) - 1) < 1e-6, (limit, slowdown)
+    print(f"{slowdown} times as slow, found in {time.monotonic() - begin:.0f} s with the command")
+    done = lab([*asked, "--exact"], "cat", "{cluster}")
+    assert "times as slow" not in done.stderr, done.stderr
+    levels = json.loads(done.stdout)["levels"]
+    assert levels[1]["nic_bytes_per_second"] == rate * 1e6 / 8 and abs(levels[1]["latency_seconds"] - 20e-6) < 1e-12, levels
 
 
 def failures():
@@ -77,6 +98,7 @@ def main():
     before = namespaces()
     with tempfile.TemporaryDirectory() as folder:
         refused = exchanges(folder)
+        follows_machine(folder)
     failures()
     without_root()
     assert namespaces() == before, (before, namespaces())
