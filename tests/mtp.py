@@ -38,7 +38,7 @@ def check_predictions(root):
         assert out["same_order_as_simulated"], (mesh, schedule, recompute)
         for rank in out["comparison"]["ranks"]:
             error = abs(rank["predicted_peak_bytes"] - rank["measured_peak_bytes"]) / rank["measured_peak_bytes"]
-            assert error < 0.05, f"{mesh} {schedule} {recompute} {precision}: memory of rank {rank['rank']} is off by {error * 100:.1f} %"
+            assert error < 0.03, f"{mesh} {schedule} {recompute} {precision}: memory of rank {rank['rank']} is off by {error * 100:.1f} %"
             worst = max(worst, error)
     print(f"mtp: memory within {worst * 100:.1f} % of what is predicted, tasks in the simulated order")
 
@@ -79,19 +79,37 @@ def check_weight(root):
     print("mtp: with weight 0 every loss and gradient norm is that of a run without")
 
 
+def tensors(folder):
+    """Name, type, shape and bytes of every tensor of a folder of safetensors."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        data = file.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        for name, tensor in json.loads(data[8:8 + size]).items():
+            if name != "__metadata__":
+                begin, end = tensor["data_offsets"]
+                found[name] = (tensor["dtype"], tensor["shape"], data[8 + size + begin:8 + size + end])
+    return found
+
+
 def check_weights_folder(root):
     folder = root / "depth/weights"
     train(root, root / "depth", (2, 1, 2), "--precision", "fp32", "--mtp-depth", 1, "--export")
-    last = metrics(root / "depth")[-1]
-    still = ("--weights", folder, "--precision", "fp32", "--learning-rate", 1e-30, "--seed", 5)
-    for run, more in (("with", ("--mtp-depth", 1)), ("without", ())):
-        train(root, root / run, (1, 2, 2), *still, *more, model="depth/weights", steps=2)
-    loss, mtp_loss = (metrics(root / "with")[0][key] for key in ("loss", "mtp_loss"))
-    assert abs(loss - last["loss"]) < 0.5 and abs(mtp_loss - last["mtp_loss"]) < 0.5, "weights that know nothing"
-    assert abs(metrics(root / "without")[0]["loss"] - loss) < 1e-6, "the modules' weights are not left out"
+    # With such a learning rate a step moves no weight by a bit: what comes out is what went in.
+    still = ("--weights", folder, "--precision", "fp32", "--learning-rate", 1e-30, "--export")
+    for run, mesh, more in (("with", (1, 2, 2), ("--mtp-depth", 1)), ("split", (2, 2, 2), ("--mtp-depth", 1)), ("without", (1, 2, 2), ())):
+        train(root, root / run, mesh, *still, *more, model="depth/weights", steps=2)
+    written = tensors(folder)
+    modules = {name for name in written if name.startswith("model.layers.4.")}
+    assert modules and tensors(root / "with/weights") == written == tensors(root / "split/weights"), "not the bits that were read"
+    assert tensors(root / "without/weights") == {name: t for name, t in written.items() if name not in modules}
+    # The same weights on the same tokens, whatever the mesh and whether the modules are there.
+    for key, run, other in (("loss", "with", "split"), ("mtp_loss", "with", "split"), ("loss", "with", "without")):
+        a, b = (metrics(root / r)[0][key] for r in (run, other))
+        assert abs(a - b) < 1e-6 * abs(a), f"{key}: {run} {a}, {other} {b}"
     subprocess.run([PIPER, "eval", "--weights", folder, "--data", root / "text.txt", "--sequence", "16"], check=True, capture_output=True)
     assert "eh_proj" in train(root, root / "two", (1, 1, 1), *still, "--mtp-depth", 2, model="depth/weights", steps=2, code=2)
-    print("mtp: exported weights are read with and without their modules")
+    print(f"mtp: {len(written)} exported tensors, {len(modules)} of them a module's, are read with and without it, bit by bit")
 
 
 def main():

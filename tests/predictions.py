@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Predicted beside measured, on this machine: eight strategies of one model, and one of each further family, in fp32 and bf16.
+"""Predicted beside measured, on this machine: strategies of one model, and one of each further family, in fp32 and bf16.
 
-Memory (peak per rank, 3 %, with the rows that the routers chose) and the order of tasks always have to hold. Step time depends on how quiet the machine is:
-it is printed always and has to hold only with --time (median error 20 %, and the planner's choice within 10 % of the
-fastest of the eight).
+Memory (peak per rank, 3 %, with the rows that the routers chose) and the order of tasks always have to hold. Step time depends on
+how quiet the machine is: it is printed always and has to hold only with --time (median error 20 %, and the planner's choice
+within 10 % of the fastest of the eight).
+
+Without --time and without PIPER_FULL_COUNTS=1: six strategies in which every pair of (pp, schedule, recomputation, micro-batch)
+occurs, half the batch, and each further family in one precision.
 """
 import argparse
 import json
@@ -14,7 +17,13 @@ import subprocess
 import sys
 import tempfile
 
+from switches import FULL_COUNTS
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch
+    (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
+    (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
+]
 AXES = [  # pp ep dp schedule recompute micro-batch
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
     (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
@@ -55,12 +64,15 @@ def main():
     parser.add_argument("--rounds", type=int, help="runs of each strategy, in turn (default: 1; with --time 3)")
     parser.add_argument("--model", default="piper-10m")
     parser.add_argument("--sequence", type=int, default=128)
-    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--global-batch", type=int, help="default: 8; with --time or in full 16")
     parser.add_argument("--cluster", help="what `piper profile` wrote (default: profile now)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.steps = options.steps or (10 if options.time else 3)
     options.rounds = options.rounds or (3 if options.time else 1)
+    in_full = options.time or FULL_COUNTS
+    options.global_batch = options.global_batch or (16 if in_full else 8)
+    strategies = AXES if in_full else PAIRWISE
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         cluster = options.cluster or folder / "here.json"
@@ -71,19 +83,21 @@ def main():
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
                 choice["recompute"], choice["micro_batch_sequences"])
-        every = AXES if axes in AXES else [*AXES, axes]
+        every = strategies if axes in strategies else [*strategies, axes]
         families = []
-        for config, family_axes in FAMILIES:
+        for i, (config, family_axes) in enumerate(FAMILIES):
             path = folder / f"{config['model_type']}.json"
             path.write_text(json.dumps(config))
-            families.append(run_one(options, cluster, folder, family_axes, path) | {"family": config["model_type"]})
+            if in_full or i % 2 == 0:
+                families.append(run_one(options, cluster, folder, family_axes, path) | {"family": config["model_type"]})
             # On a described cluster: its times are not those of this machine.
-            families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
+            if in_full or i % 2 == 1:
+                families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
         families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
-    return judge(options, rows[:len(AXES)], rows[every.index(axes)], families)
+    return judge(options, rows[:len(strategies)], rows[every.index(axes)], families)
 
 
 def merge(runs):

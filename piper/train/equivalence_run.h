@@ -7,6 +7,7 @@
 #include <piper/nn/aten.h>
 #include <piper/schedule/step.h>
 #include <piper/train/rank_trainer.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,10 +19,14 @@
 
 namespace piper::train::testing {
 
+using piper::testing::full_counts;
+using piper::testing::repetitions;
 using strategy::PipelineSchedule;
 using strategy::Recompute;
 
-inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kNumSteps = 20;
+inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kAllSteps = 20;
+// Of AdamW with a falling learning rate. Sharding that is wrong shows at the first step or at the next.
+inline int64_t num_steps() { return repetitions({.usual = 6, .full = kAllSteps}); }
 
 inline model::Model small_model() {
   model::Model m;
@@ -96,7 +101,7 @@ inline Trained run_training(const model::Model& model, const strategy::Strategy&
   train::RunShared shared{model, s, step, {}, {}};
   if (collective::num_members(nodes) == s.mesh.world()) shared.topology = nodes;
   shared.options.learning_rate = {
-      .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kNumSteps};
+      .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kAllSteps};
   shared.options.timeout_seconds = 20;
   shared.options.mtp_weight = mtp_weight;
   shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
@@ -133,6 +138,11 @@ inline Trained run_training(const model::Model& model, const strategy::Strategy&
     }
   });
   return result;
+}
+
+// Without it an equal pair of runs says little.
+inline void check_learned(const Trained& run) {
+  CHECK(run.losses.back() < run.losses.front() - (full_counts() ? 0.3 : 0));
 }
 
 inline double largest_difference(const std::map<std::string, at::Tensor>& a,

@@ -1,5 +1,6 @@
 // The central claim of the runtime: whatever the mesh, the schedule and the recomputation, training is the same as on
-// one rank. fp64, 20 steps of AdamW with clipping and auxiliary loss; every parameter compared under its own name.
+// one rank. fp64, 6 steps of AdamW (20 with PIPER_FULL_COUNTS=1) with clipping and auxiliary loss; every parameter compared
+// under its own name.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/train/equivalence_run.h>
@@ -16,21 +17,27 @@ namespace {
 const strategy::Mesh kMeshes[] = {{1, 1, 2}, {1, 1, 8}, {1, 2, 2}, {1, 2, 4}, {1, 4, 4},
                                   {1, 4, 8}, {2, 1, 1}, {2, 1, 4}, {2, 2, 2}, {2, 2, 4},
                                   {2, 4, 4}, {4, 1, 1}, {4, 1, 2}, {4, 2, 2}};
+// Every pair of pp, ep and dp over ep that the fourteen have.
+const strategy::Mesh kPairwise[] = {{1, 1, 8}, {1, 2, 4}, {1, 4, 4}, {2, 1, 1},
+                                    {2, 2, 4}, {2, 4, 4}, {4, 1, 2}, {4, 2, 2}};
 
 void check_meshes(std::span<const strategy::Mesh> meshes, const model::Model& model,
                   const std::function<void(nn::Stage&)>& prepare) {
   const auto one = strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone,
                                 strategy::Precision::kFp64);
-  const Trained reference = run_training(model, one, kNumSteps, prepare);
-  CHECK(reference.losses.back() < reference.losses.front() - 0.3);
+  const Trained reference = run_training(model, one, num_steps(), prepare);
+  check_learned(reference);
   size_t num_runs = 0;
-  for (const strategy::Mesh& mesh : meshes)
+  for (size_t m = 0; m < meshes.size(); ++m)
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+      const strategy::Mesh& mesh = meshes[m];
+      // One of the two schedules a mesh, in turn.
+      if (!full_counts() && (schedule == PipelineSchedule::kGPipe) != (m % 2 == 0)) continue;
       // Every form of recomputation in turn.
       const Recompute recompute = strategy::kRecomputes[num_runs++ % strategy::kRecomputes.size()];
       const Trained sharded = run_training(
           model, strategy_for(model, mesh, schedule, recompute, strategy::Precision::kFp64),
-          kNumSteps, prepare);
+          num_steps(), prepare);
       const double difference = largest_difference(reference.values, sharded.values);
       CHECK_MESSAGE(difference <= 1e-9,
                     fmt::format("pp {} ep {} dp {} {} recompute {}: {}", mesh.pp, mesh.ep, mesh.dp,
@@ -43,6 +50,13 @@ void check_meshes(std::span<const strategy::Mesh> meshes, const model::Model& mo
 
 void check_all_meshes(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
   check_meshes(kMeshes, model, prepare);
+}
+
+// Of models that differ from the plain one in a way that few meshes touch.
+void check_pairwise(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
+  check_meshes(full_counts() ? std::span<const strategy::Mesh>(kMeshes)
+                             : std::span<const strategy::Mesh>(kPairwise),
+               model, prepare);
 }
 
 }  // namespace
@@ -69,8 +83,8 @@ TEST_CASE("modules of multi-token prediction shard as the model does, and learn"
     const Trained one = run_training(model,
                                      strategy_for(model, {1, 1, 1}, PipelineSchedule::kGPipe,
                                                   Recompute::kFull, strategy::Precision::kFp64),
-                                     kNumSteps);
-    CHECK(one.mtp_losses.back() < one.mtp_losses.front() - 0.15);
+                                     num_steps());
+    CHECK(one.mtp_losses.back() < one.mtp_losses.front() - (full_counts() ? 0.15 : 0));
   }
 }
 
@@ -109,7 +123,7 @@ TEST_CASE("sharded equals unsharded with experts that get no token and one that 
                                 strategy::Precision::kFp64);
   CHECK(run_training(model, one, 1, tie).imbalance ==
         doctest::Approx(2.0));  // 2 of 4 experts take everything
-  check_all_meshes(model, tie);
+  check_pairwise(model, tie);
 }
 
 TEST_CASE(
@@ -136,11 +150,11 @@ TEST_CASE(
       s.micro_batch_sequences = split.micro_batch;
       s.num_micro_batches /= split.micro_batch;
       s.capacity = {.factor = 1, .drop = drop};
-      return run_training(model, s, kNumSteps);
+      return run_training(model, s, num_steps());
     };
     const Trained reference = train({{1, 1, 1}, PipelineSchedule::kGPipe, Recompute::kNone, 1});
-    CHECK(reference.losses.back() < reference.losses.front() - 0.3);
-    CHECK(reference.dropped > 0.05 * kNumSteps);
+    check_learned(reference);
+    CHECK(reference.dropped > 0.05 * num_steps());
     CHECK(reference.z_loss > 0);
     for (const Split& split : splits) {
       INFO("pp ", split.mesh.pp, " ep ", split.mesh.ep, " dp ", split.mesh.dp, " drop ",
@@ -157,7 +171,7 @@ TEST_CASE(
 TEST_CASE("tied embeddings on two ends of a pipeline stay equal and count once") {
   model::Model model = small_model();
   model.tied_embeddings = true;
-  check_all_meshes(model, {});
+  check_pairwise(model, {});
 }
 
 TEST_CASE("in fp32 the first step's gradients agree within 1e-5 of each tensor's norm") {
