@@ -38,6 +38,20 @@ ControlOptions control_options_from(const LookUp& look_up) {
   return options;
 }
 
+std::string readable(std::string text, size_t most) {
+  if (text.size() > most) text = text.substr(0, most) + "...";
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  return text;
+}
+
+bool Control::Node::are_of(int64_t process, const std::vector<RankActivity>& activities) const {
+  if (activities.size() > static_cast<size_t>(ranks_per_process_)) return false;
+  for (const RankActivity& activity : activities)
+    if (!activity.rank.valid() || activity.rank.value / ranks_per_process_ != process) return false;
+  return true;
+}
+
 std::string text_of(const std::vector<RankActivity>& activities) {
   std::string text;
   for (const RankActivity& activity : activities) {
@@ -68,10 +82,13 @@ void Control::Node::start_thread() {
   last_tick_ = Clock::now();
   asio::post(io_, [this] { tick(); });
   thread_ = std::thread([this] {
-    try {
-      io_.run();
-    } catch (const std::exception& error) {
-      declare(first_rank_of(mine_.process), fmt::format("its control thread: {}", error.what()));
+    for (;;) {  // whoever posts here waits for an answer, whatever has happened
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {
+        declare(first_rank_of(mine_.process), fmt::format("its control thread: {}", error.what()));
+      }
     }
   });
 }
@@ -154,6 +171,8 @@ void Control::Node::declare(Rank rank, const std::string& reason) {
 
 void Control::Node::suspect(int64_t process, const std::string& why) {
   asio::post(io_, [this, process, why] {
+    if (suspects_) return;  // the first counts, however often it is said
+    suspects_ = true;
     suspicion_.expires_after(duration_of(kSuspicionSeconds));
     suspicion_.async_wait([this, process, why](const asio::error_code& error) {
       if (!error) end_suspicion(process, why);

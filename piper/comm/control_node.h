@@ -60,6 +60,8 @@ class Control::Node {
   void declare(Rank rank, const std::string& reason);  // the first failure counts
   void finish_share(ShareBody share);
   void finish_leaving();
+  // Whether a beat speaks of ranks of that process, each once at most.
+  bool are_of(int64_t process, const std::vector<RankActivity>& activities) const;
   bool has_failed() const { return failed_in_thread_; }
 
   Rank first_rank_of(int64_t process) const { return Rank(process * ranks_per_process_); }
@@ -84,7 +86,7 @@ class Control::Node {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   asio::steady_timer ticker_, suspicion_;
   Clock::time_point last_tick_;
-  bool failed_in_thread_ = false;
+  bool failed_in_thread_ = false, suspects_ = false;
   std::thread thread_;
 
   std::mutex mutex_;
@@ -94,6 +96,11 @@ class Control::Node {
   std::optional<FailureBody> failure_;
   bool left_ = false;
 };
+
+// What another process says of itself, for a message: control characters other than the end of a line
+// become '?', what is beyond `most` bytes is "...".
+constexpr size_t kMaxReasonBytes = 16 << 10, kMaxNameBytes = 256;
+std::string readable(std::string text, size_t most);
 
 // "step 12, 'F3 L2 dispatch'", by rank when there are several.
 std::string text_of(const std::vector<RankActivity>& activities);
