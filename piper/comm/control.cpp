@@ -6,6 +6,7 @@
 #include <piper/comm/network.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <charconv>
 #include <future>
@@ -76,7 +77,8 @@ Control::Node::Node(const Launch& launch, int64_t num_ranks, const ControlOption
       mine_{launch.process, launch.num_processes, num_ranks, host_name(), getpid()},
       work_(asio::make_work_guard(io_)),
       ticker_(io_),
-      suspicion_(io_) {}
+      suspicion_(io_),
+      teller_(io_) {}
 
 void Control::Node::start_thread() {
   last_tick_ = Clock::now();
@@ -98,6 +100,7 @@ void Control::Node::stop_thread() {
   asio::post(io_, [this] {
     ticker_.cancel();
     suspicion_.cancel();
+    teller_.cancel();
     close();
     io_.stop();
   });
@@ -167,6 +170,23 @@ void Control::Node::declare(Rank rank, const std::string& reason) {
     changed_.notify_all();
   }
   if (events_.failed) events_.failed(rank, reason);
+}
+
+// A chatty run is told of in turns: what comes meanwhile is told with the next one.
+void Control::Node::activity_changed() {
+  if (!will_tell_.exchange(true)) asio::post(io_, [this] { tell_soon(); });
+}
+
+void Control::Node::tell_soon() {
+  const double seconds =
+      std::max(kActivitySeconds, 2e-4 * static_cast<double>(mine_.num_processes));
+  teller_.expires_at(last_told_ + duration_of(seconds));
+  teller_.async_wait([this](const asio::error_code& stopped) {
+    if (stopped) return;
+    last_told_ = Clock::now();
+    will_tell_ = false;
+    if (!failed_in_thread_) tell_activity();
+  });
 }
 
 void Control::Node::suspect(int64_t process, const std::string& why) {
@@ -255,6 +275,7 @@ std::vector<std::string> Control::share(const std::string& what, const std::stri
 }
 void Control::report(Rank rank, const std::string& reason) { node_->report(rank, reason); }
 void Control::suspect(int64_t process, const std::string& why) { node_->suspect(process, why); }
+void Control::activity_changed() { node_->activity_changed(); }
 void Control::stop_admitting() { node_->stop_admitting(); }
 bool Control::leave() { return node_->leave(); }
 std::string Control::local_address() const { return node_->local_address(); }

@@ -211,8 +211,15 @@ class Hub final : public Control::Node {
     tell(FrameKind::kFailure, encode(failure));
   }
 
+  void tell_activity() override {
+    const std::vector<std::byte> body = encode(events_.activity());
+    for (const Member& member : members_)  // to one that reads nothing now, the next one goes
+      if (member.stream != nullptr && member.stream->all_sent())
+        member.stream->send(FrameKind::kBeat, body);
+  }
+
   void beat() override {
-    tell(FrameKind::kBeat, encode(events_.activity()));
+    tell_activity();
     if (has_failed()) return;
     const Clock::time_point now = Clock::now();
     for (const Member& member : members_) {

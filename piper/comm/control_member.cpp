@@ -113,9 +113,14 @@ class Member final : public Control::Node {
     if (!told_ && stream_) stream_->send(FrameKind::kFailure, encode(failure));
   }
 
+  void tell_activity() override {
+    if (!joining_ && !hub_left_ && stream_->all_sent())
+      stream_->send(FrameKind::kBeat, encode(events_.activity()));
+  }
+
   void beat() override {
     if (joining_ || hub_left_) return;
-    stream_->send(FrameKind::kBeat, encode(events_.activity()));
+    tell_activity();
     const double silent = std::chrono::duration<double>(Clock::now() - heard_).count();
     if (silent > options_.heartbeat_timeout_seconds)
       declare(Rank(0), hangs(hub_, activities_, silent));

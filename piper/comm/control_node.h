@@ -12,6 +12,7 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -41,11 +42,13 @@ class Control::Node {
   void report(Rank rank, const std::string& reason);
   void suspect(int64_t process, const std::string& why);
   void stop_admitting();
+  void activity_changed();
   bool leave();
   virtual std::string local_address() const = 0;
 
  protected:
   virtual void beat() = 0;  // every heartbeat: tells it, and looks who is late
+  virtual void tell_activity() = 0;
   // Adds to what was heard last: time in which this process stood still.
   virtual void excuse(Clock::duration stalled) = 0;
   virtual void take_share(ShareBody share) = 0;
@@ -81,11 +84,13 @@ class Control::Node {
 
  private:
   void tick();
+  void tell_soon();
   void end_suspicion(int64_t process, const std::string& why);
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  asio::steady_timer ticker_, suspicion_;
-  Clock::time_point last_tick_;
+  asio::steady_timer ticker_, suspicion_, teller_;
+  Clock::time_point last_tick_, last_told_;
+  std::atomic<bool> will_tell_{false};
   bool failed_in_thread_ = false, suspects_ = false;
   std::thread thread_;
 

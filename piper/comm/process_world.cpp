@@ -167,6 +167,7 @@ class ProcessWorld final : public World {
   }
   void note(Rank rank, int64_t step, std::string_view operation) override {
     state_->activities().note(rank, step, operation);
+    state_->control().activity_changed();
   }
 
  private:
