@@ -58,7 +58,7 @@ def processes(*words_of_each):
     n = len(words_of_each)
     return [subprocess.Popen([PIPER, "bench", "alltoall", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
         **os.environ, "PIPER_PROCESS": str(p), "PIPER_NUM_PROCESSES": str(n), "PIPER_LOCAL_PROCESS": str(p), "PIPER_NUM_LOCAL_PROCESSES": str(n),
-        "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": str(port), "PIPER_SECRET": "s", "PIPER_HEARTBEAT_SECONDS": "2"})
+        "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": str(port), "PIPER_SECRET": "s" * 16, "PIPER_HEARTBEAT_SECONDS": "2"})
             for p, words in enumerate(words_of_each)]
 
 

@@ -51,7 +51,7 @@ def tcp(arguments):
         port = free.getsockname()[1]
     processes = [subprocess.Popen([PROBE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(
         PIPER_PROCESS=str(p), PIPER_NUM_PROCESSES=str(RANKS), PIPER_LOCAL_PROCESS=str(p), PIPER_NUM_LOCAL_PROCESSES=str(RANKS),
-        PIPER_MASTER_ADDRESS="127.0.0.1", PIPER_MASTER_PORT=str(port), PIPER_SECRET="s")) for p in range(RANKS)]
+        PIPER_MASTER_ADDRESS="127.0.0.1", PIPER_MASTER_PORT=str(port), PIPER_SECRET="s" * 16)) for p in range(RANKS)]
     said = ""
     for p, process in enumerate(processes):
         if p != 1:

@@ -6,6 +6,7 @@
 #include <piper/comm/network.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <charconv>
 #include <future>
@@ -38,6 +39,20 @@ ControlOptions control_options_from(const LookUp& look_up) {
   return options;
 }
 
+std::string readable(std::string text, size_t most) {
+  if (text.size() > most) text = text.substr(0, most) + "...";
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  return text;
+}
+
+bool Control::Node::are_of(int64_t process, const std::vector<RankActivity>& activities) const {
+  if (activities.size() > static_cast<size_t>(ranks_per_process_)) return false;
+  for (const RankActivity& activity : activities)
+    if (!activity.rank.valid() || activity.rank.value / ranks_per_process_ != process) return false;
+  return true;
+}
+
 std::string text_of(const std::vector<RankActivity>& activities) {
   std::string text;
   for (const RankActivity& activity : activities) {
@@ -62,16 +77,20 @@ Control::Node::Node(const Launch& launch, int64_t num_ranks, const ControlOption
       mine_{launch.process, launch.num_processes, num_ranks, host_name(), getpid()},
       work_(asio::make_work_guard(io_)),
       ticker_(io_),
-      suspicion_(io_) {}
+      suspicion_(io_),
+      teller_(io_) {}
 
 void Control::Node::start_thread() {
   last_tick_ = Clock::now();
   asio::post(io_, [this] { tick(); });
   thread_ = std::thread([this] {
-    try {
-      io_.run();
-    } catch (const std::exception& error) {
-      declare(first_rank_of(mine_.process), fmt::format("its control thread: {}", error.what()));
+    for (;;) {  // whoever posts here waits for an answer, whatever has happened
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {
+        declare(first_rank_of(mine_.process), fmt::format("its control thread: {}", error.what()));
+      }
     }
   });
 }
@@ -81,6 +100,7 @@ void Control::Node::stop_thread() {
   asio::post(io_, [this] {
     ticker_.cancel();
     suspicion_.cancel();
+    teller_.cancel();
     close();
     io_.stop();
   });
@@ -152,8 +172,27 @@ void Control::Node::declare(Rank rank, const std::string& reason) {
   if (events_.failed) events_.failed(rank, reason);
 }
 
+// A chatty run is told of in turns: what comes meanwhile is told with the next one.
+void Control::Node::activity_changed() {
+  if (!will_tell_.exchange(true)) asio::post(io_, [this] { tell_soon(); });
+}
+
+void Control::Node::tell_soon() {
+  const double seconds =
+      std::max(kActivitySeconds, 2e-4 * static_cast<double>(mine_.num_processes));
+  teller_.expires_at(last_told_ + duration_of(seconds));
+  teller_.async_wait([this](const asio::error_code& stopped) {
+    if (stopped) return;
+    last_told_ = Clock::now();
+    will_tell_ = false;
+    if (!failed_in_thread_) tell_activity();
+  });
+}
+
 void Control::Node::suspect(int64_t process, const std::string& why) {
   asio::post(io_, [this, process, why] {
+    if (suspects_) return;  // the first counts, however often it is said
+    suspects_ = true;
     suspicion_.expires_after(duration_of(kSuspicionSeconds));
     suspicion_.async_wait([this, process, why](const asio::error_code& error) {
       if (!error) end_suspicion(process, why);
@@ -236,6 +275,7 @@ std::vector<std::string> Control::share(const std::string& what, const std::stri
 }
 void Control::report(Rank rank, const std::string& reason) { node_->report(rank, reason); }
 void Control::suspect(int64_t process, const std::string& why) { node_->suspect(process, why); }
+void Control::activity_changed() { node_->activity_changed(); }
 void Control::stop_admitting() { node_->stop_admitting(); }
 bool Control::leave() { return node_->leave(); }
 std::string Control::local_address() const { return node_->local_address(); }

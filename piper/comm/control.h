@@ -3,7 +3,7 @@
 // among them, and notices when one dies or hangs, which the engines that carry the bytes do not.
 //
 // Every process beats twice a second from a thread of its own, so a rank that computes for long is
-// no alarm. A connection that ends without a goodbye is a death; no beat for
+// no alarm, and tells what its ranks do as soon as that changes. A connection that ends without a goodbye is a death; no beat for
 // `heartbeat_timeout_seconds` is a hang. Time in which the observer itself stood still (a suspended
 // machine) counts for nobody.
 //
@@ -25,6 +25,9 @@
 #include <vector>
 
 namespace piper::comm {
+
+// How old what is known of another process's doings may be while it lives.
+constexpr double kActivitySeconds = 0.02;
 
 struct ControlOptions {
   double heartbeat_seconds = 0.5;
@@ -69,6 +72,10 @@ class Control {
   // Its messages no longer come through: a failure of its own unless the channel learns the true
   // cause within a second.
   void suspect(int64_t process, const std::string& why);
+
+  // What events.activity says has changed: the others are told at once, but no more often than
+  // kActivitySeconds (and 0.2 ms for each process of the run). Cheap: meant for every task.
+  void activity_changed();
 
   // Every process is there: closes the port of the hub.
   void stop_admitting();

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/control_node.h>
 #include <piper/comm/guarded_acceptor.h>
 #include <piper/comm/network.h>
@@ -16,6 +17,7 @@ struct Member {
   Identity identity;
   std::vector<RankActivity> activities;
   Clock::time_point heard;
+  uint64_t num_shares = 0;  // that came from it
   bool left = false;
 };
 
@@ -64,6 +66,7 @@ class Hub final : public Control::Node {
     }
     Member& member = members_[who.process];
     member = {stream, who, {}, Clock::now()};
+    member.identity.host = printable(who.host);
     stream->set_limit(kMaxFrameBytes);
     stream->listen([this, p = who.process](const Frame& frame) { take(p, frame); },
                    [this, p = who.process](const std::string&) { lose(p); });
@@ -91,15 +94,21 @@ class Hub final : public Control::Node {
     member.heard = Clock::now();
     switch (frame.kind) {
       case FrameKind::kBeat:
-        if (auto activities = parse_beat(frame.body)) member.activities = std::move(*activities);
-        return;
+        if (auto activities = parse_beat(frame.body); activities && are_of(process, *activities))
+          return hear(member, std::move(*activities));
+        return nonsense(process);
       case FrameKind::kFailure:
-        if (const auto failure = parse_failure(frame.body)) declare(failure->rank, failure->reason);
-        return;
+        if (const auto failure = parse_failure(frame.body);
+            failure && failure->rank.value < num_ranks_)
+          return declare(failure->rank, readable(failure->reason, kMaxReasonBytes));
+        return nonsense(process);
       case FrameKind::kShare:
-        if (auto share = parse_share(frame.body); share && share->texts.size() == 1)
-          collect(process, std::move(*share));
-        return;
+        if (auto share = parse_share(frame.body);
+            share && share->texts.size() == 1 && share->number == member.num_shares) {
+          ++member.num_shares;
+          return collect(process, std::move(*share));
+        }
+        return nonsense(process);
       case FrameKind::kGoodbye:
         member.left = true;
         for (const auto& [number, share] : shares_)
@@ -111,8 +120,21 @@ class Hub final : public Control::Node {
       case FrameKind::kReject:
       case FrameKind::kShared:
       case FrameKind::kKnock:
-        return;  // nothing that a member says
+        return nonsense(process);  // nothing that a member says
     }
+  }
+
+  void hear(Member& member, std::vector<RankActivity> activities) {
+    for (RankActivity& activity : activities)
+      activity.operation = readable(activity.operation, kMaxNameBytes);
+    member.activities = std::move(activities);
+  }
+
+  void nonsense(int64_t process) {
+    members_[process].stream->close();
+    declare(first_rank_of(process),
+            fmt::format("{} speaks nonsense: is it another version of Piper?",
+                        name_of(members_[process].identity)));
   }
 
   void lose(int64_t process) {
@@ -131,8 +153,14 @@ class Hub final : public Control::Node {
                                                               : options_.share_timeout_seconds)};
     } else if (pending.what != share.what) {
       return declare(first_rank_of(process),
-                     fmt::format("it shares '{}', others share '{}'", share.what, pending.what));
+                     fmt::format("it shares '{}', others share '{}'", printable(share.what),
+                                 printable(pending.what)));
     }
+    num_held_ += share.texts.front().size() + sizeof(uint32_t);
+    if (num_held_ + share.what.size() + sizeof(ShareBody) > kMaxFrameBytes)
+      return declare(first_rank_of(process),
+                     fmt::format("the texts that all share have more than {} bytes in '{}'",
+                                 kMaxFrameBytes, printable(share.what)));
     pending.texts[process] = std::move(share.texts.front());
     bool whole = true;
     for (size_t p = 0; p < members_.size(); ++p) {
@@ -145,7 +173,10 @@ class Hub final : public Control::Node {
 
   void complete(uint64_t number) {
     ShareBody result{number, shares_.at(number).what, {}};
-    for (auto& text : shares_.at(number).texts) result.texts.push_back(std::move(*text));
+    for (auto& text : shares_.at(number).texts) {
+      num_held_ -= text->size() + sizeof(uint32_t);
+      result.texts.push_back(std::move(*text));
+    }
     shares_.erase(number);
     tell(FrameKind::kShared, encode(result));
     finish_share(std::move(result));
@@ -180,8 +211,15 @@ class Hub final : public Control::Node {
     tell(FrameKind::kFailure, encode(failure));
   }
 
+  void tell_activity() override {
+    const std::vector<std::byte> body = encode(events_.activity());
+    for (const Member& member : members_)  // to one that reads nothing now, the next one goes
+      if (member.stream != nullptr && member.stream->all_sent())
+        member.stream->send(FrameKind::kBeat, body);
+  }
+
   void beat() override {
-    tell(FrameKind::kBeat, encode(events_.activity()));
+    tell_activity();
     if (has_failed()) return;
     const Clock::time_point now = Clock::now();
     for (const Member& member : members_) {
@@ -241,6 +279,7 @@ class Hub final : public Control::Node {
   std::optional<internal::GuardedAcceptor> acceptor_;
   std::string address_;
   std::map<uint64_t, PendingShare> shares_;
+  size_t num_held_ = 0;  // bytes of their texts
   std::optional<FailureBody> told_;
 };
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/caller.h>
 #include <piper/comm/control_node.h>
 #include <piper/comm/network.h>
@@ -51,6 +52,7 @@ class Member final : public Control::Node {
     stream_ = stream;
     address_ = stream->local_address();
     hub_ = *who;
+    hub_.host = printable(who->host);
     heard_ = Clock::now();
     stream_->set_limit(kMaxFrameBytes);
     stream_->listen([this](const Frame& frame) { take(frame); },
@@ -66,17 +68,20 @@ class Member final : public Control::Node {
     heard_ = Clock::now();
     if (frame.kind == FrameKind::kReject) {
       const auto rejected = parse_failure(frame.body);
-      return end_joining(rejected ? rejected->reason : "it was rejected");
+      return end_joining(rejected ? readable(rejected->reason, kMaxReasonBytes)
+                                  : "it was rejected");
     }
     end_joining("");  // the hub's first word
     switch (frame.kind) {
       case FrameKind::kBeat:
-        if (auto activities = parse_beat(frame.body)) activities_ = std::move(*activities);
+        if (auto activities = parse_beat(frame.body); activities && are_of(0, *activities))
+          activities_ = std::move(*activities);
         return;
       case FrameKind::kFailure:
-        if (const auto failure = parse_failure(frame.body)) {
+        if (const auto failure = parse_failure(frame.body);
+            failure && failure->rank.value < num_ranks_) {
           told_ = true;
-          declare(failure->rank, failure->reason);
+          declare(failure->rank, readable(failure->reason, kMaxReasonBytes));
         }
         return;
       case FrameKind::kShared:
@@ -108,9 +113,14 @@ class Member final : public Control::Node {
     if (!told_ && stream_) stream_->send(FrameKind::kFailure, encode(failure));
   }
 
+  void tell_activity() override {
+    if (!joining_ && !hub_left_ && stream_->all_sent())
+      stream_->send(FrameKind::kBeat, encode(events_.activity()));
+  }
+
   void beat() override {
     if (joining_ || hub_left_) return;
-    stream_->send(FrameKind::kBeat, encode(events_.activity()));
+    tell_activity();
     const double silent = std::chrono::duration<double>(Clock::now() - heard_).count();
     if (silent > options_.heartbeat_timeout_seconds)
       declare(Rank(0), hangs(hub_, activities_, silent));

@@ -12,6 +12,7 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -41,11 +42,13 @@ class Control::Node {
   void report(Rank rank, const std::string& reason);
   void suspect(int64_t process, const std::string& why);
   void stop_admitting();
+  void activity_changed();
   bool leave();
   virtual std::string local_address() const = 0;
 
  protected:
   virtual void beat() = 0;  // every heartbeat: tells it, and looks who is late
+  virtual void tell_activity() = 0;
   // Adds to what was heard last: time in which this process stood still.
   virtual void excuse(Clock::duration stalled) = 0;
   virtual void take_share(ShareBody share) = 0;
@@ -60,6 +63,8 @@ class Control::Node {
   void declare(Rank rank, const std::string& reason);  // the first failure counts
   void finish_share(ShareBody share);
   void finish_leaving();
+  // Whether a beat speaks of ranks of that process, each once at most.
+  bool are_of(int64_t process, const std::vector<RankActivity>& activities) const;
   bool has_failed() const { return failed_in_thread_; }
 
   Rank first_rank_of(int64_t process) const { return Rank(process * ranks_per_process_); }
@@ -79,12 +84,14 @@ class Control::Node {
 
  private:
   void tick();
+  void tell_soon();
   void end_suspicion(int64_t process, const std::string& why);
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  asio::steady_timer ticker_, suspicion_;
-  Clock::time_point last_tick_;
-  bool failed_in_thread_ = false;
+  asio::steady_timer ticker_, suspicion_, teller_;
+  Clock::time_point last_tick_, last_told_;
+  std::atomic<bool> will_tell_{false};
+  bool failed_in_thread_ = false, suspects_ = false;
   std::thread thread_;
 
   std::mutex mutex_;
@@ -94,6 +101,11 @@ class Control::Node {
   std::optional<FailureBody> failure_;
   bool left_ = false;
 };
+
+// What another process says of itself, for a message: control characters other than the end of a line
+// become '?', what is beyond `most` bytes is "...".
+constexpr size_t kMaxReasonBytes = 16 << 10, kMaxNameBytes = 256;
+std::string readable(std::string text, size_t most);
 
 // "step 12, 'F3 L2 dispatch'", by rank when there are several.
 std::string text_of(const std::vector<RankActivity>& activities);

@@ -132,13 +132,24 @@ std::string read_address(Reader& reader, Launcher launcher) {
 }
 
 std::string read_secret(Reader& reader, Launcher launcher) {
-  if (const auto secret = reader.text("PIPER_SECRET")) return *secret;
+  if (const auto secret = reader.text("PIPER_SECRET")) {
+    if (secret->size() < kMinSecretBytes)  // its value is nobody's business
+      reader.problem(
+          fmt::format("PIPER_SECRET has {} bytes; allowed: at least {}, for instance what `openssl "
+                      "rand -hex 32` "
+                      "prints",
+                      secret->size(), kMinSecretBytes));
+    return *secret;
+  }
   switch (launcher) {
     case Launcher::kPiper:
       reader.problem("PIPER_SECRET is not set, although the launcher's others are");
       return "";
     case Launcher::kTorchrun:
-      return "torchrun:" + reader.text("TORCHELASTIC_RUN_ID").value_or("");
+      return fmt::format("torchrun:{}:{}:{}:{}", reader.text("TORCHELASTIC_RUN_ID").value_or(""),
+                         reader.text("TORCHELASTIC_RESTART_COUNT").value_or(""),
+                         reader.text("MASTER_ADDR").value_or(""),
+                         reader.text("MASTER_PORT").value_or(""));
     case Launcher::kSlurm:
       return "slurm:" + reader.text("SLURM_JOB_ID").value_or("") + ":" +
              reader.text("SLURM_STEP_ID").value_or("");
@@ -186,6 +197,12 @@ std::optional<Launch> launch_from(const LookUp& look_up) {
   launch.master_address = read_address(reader, launch.launcher);
   launch.master_port = read_port(reader, launch.launcher);
   launch.secret = read_secret(reader, launch.launcher);
+  launch.secret_can_be_guessed =
+      !reader.has("PIPER_SECRET") &&
+      (launch.launcher == Launcher::kTorchrun || launch.launcher == Launcher::kSlurm);
+  launch.one_host = launch.launcher == Launcher::kSlurm
+                        ? reader.integer("SLURM_STEP_NUM_NODES", 1, kMaxProcesses, 1) == 1
+                        : launch.num_local_processes == launch.num_processes;
   reader.finish();
   return launch;
 }

@@ -15,9 +15,10 @@
 // variables inside the others'. Slurm alone (no MPI) needs PIPER_MASTER_ADDRESS unless the step has
 // one node. PIPER_MASTER_ADDRESS, PIPER_MASTER_PORT and PIPER_SECRET complete every launcher's.
 //
-// The secret keeps strangers out. Without PIPER_SECRET torchrun's is derived from its run id, and
-// Slurm's from job and step: whoever knows or guesses those ids can join. Such runs belong on
-// networks that are trusted; anywhere else set PIPER_SECRET to something random.
+// The secret keeps strangers out. `piper launch` makes a random one and so does MPI's process 0,
+// which tells it over MPI. torchrun and srun have no channel that strangers cannot read, so without
+// PIPER_SECRET the processes of one host share a random one in a file (local_secret.h), and those of
+// several derive it from torchrun's run id, or Slurm's job and step: whoever guesses those can join.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +41,16 @@ struct Launch {
   std::string master_address;  // of process 0's control channel; empty under MPI, which tells it
   int master_port = 0;
   std::string secret;
+  bool secret_can_be_guessed = false;  // it is made of what the launcher calls the run
+  bool one_host = false;               // the launcher says that all processes are on one
   int listen_fd = -1;  // process 0: a listening socket to use instead of opening one, or -1
 };
 
 // The value of an environment variable, or nothing.
 using LookUp = std::function<std::optional<std::string>(const std::string& name)>;
 std::optional<std::string> from_environment(const std::string& name);
+
+constexpr size_t kMinSecretBytes = 16;  // of PIPER_SECRET
 
 // nullopt for a single process. Throws InvalidInput naming each variable that is malformed, missing
 // or contradicts another.

@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/comm/launch.h>
+#include <piper/comm/local_secret.h>
+#include <piper/comm/secret.h>
 
+#include <filesystem>
 #include <map>
 
 namespace piper::comm {
@@ -25,9 +28,12 @@ std::string problem_of(const Environment& environment) {
   return "";
 }
 
-const Environment kPiper{{"PIPER_PROCESS", "0"},       {"PIPER_NUM_PROCESSES", "4"},
-                         {"PIPER_LOCAL_PROCESS", "0"}, {"PIPER_MASTER_PORT", "4000"},
-                         {"PIPER_SECRET", "s"},        {"PIPER_LISTEN_FD", "7"}};
+const Environment kPiper{{"PIPER_PROCESS", "0"},
+                         {"PIPER_NUM_PROCESSES", "4"},
+                         {"PIPER_LOCAL_PROCESS", "0"},
+                         {"PIPER_MASTER_PORT", "4000"},
+                         {"PIPER_SECRET", "a secret of the run"},
+                         {"PIPER_LISTEN_FD", "7"}};
 const Environment kTorchrun{{"RANK", "3"},
                             {"WORLD_SIZE", "8"},
                             {"LOCAL_RANK", "1"},
@@ -60,10 +66,10 @@ TEST_CASE("every launcher's environment tells the process its place") {
     std::string secret;
   };
   const std::vector<Row> rows{
-      {kPiper, Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000, "s"},
-      {kTorchrun, Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1"},
-      {with(kTorchrun, {{"PIPER_MASTER_PORT", "5"}, {"PIPER_SECRET", "x"}}), Launcher::kTorchrun, 3,
-       8, 1, "a", 5, "x"},
+      {kPiper, Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000, "a secret of the run"},
+      {kTorchrun, Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1::a:29500"},
+      {with(kTorchrun, {{"PIPER_MASTER_PORT", "5"}, {"PIPER_SECRET", "0123456789abcdef"}}),
+       Launcher::kTorchrun, 3, 8, 1, "a", 5, "0123456789abcdef"},
       {kSlurm, Launcher::kSlurm, 1, 2, 1, "127.0.0.1", 29477, "slurm:77:0"},
       {with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "3"}}), Launcher::kSlurm, 1, 3, 1, "127.0.0.1", 29477,
        "slurm:77:0"},
@@ -73,8 +79,9 @@ TEST_CASE("every launcher's environment tells the process its place") {
        29477, "slurm:77:0"},
       // The launcher that was started last decides.
       {with(kSlurm, kOpenMpi), Launcher::kOpenMpi, 2, 4, 2, "", 0, ""},
-      {with(kOpenMpi, kTorchrun), Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1"},
-      {with(kTorchrun, kPiper), Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000, "s"},
+      {with(kOpenMpi, kTorchrun), Launcher::kTorchrun, 3, 8, 1, "a", 29501, "torchrun:r1::a:29500"},
+      {with(kTorchrun, kPiper), Launcher::kPiper, 0, 4, 0, "127.0.0.1", 4000,
+       "a secret of the run"},
   };
   for (const Row& row : rows) {
     const std::optional<Launch> launch = launch_of(row.environment);
@@ -91,6 +98,33 @@ TEST_CASE("every launcher's environment tells the process its place") {
   CHECK(launch_of(kPiper)->listen_fd == 7);
   CHECK(launch_of(kTorchrun)->num_local_processes == 2);
   CHECK(launch_of(with(kPiper, {{"PIPER_PROCESS", "1"}}))->listen_fd == -1);
+}
+
+TEST_CASE("where no launcher tells a secret, processes of one host share a random one") {
+  CHECK_FALSE(launch_of(kPiper)->secret_can_be_guessed);
+  CHECK_FALSE(launch_of(kOpenMpi)->secret_can_be_guessed);
+  CHECK_FALSE(
+      launch_of(with(kSlurm, {{"PIPER_SECRET", "0123456789abcdef"}}))->secret_can_be_guessed);
+  CHECK(launch_of(kSlurm)->secret_can_be_guessed);
+  CHECK(launch_of(kSlurm)->one_host);
+  CHECK(launch_of(kTorchrun)->secret_can_be_guessed);
+  CHECK_FALSE(launch_of(kTorchrun)->one_host);  // 2 of 8 processes are here
+  CHECK(launch_of(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}}))->one_host);
+
+  const std::string run = "launch_test " + random_secret();
+  const auto one = local_secret(run), other = local_secret(run), next = local_secret(run + "2");
+  REQUIRE((one && other && next));
+  CHECK(one->text.size() == 64);
+  CHECK(one->text == other->text);
+  CHECK(one->text != next->text);
+  namespace fs = std::filesystem;
+  CHECK(fs::status(one->file).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  // What others may read is no secret.
+  fs::permissions(one->file, fs::perms::group_read, fs::perm_options::add);
+  const auto elsewhere = local_secret(run);
+  CHECK((!elsewhere || elsewhere->file != one->file));
+  for (const auto& made : {one, next, elsewhere})
+    if (made) fs::remove(made->file);
 }
 
 TEST_CASE("a single process needs no launcher") {
@@ -111,6 +145,9 @@ TEST_CASE("what is malformed, missing or contradictory is named") {
        "OMPI_COMM_WORLD_LOCAL_RANK is 3, but OMPI_COMM_WORLD_RANK is 2; allowed: at most that"},
       {with(kMpich, {{"PMI_SIZE", "-1"}}),
        "PMI_SIZE is '-1'; allowed: an integer from 1 to 1048576"},
+      {with(kPiper, {{"PIPER_SECRET", "0123456789abcde"}}),
+       "PIPER_SECRET has 15 bytes; allowed: at least 16, for instance what `openssl rand -hex 32` "
+       "prints"},
       {with(kPiper, {{"PIPER_SECRET", ""}}),
        "PIPER_SECRET is not set, although the launcher's others are"},
       {with(kPiper, {{"PIPER_MASTER_PORT", "70000"}, {"PIPER_LISTEN_FD", "x"}}),

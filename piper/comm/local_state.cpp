@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/local_state.h>
 #include <sched.h>
 
@@ -15,17 +16,20 @@ namespace {
 std::string disagreement(const Posting& mine, const Posting& other) {
   const Posting& send = mine.direction == Direction::kSend ? mine : other;
   const Posting& receive = mine.direction == Direction::kSend ? other : mine;
-  return fmt::format(
+  return one_line(fmt::format(
       "rank {}: sizes differ in '{}' (part {}): rank {} sends {} bytes{}, rank {} receives {} "
       "bytes{}",
       mine.owner.value, mine.name.what, mine.part, send.owner.value, send.size,
       send.name.what == mine.name.what ? "" : fmt::format(" ('{}')", send.name.what),
       receive.owner.value, receive.size,
-      receive.name.what == mine.name.what ? "" : fmt::format(" ('{}')", receive.name.what));
+      receive.name.what == mine.name.what ? "" : fmt::format(" ('{}')", receive.name.what)));
 }
 
 // Shorter messages are copied sooner than another thread wakes.
 constexpr size_t kSharedBytes = size_t{192} << 10;
+
+// How long who drops a message waits for the wire that is in the middle of it.
+constexpr std::chrono::seconds kLongestCopy{10};
 
 // Of what a rank may copy, its own receives first: their bytes are then in its core's cache. Null: nothing.
 std::shared_ptr<SharedCopy> next_copy(std::vector<std::shared_ptr<SharedCopy>>& copies, Rank rank) {
@@ -89,9 +93,10 @@ std::string sentence(const Failure& failure) {
 }
 
 std::string Posting::describe() const {
+  const std::string what = one_line(name.what);  // a peer may have sent it
   return direction == Direction::kSend
-             ? fmt::format("send '{}' to rank {}, {} bytes", name.what, peer.value, size)
-             : fmt::format("receive '{}' from rank {}, {} bytes", name.what, peer.value, size);
+             ? fmt::format("send '{}' to rank {}, {} bytes", what, peer.value, size)
+             : fmt::format("receive '{}' from rank {}, {} bytes", what, peer.value, size);
 }
 
 void LocalState::enter(Rank rank) {
@@ -271,7 +276,7 @@ void LocalState::withdraw(Posting& posting) {
     std::shared_ptr<SharedCopy> shared;
     {
       std::unique_lock lock(bell.mutex);
-      bell.rung.wait(lock, [&] {
+      const bool over = bell.rung.wait_for(lock, kLongestCopy, [&] {
         const auto place = std::ranges::find_if(bell.copies, [&](const auto& c) {
           return c->send.get() == &posting || c->receive.get() == &posting;
         });
@@ -281,6 +286,11 @@ void LocalState::withdraw(Posting& posting) {
         }
         return shared || posting.state.load(std::memory_order_acquire) != PostingState::kCopying;
       });
+      lock.unlock();
+      // A peer that does not go on with a message: the wire gives the buffer back when all is over.
+      if (!over)
+        fail(posting.owner,
+             fmt::format("gave up {}, which has begun and does not end", posting.describe()));
     }
     if (shared) copy(*shared);
   }

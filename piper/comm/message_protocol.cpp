@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/message_protocol.h>
 
 #include <algorithm>
@@ -62,6 +63,7 @@ bool MessageProtocol::withdraw(Posting& send) {
   for (auto at = offered.begin(); at != offered.end(); ++at) {
     if (at->second.get() != &send) continue;
     removed = std::move(at->second);
+    peers_[process_of(send.peer)].withdrawn.insert(at->first);
     offered.erase(at);
     send.state.store(PostingState::kWithdrawn, std::memory_order_release);
     return true;
@@ -82,13 +84,16 @@ std::vector<std::shared_ptr<Posting>> MessageProtocol::unfinished_sends() const 
 void MessageProtocol::fetch(const Posting& arrived, const std::shared_ptr<Posting>& receive) {
   const int64_t process = arrived.arrival->process;
   const uint64_t id = arrived.arrival->id;
-  bool too_late = false;
+  bool too_late = false, is_new = false;
   {
     const std::lock_guard lock(mutex_);
+    --peers_[process].num_offers;
     too_late = abandoned_;
-    if (!too_late) peers_[process].receiving[id] = receive;
+    if (!too_late) is_new = peers_[process].receiving.try_emplace(id, receive).second;
   }
-  if (too_late) return state_.finish(*receive, PostingState::kWithdrawn);
+  if (!is_new) state_.finish(*receive, PostingState::kWithdrawn);
+  if (too_late) return;
+  if (!is_new) return lose(process, "it gave two messages one number");
   wire().expect_payload(process, id, {receive->target, receive->size});
   answer(process, NoteKind::kAccept, arrived, id);
 }
@@ -105,6 +110,10 @@ void MessageProtocol::answer(int64_t process, NoteKind kind, const Posting& abou
 }
 
 void MessageProtocol::refuse(const Posting& arrived) {
+  if (arrived.arrival->payload_follows) {
+    const std::lock_guard lock(mutex_);
+    --peers_[arrived.arrival->process].num_offers;
+  }
   answer(arrived.arrival->process, NoteKind::kRefuse, arrived, arrived.arrival->id);
 }
 
@@ -116,6 +125,7 @@ void MessageProtocol::consumed(const Posting& arrived) {
     Peer& peer = peers_[arrived.arrival->process];
     peer.owed += cost_of(arrived.size);
     if (peer.owed >= kWorthTelling) std::swap(owed, peer.owed);
+    peer.held -= owed;
   }
   if (owed > 0)
     send_note(arrived.arrival->process, {.kind = NoteKind::kCredit,
@@ -130,28 +140,67 @@ void MessageProtocol::failed(const Failure& failure) {
 }
 
 void MessageProtocol::note_arrived(int64_t process, std::span<const std::byte> note) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_[process].is_lost) return;
+  }
   const std::optional<ParsedMessage> message = parse_message(note, state_.size());
-  if (!message) return process_lost(process, "what came is no message");
+  if (!message) return lose(process, "what came is no message");
   const MessageHead& head = message->head;
   switch (head.kind) {
     case NoteKind::kEager:
     case NoteKind::kOffer:
-      if (process_of(head.source) != process || !is_local(head.target))
-        return process_lost(process, "a message came that is not for this process");
-      return arrive(process, *message);
+      if (admit(process, head)) arrive(process, *message);
+      return;
     case NoteKind::kAccept:
       return accepted(process, head.id, head);
     case NoteKind::kRefuse:
       return refused(process, head);
     case NoteKind::kGone:
       return gone(process, head.id);
-    case NoteKind::kCredit: {
-      const std::lock_guard lock(mutex_);
-      int64_t& credit = peers_[process].credit;
-      credit = std::min(kEagerCredit, credit + static_cast<int64_t>(head.size));
-      return;
-    }
+    case NoteKind::kCredit:
+      return credited(process, head.size);
   }
+}
+
+bool MessageProtocol::admit(int64_t process, const MessageHead& head) {
+  std::string wrong;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[process];
+    const bool eager = head.kind == NoteKind::kEager;
+    if (process_of(head.source) != process || !is_local(head.target))
+      wrong = "a message came that is not for this process";
+    else if (eager && cost_of(head.size) > kEagerCredit - peer.held)
+      wrong = "more bytes came at once than it may send";
+    else if (!eager && peer.num_offers >= kMaxWaitingOffers)
+      wrong = "too many messages are offered";
+    else if (eager)
+      peer.held += cost_of(head.size);
+    else
+      ++peer.num_offers;
+  }
+  if (!wrong.empty()) lose(process, wrong);
+  return wrong.empty();
+}
+
+void MessageProtocol::credited(int64_t process, uint64_t size) {
+  bool right = false;
+  {
+    const std::lock_guard lock(mutex_);
+    int64_t& credit = peers_[process].credit;
+    right = size <= static_cast<uint64_t>(kEagerCredit - credit);
+    if (right) credit += static_cast<int64_t>(size);
+  }
+  if (!right) lose(process, "it gave back more bytes than it was sent");
+}
+
+void MessageProtocol::lose(int64_t process, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_[process].is_lost = true;
+  }
+  process_lost(process, why);
 }
 
 void MessageProtocol::arrive(int64_t process, const ParsedMessage& message) {
@@ -185,12 +234,14 @@ std::shared_ptr<Posting> MessageProtocol::take(int64_t process, Postings Peer::*
 
 void MessageProtocol::accepted(int64_t process, uint64_t id, const MessageHead& head) {
   std::span<const std::byte> bytes;
-  bool found = false;
+  bool found = false, was_withdrawn = false;
   {
     const std::lock_guard lock(mutex_);
+    if (abandoned_) return;
     Peer& peer = peers_[process];
     const auto place = peer.offered.find(id);
-    found = place != peer.offered.end() && !abandoned_;
+    found = place != peer.offered.end();
+    was_withdrawn = peer.withdrawn.erase(id) > 0;
     if (found) {
       // From here on its owner waits for us before it lets go of the buffer.
       place->second->state.store(PostingState::kCopying, std::memory_order_release);
@@ -199,6 +250,7 @@ void MessageProtocol::accepted(int64_t process, uint64_t id, const MessageHead& 
     }
   }
   if (found) return wire().send_payload(process, id, bytes);
+  if (!was_withdrawn) return lose(process, "it accepts what it was not offered");
   MessageHead answer = head;
   answer.kind = NoteKind::kGone;
   send_note(process, answer);
@@ -206,18 +258,19 @@ void MessageProtocol::accepted(int64_t process, uint64_t id, const MessageHead& 
 
 void MessageProtocol::refused(int64_t process, const MessageHead& head) {
   const std::shared_ptr<Posting> send = take(process, &Peer::offered, head.id);
+  const std::string problem = one_line(head.what);
   // An eager message was done when it was sent: its rank hears of it at its next call.
-  if (send == nullptr) return state_.fail(head.source, head.what);
-  send->problem = head.what;
+  if (send == nullptr) return state_.fail(head.source, problem);
+  send->problem = problem;
   state_.finish(*send, PostingState::kMismatched);
 }
 
 // The sender gave up: as if nothing had arrived yet.
 void MessageProtocol::gone(int64_t process, uint64_t id) {
+  if (!wire().cancel_payload(process, id))
+    return lose(process, "it withdraws a message of which it has sent a part");
   const std::shared_ptr<Posting> receive = take(process, &Peer::receiving, id);
-  if (receive == nullptr) return;
-  wire().cancel_payload(process, id);
-  state_.repost(receive);
+  if (receive != nullptr) state_.repost(receive);
 }
 
 void MessageProtocol::payload_sent(int64_t process, uint64_t id) {

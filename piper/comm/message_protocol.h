@@ -7,6 +7,9 @@
 // The receiver holds payloads only of eager messages that came early: at most kEagerCredit bytes
 // from each process; a sender whose credit is used up offers instead. Matching, bells and failures
 // are LocalState's. Internal to process_world.cpp; thread-safe.
+//
+// What a peer says is checked against what it may say at that point: a peer that breaks the protocol
+// is lost (WireEvents::process_lost), and nothing that it says afterwards counts.
 #pragma once
 
 #include <piper/comm/local_state.h>
@@ -20,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +32,7 @@
 namespace piper::comm::internal {
 
 constexpr int64_t kEagerCredit = 1 << 20;  // bytes on their way, or held, between two processes
+constexpr int64_t kMaxWaitingOffers = 1 << 20;  // of a process, without their receives
 
 class MessageProtocol final : public RemoteSide, public WireEvents {
  public:
@@ -64,7 +69,11 @@ class MessageProtocol final : public RemoteSide, public WireEvents {
   struct Peer {
     int64_t credit = kEagerCredit;  // bytes that may still be sent eagerly
     int64_t owed = 0;               // bytes taken and not yet given back
+    int64_t held = 0;               // bytes that came eagerly and were not given back
+    int64_t num_offers = 0;         // that came and wait for their receives
     Postings offered, sending, receiving;
+    std::set<uint64_t> withdrawn;  // offers that the peer may still accept
+    bool is_lost = false;          // it broke the protocol
   };
 
   Wire& wire() const { return *wire_.load(std::memory_order_relaxed); }
@@ -75,6 +84,9 @@ class MessageProtocol final : public RemoteSide, public WireEvents {
   void accepted(int64_t process, uint64_t id, const MessageHead& head);
   void refused(int64_t process, const MessageHead& head);
   void gone(int64_t process, uint64_t id);
+  void credited(int64_t process, uint64_t size);
+  bool admit(int64_t process, const MessageHead& head);  // an eager message or an offer
+  void lose(int64_t process, const std::string& why);    // what it says breaks the protocol
   std::shared_ptr<Posting> take(int64_t process, Postings Peer::*from, uint64_t id);
 
   const int64_t ranks_per_process_, process_;

@@ -118,8 +118,9 @@ class MpiWireThread final : public MpiWire {
     });
   }
 
-  void cancel_payload(int64_t process, uint64_t id) override {
+  bool cancel_payload(int64_t process, uint64_t id) override {
     command([this, process, id] { payloads_->cancel(process, id); });
+    return true;
   }
 
   void abandon() override {

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/comm/descriptors.h>
 #include <piper/comm/guarded_acceptor.h>
+#include <piper/comm/local_secret.h>
 #include <piper/comm/local_transport.h>
 #include <piper/comm/message_protocol.h>
 #include <piper/comm/mpi_plugin.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <filesystem>
 
 namespace piper::comm {
 namespace {
@@ -53,6 +55,22 @@ class Activities {
   std::deque<One> ranks_;
 };
 
+// Of a run whose launcher tells no secret: a random one where all are on one host, else a warning.
+std::filesystem::path improve_secret(Launch& launch) {
+  if (!launch.secret_can_be_guessed) return {};
+  const auto local = launch.one_host ? local_secret(launch.secret) : std::nullopt;
+  if (local) {
+    launch.secret = local->text;
+    return local->file;
+  }
+  if (launch.process == 0)
+    fmt::print(stderr,
+               "piper: whoever reaches this run's ports and guesses what {} calls it can join: set "
+               "PIPER_SECRET on every host to what `openssl rand -hex 32` prints\n",
+               to_string(launch.launcher));
+  return {};
+}
+
 // Shared by the world and its endpoints, which may outlive it. Destroyed from the bottom: first the
 // wire's thread ends, then the control channel's.
 class ProcessState {
@@ -64,6 +82,7 @@ class ProcessState {
                   {.failed = [this](const Failure& failure) { tell(failure); },
                    .lost = [this](int64_t process,
                                   const std::string& why) { control_->suspect(process, why); }}) {
+    const std::filesystem::path secret_file = improve_secret(launch);
     if (launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kMpich) {
       std::unique_ptr<MpiWire> wire = open_mpi_wire(launch, options.control);
       mpi_ = wire.get();
@@ -74,6 +93,8 @@ class ProcessState {
       if (wire_ == nullptr) connect_tcp(launch, num_ranks, options.control);
       protocol_.attach(*wire_);
       control_->share("start of messages", "");
+      std::error_code ignored;
+      if (launch.process == 0) std::filesystem::remove(secret_file, ignored);  // all have read it
       control_->stop_admitting();
       wire_->start(protocol_);
     } catch (const std::exception& error) {
@@ -167,6 +188,7 @@ class ProcessWorld final : public World {
   }
   void note(Rank rank, int64_t step, std::string_view operation) override {
     state_->activities().note(rank, step, operation);
+    state_->control().activity_changed();
   }
 
  private:

@@ -70,9 +70,13 @@ void TcpConnection::expect_payload(uint64_t id, std::span<std::byte> bytes) {
   if (!closed_) expected_[id] = {bytes, 0};
 }
 
-void TcpConnection::cancel_payload(uint64_t id) {
+bool TcpConnection::cancel_payload(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  expected_.erase(id);
+  const auto place = expected_.find(id);
+  if (place == expected_.end()) return true;
+  if (place->second.num_received > 0) return false;  // incoming_ may point into its buffer
+  expected_.erase(place);
+  return true;
 }
 
 void TcpConnection::want_to_write() {

@@ -32,7 +32,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   void send_note(std::span<const std::byte> head, std::span<const std::byte> body);
   void send_payload(uint64_t id, std::span<const std::byte> bytes);
   void expect_payload(uint64_t id, std::span<std::byte> bytes);
-  void cancel_payload(uint64_t id);
+  bool cancel_payload(uint64_t id);  // see Wire
 
   // In the I/O thread.
   void start(WireEvents& events);

@@ -201,8 +201,8 @@ void TcpWire::expect_payload(int64_t process, uint64_t id, std::span<std::byte> 
   impl_->peers[process].large->expect_payload(id, bytes);
 }
 
-void TcpWire::cancel_payload(int64_t process, uint64_t id) {
-  impl_->peers[process].large->cancel_payload(id);
+bool TcpWire::cancel_payload(int64_t process, uint64_t id) {
+  return impl_->peers[process].large->cancel_payload(id);
 }
 
 void TcpWire::abandon() {

@@ -44,7 +44,7 @@ class TcpWire final : public Wire {
                  std::span<const std::byte> body) override;
   void send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) override;
   void expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) override;
-  void cancel_payload(int64_t process, uint64_t id) override;
+  bool cancel_payload(int64_t process, uint64_t id) override;
   void abandon() override;
   void close() override;
 

@@ -51,8 +51,9 @@ class Wire {
   virtual void send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) = 0;
   virtual void expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) = 0;
 
-  // An expected payload will not come: the sender has said so.
-  virtual void cancel_payload(int64_t process, uint64_t id) = 0;
+  // An expected payload will not come: the sender has said so. False when a part of it has come, so
+  // that the sender contradicts itself: its buffer stays in use then until abandoned().
+  virtual bool cancel_payload(int64_t process, uint64_t id) = 0;
 
   // The run has failed: every buffer is given up, soon; abandoned() says when. What is posted later
   // is ignored. Does not block.
