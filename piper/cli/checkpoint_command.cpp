@@ -6,7 +6,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/report/table.h>
-#include <piper/train/manifest.h>
+#include <piper/train/checkpoint_folder.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,8 +28,8 @@ struct Flags {
 };
 
 struct Found {
-  std::vector<Inspection> checkpoints;  // newest first
-  std::vector<std::string> unfinished;
+  std::vector<Inspection> checkpoints;           // newest first
+  std::vector<std::string> unfinished, damaged;  // names: leftovers, and what was set aside
 };
 
 // `given` is the folder of a run, of its checkpoints, or one checkpoint.
@@ -41,8 +41,9 @@ Found inspect(const std::string& given, Depth depth) {
       folder.filename().string().starts_with("step-"))
     return {.checkpoints = {train::inspect_checkpoint(folder, depth)}};
   if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
-  Found found{train::inspect_folder(folder, depth), train::leftovers(folder)};
-  if (found.checkpoints.empty() && found.unfinished.empty())
+  Found found{train::inspect_folder(folder, depth), train::leftovers(folder),
+              train::damaged_names(folder)};
+  if (found.checkpoints.empty() && found.unfinished.empty() && found.damaged.empty())
     throw InvalidInput(folder.string() + ": holds no checkpoints");
   return found;
 }
@@ -90,7 +91,7 @@ Json to_json(const Inspection& checkpoint, bool newest) {
 
 void print(const Found& found, Depth depth) {
   using report::Align;
-  const char* good = depth == Depth::kHashes ? "complete, every byte verified" : "complete";
+  const char* good = depth == Depth::kStorage ? "complete, every byte verified" : "complete";
   report::Table table;
   table.columns = {{"checkpoint"}, {"saved (UTC)"},          {"mesh"},
                    {"model"},      {"bytes", Align::kRight}, {"state"}};
@@ -109,6 +110,8 @@ void print(const Found& found, Depth depth) {
   }
   for (const std::string& name : found.unfinished)
     table.rows.push_back({name, "", "", "", "", "an unfinished save; --resume sweeps it away"});
+  for (const std::string& name : found.damaged)
+    table.rows.push_back({name, "", "", "", "", "damaged, set aside; only --fresh deletes it"});
   fmt::print("{}", report::to_text(table));
   for (const Inspection& checkpoint : found.checkpoints)
     for (const std::string& problem : checkpoint.problems) fmt::print("{}\n", problem);
@@ -120,9 +123,10 @@ int run(const Flags& flags, Depth depth) {
     Json list = Json::array();
     for (const Inspection& checkpoint : found.checkpoints)
       list.push_back(to_json(checkpoint, &checkpoint == newest_complete(found)));
-    std::cout << Json{{"verified", depth == Depth::kHashes},
+    std::cout << Json{{"verified", depth == Depth::kStorage},
                       {"checkpoints", list},
-                      {"unfinished", found.unfinished}}
+                      {"unfinished", found.unfinished},
+                      {"damaged", found.damaged}}
                      .dump(2)
               << "\n";
   } else {
@@ -130,7 +134,8 @@ int run(const Flags& flags, Depth depth) {
   }
   const bool bad = std::ranges::any_of(
       found.checkpoints, [](const Inspection& checkpoint) { return !checkpoint.problems.empty(); });
-  return bad ? 1 : 0;
+  const bool lost = newest_complete(found) == nullptr && !found.damaged.empty();
+  return bad || lost ? 1 : 0;
 }
 
 Run add(Subcommand command, Depth depth) {
@@ -150,7 +155,7 @@ Run add_checkpoint(Subcommand command) {
   const Subcommand verify =
       command.add_subcommand("verify", "read every byte and compare with the SHA-256 manifests");
   command.footer("Exit code 1 when something is missing or damaged.");
-  return [list, run_list = add(list, Depth::kSizes), run_verify = add(verify, Depth::kHashes)] {
+  return [list, run_list = add(list, Depth::kSizes), run_verify = add(verify, Depth::kStorage)] {
     return list.parsed() ? run_list() : run_verify();
   };
 }

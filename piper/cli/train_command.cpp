@@ -321,9 +321,12 @@ Run add_train(Subcommand command) {
       .show_default();
   command.add_flag("--async-save,!--no-async-save", flags->async_save,
                    "train on while a checkpoint is written from a copy in memory (default: on)");
-  command.add_flag("--resume", flags->resume,
-                   "go on from the newest complete checkpoint of --run, on this or any other mesh");
-  command.add_flag("--fresh", flags->fresh, "delete the checkpoints of --run and start anew");
+  command.add_flag(
+      "--resume", flags->resume,
+      "go on from the newest undamaged checkpoint of --run, on this or any other mesh");
+  command.add_flag(
+      "--fresh", flags->fresh,
+      "delete what an earlier run left in --run (not exported weights) and start anew");
   command
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
       .check(number_in(0.1, 86400.0))

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/train/checkpoint.h>
 #include <piper/train/safetensors.h>
+#include <piper/train/tensor_check.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -45,9 +46,7 @@ CheckpointSave::CheckpointSave(fs::path folder, CheckpointIdentity identity, Tra
       temporary_(temporary_name(folder_, state.step, token)),
       manifest_{.identity = std::move(identity), .state = std::move(state)},
       disk_(std::move(disk)) {
-  std::error_code error;
-  fs::create_directories(temporary_, error);
-  if (error) throw IoError(temporary_.string() + ": cannot be created: " + error.message());
+  make_folders(temporary_);
 }
 
 CheckpointSave::~CheckpointSave() {
@@ -66,7 +65,11 @@ void CheckpointSave::require_space(int64_t bytes) {
 void CheckpointSave::write_shard(Rank rank, const std::vector<NamedTensor>& tensors) noexcept {
   std::string failure = "unknown";
   try {
+    std::map<std::string, std::string> hashes;
+    for (const NamedTensor& tensor : tensors)
+      hashes.emplace(tensor.name, tensor_hash_text(tensor.value));
     FileRecord record = write_safetensors(temporary_ / shard_name(rank.value), tensors, {}, disk_);
+    record.tensors = std::move(hashes);
     const std::lock_guard lock(mutex_);
     written_.emplace(rank, std::move(record));
     return;

@@ -1,6 +1,7 @@
 // Saves that fail: nothing is committed, the cause is told, and what was there before stays.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/train/checkpoint_folder.h>
 #include <piper/train/checkpoint_test_run.h>
 #include <piper/train/test_folder.h>
 #include <sys/resource.h>

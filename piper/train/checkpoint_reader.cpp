@@ -4,6 +4,7 @@
 #include <piper/train/checkpoint_reader.h>
 #include <piper/train/hf_names.h>
 #include <piper/train/safetensors.h>
+#include <piper/train/tensor_check.h>
 
 #include <algorithm>
 #include <map>
@@ -48,7 +49,20 @@ void CheckpointReader::require_exactly(const model::Model& model) const {
   problems.finish();
 }
 
-void CheckpointReader::read(const std::vector<NamedTensor>& tensors) const {
+void CheckpointReader::hash_once(size_t file, const std::string& reader) const {
+  const FileRecord& record = checkpoint_.manifest.files[file];
+  const std::lock_guard lock(mutex_);
+  if (hashed_.contains(file)) return;
+  if (sha256_of_file(checkpoint_.path / record.name) != record.sha256)
+    throw IoError(
+        fmt::format("{}: {} reads other bytes than were saved: their SHA-256 is not the "
+                    "manifest's",
+                    (checkpoint_.path / record.name).string(), reader));
+  hashed_.insert(file);
+}
+
+void CheckpointReader::read(const std::vector<NamedTensor>& tensors,
+                            const std::string& reader) const {
   Problems problems(checkpoint_.path.string());
   std::map<size_t, std::vector<const NamedTensor*>> by_file;
   for (const NamedTensor& tensor : tensors) {
@@ -66,8 +80,19 @@ void CheckpointReader::read(const std::vector<NamedTensor>& tensors) const {
   }
   problems.finish();
   for (const auto& [index, wanted] : by_file) {
-    const SafetensorsFile file(checkpoint_.path / checkpoint_.manifest.files[index].name);
-    for (const NamedTensor* tensor : wanted) file.read(*file.find(tensor->name), tensor->value);
+    const FileRecord& record = checkpoint_.manifest.files[index];
+    if (record.tensors.empty()) hash_once(index, reader);
+    const SafetensorsFile file(checkpoint_.path / record.name);
+    for (const NamedTensor* tensor : wanted) {
+      const TensorEntry* entry = file.find(tensor->name);
+      if (entry != nullptr) file.read(*entry, tensor->value);
+      const auto expected = record.tensors.find(tensor->name);
+      if (entry == nullptr ||
+          (!record.tensors.empty() && (expected == record.tensors.end() ||
+                                       expected->second != tensor_hash_text(tensor->value))))
+        throw IoError(fmt::format("{}: {} reads other bytes of tensor '{}' than were saved",
+                                  file.path().string(), reader, tensor->name));
+    }
   }
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <piper/model/model.h>
-#include <piper/train/manifest.h>
+#include <piper/train/checkpoint_folder.h>
 #include <piper/train/named_tensor.h>
 #include <piper/train/safetensors_header.h>
 
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,11 +28,18 @@ class CheckpointReader {
   // of every layer exactly once.
   void require_exactly(const model::Model& model) const;
 
-  // Copies into `tensors`, bit by bit. Throws InvalidInput with every tensor that is missing or of another shape or
-  // type (then nothing was read); IoError. Thread-safe.
-  void read(const std::vector<NamedTensor>& tensors) const;
+  // Copies into `tensors`, bit by bit, and hashes each where it has arrived: other processes than
+  // the one that verified the checkpoint read it over their own path to the disk. Throws
+  // InvalidInput with every tensor that is missing or of another shape or type (then nothing was
+  // read); IoError, naming `reader` ("rank 3 on node7"), file and tensor, when other bytes arrived
+  // than were saved. Of a checkpoint whose manifest has no hashes of tensors, each file is hashed
+  // once before it is read. Thread-safe.
+  void read(const std::vector<NamedTensor>& tensors,
+            const std::string& reader = "this process") const;
 
  private:
+  void hash_once(size_t file, const std::string& reader) const;
+
   struct Location {
     size_t file = 0;
     DType dtype = DType::kF32;
@@ -39,6 +48,8 @@ class CheckpointReader {
 
   FoundCheckpoint checkpoint_;
   std::unordered_map<std::string, Location> tensors_;
+  mutable std::mutex mutex_;
+  mutable std::set<size_t> hashed_;  // files, by index
 };
 
 }  // namespace piper::train

@@ -74,6 +74,41 @@ TEST_CASE("tensors that are missing, or of another shape or type, are all told a
   CHECK(untouched.abs().sum().item<float>() == 0);
 }
 
+// Another process verified the checkpoint; this one reads it by a path of its own, which may be bad.
+TEST_CASE("bytes that changed after they were verified are found by whoever reads them") {
+  for (const bool is_old : {false, true}) {  // without hashes of tensors
+    const TestFolder folder;
+    const std::vector<RankState> ranks = some_ranks(2);
+    const fs::path path = save(folder.path(), 7, ranks);
+    FoundCheckpoint found = require_newest_complete(folder.path());
+    if (is_old)
+      for (FileRecord& file : found.manifest.files) file.tensors.clear();
+    const fs::path shard = path / "rank-00001.safetensors";
+    const std::string bytes = read_text_file(shard);
+    const size_t values = bytes.size() - 3 * 4 * (16 * 8 + 8 + 3 * 5 * 7);
+    int num_found = 0, num_flips = 0;
+    for (size_t at = values; at < bytes.size(); at += 41, ++num_flips) {
+      std::string hurt = bytes;
+      hurt[at] = static_cast<char>(hurt[at] ^ 4);
+      folder.write("step-00000007/rank-00001.safetensors", hurt);
+      const CheckpointReader reader(found);
+      RankState other(0, 99), hurt_one(1, 99);
+      CHECK_NOTHROW(reader.read(other.tensors(), "rank 0 on a"));
+      try {
+        reader.read(hurt_one.tensors(), "rank 1 on b");
+      } catch (const IoError& error) {
+        const std::string what = error.what();
+        num_found += what.find(shard.string() + ": rank 1 on b reads other bytes") == 0;
+      }
+    }
+    CHECK(num_flips > 60);
+    CHECK(num_found == num_flips);
+    folder.write("step-00000007/rank-00001.safetensors", bytes);
+    RankState again(1, 99);
+    CHECK_NOTHROW(CheckpointReader(found).read(again.tensors()));
+  }
+}
+
 TEST_CASE("saving a step again puts the new one in the old one's place") {
   const TestFolder folder;
   std::vector<RankState> ranks = some_ranks(1);

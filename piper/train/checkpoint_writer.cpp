@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/train/checkpoint_folder.h>
 #include <piper/train/checkpoint_writer.h>
 
 #include <algorithm>
@@ -88,21 +89,29 @@ void CheckpointWriter::write_saves() {
     lock.unlock();
     SaveReport report;
     std::exception_ptr failure;
-    try {
+    const auto attempt = [&](const auto& work) {
+      try {
+        if (!failure) work();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    };
+    attempt([&] {
       report = write(shares, state);
       report.waited_seconds =
           handed_in.waited_seconds + (options_.copies ? 0 : report.written_seconds);
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    });
     shares.clear();
     lock.lock();
-    if (failure)
-      failure_ = failure;
-    else
-      reports_.push_back(report);
+    failure_ = failure;
+    ++num_done_;  // ranks that made no copies go on, while the older checkpoints are read
+    changed_.notify_all();
+    lock.unlock();
+    attempt([&] { rotate(report); });
+    lock.lock();
+    failure_ = failure;
+    if (!failure) reports_.push_back(report);
     is_writing_ = false;
-    ++num_done_;
     changed_.notify_all();
   }
 }
@@ -129,8 +138,17 @@ void CheckpointWriter::put_together(CheckpointSave& save) const {
   if (options_.process > 0) return save.hand_over(options_.process);
   save.collect(options_.num_processes, options_.timeout_seconds,
                [&] { return options_.others_failed && options_.others_failed(); });
+  if (options_.before_commit) options_.before_commit();
   save.commit();
-  keep_newest(options_.folder, options_.keep);
+}
+
+void CheckpointWriter::rotate(SaveReport& report) const {
+  if (options_.process > 0) return;
+  const Clock::time_point start = Clock::now();
+  Rotation rotation = keep_newest(options_.folder, options_.keep);
+  report.verified_bytes = rotation.read_bytes;
+  report.verified_seconds = seconds_since(start);
+  report.notes = std::move(rotation.notes);
 }
 
 void CheckpointWriter::check() const {

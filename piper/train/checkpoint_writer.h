@@ -2,7 +2,8 @@
 //
 //   a rank's thread   hand_in: copies its tensors ---.                 next steps ...
 //   another rank's    hand_in: copies its tensors ---+--> all there
-//   the writer's own thread                               '--> write, hash, sync each shard; commit; keep the newest
+//   the writer's own thread                               '--> write, hash, sync each shard; commit;
+//                                                              read back and keep the newest
 //
 // One save at a time: hand_in() waits for the one before. A save is committed only when every rank has handed in and
 // every shard is on the disk. One that fails is told by check() and finish(), and leaves the older checkpoints as they
@@ -37,6 +38,9 @@ struct WriterOptions {
   std::string token;                    // the same in all processes, of this run alone
   double timeout_seconds = 600;         // for the other processes' shards
   std::function<bool()> others_failed;  // do not wait for them any longer; may be empty
+  // Of process 0, from the writer's thread: makes durable what a resumable step must find beside
+  // its checkpoint, before that is put in place. Throws IoError, and then nothing is. May be empty.
+  std::function<void()> before_commit;
 };
 
 struct SaveReport {
@@ -44,6 +48,10 @@ struct SaveReport {
   int64_t bytes = 0;           // of all shards
   double waited_seconds = 0;   // longest that one rank was kept from training
   double written_seconds = 0;  // from the last hand_in to the commit
+  // Process 0: of the kept checkpoints, read back before an older one went; 0 when none had to go.
+  int64_t verified_bytes = 0;
+  double verified_seconds = 0;
+  std::vector<std::string> notes;  // what to tell the user of them (Rotation)
 };
 
 class CheckpointWriter {
@@ -76,6 +84,7 @@ class CheckpointWriter {
   void write_saves();
   SaveReport write(const std::map<Rank, Share>& shares, const TrainState& state) const;
   void put_together(CheckpointSave& save) const;
+  void rotate(SaveReport& report) const;
 
   const WriterOptions options_;
   const CheckpointIdentity identity_;

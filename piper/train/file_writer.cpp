@@ -74,6 +74,16 @@ void sync_folder(const std::filesystem::path& folder) {
     throw IoError(fmt::format("{}: cannot be flushed: {}", folder.string(), std::strerror(cause)));
 }
 
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (folder.empty() || std::filesystem::is_directory(folder, error)) return;
+  const std::filesystem::path parent = folder.parent_path();
+  make_folders(parent);
+  if (!std::filesystem::create_directory(folder, error) && error)
+    throw IoError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
+  sync_folder(parent.empty() ? "." : parent);
+}
+
 int64_t free_bytes(const std::filesystem::path& folder) {
   struct statvfs volume {};
   if (::statvfs(folder.empty() ? "." : folder.c_str(), &volume) != 0)

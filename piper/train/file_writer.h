@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ struct FileRecord {
   std::string name;  // within its folder
   int64_t bytes = 0;
   std::string sha256;
+  // Of a shard, by the name of the tensor: tensor_hash() of it (tensor_check.h), so that a rank
+  // which reads a few of them can tell whether it got them. Empty in manifests of an earlier Piper.
+  std::map<std::string, std::string> tensors = {};
   bool operator==(const FileRecord&) const = default;
 };
 
@@ -61,6 +65,9 @@ class FileWriter {
 
 // Makes renames and new entries of a folder durable. Throws IoError.
 void sync_folder(const std::filesystem::path& folder);
+
+// Makes a folder and those above it, each durable before anything is put into it. Throws IoError.
+void make_folders(const std::filesystem::path& folder);
 
 // Throws IoError "<folder>: the disk is full: 12.0 GiB (12884901888 bytes) are needed, 3.0 GiB (...) are free".
 void require_space(const std::filesystem::path& folder, int64_t needed, int64_t free);

@@ -81,6 +81,7 @@ TrainState read_state(ObjectReader& root) {
            .seed = read_seed(reader),
            .target_tokens = reader.integer("target_tokens", 0, kMax),
            .skipped_steps = reader.integer("skipped_steps", 0, kMax),
+           .skipped_in_a_row = reader.integer("skipped_in_a_row", 0, kMax, 0),
            .text_fingerprint = reader.text("text_sha256"),
            .extra = reader.raw("extra")};
   reader.refuse_unknown();
@@ -103,10 +104,24 @@ std::string model_fingerprint(const model::Model& m) {
 
 namespace {
 
+std::map<std::string, std::string> read_tensors(ObjectReader& reader) {
+  std::map<std::string, std::string> hashes;
+  const Json* tensors = reader.object("tensors");
+  if (tensors == nullptr) return hashes;
+  for (const auto& [name, hash] : tensors->items()) {
+    if (hash.is_string())
+      hashes.emplace(name, hash.get<std::string>());
+    else
+      reader.problem("tensors", "has " + quote(hash) + " for a tensor; allowed: its hash");
+  }
+  return hashes;
+}
+
 FileRecord read_file(ObjectReader& reader) {
   return {.name = reader.text("name"),
           .bytes = reader.integer("bytes", 0, kMax),
-          .sha256 = reader.text("sha256")};
+          .sha256 = reader.text("sha256"),
+          .tensors = read_tensors(reader)};
 }
 
 }  // namespace
@@ -116,7 +131,9 @@ std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08}", ste
 std::string shard_name(int64_t rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
 Json to_json(const FileRecord& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  Json json = {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  if (!file.tensors.empty()) json["tensors"] = file.tensors;
+  return json;
 }
 
 FileRecord parse_file_record(const Json& json, const std::string& source) {
@@ -144,6 +161,7 @@ Json to_json(const Manifest& manifest) {
             {"seed", std::to_string(state.seed)},
             {"target_tokens", state.target_tokens},
             {"skipped_steps", state.skipped_steps},
+            {"skipped_in_a_row", state.skipped_in_a_row},
             {"text_sha256", state.text_fingerprint},
             {"extra", state.extra}}},
           {"files", files}};
@@ -189,9 +207,6 @@ void write_manifest(const fs::path& folder, const Manifest& manifest, const Disk
   sync_folder(folder);
 }
 
-namespace {
-
-// The manifest of a checkpoint, checked against its own hash. Throws InvalidInput, IoError.
 Manifest read_manifest(const fs::path& checkpoint) {
   std::error_code error;
   for (const char* name : {kManifest, kManifestHash})
@@ -205,6 +220,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
   return parse_manifest(parse_json(text, path), path);
 }
 
+namespace {
+
 // What is wrong with a file; "" = nothing.
 std::string damage(const fs::path& checkpoint, const FileRecord& file, Depth depth) {
   std::error_code error;
@@ -212,7 +229,9 @@ std::string damage(const fs::path& checkpoint, const FileRecord& file, Depth dep
   if (error) return "is missing";
   if (static_cast<int64_t>(bytes) != file.bytes)
     return fmt::format("is damaged: it holds {} bytes instead of {}", bytes, file.bytes);
-  if (depth == Depth::kHashes && sha256_of_file(checkpoint / file.name) != file.sha256)
+  if (depth == Depth::kSizes) return "";
+  const ReadFrom from = depth == Depth::kStorage ? ReadFrom::kStorage : ReadFrom::kCache;
+  if (sha256_of_file(checkpoint / file.name, from) != file.sha256)
     return "is damaged: its SHA-256 is not the manifest's";
   return "";
 }

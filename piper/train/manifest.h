@@ -1,12 +1,10 @@
-// What a checkpoint says of itself, and the folder that holds the checkpoints of a run.
+// What a checkpoint says of itself. The folder that holds those of a run: checkpoint_folder.h.
 //
-//   <folder>/step-00000120/           complete: put in place by one rename
+//   step-00000120/                    complete: put in place by one rename, never changed in place
 //     rank-00000.safetensors ...      a shard a rank
-//     manifest.json                   model, mesh, state of the run, size and SHA-256 of every shard
+//     manifest.json                   model, mesh, state of the run; size and SHA-256 of every
+//                                     shard, a hash of every tensor
 //     manifest.json.sha256            of the manifest, as `sha256sum -c` reads it
-//   <folder>/step-00000140.tmp-4711-0/  a save that has not been committed
-//
-// A crash leaves at most a .tmp folder, which sweep_leftovers() removes; nothing is ever changed in place.
 #pragma once
 
 #include <piper/base/json.h>
@@ -32,10 +30,12 @@ struct CheckpointIdentity {
 
 // The position of the run.
 struct TrainState {
-  int64_t step = 0;              // steps done
-  uint64_t seed = 0;             // of initial weights and of data; the step is the data's position
-  int64_t target_tokens = 0;     // seen so far, all ranks
-  int64_t skipped_steps = 0;     // updates skipped because loss or gradient was not finite
+  int64_t step = 0;           // steps done
+  uint64_t seed = 0;          // of initial weights and of data; the step is the data's position
+  int64_t target_tokens = 0;  // seen so far, all ranks
+  int64_t skipped_steps = 0;  // updates skipped because loss or gradient was not finite
+  // Of those the last ones, up to `step`. An earlier Piper's manifests say nothing of it: 0.
+  int64_t skipped_in_a_row = 0;
   std::string text_fingerprint;  // Text::fingerprint() of the training text
   Json extra = Json::object();   // the loop's own
 };
@@ -63,8 +63,9 @@ Manifest parse_manifest(const Json& json,
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest,
                     const Disk& disk = real_disk());
 
-// How files are compared with the manifest: by their sizes alone, or read and hashed.
-enum class Depth { kSizes, kHashes };
+// How files are compared with the manifest: by their sizes alone; read and hashed; read back from
+// the disk, not from what the system holds of them in memory (sha256.h), and hashed.
+enum class Depth { kSizes, kHashes, kStorage };
 
 struct Inspection {
   std::filesystem::path path;
@@ -72,6 +73,9 @@ struct Inspection {
   std::vector<std::string>
       problems;  // a line for every file that is missing or damaged; empty = complete
 };
+
+// The manifest of a checkpoint, checked against its own hash. Throws InvalidInput, IoError.
+Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 // Compares a checkpoint with its manifest. Throws InvalidInput when there is no such folder.
 Inspection inspect_checkpoint(const std::filesystem::path& checkpoint, Depth depth);
@@ -87,32 +91,5 @@ std::string describe(const strategy::Mesh& mesh);  // "pp 2 x ep 2 x dp 2"
 
 // "resharding from pp 2 x ep 2 x dp 2 to pp 1 x ep 1 x dp 1"; "" when both lay the model out alike.
 std::string resharding(const CheckpointIdentity& saved, const CheckpointIdentity& run);
-
-struct FoundCheckpoint {
-  std::filesystem::path path;
-  Manifest manifest;
-};
-struct Search {
-  std::optional<FoundCheckpoint> newest;  // that is complete and undamaged
-  std::vector<std::string> skipped;       // problems of the newer ones, to be said
-};
-// Reads and hashes the newest, and older ones as long as there is something wrong. An absent folder holds none.
-Search find_newest_complete(const std::filesystem::path& folder);
-
-// As above, for a run that was told to resume: throws InvalidInput, with what was skipped, when there is none.
-FoundCheckpoint require_newest_complete(const std::filesystem::path& folder);
-
-// Every checkpoint of a folder, newest first. Throws IoError.
-std::vector<Inspection> inspect_folder(const std::filesystem::path& folder, Depth depth);
-
-// Names of what killed saves left. Throws IoError.
-std::vector<std::string> leftovers(const std::filesystem::path& folder);
-
-// Removes what killed saves left; returns the names. Only when no save is under way in the folder.
-std::vector<std::string> sweep_leftovers(const std::filesystem::path& folder);
-
-// Removes all but the newest `keep` (>= 1) checkpoints; folders without a manifest or with a file missing or of
-// another size don't count as kept and are left alone. Returns the names of those removed.
-std::vector<std::string> keep_newest(const std::filesystem::path& folder, int64_t keep);
 
 }  // namespace piper::train

@@ -14,10 +14,12 @@ Manifest sample() {
           .state = {.step = 12,
                     .seed = ~uint64_t{0},
                     .target_tokens = 99,
-                    .skipped_steps = 1,
+                    .skipped_steps = 3,
+                    .skipped_in_a_row = 2,
                     .text_fingerprint = "t",
                     .extra = {{"x", 1}}},
-          .files = {{"rank-00000.safetensors", 5, "aa"}, {"rank-00001.safetensors", 6, "bb"}}};
+          .files = {{"rank-00000.safetensors", 5, "aa", {{"parameter/a", "0123"}}},
+                    {"rank-00001.safetensors", 6, "bb"}}};
 }
 
 TEST_CASE("a manifest survives its JSON, with a seed of all 64 bits") {
@@ -28,7 +30,20 @@ TEST_CASE("a manifest survives its JSON, with a seed of all 64 bits") {
   CHECK(back.state.seed == ~uint64_t{0});
   CHECK(back.state.step == 12);
   CHECK(back.state.extra == manifest.state.extra);
+  CHECK(back.state.skipped_in_a_row == 2);
   CHECK(to_json(back) == to_json(manifest));
+}
+
+TEST_CASE("a manifest from before steps in a row were counted and tensors hashed is read") {
+  Json json = to_json(sample());
+  json["state"].erase("skipped_in_a_row");
+  json["files"][0].erase("tensors");
+  const Manifest old = parse_manifest(json, "m");
+  CHECK(old.state.skipped_steps == 3);
+  CHECK(old.state.skipped_in_a_row == 0);
+  CHECK(old.files[0].tensors.empty());
+  json["files"][0]["tensors"] = {{"a", 5}};
+  CHECK_THROWS_AS(parse_manifest(json, "m"), InvalidInput);
 }
 
 TEST_CASE("a manifest that nobody wrote is refused with all problems") {

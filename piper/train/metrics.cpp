@@ -3,31 +3,52 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/train/metrics.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 namespace piper::train {
 namespace {
 
-// The lines of `text` whose step is at most `last_step`. Text after the last newline is a line whose writer was
-// killed.
-std::string lines_until(const std::string& text, int64_t last_step, const std::string& source) {
-  std::string kept;
-  size_t begin = 0;
-  for (int64_t number = 1;; ++number) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) return kept;
-    const std::string line = text.substr(begin, end - begin);
-    const std::string where = fmt::format("{}:{}", source, number);
-    const Json json = parse_json(line, where);
-    Problems problems(where);
-    const int64_t step =
-        ObjectReader(json, "", &problems).integer("step", 1, std::numeric_limits<int64_t>::max());
-    problems.finish();
-    if (step <= last_step) kept += line + "\n";
-    begin = end + 1;
+constexpr int64_t kMaxStep = std::numeric_limits<int64_t>::max();
+const std::string kSource = "it";
+
+struct Line {
+  std::string_view text;  // with its newline; without one: the file ends before it
+  int64_t step = 0;
+  std::string problem;  // "" = it is sound by itself
+};
+
+// The step of a whole line. Throws InvalidInput.
+int64_t step_of(std::string_view line) {
+  const Json json = parse_json(line, kSource);
+  Problems problems(kSource);
+  const int64_t step = ObjectReader(json, "", &problems).integer("step", 1, kMaxStep);
+  problems.finish();
+  return step;
+}
+
+Line read_line(std::string_view rest) {
+  const size_t end = rest.find('\n');
+  if (end == std::string_view::npos) return {.text = rest, .problem = "it was never finished"};
+  Line line{.text = rest.substr(0, end + 1)};
+  try {
+    line.step = step_of(rest.substr(0, end));
+  } catch (const InvalidInput& error) {
+    line.problem = error.problems().front().substr(kSource.size() + 2);  // behind "it: "
   }
+  return line;
+}
+
+// Why a line does not follow one of step `before`; `next` is the line behind it.
+std::string disorder(const Line& line, int64_t before, const Line& next) {
+  if (line.step <= before) return fmt::format("its step is {} after {}", line.step, before);
+  const bool jumps = before > 0 && line.step != before + 1;
+  if (jumps && next.problem.empty() && next.step <= line.step)
+    return fmt::format("its step is {} between {} and {}", line.step, before, next.step);
+  return "";
 }
 
 }  // namespace
@@ -63,12 +84,44 @@ std::string console_line(const StepMetrics& m) {
       m.skipped ? " | skipped: not finite" : "");
 }
 
+SoundPart sound_metrics(std::string_view bytes, int64_t last_step) {
+  SoundPart part;
+  int64_t before = 0, number = 1;
+  for (Line line = read_line(bytes), next; !line.text.empty(); line = next, ++number) {
+    next = read_line(bytes.substr(part.sound + line.text.size()));
+    if (line.problem.empty()) line.problem = disorder(line, before, next);
+    if (!line.problem.empty()) {
+      part.damage = fmt::format("line {} is damaged: {}", number, line.problem);
+      return part;
+    }
+    part.sound += line.text.size();
+    before = line.step;
+    if (line.step > last_step) continue;
+    part.kept = part.sound;
+    part.last_step = line.step;
+  }
+  return part;
+}
+
 MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t last_step)
     : path_(std::move(path)) {
-  if (std::filesystem::exists(path_))
-    write_text_file(path_, lines_until(read_text_file(path_), last_step, path_.string()));
+  SoundPart part;
+  if (std::filesystem::exists(path_)) {
+    const std::string text = read_text_file(path_);
+    part = sound_metrics(text, last_step);
+    if (std::string note = cut_tail(path_, text, part, path_.string() + ".damaged"); !note.empty())
+      notes_.push_back(std::move(note));
+  }
+  if (part.last_step < last_step)
+    notes_.push_back(fmt::format("{}: steps {} to {} are not in it", path_.string(),
+                                 part.last_step + 1, last_step));
   file_.reset(std::fopen(path_.c_str(), "abe"));
   if (!file_) throw IoError(path_.string() + ": cannot be written: " + std::strerror(errno));
+}
+
+void MetricsWriter::sync() const {
+  if (::fsync(::fileno(file_.get())) != 0)
+    throw IoError(path_.string() + ": cannot be flushed: " + std::strerror(errno));
 }
 
 void MetricsWriter::write(const StepMetrics& metrics) {

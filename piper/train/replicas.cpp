@@ -2,40 +2,14 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/train/replicas.h>
+#include <piper/train/tensor_check.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <map>
+#include <set>
 
 namespace piper::train {
 namespace {
-
-// Multiplying by an odd number and xor-ing a word are both one-to-one, so two contents that differ in one word of a lane
-// never meet again.
-uint64_t mixed(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 32);
-}
-
-uint64_t hash_of(const at::Tensor& value) {
-  const at::Tensor here = value.cpu().contiguous();
-  const auto* bytes = static_cast<const char*>(here.const_data_ptr());
-  const auto size = static_cast<size_t>(here.nbytes());
-  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
-  uint64_t words[4];
-  size_t at = 0;
-  for (; at + sizeof words <= size; at += sizeof words) {
-    std::memcpy(words, bytes + at, sizeof words);
-    for (size_t lane = 0; lane < 4; ++lane) lanes[lane] = mixed(lanes[lane], words[lane]);
-  }
-  std::memset(words, 0, sizeof words);
-  std::memcpy(words, bytes + at, size - at);
-  for (size_t lane = 0; lane < 4; ++lane) lanes[lane] = mixed(lanes[lane], words[lane]);
-  uint64_t hash = size;
-  for (const uint64_t lane : lanes) hash = mixed(hash, lane);
-  return hash;
-}
 
 struct Copy {
   Rank rank;
@@ -84,11 +58,20 @@ struct Drift {
 
 }  // namespace
 
-std::string replica_hashes(const std::vector<nn::Parameter>& parameters) {
+std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer) {
   std::string lines;
-  for (const nn::Parameter& p : parameters)
-    lines += fmt::format("{} {:016x} {}\n", p.sharding == nn::Sharding::kExpert ? 'e' : 'd',
-                         hash_of(p.value), p.name);
+  std::set<std::string> of_experts;
+  const auto add = [&](bool is_expert, const at::Tensor& value, const std::string& name) {
+    lines += fmt::format("{} {} {}\n", is_expert ? 'e' : 'd', tensor_hash_text(value), name);
+  };
+  for (const nn::Parameter& p : parameters) {
+    const bool is_expert = p.sharding == nn::Sharding::kExpert;
+    if (is_expert) of_experts.insert(p.name);
+    add(is_expert, p.value, p.name);
+  }
+  for (const NamedTensor& tensor : optimizer.state())  // "first_moment/<parameter>"
+    add(of_experts.contains(tensor.name.substr(tensor.name.find('/') + 1)), tensor.value,
+        tensor.name);
   return lines;
 }
 

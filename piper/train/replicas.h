@@ -1,17 +1,20 @@
-// Whether the copies of a parameter are still the same bits on all ranks that hold one: a bit that flipped in one rank's
-// memory spreads into all gradients, and the loss does not show it for long.
+// Whether the copies of a parameter, of its moments and of its master weights are still the same
+// bits on all ranks that hold one: a bit that flipped in one rank's memory spreads into all
+// gradients, and the loss does not show it for long.
 #pragma once
 
 #include <piper/nn/stage.h>
 #include <piper/strategy/mesh.h>
+#include <piper/train/optimizer.h>
 
 #include <string>
 #include <vector>
 
 namespace piper::train {
 
-// What a rank hands in: a line for every parameter, with a hash of its bytes that any single flipped bit changes.
-std::string replica_hashes(const std::vector<nn::Parameter>& parameters);
+// What a rank hands in: a line for every parameter and for every tensor of the optimizer's state,
+// with a hash of its bytes that any single flipped bit changes (tensor_check.h).
+std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer);
 
 // `handed_in` by rank. Copies are compared over the data group, those of experts over the expert-data group. One line for
 // every rank that differs from most of its replicas, or for a group without a majority:

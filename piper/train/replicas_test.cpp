@@ -8,19 +8,33 @@
 namespace piper::train {
 namespace {
 
-std::vector<nn::Parameter> parameters() {
-  nn::Parameter dense, expert;
-  dense.name = "norm";
-  dense.value = at::arange(1, 38, at::kFloat);
-  expert.name = "experts";
-  expert.value = at::arange(1, 101, at::kFloat).view({10, 10});
-  expert.sharding = nn::Sharding::kExpert;
-  return {dense, expert};
-}
+// A rank's parameters with their optimizer: in bf16 with masters, some steps into training.
+struct Held {
+  std::vector<nn::Parameter> parameters;
+  AdamW optimizer;
+
+  static std::vector<nn::Parameter> make(at::ScalarType type) {
+    const auto parameter = [&](const char* name, int64_t size, nn::Sharding sharding) {
+      nn::Parameter p;
+      p.name = name;
+      p.value = at::arange(1, size + 1, at::kFloat).to(type);
+      p.gradient = at::arange(2, size + 2, at::kFloat);
+      p.sharding = sharding;
+      return p;
+    };
+    nn::Parameter dense = parameter("norm", 37, nn::Parameter().sharding);
+    return {dense, parameter("experts", 100, nn::Sharding::kExpert)};
+  }
+  explicit Held(at::ScalarType type = at::kFloat)
+      : parameters(make(type)), optimizer(parameters, {}) {
+    optimizer.step(1e-3);
+  }
+  std::string hashes() const { return replica_hashes(parameters, optimizer); }
+};
 
 // On a mesh of one stage; experts are the same on all here, which groups by ep index do not mind.
-std::vector<std::string> on_ranks(int64_t num_ranks) {
-  return std::vector<std::string>(static_cast<size_t>(num_ranks), replica_hashes(parameters()));
+std::vector<std::string> on_ranks(int64_t num_ranks, at::ScalarType type = at::kFloat) {
+  return std::vector<std::string>(static_cast<size_t>(num_ranks), Held(type).hashes());
 }
 
 void flip(at::Tensor value, int64_t element, int bit) {
@@ -33,33 +47,45 @@ void flip(at::Tensor value, int64_t element, int bit) {
 
 }  // namespace
 
-TEST_CASE("any flipped exponent bit names its rank, 100 of 100") {
+TEST_CASE("any flipped exponent bit of weights, moments or masters names its rank, 100 of 100") {
   std::mt19937 random(7);
-  int64_t found = 0;
-  for (int i = 0; i < 100; ++i) {
-    std::vector<std::string> handed_in = on_ranks(8);
-    std::vector<nn::Parameter> hurt = parameters();
-    const size_t which = random() % 2;
-    flip(hurt[which].value, static_cast<int64_t>(random()) % hurt[which].value.numel(),
-         23 + static_cast<int>(random() % 8));
-    const size_t rank = random() % 8;
-    handed_in[rank] = replica_hashes(hurt);
-    // Experts have four replicas here, the rest eight.
-    const std::vector<std::string> lines = drifted_replicas({.pp = 1, .ep = 2, .dp = 8}, handed_in);
-    found += lines.size() == 1 && lines[0] == "rank " + std::to_string(rank) + "'s copy of " +
-                                                  hurt[which].name + " differs from that of its " +
-                                                  (which == 1 ? "3" : "7") + " replicas";
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    int64_t found = 0, of_optimizer = 0;
+    for (int i = 0; i < 100; ++i) {
+      std::vector<std::string> handed_in = on_ranks(8, type);
+      Held hurt(type);
+      std::vector<NamedTensor> fp32;
+      for (const nn::Parameter& p : hurt.parameters)
+        if (type == at::kFloat) fp32.push_back({p.name, p.value});
+      for (const NamedTensor& tensor : hurt.optimizer.state())
+        if (tensor.value.scalar_type() == at::kFloat) fp32.push_back(tensor);
+      REQUIRE(fp32.size() == 6);  // weights or masters, and two moments, of two parameters
+      const NamedTensor& which = fp32[random() % fp32.size()];
+      const bool is_expert = which.name.ends_with("experts");
+      flip(which.value, static_cast<int64_t>(random()) % which.value.numel(),
+           23 + static_cast<int>(random() % 8));
+      const size_t rank = random() % 8;
+      handed_in[rank] = hurt.hashes();
+      // Experts have four replicas here, the rest eight.
+      const std::vector<std::string> lines =
+          drifted_replicas({.pp = 1, .ep = 2, .dp = 8}, handed_in);
+      found += lines.size() == 1 && lines[0] == "rank " + std::to_string(rank) + "'s copy of " +
+                                                    which.name + " differs from that of its " +
+                                                    (is_expert ? "3" : "7") + " replicas";
+      of_optimizer += which.name.find('/') != std::string::npos;
+    }
+    CHECK(found == 100);
+    CHECK(of_optimizer > 50);
   }
-  CHECK(found == 100);
 }
 
 TEST_CASE("equal replicas are silent; two that differ are both named; stages are apart") {
   CHECK(drifted_replicas({.pp = 2, .ep = 1, .dp = 2}, on_ranks(4)).empty());
   std::vector<std::string> handed_in = on_ranks(4);
-  std::vector<nn::Parameter> hurt = parameters();
-  flip(hurt[0].value, 36, 0);
-  flip(hurt[1].value, 0, 31);
-  handed_in[2] = replica_hashes(hurt);
+  Held hurt;
+  flip(hurt.parameters[0].value, 36, 0);
+  flip(hurt.parameters[1].value, 0, 31);
+  handed_in[2] = hurt.hashes();
   const std::vector<std::string> lines = drifted_replicas({.pp = 2, .ep = 1, .dp = 2}, handed_in);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0] ==

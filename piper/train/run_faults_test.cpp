@@ -1,13 +1,26 @@
 // Whole runs that something happens to.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cost/example_model.h>
 #include <piper/model/import.h>
+#include <piper/train/checkpoint_folder.h>
+#include <piper/train/replicas.h>
 #include <piper/train/run.h>
 #include <piper/train/test_folder.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 
 namespace piper::train {
 namespace {
@@ -75,6 +88,306 @@ TEST_CASE("a bit that flips on one rank is found before the next save, and its r
   CHECK(failure(r).find("replicas drifted apart by step 3: rank 1's copy of ") == 0);
   r.after_step = {};
   CHECK(failure(r) == "");
+}
+
+TEST_CASE("a bit that flips in a moment of one rank is found before the next save") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
+  r.checkpoint_every = 2;
+  r.after_step = [](int64_t step, RankTrainer& trainer) {
+    if (step != 3 || trainer.rank() != Rank(2)) return;
+    for (const NamedTensor& tensor : trainer.optimizer().state())
+      if (tensor.name.starts_with("second_moment/")) {
+        auto* words = static_cast<uint32_t*>(tensor.value.mutable_data_ptr());
+        words[0] ^= uint32_t{1} << 24;
+        return;
+      }
+  };
+  CHECK(failure(r).find("replicas drifted apart by step 4: rank 2's copy of ") == 0);
+}
+
+namespace {
+
+at::Tensor some_weight(RankTrainer& trainer) {
+  for (nn::Parameter& parameter : trainer.stage().parameters())
+    if (parameter.name.find("norm") != std::string::npos) return parameter.value;
+  FAIL("no norm");
+  return {};
+}
+
+std::string state_of(RankTrainer& trainer) {
+  return replica_hashes(trainer.stage().parameters(), trainer.optimizer());
+}
+
+// Hurts one weight of one rank after step `first` - 1, and heals it after `last`: the steps between
+// see what is not finite.
+struct Wound {
+  int64_t first, last;
+  Rank rank;
+  float value;
+  std::optional<float> healthy = {};
+
+  void operator()(int64_t step, RankTrainer& trainer) {
+    if (trainer.rank() != rank) return;
+    auto* weights = static_cast<float*>(some_weight(trainer).mutable_data_ptr());
+    if (step == first - 1) healthy = std::exchange(weights[3], value);
+    if (step == last && healthy) weights[3] = *healthy;
+  }
+};
+
+std::vector<StepMetrics> metrics_of(const RunRequest& request) {
+  return run_training(request).metrics;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a step that is not finite on one rank is skipped on all, bit-neutrally, counted, and the run "
+    "goes on") {
+  for (const float value : {std::nanf(""), INFINITY})
+    for (const strategy::Mesh mesh :
+         {strategy::Mesh{.pp = 1, .ep = 1, .dp = 3}, strategy::Mesh{.pp = 2, .ep = 2, .dp = 2}}) {
+      const TestFolder folder;
+      RunRequest r = request(folder, mesh);
+      r.num_steps = 6;
+      r.checkpoint_every = 6;
+      std::mutex mutex;
+      std::map<std::pair<int64_t, int64_t>, std::string> states;  // by step and rank, healed
+      Wound wound{.first = 3, .last = 4, .rank = Rank(1), .value = value};
+      r.after_step = [&](int64_t step, RankTrainer& trainer) {
+        const bool hurts = step == wound.first - 1;
+        std::string before = hurts ? state_of(trainer) : "";
+        const std::lock_guard lock(mutex);
+        wound(step, trainer);
+        states[{step, trainer.rank().value}] = hurts ? before : state_of(trainer);
+      };
+      const std::vector<StepMetrics> metrics = metrics_of(r);
+      REQUIRE(metrics.size() == 6);
+      for (const StepMetrics& m : metrics) {
+        CHECK(m.skipped == (m.step == 3 || m.step == 4));
+        CHECK((std::isfinite(m.loss) && std::isfinite(m.grad_norm)) == !m.skipped);
+      }
+      for (int64_t rank = 0; rank < mesh.world(); ++rank) {
+        CHECK(states.at({4, rank}) == states.at({2, rank}));
+        CHECK(states.at({5, rank}) != states.at({4, rank}));
+      }
+      const TrainState saved = read_manifest(r.folder / "checkpoints/step-00000006").state;
+      CHECK(saved.skipped_steps == 2);
+      CHECK(saved.skipped_in_a_row == 0);
+    }
+}
+
+TEST_CASE("three steps in a row that are not finite end the run, one that heals starts anew") {
+  const TestFolder folder;
+  for (const auto& [last, said] : {std::pair(4, ""), std::pair(5, "up to step 5")}) {
+    RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
+    r.num_steps = 9;
+    Wound first{.first = 3, .last = last, .rank = Rank(0), .value = std::nanf("")};
+    Wound second{.first = 6, .last = 7, .rank = Rank(1), .value = std::nanf("")};
+    std::mutex mutex;
+    r.after_step = [&](int64_t step, RankTrainer& trainer) {
+      const std::lock_guard lock(mutex);
+      first(step, trainer);
+      second(step, trainer);
+    };
+    const std::string what = failure(r);
+    CHECK(what.empty() == std::string(said).empty());
+    CHECK(what.find(said) != std::string::npos);
+    if (!what.empty()) CHECK(what.starts_with("loss or gradient was not finite in 3 steps in a "));
+  }
+}
+
+// Weights near the largest float are finite and are saved; what is computed with them is not.
+TEST_CASE("the count of bad steps in a row survives a restart") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
+  r.num_steps = 9;
+  r.checkpoint_every = 1;
+  r.stop_after = 4;
+  r.after_step = [](int64_t step, RankTrainer& trainer) {
+    if (step == 2) some_weight(trainer).fill_(3e38);
+  };
+  const std::vector<StepMetrics> metrics = metrics_of(r);
+  CHECK(metrics[2].skipped);
+  CHECK(metrics[3].skipped);
+  CHECK(read_manifest(r.folder / "checkpoints/step-00000004").state.skipped_in_a_row == 2);
+  r.after_step = {};
+  r.stop_after = 0;
+  r.resume = true;
+  CHECK(failure(r).find("was not finite in 3 steps in a row, up to step 5") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(r.folder / "checkpoints/step-00000005"));
+}
+
+TEST_CASE("a state that is not finite is not saved, and costs no checkpoint that is") {
+  for (const bool in_weights : {true, false})
+    for (const float value : {std::nanf(""), INFINITY}) {
+      const TestFolder folder;
+      RunRequest r = request(folder, {.pp = 2, .ep = 1, .dp = 1});
+      r.num_steps = 6;
+      r.checkpoint_every = 2;
+      r.keep_checkpoints = 1;
+      r.after_step = [&](int64_t step, RankTrainer& trainer) {
+        if (step != 4 || trainer.rank() != Rank(1)) return;
+        at::Tensor hurt = some_weight(trainer);
+        if (!in_weights)
+          for (const NamedTensor& tensor : trainer.optimizer().state())
+            if (tensor.name.starts_with("second_moment/")) hurt = tensor.value;
+        hurt.view({-1}).narrow(0, 1, 1).fill_(value);
+      };
+      const std::string what = failure(r);
+      CAPTURE(what);
+      CHECK(what.starts_with("step 4 is not saved, and the run ends: rank 1's "));
+      CHECK(what.find(in_weights ? "rank 1's parameter/" : "rank 1's second_moment/") !=
+            std::string::npos);
+      CHECK(what.find(" holds infinities or NaN") != std::string::npos);
+      CHECK(what.find('\n') == std::string::npos);
+      CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
+      CHECK_FALSE(std::filesystem::exists(r.folder / "checkpoints/step-00000004"));
+      r.after_step = {};
+      r.resume = true;
+      CHECK(failure(r) == "");
+      CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 6);
+    }
+}
+
+static void flip_middle(const std::filesystem::path& file) {
+  std::string bytes = read_text_file(file);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it was resumed from") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
+  r.num_steps = 12;
+  r.checkpoint_every = 5;
+  r.keep_checkpoints = 2;
+  r.stop_after = 10;
+  CHECK(failure(r) == "");
+  const std::filesystem::path checkpoints = r.folder / "checkpoints";
+  flip_middle(checkpoints / "step-00000010/rank-00000.safetensors");
+  std::vector<std::string> said;
+  r.say = [&](const std::string& line) { said.push_back(line); };
+  r.resume = true;
+  r.keep_checkpoints = 1;
+  r.checkpoint_every = 1;
+  r.stop_after = 7;
+  CHECK(failure(r) == "");
+  CHECK(std::ranges::count_if(said, [](const std::string& line) {
+          return line.starts_with("set aside as step-00000010.damaged: ");
+        }) == 1);
+  CHECK(require_newest_complete(checkpoints).manifest.state.step == 7);
+  CHECK(damaged_names(checkpoints) == std::vector<std::string>{"step-00000010.damaged"});
+  r.stop_after = 8;
+  CHECK(failure(r) == "");  // can be resumed
+  // Damaged while the run goes on.
+  r.stop_after = 0;
+  r.keep_checkpoints = 2;
+  said.clear();
+  r.after_step = [&](int64_t step, RankTrainer& trainer) {
+    if (step == 11 && trainer.rank() == Rank(0))
+      flip_middle(checkpoints / "step-00000008/rank-00001.safetensors");
+  };
+  r.async_save = false;
+  CHECK(failure(r) == "");
+  // None left: refused, and never step 0.
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints))
+    if (entry.path().extension() != ".damaged") flip_middle(entry.path() / "manifest.json");
+  r.num_steps = 14;
+  r.after_step = {};
+  CHECK(failure(r).find("holds no complete checkpoint to resume from") != std::string::npos);
+  r.resume = false;
+  CHECK(failure(r).find("holds checkpoints of an earlier run") != std::string::npos);
+}
+
+TEST_CASE("a damaged end of the metrics or of the events refuses no sound checkpoint") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
+  r.checkpoint_every = 2;
+  r.stop_after = 2;
+  CHECK(failure(r) == "");
+  const std::filesystem::path file = r.folder / "metrics.jsonl";
+  const std::filesystem::path events =
+      r.folder / "tensorboard/events.out.tfevents.0000000001.piper";
+  std::ofstream(file, std::ios::app) << std::string(512, '\0') << "\n";
+  std::ofstream(events, std::ios::app) << std::string(512, '\0');
+  std::vector<std::string> said;
+  r.say = [&](const std::string& line) { said.push_back(line); };
+  r.resume = true;
+  r.stop_after = 0;
+  CHECK(failure(r) == "");
+  CHECK(std::filesystem::file_size(file.string() + ".damaged") == 513);
+  CHECK(std::filesystem::file_size(r.folder / "tensorboard/events.0000000001.damaged") == 512);
+  CHECK(sound_metrics(read_text_file(file), 4).last_step == 4);
+  CHECK(sound_metrics(read_text_file(file), 4).damage.empty());
+  CHECK(std::ranges::count_if(said, [](const std::string& line) {
+          return line.find("were cut off and are in ") != std::string::npos;
+        }) == 2);
+}
+
+TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
+  r.checkpoint_every = 2;
+  CHECK(failure(r) == "");
+  const std::vector<std::string> mine = {"notes.txt",
+                                         "checkpoints/notes.txt",
+                                         "checkpoints/mine/rank-00000.safetensors",
+                                         "checkpoints/step-00000002/notes.txt",
+                                         "tensorboard/events.out.tfevents.17.host",
+                                         "plan.json"};
+  for (const std::string& name : mine) folder.write("run/" + name, "mine");
+  folder.write("run/metrics.jsonl.damaged", "x");
+  folder.write("run/tensorboard/events.0000000001.damaged", "x");
+  folder.write("run/comparison.json", "of the earlier run");
+  r.fresh = true;
+  r.num_steps = 1;
+  r.checkpoint_every = 0;
+  bool seen = false;
+  r.on_start = [&] { seen = !std::filesystem::exists(r.folder / "comparison.json"); };
+  CHECK(failure(r) == "");
+  CHECK(seen);
+  for (const std::string& name : mine) CHECK(read_text_file(r.folder / name) == "mine");
+  for (const char* name : {"checkpoints/step-00000004", "checkpoints/step-00000002/manifest.json",
+                           "metrics.jsonl.damaged", "tensorboard/events.0000000001.damaged"})
+    CHECK_FALSE(std::filesystem::exists(r.folder / name));
+  // Not by way of a link, either.
+  const TestFolder elsewhere;
+  elsewhere.write("step-00000001/manifest.json", "{}");
+  std::filesystem::remove_all(r.folder / "checkpoints");
+  std::filesystem::create_directory_symlink(elsewhere.path(), r.folder / "checkpoints");
+  CHECK(failure(r).find("checkpoints: is a symbolic link, and --fresh follows none") !=
+        std::string::npos);
+  CHECK(read_text_file(elsewhere.path() / "step-00000001/manifest.json") == "{}");
+}
+
+TEST_CASE("a save that fails in the background ends the run at its next step") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
+  r.num_steps = 12;
+  r.checkpoint_every = 2;
+  std::atomic<bool> fails{false}, has_failed{false};
+  std::atomic<int64_t> steps_after{0};
+  r.disk.sync = [&](int fd) {
+    if (!fails) return ::fsync(fd);
+    has_failed = true;
+    errno = EIO;
+    return -1;
+  };
+  r.after_step = [&](int64_t step, RankTrainer& trainer) {
+    if (trainer.rank() != Rank(0)) return;
+    if (step == 4) fails = true;
+    for (int i = 0; step == 5 && !has_failed && i < 10'000; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (step == 5) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (step > 5) ++steps_after;
+  };
+  const std::string what = failure(r);
+  CHECK(what.find("step-00000004: not saved; earlier checkpoints are untouched") !=
+        std::string::npos);
+  CHECK(what.find("cannot be flushed: Input/output error") != std::string::npos);
+  CHECK(steps_after == 0);
+  CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
 }
 
 TEST_CASE(

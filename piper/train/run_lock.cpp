@@ -3,21 +3,18 @@
 #include <piper/base/error.h>
 #include <piper/train/run_lock.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <utility>
 
 namespace piper::train {
 namespace {
 
-std::string holder_of(int file) {
-  char text[512] = {};
-  const ssize_t size = ::pread(file, text, sizeof(text) - 1, 0);
-  return size > 0 ? std::string(text, static_cast<size_t>(size)) : "another process";
-}
+constexpr size_t kLongestHolder = 511;
 
 std::string this_process() {
   char host[256] = {};
@@ -25,20 +22,61 @@ std::string this_process() {
   return fmt::format("process {} on {}", ::getpid(), host);
 }
 
+// What the file holds, its first kLongestHolder + 1 bytes.
+std::string content_of(int file) {
+  char text[kLongestHolder + 1] = {};
+  const ssize_t size = ::pread(file, text, sizeof text, 0);
+  return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
+}
+
+// A lock file is empty (made a moment ago, or on a full disk) or holds what this_process() writes.
+bool is_ours(const std::string& content) {
+  return content.empty() ||
+         (content.size() <= kLongestHolder && content.starts_with("process ") &&
+          content.find(" on ") != std::string::npos && content.find('\n') == std::string::npos);
+}
+
+// The open file, which is a regular one and Piper's.
+int open_lock(const std::string& path) {
+  const int file =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+  if (file < 0 && (errno == ELOOP || errno == EISDIR || errno == ENXIO))
+    throw InvalidInput(fmt::format(
+        "{}: {}; allowed: a regular file, or none", path,
+        errno == ELOOP ? "is a symbolic link, and Piper follows none" : "is no regular file"));
+  if (file < 0) throw IoError(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
+  struct stat about {};
+  const bool regular = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);
+  if (regular && is_ours(content_of(file))) return file;
+  ::close(file);
+  throw InvalidInput(
+      path + (regular ? ": holds something that Piper did not write" : ": is no regular file") +
+      "; allowed: to move it away, or another --run folder");
+}
+
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& folder) {
+RunLock::Flock RunLock::system_flock() { return ::flock; }
+
+RunLock::RunLock(const std::filesystem::path& folder, const Flock& flock) {
   const std::string path = (folder / "lock").string();
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0) throw IoError(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+  file_ = open_lock(path);
+  int result = 0;
+  while ((result = flock(file_, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
+  }
+  if (result != 0) {
     const int error = errno;
-    const std::string holder = holder_of(file_);
+    const std::string holder = content_of(file_);
     ::close(std::exchange(file_, -1));
-    if (error != EWOULDBLOCK) return;
-    throw InvalidInput(fmt::format(
-        "{} is in use: {} trains there; allowed: another --run folder, or to wait for its end",
-        folder.string(), holder));
+    if (error == EWOULDBLOCK)
+      throw InvalidInput(fmt::format(
+          "{} is in use: {} trains there; allowed: another --run folder, or to wait for its end",
+          folder.string(), holder.empty() ? "another process" : holder));
+    warning_ = fmt::format(
+        "{}: the file system has no locks ({}): watch that no second run uses this folder, Piper "
+        "cannot tell and the two would delete each other's checkpoints",
+        path, std::strerror(error));
+    return;
   }
   const std::string mine = this_process();
   if (::ftruncate(file_, 0) == 0 &&
@@ -51,6 +89,7 @@ RunLock::~RunLock() {
   if (file_ >= 0) ::close(file_);
 }
 
-RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+RunLock::RunLock(RunLock&& other) noexcept
+    : file_(std::exchange(other.file_, -1)), warning_(std::move(other.warning_)) {}
 
 }  // namespace piper::train

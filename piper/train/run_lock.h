@@ -2,21 +2,39 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <string>
 
 namespace piper::train {
 
 // Move-only. Not thread-safe.
+//
+// RUN/lock holds the words "process 4711 on host". It is opened without following a symbolic link,
+// and a file that holds anything else is not Piper's: it is neither locked nor changed.
+//
+// A file system may have no locks. There is no second way that is sound without them: a file made
+// by O_EXCL with host and process id cannot be taken over from a process that was killed on another
+// host (nobody there can be asked whether it lives), and taking it over after a time without a sign
+// of life has a window in which two runs both win. So nothing is held then, and warning() says it.
 class RunLock {
  public:
-  // Throws InvalidInput naming the process and host that hold the folder; IoError where the file cannot be made. On a file
-  // system without locks nothing is held, and nothing refused.
-  explicit RunLock(const std::filesystem::path& folder);
+  using Flock = std::function<int(int file, int operation)>;  // flock(2); tests put in others
+
+  // Throws InvalidInput naming the process and host that hold the folder, or what is wrong with
+  // RUN/lock (a link, no regular file, not Piper's); IoError where the file cannot be made.
+  explicit RunLock(const std::filesystem::path& folder, const Flock& flock = system_flock());
   ~RunLock();
   RunLock(RunLock&& other) noexcept;
   RunLock& operator=(RunLock&&) = delete;
 
+  // One line for the user when nothing is held; "" = the lock is held.
+  const std::string& warning() const { return warning_; }
+
+  static Flock system_flock();
+
  private:
   int file_ = -1;
+  std::string warning_;
 };
 
 }  // namespace piper::train

@@ -6,6 +6,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/links.h>
 #include <piper/cost/shard.h>
+#include <piper/report/run_files.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/data.h>
@@ -14,9 +15,21 @@
 #include <piper/train/together.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <random>
+#include <string_view>
 
 namespace piper::train::parts {
+namespace {
+
+// In RUN itself, beside what damage left.
+constexpr std::array<std::string_view, 9> kFilesOfARun = {
+    report::kStrategyFile,      report::kMetricsFile,    report::kPredictedTraceFile,
+    report::kMeasuredTraceFile, report::kComparisonFile, report::kTrafficFile,
+    report::kExpertLoadFile,    report::kRunFile,        report::kClusterFile};
+
+}  // namespace
 
 Run::Run(const RunRequest& request)
     : request_(request),
@@ -97,40 +110,81 @@ void Run::agree() const {
           request_.initial_weights.string(), request_.export_weights));
 }
 
-// Process 0's part. Returns the checkpoint to resume from, "" = none.
+// What --fresh removes: checkpoints, records and results, by their names. Exported weights are a
+// result that somebody asked for, and stay.
+void Run::remove_earlier_run() const {
+  for (const std::string& note : remove_checkpoints(request_.folder / "checkpoints")) say(note);
+  const auto remove_in = [](const fs::path& folder, const auto& wanted) {
+    std::error_code error;
+    if (fs::is_symlink(folder, error)) return;
+    std::vector<fs::path> files;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error))
+      if (!entry->is_directory() && wanted(entry->path().filename().string()))
+        files.push_back(entry->path());
+    for (const fs::path& file : files)
+      if (!fs::remove(file, error) && error)
+        throw IoError(file.string() + ": cannot be removed: " + error.message());
+  };
+  remove_in(request_.folder, [](const std::string& name) {
+    return name.starts_with("metrics.jsonl.damaged") ||
+           std::ranges::count(kFilesOfARun, std::string_view(name)) > 0;
+  });
+  remove_in(request_.folder / "tensorboard", [](const std::string& name) {
+    return is_event_file(name) ||
+           (name.starts_with("events.") && name.find(".damaged") != std::string::npos);
+  });
+}
+
+// Process 0's part. Returns the checkpoint to resume from, behind its manifest's hash; "" = none.
 std::string Run::prepare_folder() {
   const fs::path checkpoints = request_.folder / "checkpoints";
-  std::error_code error;
-  fs::create_directories(request_.folder, error);
-  if (error) throw IoError(request_.folder.string() + ": cannot be made: " + error.message());
+  make_folders(request_.folder);
   lock_.emplace(request_.folder);
-  if (request_.fresh) fs::remove_all(checkpoints);
+  if (!lock_->warning().empty()) say(lock_->warning());
+  if (request_.fresh) remove_earlier_run();
   for (const std::string& leftover : sweep_leftovers(checkpoints))
     say("removed unfinished save " + leftover);
   std::string resumed;
   if (auto found = find_checkpoint(checkpoints)) {
-    resumed = found->path.string();
+    resumed = sha256_of_file(found->path / "manifest.json") + found->path.string();
     resume_from(std::move(*found));
   }
   metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
   events_.emplace(request_.folder / "tensorboard", first_step_);
+  for (const auto* notes : {&metrics_writer_->notes(), &events_->notes()})
+    for (const std::string& note : *notes) say(note);
   write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
   return resumed;
 }
 
 std::optional<FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints) const {
-  Search search = find_newest_complete(checkpoints);
   if (!request_.resume) {
-    if (search.newest)
-      throw InvalidInput(fmt::format(
-          "{} holds checkpoints of an earlier run; pass --resume to go on from {}, --fresh to "
-          "delete them, or name another --run folder",
-          checkpoints.string(), search.newest->path.filename().string()));
-    return std::nullopt;
+    std::vector<std::string> names = checkpoint_names(checkpoints);
+    if (names.empty()) names = damaged_names(checkpoints);
+    if (names.empty()) return std::nullopt;
+    throw InvalidInput(fmt::format(
+        "{} holds checkpoints of an earlier run ({}); pass --resume to go on from the newest that "
+        "is sound, --fresh to delete them, or name another --run folder",
+        checkpoints.string(), fmt::join(names, ", ")));
   }
-  for (const std::string& line : search.skipped)
-    if (search.newest) say("passed over a damaged checkpoint: " + line);
-  return search.newest ? std::move(*search.newest) : require_newest_complete(checkpoints);
+  Search search = find_newest_complete(checkpoints);
+  if (!search.newest) return require_newest_complete(checkpoints);
+  for (const Inspection& damaged : search.damaged)
+    if (const std::string note = set_aside(damaged); !note.empty()) say(note);
+  return std::move(*search.newest);
+}
+
+// What process 0 verified and resumes from, as this process reads it.
+FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
+  constexpr size_t kHashDigits = 64;
+  const fs::path path = resumed.substr(kHashDigits);
+  FoundCheckpoint found{path, read_manifest(path)};
+  if (sha256_of_file(path / "manifest.json") != resumed.substr(0, kHashDigits))
+    throw IoError(fmt::format("{}: process {} on {} reads another manifest.json than process 0",
+                              path.string(), world_.process(),
+                              hosts_[static_cast<size_t>(world_.process())]));
+  return found;
 }
 
 // The processes of one host divide its CPUs, when all may run on the same ones.
@@ -171,9 +225,7 @@ void Run::open_folder() {
   });
   share_cores();
   together(world_, "start", [&] {
-    if (!is_first() && !resumed.empty())
-      resume_from({resumed, parse_manifest(read_json_file(fs::path(resumed) / "manifest.json"),
-                                           resumed + "/manifest.json")});
+    if (!is_first() && !resumed.empty()) resume_from(same_checkpoint(resumed));
     if (!request_.initial_weights.empty()) {
       weights_.emplace(request_.initial_weights);
       check_weights(*weights_, request_.model);
@@ -218,6 +270,7 @@ void Run::resume_from(FoundCheckpoint found) {
         found.path.string(), state.target_tokens, state.step, request_.corpus.source()));
   first_step_ = state.step + 1;
   skipped_ = state.skipped_steps;
+  skipped_in_a_row_ = state.skipped_in_a_row;
   shared_.options.seed = state.seed;
   say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
   if (const std::string change = resharding(found.manifest.identity, run); !change.empty())
@@ -233,7 +286,9 @@ void Run::resume_from(FoundCheckpoint found) {
 
 void Run::load(RankTrainer& trainer) {
   if (resumed_) {
-    resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()));
+    resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()),
+                   fmt::format("rank {} on {}", trainer.rank().value,
+                               hosts_[static_cast<size_t>(world_.process())]));
   } else if (weights_) {
     load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
     trainer.optimizer().take_parameters();

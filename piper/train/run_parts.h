@@ -35,6 +35,7 @@ inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
 inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // two a step
+inline constexpr uint64_t kFiniteKeys = kBarrierKeys + (uint64_t{1} << 43);   // two a step
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
@@ -64,7 +65,9 @@ class Run {
   void open_folder();
   void share_cores();
   std::string prepare_folder();
+  void remove_earlier_run() const;
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
+  FoundCheckpoint same_checkpoint(const std::string& resumed) const;
   void resume_from(FoundCheckpoint found);
   // Of one rank, for the message when memory ends.
   struct Whereabouts {
@@ -84,6 +87,9 @@ class Run {
   void write_events(const StepMetrics& metrics);
   void check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number);
   void save(RankTrainer& trainer, comm::Transport& transport, int64_t number);
+  bool agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport& transport,
+                     int64_t number);
+  void sync_records() const;
   int64_t bytes_saved_here() const;
   void open_writer();
   void say_saves();

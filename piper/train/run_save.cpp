@@ -10,6 +10,7 @@
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run_parts.h>
+#include <piper/train/tensor_check.h>
 #include <piper/train/together.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ TrainState Run::state_after(int64_t number) const {
                                      request_.strategy.global_batch_sequences *
                                      request_.strategy.sequence;
   state.skipped_steps = skipped_;
+  state.skipped_in_a_row = skipped_in_a_row_;
   state.text_fingerprint = request_.corpus.fingerprint();
   return state;
 }
@@ -60,7 +62,8 @@ void Run::open_writer() {
                         .num_processes = world_.num_processes(),
                         .num_local_ranks = std::ssize(world_.local_ranks()),
                         .token = is_alone() ? std::string() : token_,
-                        .timeout_seconds = request_.options.timeout_seconds};
+                        .timeout_seconds = request_.options.timeout_seconds,
+                        .before_commit = [this] { sync_records(); }};
   options.others_failed = [this, failed_at = -1.0]() mutable {
     if (failed_at < 0 && world_.failed_rank().valid()) failed_at = runtime::now_seconds();
     return failed_at >= 0 && runtime::now_seconds() > failed_at + kPartingSeconds;
@@ -73,7 +76,8 @@ void Run::check_replicas(RankTrainer& trainer, comm::Transport& transport, int64
   if (request_.strategy.mesh.dp == 1) return;
   const std::vector<std::string> all =
       gather(transport, kReplicaKeys + 2 * static_cast<uint64_t>(number),
-             replica_hashes(trainer.stage().parameters()), request_.options.timeout_seconds);
+             replica_hashes(trainer.stage().parameters(), trainer.optimizer()),
+             request_.options.timeout_seconds);
   if (trainer.rank() != Rank(0)) return;
   const std::vector<std::string> drifted = drifted_replicas(request_.strategy.mesh, all);
   if (drifted.empty()) return;
@@ -85,23 +89,61 @@ void Run::check_replicas(RankTrainer& trainer, comm::Transport& transport, int64
   throw CommError(what);
 }
 
-// Behind the barrier every rank hands in, or none does.
+// Whether every rank's part of the state is finite. What is not finite never heals (a NaN moment
+// stays one), so there is nothing to wait for: rank 0 ends the run, and the others meet its end in
+// their next operation. Also the meeting point behind which every rank hands in, or none does.
+bool Run::agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport& transport,
+                        int64_t number) {
+  const double timeout = request_.options.timeout_seconds;
+  const std::string mine = first_not_finite(tensors);
+  const std::vector<int64_t> bad = share_number(
+      transport, kBarrierKeys + static_cast<uint64_t>(number), mine.empty() ? 0 : 1, timeout);
+  if (std::ranges::count(bad, 1) == 0) return true;
+  const std::vector<std::string> names =
+      gather(transport, kFiniteKeys + 2 * static_cast<uint64_t>(number), mine, timeout);
+  if (transport.rank() != Rank(0)) return false;
+  const auto first = static_cast<size_t>(std::ranges::find(bad, 1) - bad.begin());
+  const std::string what = fmt::format(
+      "step {} is not saved, and the run ends: rank {}'s {} holds infinities or NaN (so do {} "
+      "other "
+      "ranks)",
+      number, first, names[first], std::ranges::count(bad, 1) - 1);
+  transport.fail(what);
+  throw InvalidInput(what +
+                     "; earlier checkpoints are untouched: --resume with a lower --learning-rate");
+}
+
+// What the user was shown of a step is there when the step can be resumed from.
+void Run::sync_records() const {
+  metrics_writer_->sync();
+  events_->sync();
+  sync_folder(request_.folder / "tensorboard");
+  sync_folder(request_.folder);
+}
+
 void Run::save(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
   const Rank rank = trainer.rank();
   if (rank == world_.local_ranks().front() && !writer_) open_writer();
-  barrier(transport, kBarrierKeys + static_cast<uint64_t>(number),
-          request_.options.timeout_seconds);
-  writer_->hand_in(
-      rank, rank == Rank(0) ? state_after(number) : TrainState{.step = number},
-      written_tensors(trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank));
+  const std::vector<NamedTensor> tensors =
+      written_tensors(trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank);
+  if (!agree_to_save(tensors, transport, number)) return;
+  writer_->hand_in(rank, rank == Rank(0) ? state_after(number) : TrainState{.step = number},
+                   tensors);
 }
 
 void Run::say_saves() {
   if (!writer_) return;
-  for (const SaveReport& report : writer_->take_reports())
-    say(fmt::format("saved step {}: {} in {}, training was kept waiting for {}", report.step,
+  for (const SaveReport& report : writer_->take_reports()) {
+    say(fmt::format("saved step {}: {} in {}, training was kept waiting for {}{}", report.step,
                     format_bytes(static_cast<double>(report.bytes)),
-                    format_seconds(report.written_seconds), format_seconds(report.waited_seconds)));
+                    format_seconds(report.written_seconds), format_seconds(report.waited_seconds),
+                    report.verified_bytes == 0
+                        ? ""
+                        : fmt::format("; {} of those kept read back in {}",
+                                      format_bytes(static_cast<double>(report.verified_bytes)),
+                                      format_seconds(report.verified_seconds))));
+    for (const std::string& note : report.notes) say(note);
+  }
 }
 
 }  // namespace piper::train::parts

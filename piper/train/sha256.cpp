@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <piper/base/error.h>
@@ -35,10 +36,12 @@ std::string sha256_hex(std::string_view bytes) {
   return hash.finish();
 }
 
-std::string sha256_of_file(const std::filesystem::path& path) {
+std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
                                                              std::fclose);
   if (!file) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
+  if (from == ReadFrom::kStorage)  // an advice: where it is not followed the pages are read
+    static_cast<void>(::posix_fadvise(::fileno(file.get()), 0, 0, POSIX_FADV_DONTNEED));
   Sha256 hash;
   std::vector<char> buffer(1 << 20);
   while (const size_t size = std::fread(buffer.data(), 1, buffer.size(), file.get()))

@@ -28,7 +28,12 @@ class Sha256 {
 
 std::string sha256_hex(std::string_view bytes);
 
-// Hash of a file, read in pieces. Throws IoError.
-std::string sha256_of_file(const std::filesystem::path& path);
+// Where a file's bytes are taken from: the system may answer from the pages that were just written,
+// which says nothing about the disk.
+enum class ReadFrom { kCache, kStorage };
+
+// Hash of a file, read in pieces. kStorage: the system is asked to drop the file's pages first
+// (posix_fadvise; pages not yet written, and file systems in memory, keep them). Throws IoError.
+std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from = ReadFrom::kCache);
 
 }  // namespace piper::train

@@ -1,11 +1,16 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
+#include <piper/train/file_writer.h>
 #include <piper/train/tensorboard.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 namespace piper::train {
 namespace {
@@ -55,7 +60,125 @@ std::string event_head(double seconds, int64_t step) {
   return event;
 }
 
+// Takes a varint off `bytes`; none when they end before it does.
+std::optional<uint64_t> take_varint(std::string_view& bytes) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
+    const auto byte = static_cast<uint8_t>(bytes.front());
+    bytes.remove_prefix(1);
+    value |= uint64_t{byte & 0x7Fu} << shift;
+    if (byte < 0x80) return value;
+  }
+  return std::nullopt;
+}
+
+// Takes the value of a field off `bytes`; false: they are no message.
+bool skip_field(std::string_view& bytes, uint64_t wire) {
+  uint64_t size = wire == kFixed64 ? 8 : 4;
+  if (wire == kBytes) {
+    const auto length = take_varint(bytes);
+    if (!length) return false;
+    size = *length;
+  } else if (wire != kFixed64 && wire != kFixed32) {
+    return false;
+  }
+  if (size > bytes.size()) return false;
+  bytes.remove_prefix(size);
+  return true;
+}
+
+// The step of an event (field 2; 0 when it has none); none: these bytes are no event.
+std::optional<int64_t> step_of(std::string_view event) {
+  int64_t step = 0;
+  while (!event.empty()) {
+    const auto tag = take_varint(event);
+    if (!tag) return std::nullopt;
+    if ((*tag & 7) != kVarint) {
+      if (!skip_field(event, *tag & 7)) return std::nullopt;
+      continue;
+    }
+    const auto value = take_varint(event);
+    if (!value) return std::nullopt;
+    if (*tag >> 3 == 2) step = static_cast<int64_t>(*value);
+  }
+  return step;
+}
+
+template <class T>
+T number_at(std::string_view bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+constexpr size_t kRecordHead = 12, kRecordTail = 4;
+
+// The event of the record that `bytes` begin with; none: it is torn or damaged.
+std::optional<std::string_view> first_event(std::string_view bytes) {
+  if (bytes.size() < kRecordHead + kRecordTail) return std::nullopt;
+  const auto size = number_at<uint64_t>(bytes, 0);
+  if (number_at<uint32_t>(bytes, 8) != masked(crc32c(bytes.substr(0, 8)))) return std::nullopt;
+  if (size > bytes.size() - kRecordHead - kRecordTail) return std::nullopt;
+  const std::string_view event = bytes.substr(kRecordHead, size);
+  if (number_at<uint32_t>(bytes, kRecordHead + size) != masked(crc32c(event))) return std::nullopt;
+  return event;
+}
+
+constexpr std::string_view kEventPrefix = "events.out.tfevents.", kEventSuffix = ".piper";
+
+// The digits in the name of an event file.
+std::string_view number_in(std::string_view name) {
+  name.remove_prefix(kEventPrefix.size());
+  name.remove_suffix(kEventSuffix.size());
+  return name;
+}
+
+std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (is_event_file(entry.path().filename().string()) && entry.is_regular_file() &&
+        !entry.is_symlink())
+      files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+// Leaves of an earlier start's file what came before `first_step`. Returns what to tell the user.
+std::string cut_events(const std::filesystem::path& file, int64_t first_step) {
+  const std::string content = read_text_file(file);
+  const SoundPart part = sound_events(content, first_step - 1);
+  const std::string name = file.filename().string();
+  const std::string said = cut_tail(
+      file, content, part, file.parent_path() / fmt::format("events.{}.damaged", number_in(name)));
+  if (part.last_step == 0) std::filesystem::remove(file);
+  return said;
+}
+
 }  // namespace
+
+bool is_event_file(std::string_view name) {
+  return name.size() > kEventPrefix.size() + kEventSuffix.size() &&
+         name.starts_with(kEventPrefix) && name.ends_with(kEventSuffix) &&
+         number_in(name).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+SoundPart sound_events(std::string_view bytes, int64_t last_step) {
+  SoundPart part;
+  for (int64_t number = 1; part.sound < bytes.size(); ++number) {
+    const auto event = first_event(bytes.substr(part.sound));
+    const auto step = event ? step_of(*event) : std::nullopt;
+    if (!step) {
+      part.damage = fmt::format("record {} is torn or damaged", number);
+      return part;
+    }
+    const bool follows = part.kept == part.sound;  // nothing before it was left out
+    part.sound += kRecordHead + event->size() + kRecordTail;
+    if (!follows || *step > last_step) continue;
+    part.kept = part.sound;
+    part.last_step = std::max(part.last_step, *step);
+  }
+  return part;
+}
 
 uint32_t crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
@@ -65,14 +188,25 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 EventWriter::EventWriter(const std::filesystem::path& folder, int64_t first_step)
-    : path_(folder / fmt::format("events.out.tfevents.{:010}.piper", first_step)) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
+    : path_(folder / fmt::format("{}{:010}{}", kEventPrefix, first_step, kEventSuffix)) {
+  make_folders(folder);
+  try {
+    for (const std::filesystem::path& file : event_files(folder))
+      if (std::string note = cut_events(file, first_step); !note.empty())
+        notes_.push_back(std::move(note));
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw IoError(fmt::format("{}: {}", folder.string(), error.code().message()));
+  }
   file_.reset(std::fopen(path_.c_str(), "wbe"));
   if (!file_) throw IoError(path_.string() + ": cannot be written: " + std::strerror(errno));
   std::string version = event_head(0, 0);
   bytes_field(version, 3, "brain.Event:2");
   record(version);
+}
+
+void EventWriter::sync() const {
+  if (::fsync(::fileno(file_.get())) != 0)
+    throw IoError(path_.string() + ": cannot be flushed: " + std::strerror(errno));
 }
 
 void EventWriter::write(int64_t step, double seconds,

@@ -103,6 +103,11 @@ int64_t broadcast(comm::Transport& transport, uint64_t key, int64_t value, doubl
   return exchange(transport, key, "broadcast", value, timeout_seconds).front();
 }
 
+std::vector<int64_t> share_number(comm::Transport& transport, uint64_t key, int64_t value,
+                                  double timeout_seconds) {
+  return exchange(transport, key, "numbers of all ranks", value, timeout_seconds);
+}
+
 void barrier(comm::Transport& transport, uint64_t key, double timeout_seconds) {
   exchange(transport, key, "barrier", 0, timeout_seconds);
 }

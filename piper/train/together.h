@@ -33,6 +33,10 @@ std::vector<std::string> gather(comm::Transport& transport, uint64_t key, const 
 // Every rank gets the number that rank 0 gives.
 int64_t broadcast(comm::Transport& transport, uint64_t key, int64_t value, double timeout_seconds);
 
+// Every rank gets what each rank gives, by rank.
+std::vector<int64_t> share_number(comm::Transport& transport, uint64_t key, int64_t value,
+                                  double timeout_seconds);
+
 // Meeting point of all ranks; throws CommError when one of them has failed.
 void barrier(comm::Transport& transport, uint64_t key, double timeout_seconds);
 

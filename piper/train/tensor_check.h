@@ -1,0 +1,25 @@
+// Two questions about a tensor's bytes, each answered in one pass over memory: are they what they
+// were, and are they numbers.
+#pragma once
+
+#include <piper/train/named_tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace piper::train {
+
+// A hash of a tensor's elements in order, that any single flipped bit changes. Not for foes: two
+// contents with the same hash are easy to make. A run's processes and checkpoints compare it, so it
+// may not change from version to version.
+uint64_t tensor_hash(const at::Tensor& value);
+std::string tensor_hash_text(const at::Tensor& value);  // 16 hexadecimal digits
+
+// Whether no element is infinite or NaN; true for integers. Any floating type.
+bool all_finite(const at::Tensor& value);
+
+// The name of the first tensor that is not all_finite(); "" = all are.
+std::string first_not_finite(const std::vector<NamedTensor>& tensors);
+
+}  // namespace piper::train
