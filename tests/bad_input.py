@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Wrong input: exit code 2, one clear line a problem on standard error, nothing on standard output, never a stack trace."""
+"""Wrong input: exit code 2, one clear line a problem on standard error, nothing on standard output, never a stack trace, within a
+second. What is said of a wrong subcommand, flag, key, file and unit is golden text (--write renews it)."""
 import json
 import os
 import pathlib
@@ -7,7 +8,13 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip_case
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "bad_input.json"
+GOLDEN_CASES = ("unknown command", "unknown flag", "strategy with an unknown key", "no such strategy file", "no such config",
+                "unknown unit", "unit of another kind")
+CPU_SECONDS = 1  # of the program: a busy machine changes nothing
 MODEL = {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 128, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 256, "rms_norm_eps": 1e-5,
          "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
@@ -33,6 +40,9 @@ def cases(folder):
     yield "bytes of nothing", ["bench", "flows", "--bytes", "0"], ["--bytes: is 0; allowed: a number greater than 0"]
     yield "unknown command", ["modle", "x"], ["unknown command 'modle'", "did you mean 'model'"]
     yield "unknown flag", ["plan", "--modle", "x"], ["'--modle'", "did you mean '--model'"]
+    yield "unknown unit", ["bench", "alltoall", "--pair-bytes", "4Q"], ["--pair-bytes", "4Q"]
+    yield "unit of another kind", ["bench", "alltoall", "--pair-bytes", "4ms"], ["--pair-bytes", "4ms"]
+    yield "no such config", ["model", str(folder / "none" / "config.json")], ["config.json"]
     yield "unknown model", ["model", "mixtral-8x7"], ["mixtral-8x7", "did you mean 'mixtral-8x7b'"]
     yield "unknown cluster", ["cluster", "frontear"], ["frontear", "did you mean 'frontier'"]
     yield "fraction for a count", ["train", "--model", "piper-10m", "--steps", "3.7"], ["--steps", "3.7"]
@@ -105,9 +115,27 @@ def zero_bandwidth():
     return json.dumps(described)
 
 
+SAID = {}  # by case
+
+
+def golden_problems(folder, write):
+    """Cases whose text is not the golden one; with `write`, it becomes that."""
+    said = {name: SAID[name].replace(str(folder), "DIR") for name in GOLDEN_CASES}
+    if write:
+        GOLDEN.write_text(json.dumps(said, indent=1) + "\n")
+    golden = json.loads(GOLDEN.read_text())
+    return [f"bad_input: {name}: says {text!r}, golden is {golden.get(name)!r}" for name, text in said.items() if golden.get(name) != text]
+
+
 def check(name, arguments, expected, code=2):
+    before = os.times()
     run = subprocess.run([PIPER, *arguments], capture_output=True, text=True, timeout=60)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
     problems = []
+    if code == 2 and arguments[0] != "train" and seconds > CPU_SECONDS:
+        problems.append(f"{seconds:.2f} s of CPU time; at most {CPU_SECONDS}")
+    SAID[name] = run.stderr
     if run.returncode != code:
         problems.append(f"exit code {run.returncode}, not {code}")
     if run.stdout:
@@ -152,10 +180,13 @@ def main():
         folder = pathlib.Path(root)
         can_train = "--learning-rate" in subprocess.run([PIPER, "train", "--help"], capture_output=True, text=True).stdout
         results = [check(*case) for case in cases(folder) if can_train or case[1][0] != "train"]
+        for problem in golden_problems(folder, "--write" in sys.argv):
+            print(problem)
+            results.append(False)
         if can_train:
             results += list(checkpoints(folder))
         else:
-            print("bad_input: this program cannot train; the cases of training are left out")
+            skip_case("cases of training", "this program cannot train")
     print(f"bad_input: {sum(results)} of {len(results)} cases")
     return 0 if all(results) else 1
 

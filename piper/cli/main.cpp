@@ -92,7 +92,7 @@ std::string unexpected_arguments(const CLI::App& root) {
                                    : "argument",
                          word, did_you_mean(word, names_of(*app, flag)));
     if (app != &root) lines += fmt::format(" (see piper {} --help)", app->get_name());
-    if (flag) break;  // what follows an unknown flag is most likely its value
+    if (flag || command) break;  // what follows is most likely its value, or its arguments
   }
   return lines;
 }

@@ -33,24 +33,27 @@ Measured measure(F f) {
 
 int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
 
-// Of what segments need for a moment: 1 %. The workspace of the library's bf16 products is its own affair, and on shapes as
-// small as these it is most of all.
-double tolerance = 0.01;
-
-void check_near(int64_t measured, int64_t predicted, int64_t scale) {
+// Of what segments need for a moment: 1 %, the allocator's own rounding among it. In bf16 oneDNN packs
+// a weight into a layout of its own first, which is priced; it is switched off here, since what else it
+// takes on shapes as small as these is its own affair. So a bf16 segment may need less than its price,
+// by one weight at most.
+void check_near(int64_t measured, int64_t predicted, int64_t scale, int64_t packed) {
   CAPTURE(measured);
   CAPTURE(predicted);
-  CHECK(static_cast<double>(std::abs(measured - predicted)) <=
-        tolerance * static_cast<double>(scale));
+  CAPTURE(packed);
+  const double rounding = 0.01 * static_cast<double>(scale);
+  CHECK(static_cast<double>(measured - predicted) <= rounding);
+  CHECK(static_cast<double>(predicted - measured) <= rounding + static_cast<double>(packed));
 }
 
 // A forward that keeps `outputs` beside its tape, and a backward that makes `gradients`.
 void check_segment(const cost::SegmentBytes& predicted, const Measured& forward, int64_t outputs,
-                   const Measured& backward, int64_t gradients) {
+                   const Measured& backward, int64_t gradients, int64_t packed) {
   CHECK(forward.kept - outputs == predicted.tape);
-  check_near(forward.peak, outputs + predicted.tape + predicted.forward_transient, forward.peak);
+  check_near(forward.peak, outputs + predicted.tape + predicted.forward_transient, forward.peak,
+             packed);
   check_near(backward.peak, gradients + predicted.backward_transient,
-             backward.peak + predicted.tape);
+             backward.peak + predicted.tape, packed);
 }
 
 struct Shape {
@@ -66,7 +69,7 @@ class Bench {
         strategy::AllToAll all_to_all = strategy::AllToAll::kFlat)
       : shape_(shape), model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
     model_.router_z_coefficient = z_coefficient;
-    tolerance = shape.dtype == at::kBFloat16 ? 0.75 : 0.01;
+    at::globalContext().setUserEnabledMkldnn(false);
     at::set_num_threads(1);  // the attention kernel's scratch is one a thread
     model_.hidden = shape.hidden;
     model_.vocabulary = shape.vocabulary;
@@ -87,6 +90,7 @@ class Bench {
     x_ = stage_->embedding_forward(batch_.tokens_BS);
     warm_up();
   }
+  ~Bench() { at::globalContext().setUserEnabledMkldnn(true); }
 
   cost::SegmentWork work(int64_t ep, const Routing* routing = nullptr) const {
     cost::SegmentWork w{.sequences = shape_.sequences,
@@ -114,7 +118,8 @@ class Bench {
     const auto f = measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, &tape); });
     const auto b =
         measure([&] { gx = stage_->attention_backward(0, x1, x_, x1, shape_.sequence, tape); });
-    check_segment(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx));
+    check_segment(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx),
+                  packed("self_attn"));
   }
   void attention_without_tape() {
     at::Tensor x1;
@@ -122,28 +127,30 @@ class Bench {
     const auto f =
         measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, nullptr); });
     CHECK(f.kept == bytes_of(x1));
-    check_near(f.peak, bytes_of(x1) + p.forward_transient + p.tape, f.peak);
+    check_near(f.peak, bytes_of(x1) + p.forward_transient + p.tape, f.peak, packed("self_attn"));
   }
   void dense() {
     Tape tape;
     at::Tensor x, g;
     const auto f = measure([&] { x = stage_->dense_mlp_forward(0, x_, &tape); });
     const auto b = measure([&] { g = stage_->dense_mlp_backward(0, x, x_, tape); });
-    check_segment(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g));
+    check_segment(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g),
+                  packed("mlp"));
   }
   void shared() {
     Tape tape;
     at::Tensor x, g;
     const auto f = measure([&] { x = stage_->shared_forward(0, x_, &tape); });
     const auto b = measure([&] { g = stage_->shared_backward(0, x, x_, tape); });
-    check_segment(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g));
+    check_segment(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g),
+                  packed("mlp"));
   }
   void head() {
     Tape tape;
     at::Tensor g;
     const auto f = measure([&] { stage_->head_forward(x_, batch_.targets_T, &tape); });
     const auto b = measure([&] { g = stage_->head_backward(x_, batch_.targets_T, tape); });
-    check_segment(predicted(SegmentKind::kHead, work(1)), f, 0, b, bytes_of(g));
+    check_segment(predicted(SegmentKind::kHead, work(1)), f, 0, b, bytes_of(g), packed("lm_head"));
   }
   // The first module of multi-token prediction, but for its layer.
   void mtp_join_and_head() {
@@ -163,11 +170,12 @@ class Bench {
     const auto head_f =
         measure([&] { stage_->mtp_head_forward(layer, x, batch_.targets_T, &tape); });
     const auto head_b = measure([&] { g = stage_->mtp_head_backward(layer, x, tape); });
-    check_segment(bytes(SegmentKind::kHead), head_f, 0, head_b, bytes_of(g));
+    check_segment(bytes(SegmentKind::kHead), head_f, 0, head_b, bytes_of(g), packed(""));
     const auto join_b =
         measure([&] { gx = stage_->mtp_join_backward(layer, g, x_, x_, batch_.tokens_BS); });
     CHECK(bytes_of(gx) == slot(schedule::SlotKind::kHiddenGradient));
-    check_segment(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx));
+    check_segment(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx),
+                  packed(""));
   }
   // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does.
   void mixture(int64_t ep) {
@@ -193,12 +201,12 @@ class Bench {
     const auto experts_b =
         measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
     check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
-                  bytes_of(g_rows));
+                  bytes_of(g_rows), packed(".experts."));
     const auto gate_b = measure([&] {
       g = stage_->gate_backward(0, merged.returned, merged.weights, x, x_, routing, gate_tape);
     });
     check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
-                  bytes_of(g));
+                  bytes_of(g), packed(".experts."));
   }
   // The same where tokens travel in place of their copies.
   void mixture_of_tokens(int64_t ep) {
@@ -225,13 +233,13 @@ class Bench {
     const auto experts_b =
         measure([&] { g_tokens = stage_->experts_backward(0, out, received, routing, tape); });
     check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
-                  bytes_of(g_tokens));
+                  bytes_of(g_tokens), packed(".experts."));
     const at::Tensor g_rows = at::ones_like(rows), g_weights = at::ones_like(routing.weights);
     const auto gate_b = measure(
         [&] { g = stage_->gate_backward(0, g_rows, g_weights, x_, x_, routing, gate_tape); });
     CHECK(g.is_same(g_rows));
     check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + sent_bytes, gate_b,
-                  bytes_of(g));
+                  bytes_of(g), packed(".experts."));
   }
 
  private:
@@ -249,6 +257,18 @@ class Bench {
     }
     set_received(routing, known);
     routing.received_weights.fill_(0.5);
+  }
+  // The largest matrix of a bf16 stage's modules of this name, of experts one's. With latent attention a
+  // product's other operand is packed, too, tokens in place of hidden.
+  int64_t packed(std::string_view module) const {
+    if (shape_.dtype != at::kBFloat16) return 0;
+    int64_t most = 0;
+    for (const Parameter& p : stage_->parameters())
+      if (p.name.find(module) != std::string::npos)
+        most = std::max(most, bytes_of(p.value) / (p.value.dim() == 3 ? p.value.size(0) : 1));
+    const bool latent = model_.layers[0].attention.kind == model::AttentionKind::kLatent;
+    const bool both = latent && module == "self_attn";
+    return both ? most + most * x_.size(0) / shape_.hidden : most;
   }
   // The rotary table is made once and belongs to the stage.
   void warm_up() { stage_->attention_forward(0, x_, shape_.sequence, nullptr); }

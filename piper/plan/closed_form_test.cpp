@@ -159,25 +159,58 @@ TEST_CASE("memory: within three messages between stages of the simulation's peak
   }
 }
 
+// Of ranks that share the cores of one node. Nothing is faster than with a core each, nor than all
+// tasks on cores that never rest. And while a chain of tasks stands still, every core works (Graham
+// 1966): no order that keeps cores busy takes longer than the two together. Copies of exchanges may
+// take their time from those who compute, so they count as work from above and not from below.
+struct CoreBounds {
+  double longest_chain = 0;     // simulated with a core each
+  double compute = 0, all = 0;  // seconds of tasks over the cores
+  double least() const { return std::max(longest_chain, compute); }
+  double most() const { return longest_chain + all; }
+};
+
+CoreBounds core_bounds(const model::Model& model, const Strategy& s, cluster::Cluster cluster) {
+  const auto cores = static_cast<double>(cluster.cores_per_node);
+  cluster.cores_per_node = 0;  // a core each
+  const schedule::StepGraph step = schedule::write_step(model, s);
+  const cost::Prices prices = cost::price(step, model, s, cluster);
+  CoreBounds bounds{.longest_chain = sim::play(step, prices).seconds()};
+  for (const graph::Task& task : step.graph.tasks()) {
+    const double seconds = prices.seconds[task.id.index()] / cores;
+    bounds.all += seconds;
+    if (task.kind == graph::TaskKind::kCompute) bounds.compute += seconds;
+  }
+  return bounds;
+}
+
 TEST_CASE(
-    "ranks that share cores: the step time is within 15 % of the simulation, 26 % for cores that "
-    "do not divide evenly") {
+    "ranks that share cores: closed form and simulation between what no order beats and what none "
+    "exceeds, 10 % apart in the mean") {
   cluster::Cluster cluster = example::nodes();
   const model::Model model = model::load_model("piper-10m");
-  double worst = 0;
+  double sum = 0;
+  int64_t num = 0;
   for (const int64_t cores : {1, 2, 3}) {
     cluster.cores_per_node = cores;
     for_each(model, {{1, 4, 4}, {1, 2, 4}, {2, 2, 2}, {2, 1, 2}, {4, 1, 1}, {1, 1, 2}, {2, 1, 1}},
              [&](const Strategy& s) {
                CAPTURE(cores);
-               if (s.num_micro_batches == 1 && s.mesh.pp > 1) return;  // no pipeline to speak of
+               REQUIRE(s.mesh.world() <= cluster.devices_per_node());
+               const CoreBounds bounds = core_bounds(model, s, cluster);
                const double simulated = simulate(model, s, cluster).seconds();
                const double closed = estimate(model, s, cluster).seconds;
-               worst = std::max(worst, std::abs(closed - simulated) / simulated);
-               CHECK(closed == cost::near(simulated).epsilon(cores == 3 ? 0.26 : 0.15));
+               for (const double seconds : {simulated, closed}) {
+                 CHECK(seconds >= bounds.least() * 0.98);  // the closed form's own 2 %
+                 CHECK(seconds <= bounds.most() * 1.02);
+               }
+               sum += std::abs(closed / simulated - 1);
+               ++num;
              });
   }
-  MESSAGE("worst error with shared cores: " << worst);
+  MESSAGE("mean error with shared cores: " << sum / static_cast<double>(num));
+  CHECK(sum / static_cast<double>(num) <=
+        0.1);  // what is wanted of a step's time (docs/validation.md)
 }
 
 TEST_CASE("one pipeline stands for all when no device is shared and the load is balanced") {

@@ -156,7 +156,7 @@ TEST_CASE("a writer that is not finished leaves nothing, and what was there befo
   CHECK(IndexedDataset(folder.path() / "w").num_tokens() == 3);
 }
 
-TEST_CASE("an index of 10 KB cut at any byte, or with a byte more, is refused") {
+TEST_CASE("an index of 10 KB and its tokens cut at any byte, or with a byte more, are refused") {
   const TestFolder folder;
   Index index{.lengths = {}, .pointers = {}, .documents = {0}};
   for (int32_t i = 0; i < 510; ++i) {
@@ -176,8 +176,9 @@ TEST_CASE("an index of 10 KB cut at any byte, or with a byte more, is refused") 
   CHECK(refusal(folder, whole + "x", tokens) ==
         "d.idx: byte 10242: the file goes on to byte 10243; 510 sequences and 510 documents end "
         "here");
-  // The same for the tokens: a byte less or more.
-  for (const size_t cut : {size_t{0}, size_t{1}, tokens.size() / 2, tokens.size() - 1})
+  // The same for the tokens.
+  REQUIRE(tokens.size() > 3000);
+  for (size_t cut = 0; cut < tokens.size(); ++cut)
     CHECK(refusal(folder, whole, tokens.substr(0, cut)).find("d.bin has ") != std::string::npos);
   CHECK(refusal(folder, whole, tokens + "x").starts_with("d.bin: has "));
 }
