@@ -59,14 +59,13 @@ TEST_CASE(
   auto mine = receive(peer);
   peer.say_note(head(NoteKind::kOffer));
   peer.play();
-  // The head of a chunk and half of its bytes. The rest comes after the withdrawal, which takes the
-  // other connection in a real run.
+  // The head of a chunk and half of its bytes; the rest comes after the withdrawal, which takes the
+  // other connection.
   peer.say_chunk(kSize, 7);
   peer.say(bytes(kSize / 2));
   peer.play();
-  std::vector<std::byte> note;
-  encode(head(NoteKind::kGone), note);
-  peer.protocol().note_arrived(PeerFixture::kPeer, note);
+  peer.say_note(head(NoteKind::kGone));
+  peer.play();
   CHECK(peer.lost() == "it withdraws a message of which it has sent a part");
   CHECK_FALSE(peer.drop(mine));  // in use until all is over
   peer.say(bytes(kSize / 2));

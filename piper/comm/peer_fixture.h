@@ -1,4 +1,4 @@
-// For tests: one process of a run of two, over a connection whose other end is in the test's hand,
+// For tests: one process of a run of two, over connections whose other ends are in the test's hand,
 // which may say anything that a process with the run's secret could say. Deterministic: everything
 // happens in the calling thread.
 #pragma once
@@ -30,18 +30,20 @@ class PeerFixture {
                   {.failed = [](const Failure&) {},
                    .lost = [this](int64_t, const std::string& why) { lost_ = why; }}),
         wire_(*this) {
-    std::array<int, 2> ends{};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
-    other_end_ = ends[1];
-    asio::ip::tcp::socket socket(io_);
-    socket.assign(asio::ip::tcp::v4(), ends[0]);
-    connection_ = std::make_shared<TcpConnection>(kPeer, std::move(socket));
     protocol_.attach(wire_);
-    connection_->start(protocol_);
+    for (Line* line : {&small_, &large_}) {
+      std::array<int, 2> ends{};
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
+      line->other_end = ends[1];
+      asio::ip::tcp::socket socket(io_);
+      socket.assign(asio::ip::tcp::v4(), ends[0]);
+      line->connection = std::make_shared<TcpConnection>(kPeer, std::move(socket));
+      line->connection->start(protocol_);
+    }
   }
   ~PeerFixture() {
     protocol_.state().fail(Rank(0), "the test is over");
-    ::close(other_end_);
+    for (const Line* line : {&small_, &large_}) ::close(line->other_end);
   }
   PeerFixture(const PeerFixture&) = delete;
   PeerFixture& operator=(const PeerFixture&) = delete;
@@ -76,20 +78,24 @@ class PeerFixture {
     return true;
   }
 
-  void say(std::span<const std::byte> bytes) const {
+  // What is said over one connection is not held up by the other; payloads take the large one.
+  enum class By { kSmall, kLarge };
+  void say(std::span<const std::byte> bytes, By by = By::kLarge) const {
     while (!bytes.empty()) {
-      const ssize_t size =
-          ::send(other_end_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      const ssize_t size = ::send((by == By::kSmall ? small_ : large_).other_end, bytes.data(),
+                                  bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (size <= 0) return;  // the connection has ended, or does not read
       bytes = bytes.subspan(static_cast<size_t>(size));
     }
   }
-  void say_note(const MessageHead& head, std::span<const std::byte> payload = {}) const {
+  void say_note(const MessageHead& head, std::span<const std::byte> payload = {},
+                By by = By::kSmall) const {
     std::vector<std::byte> note;
     encode(head, note);
     note.insert(note.end(), payload.begin(), payload.end());
-    say(ByteWriter().number(static_cast<uint32_t>(note.size())).number(uint32_t{1}).take());
-    say(ByteWriter().number(uint64_t{0}).raw(note).take());
+    ByteWriter frame;
+    frame.number(static_cast<uint32_t>(note.size())).number(uint32_t{1}).number(uint64_t{0});
+    say(frame.raw(note).take(), by);
   }
   // The head of a chunk of `size` bytes of a payload; its bytes follow with say().
   void say_chunk(uint32_t size, uint64_t id) const {
@@ -103,8 +109,6 @@ class PeerFixture {
       if (io_.poll() == 0 && !listen()) return;
     }
   }
-  // All that this end has said so far.
-  const std::vector<std::byte>& heard() const { return heard_; }
   // Why the peer counts as lost; "" while it does not.
   const std::string& lost() const { return lost_; }
   MessageProtocol& protocol() { return protocol_; }
@@ -117,19 +121,19 @@ class PeerFixture {
     size_t max_note_bytes() const override { return kTcpNoteBytes; }
     void send_note(int64_t, std::span<const std::byte> head,
                    std::span<const std::byte> body) override {
-      fixture_.connection_->send_note(head, body);
+      fixture_.small_.connection->send_note(head, body);
     }
     void send_payload(int64_t, uint64_t id, std::span<const std::byte> bytes) override {
-      fixture_.connection_->send_payload(id, bytes);
+      fixture_.large_.connection->send_payload(id, bytes);
     }
     void expect_payload(int64_t, uint64_t id, std::span<std::byte> bytes) override {
-      fixture_.connection_->expect_payload(id, bytes);
+      fixture_.large_.connection->expect_payload(id, bytes);
     }
     bool cancel_payload(int64_t, uint64_t id) override {
-      return fixture_.connection_->cancel_payload(id);
+      return fixture_.large_.connection->cancel_payload(id);
     }
     void abandon() override {
-      fixture_.connection_->close();
+      for (const Line* line : {&fixture_.small_, &fixture_.large_}) line->connection->close();
       fixture_.protocol_.abandoned();
     }
     void close() override {}
@@ -138,22 +142,25 @@ class PeerFixture {
     PeerFixture& fixture_;
   };
 
+  // Reads what this end says, so that it goes on.
   bool listen() {
-    std::array<std::byte, 65536> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-    const ssize_t size = recv(other_end_, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (size <= 0) return false;
-    if (heard_.size() < kMaxHeard) heard_.insert(heard_.end(), bytes.begin(), bytes.begin() + size);
-    return true;
+    bool any = false;
+    for (const Line* line : {&small_, &large_})
+      any |= recv(line->other_end, heard_.data(), heard_.size(), MSG_DONTWAIT) > 0;
+    return any;
   }
 
-  static constexpr size_t kMaxHeard = 1 << 20;
+  struct Line {
+    std::shared_ptr<TcpConnection> connection;
+    int other_end = -1;
+  };
+
   asio::io_context io_;
   std::string lost_;
-  std::vector<std::byte> heard_;
+  std::vector<std::byte> heard_ = std::vector<std::byte>(65536);
   MessageProtocol protocol_;
   OneConnection wire_;
-  int other_end_ = -1;
-  std::shared_ptr<TcpConnection> connection_;
+  Line small_, large_;
 };
 
 }  // namespace piper::comm::internal

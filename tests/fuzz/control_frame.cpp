@@ -18,6 +18,7 @@ void check_encoding(const std::optional<Body>& body, Bytes bytes) {
 }
 
 void read_body(Bytes body) {
+  check_encoding(comm::parse_knock(body), body);
   check_encoding(comm::parse_challenge(body), body);
   check_encoding(comm::parse_hello(body), body);
   check_encoding(comm::parse_beat(body), body);
