@@ -52,7 +52,12 @@ def main():
         assert "rank-00000.safetensors is missing" in oldest["problems"][0], oldest
         assert "BAD (1 problem)" in checkpoint("list", run, code=1)
         # What verify marks is what --resume takes.
-        assert "resuming after step 8 " in train(root, run, (1, 1, 1), "--resume", "--stop-after", "9")
+        resumed = train(root, run, (1, 1, 1), "--resume", "--stop-after", "9", "--checkpoint-every", "1", "--keep-checkpoints", "1")
+        assert "resuming after step 8 " in resumed and "set aside as step-00000012.damaged: " in resumed, resumed
+        text = checkpoint("list", run, code=0)
+        assert "damaged, set aside; only --fresh deletes it" in next(line for line in text.splitlines() if "step-00000012.damaged" in line), text
+        result = json.loads(checkpoint("verify", run, "--json", code=0))
+        assert [c["step"] for c in result["checkpoints"]] == [9] and result["damaged"] == ["step-00000012.damaged"], result
 
         shutil.rmtree(folder)
         folder.mkdir()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """kill -9 of a training run that saves after every step, again and again: each time the newest checkpoint is whole and the run
-goes on from it; the end has the bits of a run that nobody killed. PIPER_KILL_ROUNDS=200 kills longer."""
+goes on from it; every end has the bits of a run that nobody killed. Half of the kills wait for a save to be under way.
+PIPER_FULL_COUNTS=1 kills 100 times."""
 import json
 import os
 import pathlib
@@ -23,8 +24,27 @@ def newest(run):
     return max((c["step"] for c in result["checkpoints"] if c["newest_complete"]), default=0), result["unfinished"]
 
 
+def is_saving(run):
+    return any((run / "checkpoints").glob("*.tmp-*"))
+
+
+def kill_it(process, run, seconds, inside_save):
+    """Kills after so many seconds, or in the first save after them. False: the run had ended before."""
+    until = time.monotonic() + seconds
+    while process.poll() is None and (time.monotonic() < until or (inside_save and not is_saving(run))):
+        time.sleep(0.001)
+    ended = process.poll() is not None
+    process.kill()
+    return not ended
+
+
+def check_end(run, calm):
+    assert metrics(run) == metrics(calm), "the metrics are not those of the calm run"
+    assert files(run, STEPS) == files(calm, STEPS), "the end is not that of the calm run"
+
+
 def main():
-    rounds = int(os.environ.get("PIPER_KILL_ROUNDS", "12"))
+    rounds = 100 if os.environ.get("PIPER_FULL_COUNTS") == "1" else 12
     seed = time.time_ns() % 2**32
     random.seed(seed)
     print(f"seed {seed}")
@@ -35,30 +55,30 @@ def main():
         start = time.monotonic()
         train(root, calm, MESHES[0], "--checkpoint-every", "1")
         calm_seconds = time.monotonic() - start
-        killed = interrupted = step = 0
+        killed = interrupted = ends = step = 0
         while killed < rounds:
             process = subprocess.Popen(train_command(root, run, MESHES[0], "--checkpoint-every", "1", *(["--resume"] if step else [])),
                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            try:
-                process.wait(random.uniform(0.2, 0.8) * calm_seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                killed += 1
+            was_killed = kill_it(process, run, random.uniform(0.2, 0.8) * calm_seconds, killed % 2 == 0)
             message = process.communicate()[1]
-            if process.returncode == 0:
-                subprocess.run(["rm", "-rf", str(run)], check=True)
-                step = 0
-                continue
-            assert process.returncode == -9, message
-            now, unfinished = newest(run)
-            assert now >= step, f"a kill lost step {step}: the newest is {now}"
-            step, interrupted = now, interrupted + bool(unfinished)
-            if step == STEPS:  # killed behind the last save
+            if was_killed and process.returncode == -9:
+                killed += 1
+                now, unfinished = newest(run)
+                assert now >= step, f"a kill lost step {step}: the newest is {now}"
+                step, interrupted = now, interrupted + bool(unfinished)
+            else:
+                assert process.returncode == 0, message
+                step = STEPS
+            if step == STEPS:  # the end, or killed behind the last save
+                if not was_killed:
+                    check_end(run, calm)
+                    ends += 1
                 subprocess.run(["rm", "-rf", str(run)], check=True)
                 step = 0
         train(root, run, MESHES[0], "--checkpoint-every", "1", *(["--resume"] if step else []))
-        assert metrics(run)[-1] == metrics(calm)[-1] and files(run, STEPS) == files(calm, STEPS), "the end is not that of the calm run"
-    print(f"kill: {killed} kills, {interrupted} of them inside a save, 0 bad checkpoints; the end is that of the calm run")
+        check_end(run, calm)
+        assert interrupted >= rounds // 8, f"only {interrupted} of {rounds} kills were inside a save: this tests little"
+    print(f"kill: {killed} kills, {interrupted} of them inside a save, 0 bad checkpoints; {ends + 1} ends are those of the calm run")
 
 
 if __name__ == "__main__":

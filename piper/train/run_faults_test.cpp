@@ -390,8 +390,13 @@ TEST_CASE("a save that fails in the background ends the run at its next step") {
   };
   r.after_step = [&](int64_t step, RankTrainer& trainer) {
     if (trainer.rank() != Rank(0)) return;
+    const std::filesystem::path first = r.folder / "checkpoints/step-00000002";
+    for (int i = 0; step == 3 && !std::filesystem::exists(first) && i < 10'000; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (step == 4) fails = true;
-    for (int i = 0; step == 5 && !has_failed && i < 10'000; ++i)
+    // The failed save has removed its folder; what it throws is kept a moment later.
+    const auto is_over = [&] { return has_failed && leftovers(r.folder / "checkpoints").empty(); };
+    for (int i = 0; step == 5 && !is_over() && i < 10'000; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (step == 5) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (step > 5) ++steps_after;
