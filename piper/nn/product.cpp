@@ -29,8 +29,26 @@ std::optional<Operand> operand(const at::Tensor& x) {
   return std::nullopt;
 }
 
-// Few rows times a transposed matrix: oneDNN's copying of it into its own layout is not worth it.
+// With AVX-512, few rows times a transposed matrix: oneDNN's copying of it into its own layout is not worth it.
 constexpr int64_t kFewRows = 256;
+
+// With AVX2, oneDNN copies the operands into its own layout where 1/m + 1/n is below this (its gemm_driver.cpp,
+// nocopy_checker_avx2). Of the products without a copy, those of two matrices stored by rows are slower than MKL's by up to
+// 35 %, and those with one of them transposed faster by 5 to 25 % (docs/numerics.md).
+constexpr double kCopiedBelow = 0.0038;
+
+bool suits_onednn(const Operand& left, const Operand& right, int64_t m, int64_t n) {
+  switch (instruction_set()) {
+    case InstructionSet::kAvx512:
+      return !right.transposed || left.transposed || m >= kFewRows;
+    case InstructionSet::kAvx2:
+      return left.transposed != right.transposed ||
+             1 / static_cast<double>(m) + 1 / static_cast<double>(n) < kCopiedBelow;
+    case InstructionSet::kBaseline:
+      return true;
+  }
+  return false;
+}
 
 bool is_amd() {
 #if defined(__x86_64__)
@@ -45,7 +63,7 @@ bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
   if (!uses_onednn() || !out.device().is_cpu() || out.scalar_type() != at::kFloat) return false;
   const auto to = operand(out), left = operand(a), right = operand(b);
   if (!to || !left || !right || to->transposed || out.numel() == 0 || a.size(1) == 0) return false;
-  if (right->transposed && !left->transposed && a.size(0) < kFewRows) return false;
+  if (!suits_onednn(*left, *right, out.size(0), out.size(1))) return false;
   return onednn_product({.transpose_a = left->transposed,
                          .transpose_b = right->transposed,
                          .m = out.size(0),
@@ -84,7 +102,7 @@ void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tens
 bool uses_onednn() {
   static const bool uses = [] {
     const char* wanted = std::getenv("PIPER_PRODUCTS");  // NOLINT(concurrency-mt-unsafe)
-    return uses_onednn(wanted, is_amd() && instruction_set() == InstructionSet::kAvx512);
+    return uses_onednn(wanted, is_amd() && instruction_set() >= InstructionSet::kAvx2);
   }();
   return uses;
 }

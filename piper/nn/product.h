@@ -1,10 +1,11 @@
 // The matrix products of the segments, by the fastest of the libraries that are here.
 //
 // libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there with AVX-512, 8-12 % faster
-// on experts' shapes (docs/results.md). So on an AMD processor with AVX-512, and where the build found oneDNN (Debian:
-// libdnnl-dev), fp32 products on the CPU go to it; everything else to libtorch. The choice is a function of the
-// processor and of the operands' shapes and strides alone: a run repeats bit by bit. The environment variable
-// PIPER_PRODUCTS overrides it: "libtorch" leaves oneDNN out, "onednn" takes it on every processor.
+// on experts' shapes (docs/results.md), and with AVX2 alone, too, most of its products are the faster ones (docs/numerics.md).
+// So on an AMD processor with AVX2 or more, and where the build found oneDNN (Debian: libdnnl-dev), fp32 products on the CPU
+// go to it unless their form does not suit it; everything else to libtorch. The choice is a function of the processor and
+// of the operands' shapes and strides alone: a run repeats bit by bit. The environment variable PIPER_PRODUCTS overrides
+// the processor: "libtorch" leaves oneDNN out, "onednn" takes it on every one.
 #pragma once
 
 #include <piper/nn/aten.h>
