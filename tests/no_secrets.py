@@ -13,7 +13,7 @@ import time
 
 from tiny_run import PIPER, train_command, write_inputs
 
-MESH = (1, 2, 1)
+MESH = (1, 2, 2)
 TOKENS = {name: f"recognisable-{name.lower()}-5f2c81d9" for name in
           ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "MY_PASSWORD")}
 
@@ -30,7 +30,7 @@ def children(pid):
 
 def wait_for_steps(run, processes):
     path, until = run / "metrics.jsonl", time.monotonic() + 120
-    while not (path.exists() and path.read_text().count("\n") >= 6):
+    while not (path.exists() and path.read_text().count("\n") >= 6 and list(run.glob("checkpoints/step-*/manifest.json"))):
         assert all(p.poll() is None for p in processes) and time.monotonic() < until, [p.communicate() for p in processes]
         time.sleep(0.02)
 
@@ -51,7 +51,8 @@ def assert_absent(values, root, said, command_lines):
 
 def launched(root):
     run = root / "launched"
-    command = train_command(root, run, MESH, "--checkpoint-every", "5", "--export")
+    command = train_command(root, run, MESH, "--checkpoint-every", "20", "--export")
+    command[command.index("--steps") + 1] = "400"
     process = subprocess.Popen([PIPER, "launch", "-n", "2", *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env={**os.environ, **TOKENS})
     wait_for_steps(run, [process])
