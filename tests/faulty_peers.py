@@ -15,7 +15,7 @@ PROBE = pathlib.Path(sys.argv[1]).resolve()
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 ONLY = sys.argv[3:]  # transports; all when none is named
 ALGORITHMS = ["flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed", "halo-switch", "halo", "three-level"]
-KINDS = ["dies", "hangs", "disagrees"]
+KINDS = ["dies", "hangs", "disagrees", "swaps", "other", "type"]  # the last four: about sizes, order, the operation, the type of elements
 RANKS = 4
 LIMIT = 12  # seconds, start and end of the processes included; the time limit of a wait is 2, of a heartbeat 1
 # MPICH's launcher otherwise kills everybody as soon as one process has died, before the others can say anything.
@@ -72,7 +72,13 @@ def problem(transport, kind, said):
     named = [line for line in lines if re.search(r"rank 1\b", line) and re.search(r"'exchange \d'", line) and re.search(r"\d+ bytes", line)]
     # Who had done with the wrong rank may end without harm; and where one has named a dead process under MPICH, the launcher
     # kills the others, mostly before they can.
-    others = 1 if kind == "disagrees" or transport == "mpich" else 3
+    if kind == "swaps" and not re.search(r"'exchange 4'", said):
+        return "the exchange of the other side is not shown"
+    if kind == "other" and "sum for exchange 3" not in said:
+        return "the operation of the other side is not shown"
+    if kind == "type" and not re.search(r"sends \d+ bytes.* receives \d+ bytes", said):
+        return "the sizes of both sides are not shown"
+    others = 1 if kind not in ("dies", "hangs") or transport == "mpich" else 3
     if len(named) < others:
         return f"{len(named)} of {others} ranks named rank 1, the exchange and its bytes"
     return ""

@@ -2,7 +2,7 @@
 """Several processes, started by `piper launch`, Open MPI, MPICH and torchrun where they are there: the bits of a run on threads;
 and what becomes of a run when a process is killed, hangs, or is told to stop.
 
-PIPER_FAULT_ROUNDS=20 injects each fault so often (default 2). Launchers that are not there are skipped, and named."""
+PIPER_FAULT_ROUNDS=100 injects each fault so often (default 2). Launchers that are not there are skipped, and named."""
 import json
 import os
 import pathlib
@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -36,8 +37,8 @@ def launchers():
             print(f"{name}: skipped, {program} or {plugin.name} is not there")
             continue
         yield name, lambda c, program=program, flags=flags: [program, *flags, *c]
-    torchrun = shutil.which("torchrun") or os.path.join(os.environ.get("PIPER_VENV", ""), "bin", "torchrun")
-    if os.path.exists(torchrun):
+    torchrun = shutil.which("torchrun", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if torchrun is not None:
         yield "torchrun", lambda c: [torchrun, "--no-python", "--nproc-per-node", "2", "--master-port", "29611", "--", *c]
     else:
         print("torchrun: skipped, it is not there")
@@ -105,8 +106,14 @@ def killed(root, number):
     code = run.end(20)
     took = time.monotonic() - at
     pid = run.children[victim]
-    named = [when - at for when, line in run.lines if f"rank {victim}" in line and str(pid) in line and "step" in line]
-    assert named, f"rank {victim} (pid {pid}) is not named: {run.text()}"
+    last = [(when - at, int(found.group(1))) for when, line in run.lines
+            if (found := re.search(rf"rank {victim} \(host \S+, pid {pid}\) died: .* in step (\d+), '[^']+'", line))]
+    assert last, f"rank {victim} (pid {pid}), its step and its operation are not named: {run.text()}"
+    named = [when for when, _ in last]
+    steps = [json.loads(line)["step"] for line in (run.run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+    assert all(steps[-1] <= step <= steps[-1] + 2 for _, step in last), f"after step {steps[-1]}, it is said to have died in {last}"
+    checked = subprocess.run([PIPER, "checkpoint", "verify", "--json", str(run.run / "checkpoints")], capture_output=True, text=True)
+    assert checked.returncode == 0 and json.loads(checked.stdout)["checkpoints"], f"what is left is no sound checkpoint: {checked}"
     assert re.search(rf"process {victim} \(pid {pid}\) was ended by signal 9", run.text()), run.text()
     assert code == 128 + signal.SIGKILL, f"exit code {code}: {run.text()}"
     assert named[0] < 2 and took < 4, f"named after {named[0]:.1f} s, all gone after {took:.1f} s"

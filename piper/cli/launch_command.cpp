@@ -1,12 +1,11 @@
 // piper launch: several processes of one command on this machine, without MPI or another launcher.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
+#include <piper/comm/network.h>
+#include <piper/comm/secret.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +16,6 @@
 #include <csignal>
 #include <cstring>
 #include <memory>
-#include <random>
 
 namespace piper::cli {
 namespace {
@@ -33,36 +31,6 @@ using Clock = std::chrono::steady_clock;
 std::atomic<int> signal_to_pass{0};
 extern "C" void on_signal(int signal) { signal_to_pass = signal; }
 
-// A socket that listens on a free port of the loopback interface: process 0 inherits it, so that no other program can
-// take the port meanwhile.
-struct Listener {
-  int fd = -1;
-  int port = 0;
-
-  Listener() {
-    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (fd < 0 || ::bind(fd, generic, size) != 0 || ::listen(fd, 128) != 0 ||
-        ::getsockname(fd, generic, &size) != 0)
-      throw IoError(fmt::format("launch: no port to listen on: {}", std::strerror(errno)));
-    port = ntohs(address.sin_port);
-  }
-  ~Listener() { ::close(fd); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-};
-
-std::string make_secret() {
-  std::random_device random;
-  std::string secret;
-  for (int i = 0; i < 8; ++i) secret += fmt::format("{:08x}", random());
-  return secret;
-}
-
 struct Child {
   int64_t process = 0;
   pid_t pid = -1;
@@ -72,7 +40,7 @@ struct Child {
 class Launcher {
  public:
   Launcher(const Flags& flags, std::vector<std::string> command)
-      : flags_(flags), command_(std::move(command)), secret_(make_secret()) {}
+      : flags_(flags), command_(std::move(command)), secret_(comm::random_secret()) {}
   int run();
 
  private:
@@ -88,7 +56,8 @@ class Launcher {
   const Flags flags_;
   const std::vector<std::string> command_;
   const std::string secret_;
-  const Listener listener_;
+  // Process 0 inherits it, so that no other program can take the port meanwhile.
+  const comm::Listener listener_ = comm::listen_on(comm::kLoopback, 0);
   std::vector<Child> children_;
   int exit_code_ = 0;
   Clock::time_point failed_at_{};
@@ -167,6 +136,7 @@ void Launcher::press_on() {
 int Launcher::run() {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, on_signal);
   for (int64_t p = 0; p < flags_.processes; ++p) start(p);
+  ::close(listener_.fd);  // when process 0 closes the port, it is closed
   while (num_running() > 0) {
     if (const int signal = signal_to_pass.exchange(0); signal != 0)
       pass(signal == SIGHUP ? SIGTERM : signal);

@@ -2,7 +2,8 @@
 //   process_probe patterns R     R ranks in all compare what they exchange with what has to come
 //   process_probe fail R         rank 1 fails
 //   process_probe bench R        latency and bandwidth
-//   process_probe fault dies|hangs|disagrees ALGORITHM R    in the middle of exchanges, rank 1 does; every other rank says
+//   process_probe fault KIND ALGORITHM R    KIND: dies, hangs, disagrees (about sizes), swaps (two exchanges), other (operation),
+//                                type (of elements);   in the middle of exchanges, rank 1 does; every other rank says
 //                                what it noticed, and when; without a launcher: R threads
 // Process 0 says how it went; the exit code is 0 when all went well.
 #include <fmt/core.h>
@@ -64,6 +65,22 @@ void go_wrong(const std::string& how, bool is_process) {
   }
 }
 
+// What ranks do in place of an exchange: rank 1 alone a sum ("other"), or all a sum, rank 1 of another
+// type than the others ("type"). Null: the exchange.
+std::unique_ptr<Operation> sum_instead(Transport& transport, const Group& group,
+                                       const std::string& how, const OperationName& name) {
+  static thread_local std::vector<double> numbers(1024);
+  const bool is_wrong = transport.rank() == Rank(1);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(numbers));
+  if (how == "type")
+    return start_all_reduce(transport, group, name,
+                            is_wrong ? Element::kFloat64 : Element::kFloat32,
+                            is_wrong ? bytes : bytes.first(bytes.size() / 2));
+  if (!is_wrong) return nullptr;
+  return start_all_reduce(transport, group, {name.key, "sum for " + name.what}, Element::kFloat64,
+                          bytes);
+}
+
 void exchange_until_it_fails(World& world, Transport& transport, const std::string& how,
                              collective::AllToAll algorithm) {
   constexpr double kTimeout = 2;
@@ -83,12 +100,20 @@ void exchange_until_it_fails(World& world, Transport& transport, const std::stri
       const collective::MemberSteps steps = collective::all_to_all(algorithm, me, topology, count);
       std::vector<std::byte> input(static_cast<size_t>(steps.input_count)),
           output(static_cast<size_t>(steps.output_count));
-      const std::string what = fmt::format("exchange {}", i);
+      // Rank 1 swaps two exchanges.
+      const bool is_swapped = how == "swaps" && me == 1 && (i == kFaulty || i == kFaulty + 1);
+      const int64_t number = is_swapped ? 2 * kFaulty + 1 - i : i;
+      const std::string what = fmt::format("exchange {}", number);
       began = std::chrono::steady_clock::now();
       world.note(transport.rank(), i, what);
       if (is_wrong) go_wrong(how, world.num_processes() > 1);
+      if (i == kFaulty && (how == "other" || how == "type")) {
+        if (const auto sum = sum_instead(transport, group, how, {static_cast<uint64_t>(i), what}))
+          wait(transport, *sum, kTimeout);
+        if (is_wrong || how == "type") continue;
+      }
       const auto exchange = make_exchange(transport, group, what, steps, input, output);
-      exchange->start(static_cast<uint64_t>(i));
+      exchange->start(static_cast<uint64_t>(number));
       wait(transport, *exchange, kTimeout);
     }
   } catch (const std::exception& error) {
