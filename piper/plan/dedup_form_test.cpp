@@ -3,12 +3,15 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/cost/dedup_form.h>
+#include <piper/plan/behind.h>
 #include <piper/plan/random_cluster.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -47,7 +50,22 @@ std::vector<TokenRoutes> draw(const Case& c, std::mt19937& random) {
 struct Played {
   double dispatch = 0, combine = 0;
   double scratch = 0;  // bytes of a member in the larger of the two, the mean
+  // Of the messages that were played: what ports of one speed are busy in the mean, of the busiest.
+  double dispatch_limit = 0, combine_limit = 0;
 };
+
+double busiest(const sim::PlayedFlows& played, const sim::Fabric& fabric) {
+  std::map<double, std::pair<double, int64_t>> ports;  // seconds and number, by speed
+  for (size_t p = 0; p < played.port_bytes.size(); ++p) {
+    auto& [seconds, num] = ports[fabric.bytes_per_second[p]];
+    seconds += played.busy_seconds(fabric, p);
+    ++num;
+  }
+  double most = 0;
+  for (const auto& [speed, of] : ports)
+    most = std::max(most, of.first / static_cast<double>(of.second));
+  return most;
+}
 
 Played play(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fabric& fabric,
             const collective::Topology& topology) {
@@ -70,74 +88,80 @@ Played play(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fa
     scratch[dispatches] += static_cast<double>(all.scratch_count) / static_cast<double>(c.members);
     return all;
   };
-  const auto seconds = [&](bool dispatches) {
-    return sim::price(
-        c.members, [&](int64_t me) { return steps(me, dispatches); }, fabric);
+  const auto flows = [&](bool dispatches) {
+    return sim::play_flows(
+        sim::flow_program(c.members, [&](int64_t me) { return steps(me, dispatches); }), fabric);
   };
-  Played played{.dispatch = seconds(true), .combine = seconds(false)};
+  const sim::PlayedFlows there = flows(true), back = flows(false);
+  Played played{.dispatch = there.seconds,
+                .combine = back.seconds,
+                .dispatch_limit = busiest(there, fabric),
+                .combine_limit = busiest(back, fabric)};
   played.scratch = std::max(scratch[0], scratch[1]);
   return played;
 }
 
-struct Error {
-  double least = 0, most = 0, squares = 0;
-  int64_t num = 0, num_beyond = 0;  // 15 %
-  void add(double error) {
-    least = std::min(least, error);
-    most = std::max(most, error);
-    squares += error * error;
-    ++num;
-    num_beyond += std::abs(error) > 0.15 ? 1 : 0;
-  }
-  double rms() const { return std::sqrt(squares / static_cast<double>(num)); }
-};
+Case random_case(int64_t members, std::mt19937& random) {
+  Case c{.members = members};
+  c.layer.top_k = int64_t{2} << random() % 3;
+  c.layer.num_experts =
+      c.members * std::max<int64_t>(int64_t{1} << random() % 3, c.layer.top_k / c.members + 1);
+  c.tokens = int64_t{16} << random() % 6;
+  c.row_bytes = int64_t{1024} << random() % 4;
+  return c;
+}
 
 }  // namespace
 
+// By random routings on random machines. What its choice of pieces costs is printed, not asserted: it is
+// no better than never to cut (docs/collectives.md).
 TEST_CASE(
-    "tokens that cross once: closed form against the played steps, random machines and sizes") {
+    "tokens that cross once: the closed form is not below what ports need; scratch is the draw's") {
   std::mt19937 random(20261122);
-  Error dispatch, combine, mean, scratch;
-  for (int i = 0; i < 120; ++i) {
+  Behind behind, uncut;  // the best played one
+  double worst_scratch = 0;
+  for (int64_t i = 0; i < testing::repetitions({.usual = 30, .full = 120}); ++i) {
     const cluster::Cluster cluster = random_cluster(random);
     const int64_t most = cluster.num_devices() / cluster.devices_per_node();
     const sim::Placement placement =
         sim::packed(cluster, std::min(int64_t{1} << random() % 4, most));
-    Case c{.members = std::ssize(placement.device)};
-    if (c.members > 32) continue;
-    c.layer.top_k = int64_t{2} << random() % 3;
-    c.layer.num_experts =
-        c.members * std::max<int64_t>(int64_t{1} << random() % 3, c.layer.top_k / c.members + 1);
-    c.tokens = int64_t{16} << random() % 6;
-    c.row_bytes = int64_t{1024} << random() % 4;
-    const int64_t all = c.tokens * c.row_bytes,
-                  chunk = random() % 2 ? 0 : all / (int64_t{1} << random() % 4);
-    c.pieces = chunk == 0 ? 1 : (all + chunk - 1) / chunk;
-    const Played played = play(c, draw(c, random), sim::fabric_of(cluster, placement),
-                               sim::topology_of(cluster, placement));
+    if (std::ssize(placement.device) > 32) continue;
+    Case c = random_case(std::ssize(placement.device), random);
+    const std::vector<TokenRoutes> routes = draw(c, random);
     const cost::ExchangeSite site(cluster, {.size = c.members});
-    const double pair = static_cast<double>(all * c.layer.top_k) / static_cast<double>(c.members);
+    const int64_t all = c.tokens * c.row_bytes;
     const cost::ExchangeLoad load{
-        pair, 1,
+        static_cast<double>(all * c.layer.top_k) / static_cast<double>(c.members), 1,
         cost::expected_spread(c.layer, site.members(), site.levels.front().members,
                               static_cast<double>(c.row_bytes))};
-    const cost::DedupSeconds closed = cost::dedup_seconds(site, chunk, load);
-    dispatch.add(closed.dispatch / played.dispatch - 1);
-    combine.add(closed.combine / played.combine - 1);
-    mean.add(closed.mean() / ((played.dispatch + played.combine) / 2) - 1);
-    scratch.add(cost::dedup_scratch_bytes(site, load) / std::max(played.scratch, 1.0) - 1);
+    // The mean of so many draws strays by three of its deviations in one case of 400.
+    const double noise = 3 / std::sqrt(static_cast<double>(c.tokens * c.members));
+    std::map<double, double> played_by_closed;  // seconds there and back
+    double best = INFINITY, in_one_piece = 0;
+    for (const int64_t pieces : {1, 2, 4, 8, 16}) {
+      c.pieces = pieces;
+      const int64_t chunk = pieces == 1 ? 0 : all / pieces;
+      const Played played =
+          play(c, routes, sim::fabric_of(cluster, placement), sim::topology_of(cluster, placement));
+      const cost::DedupSeconds closed = cost::dedup_seconds(site, chunk, load);
+      CAPTURE(c.members);
+      CAPTURE(pieces);
+      CHECK(closed.dispatch >= played.dispatch_limit * (1 - noise));
+      CHECK(closed.combine >= played.combine_limit * (1 - noise));
+      played_by_closed.emplace(closed.mean(), played.dispatch + played.combine);
+      best = std::min(best, played.dispatch + played.combine);
+      if (pieces == 1) in_one_piece = best;
+      const double scratch = cost::dedup_scratch_bytes(site, load);
+      if (played.scratch > 0)
+        worst_scratch = std::max(worst_scratch, std::abs(scratch / played.scratch - 1) / noise);
+    }
+    behind.add(played_by_closed.begin()->second / best - 1);
+    uncut.add(in_one_piece / best - 1);
   }
-  for (const auto& [name, e] : {std::pair{"dispatch", dispatch},
-                                {"combine", combine},
-                                {"mean", mean},
-                                {"scratch", scratch}})
-    MESSAGE(fmt::format("{}: {:+.1f} to {:+.1f} %, rms {:.1f} %, beyond 15 %: {} of {}", name,
-                        100 * e.least, 100 * e.most, 100 * e.rms(), e.num_beyond, e.num));
-  CHECK(dispatch.rms() < 0.09);
-  CHECK(mean.rms() < 0.13);
-  CHECK(mean.num_beyond * 5 < mean.num);
-  CHECK(std::max(-mean.least, mean.most) < 0.5);
-  CHECK(scratch.rms() < 0.1);
+  const auto percent = [](const Behind& b) { return 100 * b.sum / static_cast<double>(b.num); };
+  MESSAGE(fmt::format("behind the best: {:.2f} % in the mean, {:.1f} % at worst; uncut {:.2f} %",
+                      percent(behind), 100 * behind.worst, percent(uncut)));
+  CHECK(worst_scratch <= 1);
 }
 
 }  // namespace piper::plan
