@@ -55,6 +55,10 @@ def cases(folder):
     yield model("fraction of a layer", changed(MODEL, num_hidden_layers=3.7), "num_hidden_layers", "3.7")
     yield model("text for a number", changed(MODEL, vocab_size="many"), "vocab_size", "many")
     yield model("two problems at once", changed(MODEL, vocab_size=-5, num_attention_heads=0), "vocab_size", "num_attention_heads")
+    yield model("an architecture that is not there", changed(MODEL, model_type="nemotron_h", hybrid_override_pattern="M-", vocab_size=-1),
+                "'model_type' is 'nemotron_h', which Piper cannot describe: state-space (Mamba) layers")
+    yield model("an unknown key of shapes", changed(MODEL, lora_rank=8), "--ignore lora_rank reads the config without it")
+    yield model("infinity where it matters", changed(MODEL, head_dim=float("inf")), "'head_dim' is Infinity; allowed: an integer from 1 to 65536")
     yield model("duplicate key", json.dumps(MODEL)[:-1] + ', "hidden_size": 32}', "hidden_size", "twice")
     yield model("empty file", "", "empty")
     yield model("depth", "[" * 1000000, "nested deeper")

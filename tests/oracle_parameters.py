@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Holds `piper model` to transformers: same config in, same number of parameters out, to the parameter.
 
-Four sets of configs, each written the new way (rope_parameters, dtype) and read by the program under test:
-  published  ../shared/data/models, where they are: the makers' own config.json, byte for byte
+Sets of configs, each written the new way (rope_parameters, dtype) and read by the program under test:
+  published  ../shared/data/models and models_refused, where they are: the makers' own config.json, byte for byte
   defaults   the default config of every decoder that transformers knows, at most 8 layers of it
-  absent     the same small configs, one key left out at a time
-  variants   small configs of the families below, one fact changed at a time (biases, ties, dense layers, ...)
+  foreign    the default config of architectures that Piper does not have: refused in one line
+  absent     small configs of the families below, one key left out at a time
+  variants   the same small configs, one fact changed at a time (biases, ties, dense layers, ...)
+  wrappers   (--full) language models inside models of images and sound, whose encoders are counted apart
+  whole      (--full) the default configs of the families below with all of their layers
 A published config and a family named in EXACT must agree exactly. Any other architecture may be refused (exit code 2,
 a reason), but a number that is wrong is always a failure.
 
 Buffers are not counted, tied parameters once. Environment: PIPER, the program; PIPER_PLANNER, the same without torch,
-which is preferred. Exits with 77 (skipped) where torch and
+which is preferred. With --verbose, what was refused is listed. Exits with 77 (skipped) where torch and
 transformers are not installed.
 """
 import concurrent.futures
@@ -29,20 +32,22 @@ warnings.filterwarnings("ignore")
 try:
     import torch
     import transformers
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+                                                        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 except ImportError as error:
     skip(error)
 
 transformers.logging.set_verbosity_error()
 PIPER = os.environ.get("PIPER_PLANNER") or os.environ.get("PIPER", "build/release/piper")
-PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "models"
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+PUBLISHED = {SHARED / "models": "*.config.json", SHARED / "models_refused": "*_config.json"}
 
 # Families that must be read, not refused, where this transformers knows them.
 EXACT = """afmoe arcee aria_text axk1 cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5 ernie4_5_moe
-exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox
+exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox
 gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3
-hyperclovax iquestcoder jais2 kolibri1 llama llama4_text mellum minicpm3 minimax_m2 ministral ministral3 mistral mixtral nanochat
+hyperclovax iquestcoder jais2 kolibri1 laguna llama llama4_text mellum mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral nanochat
 nemotron olmo olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
 seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu""".split()
 
@@ -56,7 +61,17 @@ COMPLETE = {
     "nemotron": dict(num_key_value_heads=8),
 }
 # Wrappers whose model holds an image or audio encoder beside the language model that Piper reads.
-WRAPPERS = {"gemma3", "got_ocr2", "moss_transcribe_diarize", "emu3", "llama4", "qwen3_5", "qwen3_5_moe", "dots3_note"}
+WRAPPERS = {"gemma3", "gemma4", "gemma4_unified", "got_ocr2", "moss_transcribe_diarize", "emu3", "llama4", "qwen3_5", "qwen3_5_moe",
+            "dots3_note", "qwen4_exp", "cohere_compass"}
+# What names the encoders of such a model and what joins them to the language model.
+TOWERS = ("vision", "visual", "audio", "video_tower", "image_tower", "multi_modal", "projector", "image_newline", "aligner", "merger",
+          "connector", "embed_vision")
+# Wrappers whose encoders Piper counts: exactly.
+COUNTED_TOWERS = "gemma3 llama4 mistral3 qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe".split()
+# Architectures that Piper does not have.
+FOREIGN = """bamba falcon_h1 falcon_mamba jamba mamba mamba2 nemotron_h granitemoehybrid zamba zamba2 rwkv xlstm kimi_linear
+minimax olmo_hybrid bailing_hybrid recurrent_gemma lfm2 lfm2_moe deepseek_v4 gemma3n_text longcat_flash jetmoe bert
+roberta""".split()
 
 CHANGES = [
     dict(tie_word_embeddings=True), dict(tie_word_embeddings=False),
@@ -84,10 +99,20 @@ SMALL_HEADS = dict(num_attention_heads=8, num_key_value_heads=4)
 
 
 def count(config):
+    """Parameters of the language model and, apart, of encoders beside it."""
+    kind = type(config).model_type  # the file's own may be another name of it
+    auto = AutoModelForCausalLM if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in WRAPPERS else AutoModelForImageTextToText
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = auto.from_config(config)
     model.tie_weights()
-    return sum(p.numel() for p in model.parameters())
+    total = sum(p.numel() for p in model.parameters())
+    if auto is AutoModelForCausalLM:
+        return total, 0
+    apart = sum(p.numel() for name, p in model.named_parameters() if any(word in name for word in TOWERS))
+    return total - apart, apart
+
+
+REFUSED = "refused"  # in place of "must be exact": must be refused in one line
 
 
 class Cases:
@@ -111,19 +136,57 @@ def old_spelling(text):
 
 
 def published(cases):
-    if not PUBLISHED.is_dir():
-        skip_case("published configs", "the folder ../shared/data/models is not there")
-        return
-    for path in sorted(PUBLISHED.glob("*.config.json")):
-        text = path.read_text()
-        inner = json.loads(text)
-        inner = inner.get("text_config", inner)
-        kind = {"kimi_k2": "deepseek_v3"}.get(inner["model_type"], inner["model_type"])
-        if kind not in CONFIG_MAPPING:
-            print(f"published {path.name}: this transformers does not know '{kind}'")
+    for folder, pattern in PUBLISHED.items():
+        if not folder.is_dir():
+            skip_case("published configs", f"the folder ../shared/data/{folder.name} is not there")
             continue
-        inner.pop("quantization_config", None)
-        cases.add(f"published {path.name}", CONFIG_MAPPING[kind](**inner), True, text)
+        for path in sorted(folder.glob(pattern)):
+            published_one(cases, path)
+
+
+def published_one(cases, path):
+    text = path.read_text()
+    inner = json.loads(text)
+    inner = inner.get("text_config", inner)
+    # The makers' names of what transformers has under another.
+    kind = {"kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text"}.get(inner["model_type"], inner["model_type"])
+    if kind not in CONFIG_MAPPING:
+        print(f"published {path.name}: this transformers does not know '{kind}'")
+        return
+    if kind == "step3p7" and "text_config" not in inner:
+        return step(cases, path, text, inner)
+    inner.pop("quantization_config", None)
+    cases.add(f"published {path.name}", CONFIG_MAPPING[kind](**inner), True, text)
+
+
+def step(cases, path, text, inner):
+    """transformers knows Step-3.7 with its vision tower around it only; the published file holds the language model alone."""
+    dense = inner.get("first_k_dense_replace", 3)
+    inner = {k: v for k, v in inner.items() if k not in ("model_type", "quantization_config")}
+    inner["moe_layers_enum"] = list(range(dense, inner["num_hidden_layers"]))
+    whole = CONFIG_MAPPING["step3p7"](text_config=inner)
+    cases.add(f"published {path.name}", whole, True, text)
+
+
+def foreign(cases):
+    for kind in FOREIGN:
+        if kind in CONFIG_MAPPING:
+            cases.add(f"foreign {kind}", CONFIG_MAPPING[kind](), REFUSED)
+
+
+def wrappers(cases):
+    for kind in sorted(set(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | WRAPPERS):
+        try:
+            config = CONFIG_MAPPING[kind]()
+        except Exception:  # a default config that is not valid
+            continue
+        cases.add(f"wrapper {kind}", config, kind in COUNTED_TOWERS)
+
+
+def whole(cases):
+    for kind in EXACT:
+        if kind in CONFIG_MAPPING:
+            cases.add(f"whole {kind}", CONFIG_MAPPING[kind](**COMPLETE.get(kind, {})), True)
 
 
 def defaults(cases):
@@ -142,9 +205,17 @@ def defaults(cases):
         cases.add(f"default {kind}", config, kind in EXACT)
 
 
+def has(config, key):
+    """A key whose values differ by layer raises an error of its own when it is read."""
+    try:
+        return hasattr(config, key)
+    except Exception:  # AmbiguousGlobalPerLayerAttributeError, which is no AttributeError
+        return True
+
+
 def small_config(kind, change):
     known = CONFIG_MAPPING[kind](**COMPLETE.get(kind, {}))
-    keep = {k: v for k, v in {**SMALL, **SMALL_HEADS}.items() if hasattr(known, k)}
+    keep = {k: v for k, v in {**SMALL, **SMALL_HEADS}.items() if has(known, k)}
     return CONFIG_MAPPING[kind](**{**COMPLETE.get(kind, {}), **keep, **change})
 
 
@@ -155,7 +226,7 @@ def variants(cases):
             continue
         known = CONFIG_MAPPING[kind](**COMPLETE.get(kind, {}))
         for change in CHANGES:
-            if not all(hasattr(known, key) for key in change):
+            if not all(has(known, key) for key in change):
                 continue
             try:
                 config = small_config(kind, change)
@@ -181,36 +252,60 @@ def absent(cases):
                 config = CONFIG_MAPPING[kind](**rest)
             except Exception:  # not valid in this family
                 continue
-            heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+            try:
+                heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+            except Exception:  # they differ by layer
+                heads, kv_heads = 0, 0
             if kv_heads and heads % kv_heads:  # it can be built and not run
                 continue
             cases.add(f"{kind} without {key}", config, False, json.dumps(rest))
 
 
-def judge(case):
-    name, config, text, must = case
-    try:
-        expected = count(config)
-    except Exception as error:  # whatever a modeling file raises
-        why = f"{name}: transformers cannot build it: {str(error).splitlines()[0][:100] if str(error) else error!r}"
-        return ("failed" if must else "unbuildable"), why
+def ask(text):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(text)
         file.flush()
-        done = subprocess.run([PIPER, "model", file.name, "--json"], capture_output=True, text=True)
+        return subprocess.run([PIPER, "model", file.name, "--json"], capture_output=True, text=True)
+
+
+def judge_foreign(name, text):
+    done = ask(text)
+    lines = done.stderr.strip().splitlines()
+    if done.returncode == 2 and len(lines) == 1 and "cannot describe" in lines[0]:
+        return "refused", f"{name}: {lines[0]}"
+    return "failed", f"{name}: exit code {done.returncode}, not one line: {done.stderr.strip()[:300]}"
+
+
+def judge(case):
+    name, config, text, must = case
+    if must == REFUSED:
+        return judge_foreign(name, text)
+    try:
+        expected, apart = count(config)
+    except Exception as error:  # whatever a modeling file raises
+        why = f"{name}: transformers cannot build it: {str(error).splitlines()[0][:100] if str(error) else error!r}"
+        return ("failed" if must else "unbuildable"), why
+    done = ask(text)
     if done.returncode == 2 and done.stderr.strip() and not must:
         return "refused", f"{name}: {done.stderr.strip().splitlines()[0]}"
     if done.returncode != 0:
         return "failed", f"{name}: exit code {done.returncode}: {done.stderr.strip()[:300]}"
-    counted = json.loads(done.stdout)["parameters"]["total"]
+    answer = json.loads(done.stdout)
+    counted = answer["parameters"]["total"]
     if counted != expected:
         return "failed", f"{name}: {counted} counted, {expected} in transformers ({counted - expected:+d})"
+    towers = [tower["parameters"] for tower in answer["towers"]]
+    if must and name.startswith("wrapper") and towers != [apart]:
+        return "failed", f"{name}: encoders of {towers} counted, {apart} in transformers"
     return "exact", name
 
 
 def main():
     cases = Cases()
-    for group in (published, defaults, variants, absent):
+    groups = [published, defaults, foreign, variants, absent]
+    if "--full" in sys.argv:
+        groups += [wrappers, whole]
+    for group in groups:
         before = len(cases.cases)
         group(cases)
         print(f"{group.__name__}: {len(cases.cases) - before} configs", flush=True)

@@ -34,6 +34,28 @@ def check_capacity():
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 
 
+def check_ignored_keys():
+    """--ignore reads a config.json without a key, in every command that reads one, and says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "config.json"
+        config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "vocab_size": 100, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False}
+        file.write_text(json.dumps(config))
+        plain = json.loads(piper("model", file, "--json"))
+        file.write_text(json.dumps({**config, "lora_rank": 8, "odd_rank": 3}))
+        refused = piper("model", file, code=2).splitlines()
+        assert len(refused) == 2 and all("--ignore " in line for line in refused), refused
+        both = ["--ignore", "lora_rank", "--ignore", "odd_rank"]
+        ignored = json.loads(piper("model", *both, file, "--json"))  # a flag takes one value: the file is no key
+        assert ignored["parameters"] == plain["parameters"] and ignored["ignored_on_request"] == ["lora_rank: 8", "odd_rank: 3"], ignored
+        assert "ignored as asked: odd_rank: 3" in piper("model", file, *both)
+        estimate = ["estimate", "--model", file, "--cluster", "dgx-h100", "--dp", 2]
+        assert "--ignore odd_rank" in piper(*estimate, "--ignore", "lora_rank", code=2)
+        run = subprocess.run([PIPER, *map(str, [*estimate, *both])], capture_output=True, text=True)
+        assert run.returncode == 0 and run.stderr.splitlines() == ["ignored as asked: lora_rank: 8", "ignored as asked: odd_rank: 3"], run
+        assert "lora_rank" in piper("plan", "--model", file, "--cluster", "dgx-h100", "--devices", 2, "--ignore", "odd_rank", code=2)
+
+
 def check_export_of_a_file():
     """`export FILE` knows the model by its name in the plan; one that is not built in has to be named."""
     with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +136,7 @@ def check_whole_min_devices():
 def main():
     os.environ.pop("COLUMNS", None)
     check_capacity()
+    check_ignored_keys()
     check_export_of_a_file()
     check_memory_is_said()
     check_threads()

@@ -136,6 +136,10 @@ const Json kNull;
 }  // namespace
 
 std::string quote(const Json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return std::isnan(value.get<double>()) ? "NaN"
+           : value.get<double>() > 0       ? "Infinity"
+                                           : "-Infinity";
   std::string text = value.is_structured() && value.size() > 16
                          ? std::string(value.is_array() ? "[...]" : "{...}")
                          : value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -259,7 +263,9 @@ double checked_number(ObjectReader& reader, const std::string& key, const Json& 
   }
   const auto number = value.get<double>();
   if (!(number >= min && number <= max)) {
-    reader.problem(key, fmt::format("is {}{}", number, allowed));
+    reader.problem(
+        key,
+        (std::isfinite(number) ? fmt::format("is {}", number) : "is " + quote(value)) + allowed);
     return min;
   }
   return number;

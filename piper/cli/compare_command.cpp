@@ -6,6 +6,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/whole_estimate.h>
 #include <piper/model/count.h>
@@ -26,6 +27,7 @@ using report::Align;
 
 struct Flags {
   std::string a, b, model, cluster;
+  std::vector<std::string> ignore;
   bool json = false;
 };
 
@@ -65,6 +67,7 @@ std::string model_of(const Flags& flags, const std::string& file) {
 Side side_of(const Flags& flags, const std::string& file) {
   StrategyFlags strategy;
   strategy.model = model_of(flags, file);
+  strategy.ignore = flags.ignore;
   strategy.strategy = file;
   strategy.cluster = flags.cluster;
   Side side{priced_from_flags(strategy), {}};
@@ -253,6 +256,7 @@ Run add_compare(Subcommand command) {
   command.add_option("second", flags->b, "strategy file").required().type_name("B.json");
   command.add_option("--model", flags->model,
                      "built-in name, config.json, or a folder (default: what the files name)");
+  add_ignore_flag(command, flags->ignore);
   command.add_option("--cluster", flags->cluster,
                      "built-in name or file; prices both (default: what each file names)");
   command.add_flag("--json", flags->json, "print the result as JSON");

@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
@@ -23,7 +24,7 @@ namespace {
 
 struct Flags {
   std::string weights, split = "all";
-  std::vector<std::string> data;
+  std::vector<std::string> data, ignore;
   int64_t sequence = 0, windows = 0;
   double validation = 0.05;
   bool fp64 = false, json = false;
@@ -36,7 +37,7 @@ train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
 }
 
 int run(const Flags& flags) {
-  const model::Model model = model::load_model(flags.weights);
+  const model::Model model = read_model(flags.weights, flags.ignore);
   if (const auto problems = nn::untrainable(model); !problems.empty()) throw InvalidInput(problems);
   const train::WeightFolder folder(flags.weights);
   train::check_weights(folder, model);
@@ -82,6 +83,7 @@ Run add_eval(Subcommand command) {
   command
       .add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")
       .required();
+  add_ignore_flag(command, flags->ignore);
   command
       .add_option("--data", flags->data,
                   "text file or folder, read as bytes, or the prefix of an indexed dataset "

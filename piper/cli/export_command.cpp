@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/export/export.h>
@@ -65,7 +66,7 @@ StrategyFlags completed(const Flags& flags) {
 int run(const Flags& flags) {
   const exporting::Trainer trainer = trainer_of(flags.to);
   const StrategyFlags of = completed(flags);
-  const model::Model model = model::load_model(of.model);
+  const model::Model model = read_model(of.model, of.ignore);
   const strategy::Strategy strategy = strategy_from_flags(of, model);
   const exporting::Exported exported = exporting::export_strategy(trainer, model, strategy);
   const bool works = exported.cannot.empty();

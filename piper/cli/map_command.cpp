@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cli/whole_plan.h>
@@ -19,7 +20,7 @@ namespace piper::cli {
 namespace {
 
 struct Flags {
-  std::vector<std::string> models;
+  std::vector<std::string> models, ignore;
   std::vector<int64_t> devices;
   std::string cluster, precision, stack = "piper", out;
   int64_t sequence = 0, batch_per_device = 0, threads = 0;
@@ -136,7 +137,7 @@ int run(const Flags& flags) {
   WholeQuestion q = question_of(flags);
   const stack::Stack stack = stack::load_stack(q.stack);
   std::vector<model::Model> models;
-  for (const std::string& name : flags.models) models.push_back(model::load_model(name));
+  for (const std::string& name : flags.models) models.push_back(read_model(name, flags.ignore));
   report::StrategyMap map{.cluster = q.request.cluster.name, .devices = flags.devices};
   Json json = facts_json(map, q);
   json["models"] = Json::array();
@@ -186,6 +187,7 @@ Run add_map(Subcommand command) {
   command.add_option("--models", flags->models, "names, config.json files or folders, with commas")
       .delimiter(',')
       .required();
+  add_ignore_flag(command, flags->ignore);
   command.add_option("--cluster", flags->cluster, "built-in name or file").required();
   command.add_option("--devices", flags->devices, "numbers of devices, with commas")
       .delimiter(',')

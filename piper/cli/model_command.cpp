@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/read_model.h>
 #include <piper/model/count.h>
 #include <piper/model/describe.h>
 #include <piper/model/import.h>
@@ -22,6 +23,7 @@ using model::Model;
 
 struct Flags {
   std::string model;
+  std::vector<std::string> ignore;
   int64_t sequence = 4096;
   std::string precision = "bf16";
   bool list = false;
@@ -41,9 +43,13 @@ StateBytes state_bytes(const std::string& precision) {
 using Component = std::pair<const char*, int64_t>;
 
 std::vector<Component> components(const LayerParameters& layer) {
-  return {{"attention", layer.attention},           {"router", layer.router},
-          {"routed_experts", layer.routed_experts}, {"shared_experts", layer.shared_experts},
-          {"dense_mlp", layer.dense_mlp},           {"norms", layer.norms}};
+  return {{"attention", layer.attention},
+          {"router", layer.router},
+          {"routed_experts", layer.routed_experts},
+          {"shared_experts", layer.shared_experts},
+          {"dense_mlp", layer.dense_mlp},
+          {"norms", layer.norms},
+          {"inputs", layer.inputs}};
 }
 
 std::vector<Component> components(const model::Parameters& parameters) {
@@ -71,7 +77,16 @@ Json flops_json(const model::TokenFlops& flops, int64_t sequence) {
             {"routed_experts", flops.routed_experts},
             {"shared_experts", flops.shared_experts},
             {"dense_mlp", flops.dense_mlp},
+            {"inputs", flops.inputs},
             {"head", flops.head}}}};
+}
+
+Json towers_json(const Model& model) {
+  Json towers = Json::array();
+  for (const model::Tower& tower : model.towers)
+    towers.push_back({{"name", tower.name},
+                      {"parameters", tower.parameters ? Json(*tower.parameters) : Json()}});
+  return towers;
 }
 
 Json model_json(const Model& model, const Flags& flags) {
@@ -105,7 +120,9 @@ Json model_json(const Model& model, const Flags& flags) {
                    {"weights", total * bytes.weight},
                    {"gradients", total * bytes.gradient},
                    {"optimizer", total * bytes.optimizer}};
+  json["towers"] = towers_json(model);
   json["ignored_keys"] = model.ignored_keys;
+  json["ignored_on_request"] = model.ignored_on_request;
   json["assumptions"] = model.assumptions;
   return json;
 }
@@ -150,7 +167,14 @@ void print_layers(const Model& model, const model::Parameters& parameters) {
 
 void print_notes(const Model& model) {
   for (const std::string& line : model.assumptions) fmt::print("assumed: {}\n", line);
+  for (const model::Tower& tower : model.towers)
+    fmt::print("{}: an encoder beside the language model{}\n", tower.name,
+               tower.parameters ? fmt::format(" of {} parameters ({}), not part of the total",
+                                              *tower.parameters, short_count(*tower.parameters))
+                                : ", left out: its parameters are not counted");
   for (const std::string& key : model.ignored_keys) fmt::print("ignored key: {}\n", key);
+  for (const std::string& line : model.ignored_on_request)
+    fmt::print("ignored as asked: {}\n", line);
   if (!model.source.empty()) fmt::print("source: {}\n", model.source);
 }
 
@@ -210,7 +234,7 @@ int run(const Flags& flags) {
   if (flags.list) return print_list(flags);
   if (flags.model.empty())
     throw InvalidInput("which model? name a config.json or a built-in (piper model --list)");
-  const Model model = model::load_model(flags.model);
+  const Model model = model::load_model(flags.model, flags.ignore);
   if (flags.json)
     fmt::print("{}\n", model_json(model, flags).dump(2));
   else
@@ -224,6 +248,7 @@ Run add_model(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command.add_option("model", flags->model,
                      "A config.json, a folder holding one, or a built-in name");
+  add_ignore_flag(command, flags->ignore);
   command.add_flag("--list", flags->list, "List the built-in models");
   command.add_option("--sequence", flags->sequence, "Sequence length in tokens, for the FLOPs")
       .show_default()

@@ -6,6 +6,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/plan_questions.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/runnable_plan.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
@@ -23,6 +24,7 @@ namespace {
 
 struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;
+  std::vector<std::string> ignore;
   int64_t devices = 0, sequence = 0, global_batch = 0, top = 10, threads = 0;
   plan::FixedAxes fixed;
   std::vector<std::string> what_if;
@@ -84,7 +86,7 @@ strategy::Capacity capacity_of(const Flags& flags) {
 
 plan::Request request_of(const Flags& flags) {
   plan::Request request;
-  request.model = model::load_model(flags.model);
+  request.model = read_model(flags.model, flags.ignore);
   request.cluster = cluster::load_cluster(flags.cluster);
   request.num_devices = flags.devices;
   request.sequence = flags.sequence;
@@ -268,6 +270,7 @@ Run add_plan(Subcommand command) {
   const Check count = integer_in(1, int64_t{1} << 24);
   command.add_option("--model", flags->model, "built-in name, config.json, or a folder holding one")
       .required();
+  add_ignore_flag(command, flags->ignore);
   command
       .add_option("--cluster", flags->cluster,
                   "built-in name or file (what `piper profile --out` wrote)")

@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/profile_text.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/findings.h>
 #include <piper/comm/launch.h>
@@ -27,6 +28,7 @@ constexpr double kForLinksOfProcesses = 0.25;  // of the budget, on top of it
 
 struct Flags {
   std::string out, resume, model, device = "cpu";
+  std::vector<std::string> ignore;
   std::optional<int64_t> ranks;
   int64_t cores = 0, sequence = 256;
   std::optional<double> budget_seconds;
@@ -53,7 +55,7 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   if (!flags.full && !flags.model.empty())
     throw InvalidInput("--model is given without --full, which alone measures a model's shapes");
   if (flags.full)
-    options.model = model::load_model(flags.model.empty() ? "piper-10m" : flags.model);
+    options.model = read_model(flags.model.empty() ? "piper-10m" : flags.model, flags.ignore);
   options.partial = partial_of(flags);
   if (flags.fresh && !options.partial.empty()) std::filesystem::remove(options.partial);
   return options;
@@ -188,6 +190,7 @@ Run add_profile(Subcommand command) {
       "which attention and experts both run well");
   command.add_option("--model", flags->model,
                      "with --full: the model whose shapes are measured [piper-10m]");
+  add_ignore_flag(command, flags->ignore);
   command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
       .check(integer_in(1, int64_t{1} << 20))
       .show_default();

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/played_steps.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
 #include <piper/report/plan_page.h>
@@ -22,7 +23,7 @@ struct Flags {
   std::string folder;
   std::string out;
   std::string profile, map, model;
-  std::vector<std::string> plans;
+  std::vector<std::string> plans, ignore;
   bool json = false;
 };
 
@@ -52,7 +53,7 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
   const std::string model = flags.model.empty() ? plan.model : flags.model;
   try {
     const Priced priced{
-        .model = model::load_model(model),
+        .model = read_model(model, flags.ignore),
         .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
         .strategy = best};
     const bool exact = plan.stack.empty() && has_exact_step(best);
@@ -185,6 +186,7 @@ Run add_report(Subcommand command) {
       .add_option("--model", flags->model,
                   "of a plan whose model is not known by its name: a config.json, for the timeline")
       .type_name("NAME|FILE");
+  add_ignore_flag(command, flags->ignore);
   command.add_flag("--json", flags->json, "print what the page holds as JSON");
   return [flags] { return run(*flags); };
 }

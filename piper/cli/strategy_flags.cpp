@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/suggest.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/exchange_form.h>
@@ -223,6 +224,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   const Check count = integer_in(1, kMost);
   command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
       .required(model == ModelFlag::kRequired);
+  add_ignore_flag(command, f.ignore);
   command.add_option("--cluster", f.cluster,
                      "built-in name or file (what `piper profile --out` wrote)");
   command.add_option("--strategy", f.strategy,
@@ -318,7 +320,7 @@ cluster::Cluster cluster_of(const StrategyFlags& flags, const Strategy& strategy
 }
 
 Priced priced_from_flags(StrategyFlags flags) {
-  Priced priced{.model = model::load_model(flags.model)};
+  Priced priced{.model = read_model(flags.model, flags.ignore)};
   if (!flags.cluster.empty()) {
     const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
     if (cluster.kind == "gpu") {

@@ -22,6 +22,7 @@ namespace piper::cli {
 
 struct StrategyFlags {
   std::string model, cluster, strategy;  // names or paths; "" = not given
+  std::vector<std::string> ignore;       // keys of the model's config.json
   std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches, sequence,
       global_batch_sequences, mtp_depth, tp, cp, etp, vpp, zero;
   bool sequence_parallel = false;
@@ -36,7 +37,7 @@ struct StrategyFlags {
   strategy::Precision default_precision = strategy::Precision::kFp32;
 };
 
-// Declares --model, --cluster, --strategy and the axes. `flags` outlives `command`.
+// Declares --model, --ignore, --cluster, --strategy and the axes. `flags` outlives `command`.
 enum class ModelFlag : uint8_t { kRequired, kOptional };
 void add_strategy_flags(Subcommand command, StrategyFlags& flags,
                         ModelFlag model = ModelFlag::kRequired);

@@ -101,6 +101,11 @@ Flag Flag::excludes(Flag other) {
   return *this;
 }
 
+Flag Flag::one_each() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
 Flag Flag::show_default() {
   option_->capture_default_str();
   return *this;

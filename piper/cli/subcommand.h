@@ -40,6 +40,8 @@ class Flag {
   Flag required(bool is = true);
   Flag type_name(const std::string& name);
   Flag delimiter(char between);  // of the values of a list
+  Flag
+  one_each();  // of a list: one value after each mention, so that what follows is not taken too
   Flag excludes(Flag other);
   Flag show_default();  // the value that it holds now, in --help
 

@@ -6,6 +6,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/read_model.h>
 #include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
@@ -103,8 +104,8 @@ void write_head(const train::RunRequest& request) {
 // What must be known to meet the other processes.
 train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
-  request.model = model::load_model(flags.strategy.model);
-  request.config = model::load_config(flags.strategy.model);
+  request.model = read_model(flags.strategy.model, flags.strategy.ignore);
+  request.config = model::load_config(flags.strategy.model, flags.strategy.ignore);
   if (flags.z_loss > 0 && request.model.num_moe_layers() == 0)
     throw InvalidInput(fmt::format("--z-loss is {}, but {} is dense (no router); allowed: 0",
                                    flags.z_loss, request.model.name));

@@ -88,20 +88,20 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
   if (a.kind == model::AttentionKind::kLatent) return latent_bytes(model, a, work);
   const int64_t tokens = work.tokens(), e = work.element_bytes;
   const int64_t x = tokens * model.hidden;
-  const int64_t queries = tokens * a.num_heads * a.head_dim,
-                keys = tokens * a.num_kv_heads * a.head_dim;
-  const int64_t qkv = queries + 2 * keys;
+  const int64_t queries = tokens * a.query_width(), outputs = tokens * a.output_width(),
+                keys = tokens * a.projected_key_width();
+  const int64_t widths = a.query_width() + a.projected_key_width() + a.projected_value_width();
+  const int64_t qkv = tokens * widths;
   // Normalised queries and keys stand beside the raw ones, which the backward needs.
   const int64_t prepared = a.qk_norm == model::QkNorm::kNone ? 0 : queries + keys;
   const FlashScratch flash = flash_scratch(work.sequence, a.head_dim, e);
   // Projections, output, log-sum-exp.
-  const int64_t tape = e * (qkv + queries) + main_element_bytes(e) * tokens * a.num_heads;
-  const int64_t products = product_bytes(
-      e, model.hidden, std::max(model.hidden, (a.num_heads + 2 * a.num_kv_heads) * a.head_dim));
+  const int64_t tape = e * (qkv + outputs) + main_element_bytes(e) * tokens * a.num_heads;
+  const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, widths));
   const int64_t forward = std::max(
       {e * (x + qkv) + products, tape + e * prepared + flash.forward, tape + e * x + products});
   const int64_t backward =
-      std::max(e * (queries + prepared + qkv) + flash.backward, e * (qkv + x) + products);
+      std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x) + products);
   return {.tape = tape,
           .forward_transient = std::max<int64_t>(0, forward - tape - e * x),
           .backward_transient = std::max<int64_t>(0, backward - e * x)};

@@ -41,6 +41,14 @@ TEST_CASE("attention keeps its projections, its output and one sum a head and to
   CHECK(tape(small(), SegmentKind::kAttention, 0) == 16 * (16 + 8 + 8 + 16 + 4) * 4);
 }
 
+TEST_CASE("attention keeps values of their own size, and no keys of another layer") {
+  model::Model m = small();
+  m.layers[0].attention.value_head_dim = 3;
+  CHECK(tape(m, SegmentKind::kAttention, 0) == 16 * (16 + 8 + 2 * 3 + 4 * 3 + 4) * 4);
+  m.layers[0].attention.key_value = model::KeyValue::kOfEarlierLayer;
+  CHECK(tape(m, SegmentKind::kAttention, 0) == 16 * (16 + 4 * 3 + 4) * 4);
+}
+
 TEST_CASE("a query norm adds nothing to attention's tape but to what it needs while it runs") {
   model::Model m = small();
   const SegmentBytes without = segment_bytes(m, {SegmentKind::kAttention, 0}, work());

@@ -85,26 +85,45 @@ void scores(List& list, const model::Model& model, const model::Layer& layer, do
             .head_dim = head_dim});
 }
 
+// `from`: width of what its queries are projected from.
+void indexer(List& list, const model::Attention& a, double from, double hidden, double tokens) {
+  const model::Indexer& i = a.indexer;
+  if (!i.has_weights()) return;
+  const int64_t head_weights = a.kind == AttentionKind::kLatent ? i.heads : 0;
+  list.linear(tokens, static_cast<double>(i.heads * i.head_dim), from);
+  list.linear(tokens, static_cast<double>(i.head_dim + head_weights), hidden);
+}
+
 // As nn/ computes it: one projection forward; backward recomputes the norm (and the norms of q and
 // k) and takes the three parts of the projection one by one.
 void grouped_attention(List& list, const model::Model& model, const model::Layer& layer,
                        const SegmentWork& work) {
   const model::Attention& a = layer.attention;
   const auto tokens = static_cast<double>(work.tokens());
-  const auto q = static_cast<double>(a.num_heads * a.head_dim * (a.output_gate ? 2 : 1));
-  const auto kv = static_cast<double>(a.num_kv_heads * a.head_dim);
+  const auto q = static_cast<double>(a.query_width() * (a.output_gate ? 2 : 1) +
+                                     (a.head_gate ? a.num_heads : 0));
+  const auto k = static_cast<double>(a.projected_key_width()),
+             v = static_cast<double>(a.projected_value_width());
+  const auto out = static_cast<double>(a.output_width());
+  const auto kv = static_cast<double>(a.key_width());
   const auto d = static_cast<double>(model.hidden);
-  if (list.backward()) {
-    list.linear(tokens, q, d);
-    list.linear(tokens, kv, d, 2);
+  if (!list.backward()) {
+    list.linear(tokens, q + k + v, d);
   } else {
-    list.linear(tokens, q + 2 * kv, d);
+    list.linear(tokens, q, d);
+    if (k == v) {
+      if (k > 0) list.linear(tokens, k, d, 2);
+    } else {
+      if (k > 0) list.linear(tokens, k, d);
+      if (v > 0) list.linear(tokens, v, d);
+    }
   }
   if (a.qk_norm != model::QkNorm::kNone) list.pass(tokens * (q + kv), 2, 2 + 3);
   if (a.rotary) list.pass(tokens * (q + kv), 2, a.qk_norm == model::QkNorm::kNone ? 2 : 4);
   scores(list, model, layer, static_cast<double>(a.head_dim), work);
-  if (a.output_gate) list.pass(tokens * q / 2, 3, 5);
-  list.linear(tokens, d, a.output_gate ? q / 2 : q);
+  if (a.output_gate || a.head_gate) list.pass(tokens * out, 3, 5);
+  list.linear(tokens, d, out);
+  indexer(list, a, d, d, tokens);
 }
 
 void latent_attention(List& list, const model::Model& model, const model::Layer& layer,
@@ -132,11 +151,8 @@ void latent_attention(List& list, const model::Model& model, const model::Layer&
   list.copy(tokens * heads * 2 * head);  // rotary and plain parts put side by side
   scores(list, model, layer, head, work);
   list.linear(tokens, d, heads * value);
-  if (a.index_heads > 0) {
-    list.linear(tokens, static_cast<double>(a.index_heads * a.index_head_dim),
-                static_cast<double>(std::max<int64_t>(a.query_rank, 1)));
-    list.linear(tokens, static_cast<double>(a.index_head_dim + a.index_heads), d);
-  }
+  indexer(list, layer.attention, static_cast<double>(std::max<int64_t>(a.query_rank, 1)), d,
+          tokens);
 }
 
 void delta_attention(List& list, const model::Model& model, const model::Layer& layer,
@@ -158,6 +174,11 @@ void attention(List& list, const model::Model& model, const model::Layer& layer,
   const auto tokens = static_cast<double>(work.tokens());
   const auto d = static_cast<double>(model.hidden);
   norm(list, tokens, d);
+  if (layer.input_width > 0) {  // its projection and gate, its way out
+    const auto width = static_cast<double>(layer.input_width);
+    list.linear(tokens, 2 * width, d);
+    list.linear(tokens, d, width);
+  }
   switch (layer.attention.kind) {
     case AttentionKind::kGrouped:
       grouped_attention(list, model, layer, work);

@@ -61,6 +61,43 @@ TEST_CASE("the products of all segments are the FLOPs that MFU counts") {
   }
 }
 
+// Every layer of another shape: what layers do differently from each other must reach the products.
+model::Model layers_unlike_each_other() {
+  model::Model m;
+  m.hidden = 256;
+  m.vocabulary = 1000;
+  model::Layer layer;
+  layer.feed_forward = {.ffn = 512};
+  const model::Attention plain = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 32};
+  m.layers.assign(7, layer);
+  for (model::Layer& l : m.layers) l.attention = plain;
+  m.layers[0].attention.value_head_dim = 16;
+  m.layers[1].attention.head_dim = 64;
+  m.layers[1].attention.key_value = model::KeyValue::kValuesAreKeys;
+  m.layers[2].attention.key_value = model::KeyValue::kOfEarlierLayer;
+  m.layers[3].attention.head_gate = true;
+  m.layers[4].attention.window = 128;
+  m.layers[4].attention.num_heads = 16;
+  m.layers[5].input_width = 48;
+  m.layers[6].attention.num_kv_heads = 8;
+  return m;
+}
+
+TEST_CASE("heads, values and keys that differ by layer reach the products of each layer") {
+  const model::Model m = layers_unlike_each_other();
+  for (int32_t layer = 0; layer < m.num_layers(); ++layer) {
+    CAPTURE(layer);
+    const SegmentWork work = balanced_work(m, layer, 2, 512, 1, 4);
+    const model::TokenFlops token =
+        model::layer_token_flops(m, m.layers[static_cast<size_t>(layer)], 512);
+    const double forward = token.attention_projections + token.attention_scores + token.inputs;
+    const schedule::Segment attention{SegmentKind::kAttention, layer};
+    CHECK(matrix_flops(segment_work(m, attention, Phase::kForward, work)) == near(forward * 1024));
+    CHECK(matrix_flops(segment_work(m, attention, Phase::kBackward, work)) ==
+          near(2 * forward * 1024));
+  }
+}
+
 TEST_CASE("experts are as many products as there are experts with rows, each with its own rows") {
   const model::Model model = example::mixture(1);
   SegmentWork work = balanced_work(model, 0, 2, 16, 1, 4);

@@ -53,7 +53,7 @@ std::vector<std::string> foreign_shapes(const model::Model& model) {
     found.emplace_back("linear attention layers");
   if (any([](const Layer& l) { return l.feed_forward.parallel_dense_ffn > 0; }))
     found.emplace_back("a dense MLP beside the mixture");
-  if (any([](const Layer& l) { return l.attention.latent.index_heads > 0; }))
+  if (any([](const Layer& l) { return l.attention.indexer.is_used(); }))
     found.emplace_back("the sparse attention indexer");
   if (any([](const Layer& l) { return !l.attention.rotary; }) && model.learned_positions == 0)
     found.emplace_back("layers without positions");

@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/python_json.h>
 #include <piper/base/suggest.h>
 #include <piper/model/import.h>
+#include <piper/model/keys.h>
 
 #include <algorithm>
 #include <cctype>
@@ -38,6 +40,8 @@ bool looks_like_a_path(const std::string& text) {
          std::filesystem::exists(text, error);
 }
 
+constexpr int64_t kMaxConfigBytes = 64 << 20;
+
 struct Document {
   Json config;
   std::string source;  // for messages
@@ -60,7 +64,8 @@ Document find_document(const std::string& name_or_path) {
           "{}: no such file; allowed: a config.json, a folder holding one, or a built-in "
           "model (piper model --list)",
           path.string()));
-    return {read_json_file(path), path.string(), name_of(path)};
+    return {parse_python_json(read_text_file(path, kMaxConfigBytes), path.string()), path.string(),
+            name_of(path)};
   }
   const std::vector<std::string> names = builtin_models();
   throw InvalidInput(fmt::format(
@@ -77,11 +82,15 @@ std::vector<std::string> builtin_models() {
   return names;
 }
 
-Json load_config(const std::string& name_or_path) { return find_document(name_or_path).config; }
+Json load_config(const std::string& name_or_path, const std::vector<std::string>& ignore) {
+  Json config = find_document(name_or_path).config;
+  for (const std::string& key : ignore) remove_key(config, key);
+  return config;
+}
 
-Model load_model(const std::string& name_or_path) {
+Model load_model(const std::string& name_or_path, const std::vector<std::string>& ignore) {
   const Document document = find_document(name_or_path);
-  Model model = import_config(document.config, document.source);
+  Model model = import_config(document.config, document.source, ignore);
   model.name = document.name;
   return model;
 }

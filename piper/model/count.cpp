@@ -1,5 +1,7 @@
 #include <piper/model/count.h>
 
+#include <algorithm>
+
 namespace piper::model {
 namespace {
 
@@ -9,21 +11,33 @@ int64_t qk_norm_parameters(const Attention& a) {
     case QkNorm::kUnweighted:
       return 0;
     case QkNorm::kPerHead:
-      return 2 * a.head_dim;
+      return (a.projected_key_width() > 0 ? 2 : 1) * a.head_dim;
     case QkNorm::kFull:
-      return (a.num_heads + a.num_kv_heads) * a.head_dim;
+      return a.query_width() + a.projected_key_width();
   }
   return 0;
 }
 
+// Queries, one key head, the norms of both; in latent attention a weight a head too.
+int64_t indexer_parameters(int64_t hidden, const Attention& a) {
+  const Indexer& i = a.indexer;
+  if (!i.has_weights()) return 0;
+  const bool latent = a.kind == AttentionKind::kLatent;
+  const int64_t from = latent ? a.latent.query_rank : hidden;
+  return from * i.heads * i.head_dim + hidden * i.head_dim + 2 * i.head_dim +
+         (latent ? hidden * i.heads : 0);
+}
+
 int64_t grouped_parameters(int64_t hidden, const Attention& a) {
-  const int64_t query = a.num_heads * a.head_dim;
-  const int64_t key = a.num_kv_heads * a.head_dim;
-  const int64_t weights = hidden * (query * (a.output_gate ? 3 : 2) + 2 * key);
+  const int64_t query = a.query_width(), key = a.projected_key_width(),
+                value = a.projected_value_width();
+  const int64_t gate = (a.output_gate ? query : 0) + (a.head_gate ? a.num_heads : 0);
+  const int64_t weights = hidden * (query + gate + key + value + a.output_width());
   const int64_t biases = (a.query_bias ? query : 0) + (a.gate_bias ? query : 0) +
-                         (a.key_bias ? key : 0) + (a.value_bias ? key : 0) +
+                         (a.key_bias ? key : 0) + (a.value_bias ? value : 0) +
                          (a.output_bias ? hidden : 0);
-  return weights + biases + (a.sinks ? a.num_heads : 0) + qk_norm_parameters(a);
+  return weights + biases + (a.sinks ? a.num_heads : 0) + qk_norm_parameters(a) +
+         indexer_parameters(hidden, a);
 }
 
 // The biases of a low-rank projection sit on its first factor (DeepSeek's q_a_proj, kv_a_proj_with_mqa).
@@ -38,10 +52,7 @@ int64_t latent_parameters(int64_t hidden, const Attention& a) {
   total += a.num_heads * l.value_head_dim * hidden;
   total += (a.query_bias ? l.query_rank : 0) + (a.key_bias ? low_rank : 0) +
            (a.output_bias ? hidden : 0);
-  if (l.index_heads > 0)  // queries from the low rank, one key head with a LayerNorm, head weights
-    total += l.query_rank * l.index_heads * l.index_head_dim + hidden * l.index_head_dim +
-             2 * l.index_head_dim + hidden * l.index_heads;
-  return total;
+  return total + indexer_parameters(hidden, a);
 }
 
 // Projections to q, k, v, z and to the two gates b, a; a depthwise convolution over q, k, v; a decay and a step
@@ -73,7 +84,18 @@ int64_t mlp_parameters(int64_t hidden, int64_t ffn, int64_t num_matrices, bool b
 int64_t router_parameters(int64_t hidden, const FeedForward& f) {
   return f.num_experts * hidden + (f.router_bias ? f.num_experts : 0) +
          (f.selection_bias && f.selection_bias_is_parameter ? f.num_experts : 0) +
-         (f.shared_gate ? hidden : 0);
+         (f.shared_gate ? hidden : 0) + (f.router_scales ? hidden + f.num_experts : 0);
+}
+
+// The layers' own tables stand side by side in one, beside a projection of the token's embedding to all of them and a norm
+// that they share (Gemma 3n, Gemma 4).
+int64_t input_embedding(const Model& model) {
+  int64_t widths = 0, norm = 0;
+  for (const Layer& layer : model.layers) {
+    widths += layer.input_width;
+    norm = std::max(norm, layer.input_width);
+  }
+  return (model.input_vocabulary + model.hidden) * widths + norm;
 }
 
 // Each with one layer of the model's kind (DeepSeek-V3, section 2.2).
@@ -100,6 +122,7 @@ LayerParameters Parameters::sum() const {
     sum.shared_experts += layer.shared_experts;
     sum.dense_mlp += layer.dense_mlp;
     sum.norms += layer.norms;
+    sum.inputs += layer.inputs;
   }
   return sum;
 }
@@ -108,7 +131,9 @@ LayerParameters count_layer(const Model& model, const Layer& layer) {
   const FeedForward& f = layer.feed_forward;
   LayerParameters out;
   out.attention = attention_parameters(model.hidden, layer.attention);
-  out.norms = layer.num_norms * model.hidden * (model.norm_has_bias ? 2 : 1);
+  out.norms = (layer.num_norms + (layer.input_width > 0 ? 1 : 0)) * model.hidden *
+              (model.norm_has_bias ? 2 : 1);
+  out.inputs = 2 * model.hidden * layer.input_width;
   if (!f.is_moe()) {
     out.dense_mlp = mlp_parameters(model.hidden, f.ffn, f.num_matrices, f.bias);
     return out;
@@ -126,7 +151,8 @@ Parameters count_parameters(const Model& model) {
   Parameters out;
   for (int64_t i = 0; i < model.num_layers(); ++i)
     out.layers.push_back(count_layer(model, model.layers[static_cast<size_t>(i)]));
-  out.embedding = (model.vocabulary + model.learned_positions) * model.hidden;
+  out.embedding =
+      (model.vocabulary + model.learned_positions) * model.hidden + input_embedding(model);
   out.head = (model.tied_embeddings ? 0 : model.vocabulary * model.hidden) +
              (model.lm_head_bias ? model.vocabulary : 0);
   out.final_norm = model.final_norm ? model.hidden * (model.norm_has_bias ? 2 : 1) : 0;

@@ -16,16 +16,17 @@ struct LayerParameters {
   int64_t shared_experts = 0;  // always active experts (and a parallel dense MLP)
   int64_t dense_mlp = 0;       // a dense layer's MLP
   int64_t norms = 0;
+  int64_t inputs = 0;  // gate and way out of the layer's own embedding
 
   int64_t total() const {
-    return attention + router + routed_experts + shared_experts + dense_mlp + norms;
+    return attention + router + routed_experts + shared_experts + dense_mlp + norms + inputs;
   }
 };
 
 struct Parameters {
   std::vector<LayerParameters> layers;
-  int64_t embedding = 0;
-  int64_t head = 0;  // 0 when tied
+  int64_t embedding = 0;  // all tables, and what projects and normalises the layers' own inputs
+  int64_t head = 0;       // 0 when tied
   int64_t final_norm = 0;
   // Multi-token prediction, not part of total(): the modules that are trained, else those of the checkpoint.
   int64_t next_token_layers = 0;
@@ -55,12 +56,13 @@ struct TokenFlops {
   double routed_experts = 0;
   double shared_experts = 0;
   double dense_mlp = 0;
+  double inputs = 0;  // of the layers' own embeddings
   double head = 0;
   double mtp =
       0;  // modules of multi-token prediction: joining, layer and head, of the positions that they have
   double forward() const {
     return attention_projections + attention_scores + router + routed_experts + shared_experts +
-           dense_mlp + head + mtp;
+           dense_mlp + inputs + head + mtp;
   }
   double backward() const { return 2 * forward(); }
 };

@@ -5,16 +5,39 @@
 
 namespace piper::model {
 
+namespace {
+
+std::string values_of(const Attention& a) {
+  return a.value_dim() == a.head_dim ? "" : fmt::format(" (values {})", a.value_dim());
+}
+
+std::string keys_of(const Attention& a) {
+  switch (a.key_value) {
+    case KeyValue::kProjected:
+      return fmt::format("{} kv", a.num_kv_heads);
+    case KeyValue::kValuesAreKeys:
+      return fmt::format("{} kv, values are keys", a.num_kv_heads);
+    case KeyValue::kOfEarlierLayer:
+      return fmt::format("{} kv of an earlier layer", a.num_kv_heads);
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string describe(const Attention& a) {
+  const std::string indexed = !a.indexer.is_used() ? ""
+                              : a.indexer.shared   ? ", indexed by an earlier layer"
+                                                   : ", indexed";
   const std::string window =
       a.window > 0 ? fmt::format(", {} {}", a.chunked ? "chunk" : "window", a.window) : "";
   switch (a.kind) {
     case AttentionKind::kGrouped:
-      return fmt::format("{} heads of {}, {} kv{}", a.num_heads, a.head_dim, a.num_kv_heads,
-                         window);
+      return fmt::format("{} heads of {}{}, {}{}{}", a.num_heads, a.head_dim, values_of(a),
+                         keys_of(a), indexed, window);
     case AttentionKind::kLatent:
       return fmt::format("{} heads, latent rank {}{}{}", a.num_heads, a.latent.key_value_rank,
-                         a.latent.index_heads > 0 ? ", indexed" : "", window);
+                         indexed, window);
     case AttentionKind::kGatedDelta:
       return fmt::format("gated delta, {} heads of {}", a.delta.value_heads,
                          a.delta.value_head_dim);

@@ -58,6 +58,25 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "mellum", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .auxiliary = 0.001},
     {.model_type = "minimax_m2", .qk_norm = kFull, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true,
      .auxiliary = 0.001, .rope_theta = 5e6},
+    {.model_type = "minimax_m3", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .score = kSigmoid,
+     .selection_bias = true, .auxiliary = 0.001, .rope_theta = 5e6, .rope_partial = 0.5},
+    {.model_type = "minimax_m3_vl", .qk_norm = kPerHead, .head_dim = 128, .normalise_top_k = true, .score = kSigmoid,
+     .selection_bias = true, .auxiliary = 0.001, .rope_theta = 5e6, .rope_partial = 0.5},
+    {.model_type = "step3p5", .qk_norm = kPerHead, .head_dim = 128, .head_gate = true, .normalise_top_k = true,
+     .score = kSigmoid, .selection_bias = true},
+    {.model_type = "step3p7", .qk_norm = kPerHead, .head_dim = 128, .head_gate = true, .normalise_top_k = true,
+     .score = kSigmoid, .selection_bias = true},
+    {.model_type = "laguna", .qk_norm = kPerHead, .head_dim = 128, .gate_without_bias = true, .head_gate = true,
+     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .selection_bias_is_parameter = true},
+    {.model_type = "mimo_v2_flash", .bias_when_asked = kQkv, .head_dim = 192, .sinks_slide = true, .sliding_kv_heads = 2, .window_period = 6,
+     .first_is_full = true, .normalise_top_k = true, .score = kSigmoid, .selection_bias = true,
+     .rope_theta = 5e6, .rope_partial = 0.334},
+    {.model_type = "gemma4", .qk_norm = kPerHead, .head_dim = 256, .window_period = 6, .last_is_full = true,
+     .num_norms = 4, .extra_mixture_norms = 3, .tied = true, .normalise_top_k = true, .router_scales = true,
+     .dense_beside = true, .mixture_when_enabled = true, .rope_theta = 1e6},
+    {.model_type = "gemma4_unified", .qk_norm = kPerHead, .head_dim = 256, .window_period = 6, .last_is_full = true,
+     .num_norms = 4, .extra_mixture_norms = 3, .tied = true, .normalise_top_k = true, .router_scales = true,
+     .dense_beside = true, .mixture_when_enabled = true, .rope_theta = 1e6},
     {.model_type = "afmoe", .qk_norm = kPerHead, .head_dim = 128, .output_gate = true, .gate_without_bias = true,
      .num_norms = 4,     .normalise_top_k = true, .score = kSigmoid, .selection_bias = true, .selection_bias_is_parameter = true},
     {.model_type = "ernie4_5_moe", .tied = true, .head_bias_follows_use_bias = true, .normalise_top_k = true, .selection_bias = true,
@@ -97,6 +116,11 @@ constexpr FamilyTraits kFamilies[] = {
     {.model_type = "glm", .bias_when_asked = kQkv, .bias_default = kQkv, .head_dim = 128, .rope_partial = 0.5},
     {.model_type = "glm4", .bias_when_asked = kQkv, .bias_default = kQkv, .head_dim = 128, .num_norms = 4,
      .rope_partial = 0.5},
+    {.model_type = "glm4v", .bias_when_asked = kQkv, .bias_default = kQkv, .num_norms = 4, .rope_partial = 0.5},
+    {.model_type = "glm46v", .bias_when_asked = kQkv, .bias_default = kQkv, .num_norms = 4, .rope_partial = 0.5},
+    {.model_type = "glm_ocr", .num_norms = 4},
+    {.model_type = "qwen2_5_omni", .bias_when_asked = kQkv, .bias_default = kQkv, .bias_fixed = true},
+    {.model_type = "cosmos3_edge", .num_matrices = 2},
     {.model_type = "olmo", .num_norms = 0, .final_norm = false},
     {.model_type = "olmo2", .qk_norm = kFull},
     {.model_type = "olmo3", .qk_norm = kFull},
@@ -153,8 +177,27 @@ constexpr RefusedFamily kRefused[] = {
     {"minimax", "lightning attention"},
     {"minimax_text_01", "lightning attention"},
     {"recurrent_gemma", "recurrent layers"},
-    {"jamba", "state-space layers"},
-    {"granitemoehybrid", "state-space layers"},
+    {"lfm2", "short convolutions in place of attention"},
+    {"lfm2_moe", "short convolutions in place of attention"},
+    {"deepseek_v4", "attention to compressed keys, and several residual streams"},
+    {"gemma3n", "several residual streams and low-rank layers beside attention"},
+    {"longcat_flash", "two attentions a layer and experts without weights"},
+    {"mllama", "attention to images inside the language model"},
+    {"mllama_text_model", "attention to images inside the language model"},
+    {"mpt", "ALiBi positions and norms without biases"},
+    {"opt", "a learned position table with an offset"},
+    {"xglm", "fixed positions of sines"},
+    {"ctrl", "fixed positions of sines"},
+    {"openai-gpt", "norms after attention and feed-forward"},
+    {"cpmant", "learned biases of relative positions"},
+    {"gpt_neox_japanese", "one bias of attention's output in the last layer alone"},
+    {"modernbert-decoder", "norms without biases and a head of several layers"},
+    {"trocr", "attention to an encoder's images"},
+    {"blt", "a byte encoder and decoder around the language model"},
+    {"zaya", "attention with convolutions, and a router of several layers"},
+    {"hrm", "two stacks of layers that run in turns"},
+    {"muse_glimmer", "a gate of attention that its config does not mention"},
+    {"openelm", "layers whose widths follow multipliers"},
     {"persimmon", "norms with biases on queries and keys"},
     {"moshi", "several heads and codebooks"},
     {"bloom", "ALiBi positions and a norm on the embedding"},
@@ -168,6 +211,16 @@ constexpr RefusedFamily kRefused[] = {
     {"phi4_multimodal", "image and audio encoders and adapters inside the language model"},
     {"git", "an image encoder inside the language model"},
 };
+
+// Registered as causal language models too, and encoders all the same.
+constexpr std::string_view kEncoders[] = {
+    "albert",         "bert",          "big_bird",      "camembert",  "clip_text_model",
+    "convbert",       "data2vec-text", "deberta",       "deberta-v2", "distilbert",
+    "electra",        "ernie",         "esm",           "eurobert",   "flaubert",
+    "longformer",     "luke",          "megatron-bert", "mobilebert", "modernbert",
+    "mpnet",          "nomic_bert",    "rembert",       "roberta",    "roberta-prelayernorm",
+    "roc_bert",       "roformer",      "t5_encoder",    "xlm",        "xlm-roberta",
+    "xlm-roberta-xl", "xlnet",         "xmod"};
 
 struct AbsentKeys {
   std::string_view model_type, keys;
@@ -203,6 +256,16 @@ constexpr AbsentKeys kAbsentKeys[] = {
     {"hy_v3", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_shared_experts": 1, "first_k_dense_replace": 1})"},
     {"mellum", R"({"num_key_value_heads": 4})"},
     {"minimax_m2", R"({"num_key_value_heads": 8, "head_dim": 128})"},
+    {"minimax_m3", R"({"num_key_value_heads": 4, "shared_intermediate_size": 3072})"},
+    {"minimax_m3_vl", R"({"num_key_value_heads": 4, "shared_intermediate_size": 3072, "index_n_heads": 4,
+      "index_head_dim": 128, "index_topk_blocks": 16, "index_block_size": 128})"},
+    {"step3p5", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "share_expert_dim": 1280, "first_k_dense_replace": 3})"},
+    {"step3p7", R"({"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "share_expert_dim": 1280, "first_k_dense_replace": 3})"},
+    {"mimo_v2_flash", R"({"num_key_value_heads": 4, "rms_norm_eps": 1e-5, "v_head_dim": 128, "sliding_window": 129,
+      "first_k_dense_replace": 1})"},
+    {"gemma4", R"({"num_key_value_heads": 4, "sliding_window": 512, "global_head_dim": 512,
+      "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144})"},
+    {"gemma4_unified", R"({"num_key_value_heads": 4, "sliding_window": 512, "global_head_dim": 512})"},
     {"afmoe", R"({"rms_norm_eps": 1e-5, "num_shared_experts": 2, "num_dense_layers": 1})"},
     {"ernie4_5_moe", R"({"num_key_value_heads": 4, "rms_norm_eps": 1e-5, "moe_num_shared_experts": 2,
       "moe_layer_start_index": 1})"},
@@ -276,6 +339,8 @@ Family find_family(std::string_view model_type) {
     if (traits.model_type == model_type) return {traits, true, ""};
   for (const RefusedFamily& refused : kRefused)
     if (refused.model_type == model_type) return {{}, true, std::string(refused.why)};
+  for (const std::string_view encoder : kEncoders)
+    if (encoder == model_type) return {{}, true, "an encoder, and no causal language model"};
   return {};
 }
 

@@ -27,7 +27,13 @@ struct FamilyTraits {
   int64_t head_dim = 0;              // when the key is absent; 0 = hidden / heads
   bool output_gate = false;
   bool gate_without_bias = false;  // ... even where queries have one
+  bool head_gate = false;          // one gate a head
   bool sinks = false;
+  bool sinks_slide = false;      // in sliding layers only
+  int64_t sliding_kv_heads = 1;  // key heads of sliding layers, in units of the others'
+  int64_t window_period = 0;     // without layer_types: every n-th layer is full ...
+  bool first_is_full = false;    // ... and the first one
+  bool last_is_full = false;     // whatever layer_types says of it
   bool chunked_without_nope =
       false;  // Llama 4: layers with positions attend in chunks, every fourth has none
   bool windows_alternate = false;  // Gemma 2: without layer_types, even layers slide
@@ -53,12 +59,15 @@ struct FamilyTraits {
   bool selection_bias = false;
   bool selection_bias_is_parameter = false;
   bool router_bias = false;
+  bool router_scales = false;
   bool expert_bias = false;
   bool shared_gate = false;
   int64_t shared_experts = 0;  // when no key says how many
   double auxiliary = 0.0;      // router_aux_loss_coef when the key is absent
   int64_t parallel_dense_over_hidden =
-      0;  // Arctic: a dense MLP beside the mixture, in units of hidden
+      0;                              // Arctic: a dense MLP beside the mixture, in units of hidden
+  bool dense_beside = false;          // Gemma 4: one of intermediate_size
+  bool mixture_when_enabled = false;  // Gemma 4: experts count where enable_moe_block is true
 
   // --- positions ---
   double rope_theta = 10000.0;  // when the key is absent

@@ -14,11 +14,30 @@ double mean_context(int64_t sequence, int64_t span, bool chunked) {
   return chunked ? w / 2 : w - w * w / (2 * s);
 }
 
+// The indexer scores every earlier position; attention itself then sees the top ones only.
+double attended(const Attention& a, int64_t sequence) {
+  return mean_context(sequence, a.indexer.is_used() ? a.indexer.top_k : a.window, a.chunked);
+}
+
+// `from`: width of what its queries are projected from.
+void add_indexer(double hidden, double from, const Attention& a, int64_t sequence,
+                 TokenFlops& out) {
+  if (!a.indexer.has_weights()) return;
+  const auto heads = static_cast<double>(a.indexer.heads),
+             dim = static_cast<double>(a.indexer.head_dim);
+  const double head_weights = a.kind == AttentionKind::kLatent ? heads : 0;
+  out.attention_projections += 2 * (from * heads * dim + hidden * (dim + head_weights));
+  out.attention_scores += 2 * heads * dim * mean_context(sequence, 0, false);
+}
+
 void add_grouped(double hidden, const Attention& a, int64_t sequence, TokenFlops& out) {
-  const auto heads = static_cast<double>(a.num_heads * a.head_dim);
-  const auto keys = static_cast<double>(a.num_kv_heads * a.head_dim);
-  out.attention_projections += 2 * hidden * (heads * (a.output_gate ? 3 : 2) + 2 * keys);
-  out.attention_scores += 4 * heads * mean_context(sequence, a.window, a.chunked);
+  const int64_t gate = (a.output_gate ? a.query_width() : 0) + (a.head_gate ? a.num_heads : 0);
+  const int64_t projected = a.query_width() + gate + a.projected_key_width() +
+                            a.projected_value_width() + a.output_width();
+  out.attention_projections += 2 * hidden * static_cast<double>(projected);
+  out.attention_scores +=
+      2 * static_cast<double>(a.query_width() + a.output_width()) * attended(a, sequence);
+  add_indexer(hidden, hidden, a, sequence, out);
 }
 
 void add_latent(double hidden, const Attention& a, int64_t sequence, TokenFlops& out) {
@@ -33,16 +52,8 @@ void add_latent(double hidden, const Attention& a, int64_t sequence, TokenFlops&
   const double key_value = hidden * (key_rank + static_cast<double>(l.rope_head_dim)) +
                            key_rank * heads * (static_cast<double>(l.nope_head_dim) + value_dim);
   out.attention_projections += 2 * (query + key_value + heads * value_dim * hidden);
-  // The indexer scores every earlier position; attention itself then sees the top ones only.
-  const int64_t span = l.index_heads > 0 ? l.index_top_k : a.window;
-  out.attention_scores +=
-      2 * heads * (query_dim + value_dim) * mean_context(sequence, span, a.chunked);
-  if (l.index_heads == 0) return;
-  const auto index_heads = static_cast<double>(l.index_heads),
-             index_dim = static_cast<double>(l.index_head_dim);
-  out.attention_projections +=
-      2 * (rank * index_heads * index_dim + hidden * (index_dim + index_heads));
-  out.attention_scores += 2 * index_heads * index_dim * mean_context(sequence, 0, false);
+  out.attention_scores += 2 * heads * (query_dim + value_dim) * attended(a, sequence);
+  add_indexer(hidden, rank, a, sequence, out);
 }
 
 // Linear in the sequence: read, correct and write a state of key_head_dim x value_head_dim a head (Gated DeltaNet,
@@ -76,6 +87,8 @@ TokenFlops layer_token_flops(const Model& model, const Layer& layer, int64_t seq
   const auto mlp = [&](int64_t matrices, int64_t ffn) {
     return 2 * static_cast<double>(matrices * ffn) * hidden;
   };
+  // The projection that gives the layer its input, the gate, the way out.
+  out.inputs = 2 * 3 * hidden * static_cast<double>(layer.input_width);
   if (!f.is_moe()) {
     out.dense_mlp = mlp(f.num_matrices, f.ffn);
     return out;
@@ -104,6 +117,7 @@ TokenFlops token_flops(const Model& model, int64_t sequence) {
     out.routed_experts += flops.routed_experts;
     out.shared_experts += flops.shared_experts;
     out.dense_mlp += flops.dense_mlp;
+    out.inputs += flops.inputs;
   }
   return out;
 }

@@ -14,16 +14,16 @@ namespace {
 
 // Without parameters of their own; "swiglu" and its like say that the feed-forward is gated too.
 const std::string kActivations[] = {
-    "silu",    "swish",   "gelu",  "gelu_new", "gelu_fast",   "gelu_pytorch_tanh",
-    "gelu_10", "relu",    "relu2", "relu6",    "quick_gelu",  "gelu_python",
-    "tanh",    "sigmoid", "mish",  "linear",   "leaky_relu",  "gelu_accurate",
-    "swiglu",  "geglu",   "reglu", "laplace",  "squared_relu"};
+    "silu",    "swish",     "gelu",  "gelu_new", "gelu_fast",  "gelu_pytorch_tanh",
+    "gelu_10", "relu",      "relu2", "relu6",    "quick_gelu", "gelu_python",
+    "tanh",    "sigmoid",   "mish",  "linear",   "leaky_relu", "gelu_accurate",
+    "swiglu",  "swigluoai", "geglu", "reglu",    "laplace",    "squared_relu"};
 constexpr Spellings kLayers = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"};
 
 void import_ties(Import& in) {
   auto tied = in.keys.boolean({"tie_word_embeddings"});
-  const auto outer = in.keys.outer_boolean("tie_word_embeddings");
-  if (!tied) tied = outer;
+  // The wrapper's word is the last one: transformers ties by it.
+  if (const auto outer = in.keys.outer_boolean("tie_word_embeddings")) tied = outer;
   in.model.tied_embeddings = tied.value_or(in.family.tied);
   if (!tied && !in.known_family)
     in.model.assumptions.push_back(
@@ -32,6 +32,15 @@ void import_ties(Import& in) {
                               .value_or(in.family.head_bias_follows_use_bias
                                             ? in.keys.boolean({"use_bias"}).value_or(false)
                                             : in.family.head_bias);
+}
+
+void import_layer_inputs(Import& in) {
+  static constexpr Spellings kRows = {"vocab_size_per_layer_input"};
+  const int64_t width = in.keys.integer({"hidden_size_per_layer_input"}, 0, kMaxHidden).value_or(0);
+  const int64_t rows = in.keys.integer(kRows, 0, kMaxFfn).value_or(in.model.vocabulary);
+  if (width == 0) return;
+  in.model.input_vocabulary = rows;
+  for (Layer& layer : in.model.layers) layer.input_width = width;
 }
 
 void import_norms(Import& in) {
@@ -52,12 +61,22 @@ void import_norms(Import& in) {
     layer.num_norms = num_norms + (layer.feed_forward.is_moe() ? in.family.extra_mixture_norms : 0);
 }
 
+// MiniMax: modules, each of so many layers. Read even where another key says it at once.
+int64_t mtp_modules(Import& in) {
+  const bool on = in.keys.boolean({"use_mtp"}).value_or(true);
+  const int64_t modules = in.keys.integer({"num_mtp_modules"}, 0, 64).value_or(0);
+  const int64_t layers = in.keys.integer({"mtp_transformer_layers"}, 0, 64).value_or(1);
+  return on ? modules * layers : 0;
+}
+
 void import_rest(Import& in) {
   in.model.initializer_range =
       in.keys.number({"initializer_range", "init_std"}, 0.0, 1e3).value_or(0.02);
-  in.model.num_next_token_layers =
-      in.keys.integer({"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers"}, 0, 64)
-          .value_or(0);
+  in.model.num_next_token_layers = in.keys
+                                       .integer({"num_nextn_predict_layers", "num_mtp_layers",
+                                                 "mtp_num_layers", "mtp_num_hidden_layers"},
+                                                0, 64)
+                                       .value_or(mtp_modules(in));
   const auto activation =
       in.keys.text({"hidden_act", "hidden_activation", "activation_function", "act_fn"});
   in.model.activation = activation.value_or("silu");
@@ -104,6 +123,8 @@ void check_size(const Model& model, Problems* problems) {
     const auto head_dims = static_cast<double>(a.head_dim + a.latent.value_head_dim);
     const auto delta = static_cast<double>(a.delta.key_heads * a.delta.key_head_dim) +
                        static_cast<double>(a.delta.value_heads * a.delta.value_head_dim);
+    total += 4 * static_cast<double>(layer.input_width) *
+             (hidden + static_cast<double>(model.input_vocabulary));
     total += 4 * hidden *
              (experts * static_cast<double>(f.ffn) + static_cast<double>(f.shared_ffn) + 2 * delta);
     total += 4 * (hidden + ranks) * static_cast<double>(a.num_heads) * head_dims;
@@ -132,36 +153,43 @@ FamilyTraits traits_of(Keys& keys, Problems* problems, Model& model, bool& known
 
 }  // namespace
 
-Model import_config(const Json& config, const std::string& source) {
+Model import_config(const Json& document, const std::string& source,
+                    const std::vector<std::string>& ignore) {
   Problems problems(source);
+  Json config = document;
+  Model model;
+  for (const std::string& key : ignore)
+    for (std::string& line : remove_key(config, key))
+      model.ignored_on_request.push_back(std::move(line));
   if (!config.is_object()) {
     ObjectReader(config, "", &problems);
     problems.finish();
   }
   Keys keys(config, &problems);
-  Model model;
   model.name = source;
   bool known = false;
   const FamilyTraits traits = traits_of(keys, &problems, model, known);
   if (!problems.empty()) problems.finish();
-  if (keys.boolean({"is_encoder_decoder"}).value_or(false))
-    keys.problem({"is_encoder_decoder"}, "is true; allowed: false (a decoder alone)");
+  Import in{keys, traits, known, model};
+  refuse_foreign_architecture(in);
+  keys.set_defaults(parse_json(absent_keys(model.family), model.family));
   model.hidden = keys.required_integer(kHidden, 1, kMaxHidden);
   model.vocabulary = keys.required_integer({"vocab_size", "n_vocab"}, 1, kMaxFfn);
   model.layers.resize(static_cast<size_t>(keys.required_integer(kLayers, 1, kMaxLayers)));
   if (!keys.sound(kLayers, 1, kMaxLayers)) keys.forget_layers();
-  keys.set_defaults(parse_json(absent_keys(model.family), model.family));
-  Import in{keys, traits, known, model};
   import_attention(in);
   import_windows(in);
+  import_layer_shapes(in);
   import_feed_forward(in);
   import_positions(in);
   import_norms(in);
+  import_layer_inputs(in);
   import_ties(in);
   import_rest(in);
   import_own_keys(in);
   for (const std::string& line : keys.defaults_used())
     model.assumptions.push_back(fmt::format("{}, as {} has it by default", line, model.family));
+  model.towers = import_towers(in);
   sort_unread_keys(in);
   if (problems.empty()) check_size(model, &problems);
   problems.finish();

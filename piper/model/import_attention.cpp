@@ -14,24 +14,34 @@ void import_biases(Import& in, Attention& a) {
   set_biases(a, in.family.bias_default);
   const auto all = in.keys.boolean({"attention_bias", "use_bias"});
   if (all && !in.family.bias_fixed) set_biases(a, *all ? in.family.bias_when_asked : Biases::kNone);
-  if (const auto inputs = in.keys.boolean({"qkv_bias", "use_qkv_bias"}))
+  if (const auto inputs = in.keys.boolean({"qkv_bias", "use_qkv_bias", "add_qkv_bias"}))
     a.query_bias = a.key_bias = a.value_bias = *inputs;
   if (const auto output = in.keys.boolean({"attention_out_bias"})) a.output_bias = *output;
   a.gate_bias = a.output_gate && a.query_bias && !in.family.gate_without_bias;
 }
 
+// MiniMax says how: "per_layer" is one norm over all heads of the layer.
+QkNorm asked_qk_norm(Import& in) {
+  static constexpr Spellings kType = {"qk_norm_type"};
+  const auto type = in.keys.text(kType);
+  if (type == "per_layer") return QkNorm::kFull;
+  if (type && type != "per_head")
+    in.keys.problem(kType, fmt::format("is '{}'; allowed: per_head, per_layer", *type));
+  // A family that the table does not know normalises a head, as most do.
+  return type || in.family.qk_norm == QkNorm::kNone ? QkNorm::kPerHead : in.family.qk_norm;
+}
+
 QkNorm import_qk_norm(Import& in) {
-  static constexpr Spellings kAsked = {"use_qk_norm", "qk_layernorm"};
+  static constexpr Spellings kAsked = {"use_qk_norm", "qk_layernorm", "use_query_key_norm"};
+  const QkNorm asked_for = asked_qk_norm(in);
   if (const auto asked = in.keys.boolean(kAsked)) {
     if (*asked && in.family.norm_bias && in.family.qk_norm == QkNorm::kNone)
       in.keys.problem(
           kAsked,
           "is true; it adds norms with biases to queries and keys, which are not supported");
-    // A family that the table does not know normalises a head, as most do.
-    return !*asked                              ? QkNorm::kNone
-           : in.family.qk_norm != QkNorm::kNone ? in.family.qk_norm
-                                                : QkNorm::kPerHead;
+    return *asked ? asked_for : QkNorm::kNone;
   }
+  if (in.keys.has({"qk_norm_type"})) return asked_for;
   const bool on = !in.family.qk_norm_by_key || in.family.qk_norm_key_default;
   return on ? in.family.qk_norm : QkNorm::kNone;
 }
@@ -50,10 +60,18 @@ int64_t import_head_dim(Import& in, int64_t num_heads) {
   return in.model.hidden / num_heads;
 }
 
+// Step-3.5, Laguna: true or "per-head" is one gate a head, another text one an element.
+void import_gating(Import& in, Attention& a) {
+  static constexpr Spellings kGating = {"gating"};
+  if (!in.keys.is_text(kGating)) {
+    in.keys.boolean(kGating);  // the family has gates either way
+    return;
+  }
+  a.head_gate = in.keys.text(kGating) == "per-head";
+  a.output_gate = !a.head_gate;
+}
+
 Attention import_grouped(Import& in) {
-  static constexpr Spellings kHeads = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
-  static constexpr Spellings kKvHeads = {"num_key_value_heads", "num_kv_heads", "n_kv_heads",
-                                         "n_head_kv", "kv_n_heads"};
   Attention a;
   a.num_heads = in.keys.required_integer(kHeads, 1, kMaxHeads);
   a.num_kv_heads = in.keys.integer(kKvHeads, 1, kMaxHeads).value_or(a.num_heads);
@@ -67,7 +85,10 @@ Attention import_grouped(Import& in) {
     in.keys.problem(kKvHeads, fmt::format("is {}; allowed: a divisor of the {} attention heads",
                                           a.num_kv_heads, a.num_heads));
   a.sinks = in.family.sinks;
-  a.output_gate = in.keys.boolean({"attn_output_gate"}).value_or(in.family.output_gate);
+  a.output_gate = in.keys.boolean({"attn_output_gate", "attention_output_gate"})
+                      .value_or(in.family.output_gate);
+  a.head_gate = in.keys.boolean({"use_head_wise_attn_gate"}).value_or(in.family.head_gate);
+  if (in.family.head_gate) import_gating(in, a);
   import_biases(in, a);
   return a;
 }
@@ -80,21 +101,6 @@ LatentAttention import_latent(Import& in) {
   l.nope_head_dim = keys.required_integer({"qk_nope_head_dim"}, 1, kMaxHeadDim);
   l.rope_head_dim = keys.required_integer({"qk_rope_head_dim"}, 1, kMaxHeadDim);
   l.value_head_dim = keys.required_integer({"v_head_dim"}, 1, kMaxHeadDim);
-  l.index_heads = keys.integer({"index_n_heads"}, 0, kMaxHeads).value_or(0);
-  if (l.index_heads > 0) {
-    l.index_head_dim = keys.required_integer({"index_head_dim"}, 1, kMaxHeadDim);
-    l.index_top_k = keys.required_integer({"index_topk"}, 1, kMaxPositions);
-    if (l.query_rank == 0)
-      keys.problem({"index_n_heads"}, "needs q_lora_rank, whose output the indexer reads");
-  }
-  const std::vector<std::string> indexers =
-      keys.texts_by_layer({"indexer_types"}, in.model.num_layers());
-  for (const std::string& type : indexers)
-    if (type != "full") {
-      keys.problem({"indexer_types"},
-                   fmt::format("holds '{}'; allowed: full (an indexer in every layer)", type));
-      break;
-    }
   // Written by transformers, implied by the others.
   for (const char* implied : {"qk_head_dim", "head_dim"}) keys.ignore(implied);
   return l;
@@ -127,12 +133,7 @@ void import_attention(Import& in) {
     a.qk_norm = QkNorm::kNone;
   } else {
     a.head_dim = import_head_dim(in, a.num_heads);
-    const auto value_dim = in.keys.integer({"v_head_dim"}, 1, kMaxHeadDim);
-    if (value_dim && *value_dim != a.head_dim)
-      in.keys.problem({"v_head_dim"},
-                      fmt::format("is {}; allowed: head_dim ({}): unequal head sizes are supported "
-                                  "in latent attention only",
-                                  *value_dim, a.head_dim));
+    a.value_head_dim = in.keys.integer({"v_head_dim"}, 1, kMaxHeadDim).value_or(0);
   }
   for (Layer& layer : in.model.layers) layer.attention = a;
   if (in.keys.has({"linear_num_value_heads"})) {

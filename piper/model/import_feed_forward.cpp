@@ -24,8 +24,11 @@ using ByLayer = std::vector<int64_t>;
 // A missing width of a dense MLP is a problem only when some layer is dense.
 ByLayer dense_widths(Import& in, bool needed) {
   const int64_t num_layers = in.model.num_layers();
-  if (in.keys.has({"intermediate_size_mlp"}))  // Llama 4: intermediate_size is an expert's there
-    return in.keys.integers_by_layer({"intermediate_size_mlp"}, 1, kMaxFfn, num_layers);
+  static constexpr Spellings kDenseFfn = {"intermediate_size_mlp", "dense_intermediate_size"};
+  if (in.keys.has(kDenseFfn)) {  // Llama 4, MiniMax-M3: intermediate_size is an expert's there
+    for (const char* name : kFfn) in.keys.ignore(name);
+    return in.keys.integers_by_layer(kDenseFfn, 1, kMaxFfn, num_layers);
+  }
   ByLayer widths = in.keys.integers_by_layer(kFfn, 1, kMaxFfn, num_layers);
   if (!widths.empty()) return widths;
   if (in.family.ffn_over_hidden > 0)
@@ -55,7 +58,9 @@ ByLayer shared_widths(Import& in, const ByLayer& expert_ffn) {
   ByLayer each =
       in.keys.integers_by_layer({"moe_shared_expert_intermediate_size"}, 0, kMaxFfn, num_layers);
   const ByLayer all = in.keys.integers_by_layer(
-      {"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, kMaxFfn, num_layers);
+      {"shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim",
+       "share_expert_dims", "shared_experts_intermediate_size"},
+      0, kMaxFfn, num_layers);
   if (!all.empty()) return all;
   if (each.empty())
     each = expert_ffn;
@@ -95,7 +100,10 @@ void import_groups(Import& in, FeedForward& moe) {
 FeedForward import_router(Import& in) {
   FeedForward moe;
   const FamilyTraits& family = in.family;
-  moe.selection_bias = family.selection_bias;
+  moe.selection_bias =
+      in.keys.boolean({"use_routing_bias", "use_moe_router_bias", "moe_router_enable_expert_bias"})
+          .value_or(family.selection_bias);
+  moe.router_scales = family.router_scales;
   moe.selection_bias_is_parameter = family.selection_bias_is_parameter;
   moe.router_bias = family.router_bias;
   moe.expert_bias = family.expert_bias;
@@ -105,7 +113,7 @@ FeedForward import_router(Import& in) {
                             .value_or(family.normalise_top_k);
   moe.routed_scaling = in.keys
                            .number({"routed_scaling_factor", "route_scale", "router_scaling_factor",
-                                    "moe_routed_scaling_factor"},
+                                    "moe_routed_scaling_factor", "moe_router_scaling_factor"},
                                    0.0, 1e6)
                            .value_or(1.0);
   in.model.router_aux_coefficient =
@@ -156,17 +164,41 @@ void import_mixture(Import& in, const std::vector<bool>& is_moe) {
     out.shared_gate = out.shared_gate && out.shared_ffn > 0;
     if (in.keys.boolean({"use_residual"}).value_or(in.family.parallel_dense_over_hidden > 0))
       out.parallel_dense_ffn = in.family.parallel_dense_over_hidden * in.model.hidden;
+    if (in.family.dense_beside) out.parallel_dense_ffn = dense.ffn;
   }
+}
+
+// A switch of the family says whether experts count (Gemma 4).
+bool switched_off(Import& in) {
+  const auto enabled = in.keys.boolean({"enable_moe_block"});
+  if (enabled.value_or(!in.family.mixture_when_enabled)) return false;
+  for (const Spellings& unused : {kExperts, kTopK, kExpertFfn})
+    for (const char* name : unused) in.keys.ignore(name);
+  return true;
+}
+
+// No experts and none a token is a dense model (Granite 4).
+bool has_mixture(Import& in) {
+  if (!in.keys.has(kExperts)) return false;
+  if (!in.keys.is_zero(kExperts) || (in.keys.has(kTopK) && !in.keys.is_zero(kTopK))) return true;
+  for (const char* name : kExperts) in.keys.ignore(name);
+  for (const char* name : kTopK) in.keys.ignore(name);
+  return false;
 }
 
 }  // namespace
 
 void import_feed_forward(Import& in) {
-  const bool mixture = in.keys.has(kExperts);
+  const bool off = switched_off(in);
+  const bool mixture = !off && has_mixture(in);
   const std::vector<bool> is_moe =
       mixture ? mixture_layers(in) : std::vector<bool>(in.model.layers.size(), false);
-  const bool some_dense = std::count(is_moe.begin(), is_moe.end(), false) > 0;
-  const ByLayer widths = dense_widths(in, some_dense);
+  const bool some_dense =
+      in.family.dense_beside || std::count(is_moe.begin(), is_moe.end(), false) > 0;
+  ByLayer widths = dense_widths(in, some_dense);
+  if (in.keys.boolean({"use_double_wide_mlp"}).value_or(false))
+    for (size_t i = 0; i < widths.size(); ++i)
+      if (in.model.layers[i].attention.key_value == KeyValue::kOfEarlierLayer) widths[i] *= 2;
   const auto asked = in.keys.boolean({"mlp_bias", "use_mlp_bias"});
   const bool bias = asked && !in.family.mlp_bias_fixed
                         ? *asked
@@ -179,7 +211,7 @@ void import_feed_forward(Import& in) {
   }
   if (mixture)
     import_mixture(in, is_moe);
-  else if (in.keys.has(kTopK))
+  else if (in.keys.has(kTopK) && !in.keys.is_zero(kTopK) && !off)
     in.keys.problem(kTopK,
                     "is given without a number of experts; allowed: together with num_experts");
 }

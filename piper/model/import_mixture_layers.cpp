@@ -3,6 +3,7 @@
 #include <piper/model/import_parts.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace piper::model {
 namespace {
@@ -31,16 +32,46 @@ void apply_step(Import& in, std::vector<bool>& moe) {
 }
 
 void apply_range(Import& in, std::vector<bool>& moe) {
+  static constexpr Spellings kFirst = {"first_k_dense_replace", "num_dense_layers",
+                                       "moe_layer_start_index", "n_dense_layers"};
   const auto num_layers = static_cast<int64_t>(moe.size());
-  const int64_t first = in.keys
-                            .integer({"first_k_dense_replace", "num_dense_layers",
-                                      "moe_layer_start_index", "n_dense_layers"},
-                                     0, kMaxLayers)
-                            .value_or(0);
+  // A list of all layers leaves nothing to a default.
+  const bool listed = in.keys.is_list({"moe_layer_freq"}) || in.keys.is_list({"mlp_layer_types"}) ||
+                      in.keys.is_given({"moe_layers_enum"});
+  const int64_t first =
+      listed && !in.keys.is_given(kFirst) ? 0 : in.keys.integer(kFirst, 0, kMaxLayers).value_or(0);
   int64_t last = in.keys.integer({"moe_layer_end_index"}, -1, kMaxLayers).value_or(-1);
   if (last < 0) last = num_layers - 1;
   for (int64_t i = 0; i < num_layers; ++i)
     if (i < first || i > last) moe[static_cast<size_t>(i)] = false;
+}
+
+// Step-3.5: "3,4,5", or the numbers as a list; beyond the last layer stand those of multi-token prediction.
+std::vector<bool> enumerated(Import& in) {
+  static constexpr Spellings kKey = {"moe_layers_enum"};
+  std::vector<bool> listed(in.model.layers.size(), false);
+  const auto set = [&](int64_t layer) {
+    if (layer < in.model.num_layers()) listed[static_cast<size_t>(layer)] = true;
+  };
+  if (!in.keys.is_text(kKey)) {
+    for (const int64_t layer : in.keys.integers(kKey, 0, kMaxLayers)) set(layer);
+    return listed;
+  }
+  const std::string text = *in.keys.text(kKey);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    int64_t layer = 0;
+    const auto [next, error] = std::from_chars(at, end, layer);
+    if (error != std::errc() || layer < 0 || (next < end && *next != ',')) {
+      in.keys.problem(kKey,
+                      fmt::format("is '{}'; allowed: numbers of layers between commas", text));
+      return listed;
+    }
+    set(layer);
+    at = next < end ? next + 1 : next;
+  }
+  return listed;
 }
 
 void apply_lists(Import& in, std::vector<bool>& moe) {
@@ -54,6 +85,7 @@ void apply_lists(Import& in, std::vector<bool>& moe) {
       if (layer < num_layers) listed[static_cast<size_t>(layer)] = true;
     moe = listed;
   }
+  if (in.keys.has({"moe_layers_enum"})) moe = enumerated(in);
   const std::vector<std::string> types = in.keys.texts_by_layer({"mlp_layer_types"}, num_layers);
   for (size_t i = 0; i < types.size(); ++i) {
     if (types[i] != "sparse" && types[i] != "dense")

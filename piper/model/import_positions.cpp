@@ -12,7 +12,8 @@ std::string scaling_kind(ObjectReader& rope) {
   // "type" is the older spelling; configs in the wild carry both.
   const std::string older = rope.text("type", "default");
   const std::string kind = rope.text("rope_type", older);
-  if (kind == "default" || kind == "mrope") return "none";
+  // Of Gemma 4's "proportional", only part of each head turns; nothing is stretched.
+  if (kind == "default" || kind == "mrope" || kind == "proportional") return "none";
   if (kind == "su") return "longrope";
   for (const char* known : {"none", "linear", "llama3", "yarn", "dynamic", "longrope"})
     if (kind == known) return kind;
@@ -75,9 +76,19 @@ bool turns_neighbours(const Import& in) {
   return false;
 }
 
+// Step-3.5 lists one a layer: the model keeps that of the first layer that sees everything.
+std::optional<double> import_theta(Import& in) {
+  static constexpr Spellings kTheta = {"rope_theta", "rotary_emb_base", "rope_base"};
+  if (!in.keys.is_list(kTheta)) return in.keys.number(kTheta, 1.0, kMaxTheta);
+  const std::vector<double> all = in.keys.numbers(kTheta, 1.0, kMaxTheta);
+  for (size_t i = 0; i < all.size() && i < in.model.layers.size(); ++i)
+    if (in.model.layers[i].attention.window == 0) return all[i];
+  return all.empty() ? std::nullopt : std::optional(all.front());
+}
+
 void import_rope(Import& in) {
   Rope& rope = in.model.rope;
-  auto theta = in.keys.number({"rope_theta", "rotary_emb_base", "rope_base"}, 1.0, kMaxTheta);
+  auto theta = import_theta(in);
   auto partial = in.keys.number({"partial_rotary_factor", "rotary_pct", "rope_pct"}, 0.0, 1.0);
   import_rope_object(in, {"rope_scaling"}, rope, theta, partial);
   import_rope_object(in, {"rope_parameters"}, rope, theta, partial);

@@ -220,7 +220,10 @@ TEST_CASE(
   CHECK(model.layers[0].feed_forward.ffn == 48);
   CHECK(model.layers[1].feed_forward.ffn == 96);
   CHECK(model.layers[1].feed_forward.shared_ffn == 96);
-  CHECK(model.ignored_keys == std::vector<std::string>{"vision_config"});
+  CHECK(model.ignored_keys.empty());
+  REQUIRE(model.towers.size() == 1);
+  CHECK(model.towers[0].name == "vision_config");
+  CHECK_FALSE(model.towers[0].parameters.has_value());  // most of its sizes are not said
 }
 
 TEST_CASE("Qwen3-Next: every fourth layer attends, the others are gated delta nets") {

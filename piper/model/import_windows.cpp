@@ -38,8 +38,9 @@ void set_by_type(Import& in, const std::vector<std::string>& types, const Spans&
   for (size_t i = 0; i < types.size(); ++i) {
     Attention& a = in.model.layers[i].attention;
     const std::string& type = types[i];
-    if (type == "full_attention" || type == "global_attention") continue;
-    if (type == "indexed_attention" && a.latent.index_heads > 0) continue;
+    if (type == "full_attention" || type == "global_attention" || type == "attention") continue;
+    if (type == "indexed_attention" || type == "deepseek_sparse_attention" || type == kBlockSparse)
+      continue;  // the indexer's keys say the rest
     if (type == "linear_attention" && a.kind == AttentionKind::kGatedDelta) continue;
     if (type == "sliding_attention" || type == "local_attention") {
       a.window = spans.sliding;
@@ -74,6 +75,10 @@ void set_by_rule(Import& in, const Spans& spans) {
     bool slides = use.value_or(true);
     if (pattern) slides = slides && (layer + 1) % *pattern != 0;
     if (!pattern && in.family.windows_alternate) slides = slides && layer % 2 == 0;
+    if (!pattern && in.family.window_period > 0)
+      slides = slides && (layer + 1) % in.family.window_period != 0 &&
+               !(in.family.first_is_full && layer == 0) &&
+               !(in.family.last_is_full && layer + 1 == in.model.num_layers());
     if (use.value_or(false) && first) slides = slides && layer >= *first;
     if (slides && a.kind != AttentionKind::kGatedDelta) a.window = spans.sliding;
   }
@@ -89,13 +94,19 @@ void import_windows(Import& in) {
   spans.chunk = in.keys.integer({"attention_chunk_size"}, 1, kMaxPositions).value_or(0);
   const std::vector<std::string> types =
       in.keys.texts_by_layer({"layer_types"}, in.model.num_layers());
-  if (types.empty()) {
+  const std::vector<int64_t> slides =
+      in.keys.integers_by_layer({"hybrid_layer_pattern"}, 0, 1, in.model.num_layers());
+  if (types.empty() && !slides.empty()) {
+    for (size_t i = 0; i < slides.size(); ++i)
+      in.model.layers[i].attention.window = slides[i] == 1 ? spans.sliding : 0;
+  } else if (types.empty()) {
     set_by_rule(in, spans);
   } else {
     set_by_type(in, types, spans);
+    if (in.family.last_is_full) in.model.layers.back().attention.window = 0;
     for (const char* implied :
          {"sliding_window_pattern", "global_attn_every_n_layers", "use_sliding_window",
-          "max_window_layers", "full_attention_interval"})
+          "_sliding_window_pattern", "max_window_layers", "full_attention_interval"})
       in.keys.ignore(implied);
   }
   // A norm without a weight belongs to the rotary layers (Llama 4).

@@ -8,7 +8,8 @@
 namespace piper::model {
 namespace {
 
-constexpr const char* kInnerModels[] = {"text_config", "llm_config", "language_config"};
+constexpr const char* kInnerModels[] = {"thinker_config", "text_config", "llm_config",
+                                        "language_config", "llm_cfg"};
 constexpr const char* kParts[] = {"attn_config", "ffn_config"};  // DBRX
 
 const char* present(const ObjectReader& scope, Spellings names) {
@@ -17,20 +18,47 @@ const char* present(const ObjectReader& scope, Spellings names) {
   return nullptr;
 }
 
+void remove_from(Json& object, const std::string& key, const std::string& path,
+                 std::vector<std::string>& removed) {
+  if (!object.is_object()) return;
+  const auto below = [&](const std::string& name) {
+    return path.empty() ? name : path + "." + name;
+  };
+  if (object.contains(key)) {
+    removed.push_back(fmt::format("{}: {}", below(key), quote(object.at(key))));
+    object.erase(key);
+  }
+  const size_t dot = key.find('.');
+  if (dot != std::string::npos && object.contains(key.substr(0, dot)))
+    remove_from(object.at(key.substr(0, dot)), key.substr(dot + 1), below(key.substr(0, dot)),
+                removed);
+  if (dot != std::string::npos) return;
+  for (const char* inner : kInnerModels)
+    if (object.contains(inner)) remove_from(object.at(inner), key, below(inner), removed);
+  for (const char* part : kParts)
+    if (object.contains(part)) remove_from(object.at(part), key, below(part), removed);
+}
+
 }  // namespace
+
+std::vector<std::string> remove_key(Json& document, const std::string& key) {
+  std::vector<std::string> removed;
+  remove_from(document, key, "", removed);
+  return removed;
+}
 
 Keys::Keys(const Json& document, Problems* problems) : problems_(problems) {
   const Json* root = &document;
   std::string path;
+  // A thinker that holds a text_config (Qwen-Omni) is a wrapper in a wrapper: the inner one counts.
   for (const char* inner : kInnerModels) {
-    if (!document.is_object() || !document.contains(inner) || document[inner].is_null()) continue;
-    wrapper_.emplace(document, "", problems);
-    wrapper_object_ = &document;
-    root = &document[inner];
-    path = inner;
+    if (!root->is_object() || !root->contains(inner) || (*root)[inner].is_null()) continue;
+    wrapper_.emplace(*root, path, problems);
+    wrapper_object_ = root;
+    path = path.empty() ? inner : path + "." + inner;
+    root = &(*root)[inner];
     wrapper_->ignore(inner);
     wrapper_->ignore("model_type");
-    break;
   }
   add_scope(*root, path);
   for (const char* part : kParts)
@@ -179,6 +207,12 @@ std::vector<int64_t> Keys::integers(Spellings names, int64_t min, int64_t max) {
                                 : found.scope->integers(found.name, min, max);
 }
 
+std::vector<double> Keys::numbers(Spellings names, double min, double max) {
+  const Found found = find(names);
+  return found.scope == nullptr ? std::vector<double>{}
+                                : found.scope->numbers(found.name, min, max);
+}
+
 const Json* Keys::object(Spellings names) {
   const Found found = find(names);
   return found.scope == nullptr ? nullptr : found.scope->object(found.name);
@@ -196,6 +230,27 @@ bool Keys::sound(Spellings names, int64_t min, int64_t max) const {
   }
   const char* name = default_name(names);
   return name != nullptr && within(defaults_document_.at(name));
+}
+
+const Json* Keys::given(Spellings names) const {
+  for (size_t i = 0; i < scopes_.size(); ++i)
+    if (const char* name = present(scopes_[i], names)) return &objects_[i]->at(name);
+  return nullptr;
+}
+
+bool Keys::is_zero(Spellings names) const {
+  const Json* value = given(names);
+  return value != nullptr && value->is_number_integer() && *value == 0;
+}
+
+bool Keys::is_text(Spellings names) const {
+  const Json* value = given(names);
+  return value != nullptr && value->is_string();
+}
+
+bool Keys::is_list(Spellings names) const {
+  const Json* value = given(names);
+  return value != nullptr && value->is_array();
 }
 
 std::optional<bool> Keys::outer_boolean(const char* name) {
@@ -216,6 +271,18 @@ void Keys::ignore(const char* name) {
   if (wrapper_) wrapper_->ignore(name);
 }
 
+std::vector<Keys::Unread> Keys::entries() const {
+  std::vector<Unread> out;
+  for (size_t i = 0; i < scopes_.size(); ++i)
+    if (objects_[i]->is_object())
+      for (const auto& [key, value] : objects_[i]->items())
+        out.push_back({scopes_[i].path(key), key, &value, false});
+  if (wrapper_)
+    for (const auto& [key, value] : wrapper_object_->items())
+      out.push_back({wrapper_->path(key), key, &value, true});
+  return out;
+}
+
 std::vector<Keys::Unread> Keys::unread() const {
   std::vector<Unread> out;
   for (size_t i = 0; i < scopes_.size(); ++i)
@@ -223,7 +290,7 @@ std::vector<Keys::Unread> Keys::unread() const {
       out.push_back({scopes_[i].path(key), key, &objects_[i]->at(key), false});
   if (wrapper_)
     for (const std::string& key : wrapper_->unread())
-      out.push_back({key, key, &wrapper_object_->at(key), true});
+      out.push_back({wrapper_->path(key), key, &wrapper_object_->at(key), true});
   return out;
 }
 

@@ -19,6 +19,10 @@ namespace piper::model {
 
 using Spellings = std::initializer_list<const char*>;
 
+// Takes a key out of a document: a bare name from every part of it that the importer reads, or a path ("text_config.foo").
+// Returns what was taken, as "path: value".
+std::vector<std::string> remove_key(Json& document, const std::string& key);
+
 class Keys {
  public:
   // A language model inside a wrapper (text_config) is read instead of the wrapper. `document` must outlive this.
@@ -43,17 +47,24 @@ class Keys {
   // An array of strings with one entry a layer; empty when absent. A longer one is cut.
   std::vector<std::string> texts_by_layer(Spellings names, int64_t num_layers);
   std::vector<int64_t> integers(Spellings names, int64_t min, int64_t max);
+  std::vector<double> numbers(Spellings names, double min, double max);
   const Json* object(Spellings names);
 
   // The value there is an integer within the bounds, or an array of such. For checks that compare two keys: a value
   // that is wrong by itself has its own problem already.
   bool sound(Spellings names, int64_t min, int64_t max) const;
+  const Json* given(Spellings names) const;  // the first value that is present and not null
+  bool is_zero(Spellings names) const;       // given as the number 0
+  bool is_text(Spellings names) const;       // given as a string
+  bool is_list(Spellings names) const;       // given as an array
   // The number of layers is not known: arrays with one entry a layer cannot be checked for their length.
   void forget_layers() { layers_known_ = false; }
   bool layers_known() const { return layers_known_; }
 
   // The wrapper's value where the inner object has none (tie_word_embeddings).
   std::optional<bool> outer_boolean(const char* name);
+
+  const Json* wrapper() const { return wrapper_object_; }  // nullptr = none
 
   // The path of the spelling that is there (else of the first), for messages.
   std::string path(Spellings names) const;
@@ -68,6 +79,7 @@ class Keys {
     bool outside;  // beside the language model, in its wrapper
   };
   std::vector<Unread> unread() const;
+  std::vector<Unread> entries() const;  // all keys, read or not
 
  private:
   struct Found {

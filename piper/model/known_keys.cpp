@@ -80,6 +80,12 @@ constexpr std::string_view kWithoutEffect[] = {
     "use_return_dict",
     "generation_config",
     "enable_expert_tensor_parallelism",
+    "mamba_ssm_dtype",
+    "mtp_use_dedicated_embeddings",
+    "initializer_range",
+    "language_model_only",
+    "router_dtype",
+    "moe_router_dtype",
 };
 
 // A part of a key's name that speaks of shapes. Such a key that nobody reads must not pass in silence.
@@ -152,26 +158,45 @@ constexpr std::string_view kNotOfShapes[] = {
     "expert_parallel_size",
     "mup_num_layers",
     "use_parallel_embedding",
+    "mtp_use_dedicated_embeddings",
+    "num_logits_to_keep",
+    "rescale_every",
+    "use_mamba_kernels",
 };
 
 bool listed(std::string_view key, std::span<const std::string_view> list) {
   return std::find(list.begin(), list.end(), key) != list.end();
 }
 
+// Ends of names that tell what a value is: no shape, whatever stands before.
+constexpr std::string_view kEndsOfOthers[] = {
+    "_dtype",       "_dropout",     "_dropout_rate",   "_prob",
+    "_coef",        "_coeff",       "_loss",           "_eps",
+    "_epsilon",     "_std",         "_range",          "_theta",
+    "_token_id",    "_token_ids",   "_token_index",    "_multiplier",
+    "_interleave",  "_interleaved", "_implementation", "_capacity_factor",
+    "_softcap",     "_softcapping", "_scaling",        "_lr",
+    "_kernel_impl", "_version",     "_checkpointing",  "_scale",
+    "_limit",       "_backend",     "_tolerance",      "_init_value",
+    "_init"};
+
 bool speaks_of_shapes(std::string_view key) {
   if (listed(key, kNotOfShapes)) return false;
+  for (const std::string_view end : kEndsOfOthers)
+    if (key.ends_with(end)) return false;
   return std::any_of(std::begin(kOfShapes), std::end(kOfShapes), [&](std::string_view part) {
     return key.find(part) != std::string_view::npos;
   });
 }
 
-// Off, absent, zero, or empty: asks for nothing.
-bool asks_for_nothing(const Json& value) {
-  if (value.is_null()) return true;
-  if (value.is_boolean()) return !value.get<bool>();
-  if (value.is_number()) return value.get<double>() == 0;
-  if (value.is_string()) return value.get_ref<const std::string&>().empty();
-  return value.is_structured() && value.empty();
+// Ids of tokens, and what is switched off or empty: it asks for nothing. A number 0 may be a factor.
+bool without_effect(const Keys::Unread& unread) {
+  static constexpr std::string_view kEnds[] = {"_token_id", "_token_ids", "_token_index",
+                                               "_tokens_per_image"};
+  if (listed(unread.key, kWithoutEffect)) return true;
+  if (!unread.value->is_number() && asks_for_nothing(*unread.value)) return true;
+  return std::ranges::any_of(kEnds,
+                             [&](std::string_view end) { return unread.key.ends_with(end); });
 }
 
 // The key of a shape that the config lacks and this one is a typing error of; "" = none.
@@ -204,31 +229,24 @@ std::string misspelt(const Import& in, const Keys::Unread& unread) {
   return meant.empty() || in.keys.has({meant.c_str()}) ? "" : meant;
 }
 
-// Towers of images and encoders of text: a causal language model is what Piper counts.
-void refuse_other_models(Import& in) {
-  for (const char* key : {"patch_size", "image_size", "num_channels"})
-    if (in.keys.has({key}))
-      in.keys.problems()->add(key,
-                              "belongs to a model of images; allowed: a causal language model");
-  for (const char* encoder : {"albert", "bert", "camembert", "clip_text_model", "deberta",
-                              "deberta-v2", "distilbert", "electra", "ernie", "esm", "eurobert",
-                              "modernbert", "mpnet", "nomic_bert", "roberta", "xlm-roberta"})
-    if (in.model.family == encoder)
-      in.keys.problems()->add(
-          "model_type",
-          fmt::format("is '{}', an encoder; allowed: a causal language model", in.model.family));
-}
-
 }  // namespace
 
+bool asks_for_nothing(const Json& value) {
+  if (value.is_null()) return true;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_structured() && value.empty();
+}
+
 void sort_unread_keys(Import& in) {
-  refuse_other_models(in);
   for (const Keys::Unread& unread : in.keys.unread()) {
-    if (unread.value->is_null() || listed(unread.key, kWithoutEffect)) continue;
+    if (unread.value->is_null() || without_effect(unread)) continue;
     if (!unread.outside && speaks_of_shapes(unread.key) && !asks_for_nothing(*unread.value))
       in.keys.problems()->add(
-          unread.path, fmt::format("is {}; it may change the model's shapes and is not supported",
-                                   quote(*unread.value)));
+          unread.path, fmt::format("is {}; it may change the model's shapes and is not supported; "
+                                   "--ignore {} reads the config without it",
+                                   quote(*unread.value), unread.key));
     else if (const std::string meant = misspelt(in, unread); !meant.empty())
       in.keys.problems()->add(unread.path,
                               fmt::format("is not understood; did you mean '{}'?", meant));

@@ -29,12 +29,22 @@ struct LatentAttention {  // DeepSeek-V2 section 2.1; 0 rank = no low-rank facto
   int64_t nope_head_dim = 0;
   int64_t rope_head_dim = 0;
   int64_t value_head_dim = 0;
-  // Sparse attention indexer (DeepSeek-V3.2); 0 heads = none.
-  int64_t index_heads = 0;
-  int64_t index_head_dim = 0;
-  int64_t index_top_k = 0;
 
   bool operator==(const LatentAttention&) const = default;
+};
+
+// Sparse attention: small heads score every earlier token, and the layer attends to the best ones. In latent attention
+// (DeepSeek-V3.2) the queries come from the low rank, keys have a LayerNorm, and a weight a head is projected; in grouped
+// attention (MiniMax-M3) queries and keys come from the hidden state, each with a norm.
+struct Indexer {
+  int64_t heads = 0;  // 0 = none
+  int64_t head_dim = 0;
+  int64_t top_k = 0;    // tokens that the layer attends to
+  bool shared = false;  // an earlier layer's choice is taken: no weights and no scores (GLM-5.2)
+
+  bool is_used() const { return heads > 0; }  // the layer attends to top_k tokens
+  bool has_weights() const { return heads > 0 && !shared; }
+  bool operator==(const Indexer&) const = default;
 };
 
 struct GatedDeltaAttention {  // Qwen3-Next
@@ -47,22 +57,47 @@ struct GatedDeltaAttention {  // Qwen3-Next
   bool operator==(const GatedDeltaAttention&) const = default;
 };
 
+// Where the keys and values of grouped attention come from.
+enum class KeyValue {
+  kProjected,
+  kValuesAreKeys,   // one projection gives both (Gemma 4)
+  kOfEarlierLayer,  // those of an earlier layer: only queries are projected (Gemma 4)
+};
+
 struct Attention {
   AttentionKind kind = AttentionKind::kGrouped;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;        // of queries and keys
+  int64_t value_head_dim = 0;  // grouped attention only; 0 = head_dim (MiMo-V2's is smaller)
+  KeyValue key_value = KeyValue::kProjected;
   bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
   bool output_gate =
       false;  // queries projected twice as wide, the second half gates the output (Qwen3-Next)
   bool gate_bias = false;  // the gate's half has a bias too
+  bool head_gate = false;  // one gate a head, projected from the hidden state (Step-3.5)
   bool sinks = false;      // one learned logit a head (gpt-oss)
   QkNorm qk_norm = QkNorm::kNone;
   bool rotary = true;         // false: a layer without positions (Llama 4)
   int64_t window = 0;         // sliding or chunked attention span in tokens; 0 = full causal
   bool chunked = false;       // the window starts anew at every multiple of its span (Llama 4)
+  Indexer indexer;            // kGrouped and kLatent
   LatentAttention latent;     // kLatent only
   GatedDeltaAttention delta;  // kGatedDelta only
+
+  // Widths of grouped attention, in elements of one token.
+  int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
+  int64_t query_width() const { return num_heads * head_dim; }
+  int64_t output_width() const { return num_heads * value_dim(); }
+  int64_t key_width() const { return num_kv_heads * head_dim; }
+  int64_t value_width() const { return num_kv_heads * value_dim(); }
+  // Of the projections that the layer has itself; 0 where it has none.
+  int64_t projected_key_width() const {
+    return key_value == KeyValue::kOfEarlierLayer ? 0 : key_width();
+  }
+  int64_t projected_value_width() const {
+    return key_value == KeyValue::kProjected ? value_width() : 0;
+  }
 
   bool operator==(const Attention&) const = default;
 };
@@ -78,9 +113,10 @@ struct FeedForward {
   bool expert_bias = false;  // biases in every routed expert (gpt-oss)
   int64_t num_experts = 0;
   int64_t top_k = 0;
-  int64_t shared_ffn = 0;    // intermediate size of all shared experts together; 0 = none
-  bool shared_gate = false;  // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
-  bool router_bias = false;  // bias added to the router's logits (gpt-oss)
+  int64_t shared_ffn = 0;      // intermediate size of all shared experts together; 0 = none
+  bool shared_gate = false;    // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
+  bool router_bias = false;    // bias added to the router's logits (gpt-oss)
+  bool router_scales = false;  // a scale of the router's input and one of each expert (Gemma 4)
   bool selection_bias =
       false;  // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
   bool selection_bias_is_parameter = false;  // ... except where it is stored as one (ERNIE 4.5)
@@ -104,6 +140,9 @@ struct Layer {
   FeedForward feed_forward;
   int64_t num_norms =
       2;  // weighted RMSNorms of the residual stream in the layer (input, post-attention)
+  // Width of the layer's own embedding of the token, which is gated and added to the residual stream; 0 = none (Gemma 4
+  // E2B and E4B). The gate and the way out are matrices of hidden x input_width.
+  int64_t input_width = 0;
 
   bool operator==(const Layer&) const = default;
 };
@@ -123,6 +162,13 @@ struct Rope {
   double low_frequency = 1, high_frequency = 4;  // llama3
 };
 
+// An encoder of images or sound beside the language model. Piper plans the language model alone.
+struct Tower {
+  std::string name;  // the key that describes it: "vision_config"
+  std::optional<int64_t>
+      parameters;  // with what joins it to the language model; empty = not counted
+};
+
 struct Model {
   std::string name;
   std::string family;  // `model_type` of the config ("mixtral"), or "" for a built-in without one
@@ -130,6 +176,8 @@ struct Model {
   int64_t vocabulary = 0;
   bool tied_embeddings = false;
   bool lm_head_bias = false;
+  int64_t input_vocabulary =
+      0;  // rows of the layers' own embeddings (Layer::input_width); 0 = none
   int64_t learned_positions = 0;  // rows of a learned position table; 0 = rotary or none
   std::vector<Layer> layers;
   double norm_epsilon = 1e-6;
@@ -146,6 +194,8 @@ struct Model {
   std::string source;  // where the shapes come from, when the document says so (built-ins do)
   std::vector<std::string>
       ignored_keys;  // keys of the config that were not understood (and change no shape we know of)
+  std::vector<std::string> ignored_on_request;  // keys that the user asked to ignore, as they stood
+  std::vector<Tower> towers;                    // left out of every count
   std::vector<std::string>
       assumptions;  // what the document leaves open and how it was read, one line each
 

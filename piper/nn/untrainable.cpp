@@ -27,8 +27,8 @@ class Reasons {
 };
 
 void check_attention(const model::Attention& a, Reasons& reasons) {
+  reasons.add(a.indexer.is_used(), "a sparse attention indexer is not trainable yet");
   if (a.kind == model::AttentionKind::kLatent) {
-    reasons.add(a.latent.index_heads > 0, "a sparse attention indexer is not trainable yet");
     reasons.add(a.query_bias || a.output_bias, "biases of latent attention are not trainable yet");
     reasons.add(a.latent.value_head_dim > a.latent.nope_head_dim + a.latent.rope_head_dim,
                 "values wider than queries are not trainable yet");
@@ -38,7 +38,11 @@ void check_attention(const model::Attention& a, Reasons& reasons) {
   if (a.kind != model::AttentionKind::kGrouped) return;
   reasons.add(a.query_bias != a.key_bias || a.query_bias != a.value_bias,
               "biases on some of q, k and v only are not trainable yet");
-  reasons.add(a.output_gate, "an output gate of the attention is not trainable yet");
+  reasons.add(a.output_gate || a.head_gate, "an output gate of the attention is not trainable yet");
+  reasons.add(a.value_dim() != a.head_dim,
+              "values of another size than the keys' are trainable in latent attention only");
+  reasons.add(a.key_value != model::KeyValue::kProjected,
+              "keys and values without a projection each are not trainable yet");
   reasons.add(a.sinks, "attention sinks are not trainable yet");
   reasons.add(a.qk_norm == model::QkNorm::kUnweighted,
               "a q/k norm without weights is not trainable yet");
@@ -51,6 +55,7 @@ void check_feed_forward(const model::FeedForward& f, Reasons& reasons) {
               "a feed-forward without a gate (2 matrices) is not trainable yet");
   reasons.add(f.bias || f.expert_bias, "feed-forward biases are not trainable yet");
   if (!f.is_moe()) return;
+  reasons.add(f.router_scales, "scales of the router are not trainable yet");
   reasons.add(f.router_bias, "a bias of the router's logits is not trainable yet");
   reasons.add(f.selection_bias_is_parameter, "a trained selection bias is not trainable yet");
   reasons.add(f.num_groups > 1 && f.num_experts % f.num_groups != 0,
@@ -77,6 +82,12 @@ std::vector<std::string> untrainable(const model::Model& model) {
                 fmt::format("'{}' of its config is not understood and may change what the model "
                             "computes; allowed: a config without it",
                             key));
+  for (const model::Tower& tower : model.towers)
+    reasons.add(
+        true,
+        fmt::format("'{}' describes an encoder beside the language model, which is not trainable "
+                    "yet; allowed: a config without it",
+                    tower.name));
   // What a family computes beyond its config's shapes is known for these alone (tests/hf_parity.py).
   static constexpr std::array kFamilies = {"",      "deepseek_v2", "deepseek_v3", "kimi_k2",
                                            "llama", "mistral",     "mixtral",     "olmoe",
@@ -93,6 +104,8 @@ std::vector<std::string> untrainable(const model::Model& model) {
     reasons.at(fmt::format("{}: layer {}: ", model.name, i));
     reasons.add(model.layers[i].num_norms != 2,
                 "a layer with other than two norms is not trainable yet");
+    reasons.add(model.layers[i].input_width > 0,
+                "an embedding of the layer's own is not trainable yet");
     check_attention(model.layers[i].attention, reasons);
     check_feed_forward(model.layers[i].feed_forward, reasons);
   }

@@ -135,7 +135,7 @@ class Writer {
       case model::AttentionKind::kGrouped:
         break;
     }
-    return 2 * std::max(of(a.num_kv_heads) / of(s_.mesh.tp), 1.0) * of(a.head_dim);
+    return std::max(of(a.num_kv_heads) / of(s_.mesh.tp), 1.0) * of(a.head_dim + a.value_dim());
   }
 
   // The member's group, once: by its first member.

@@ -97,7 +97,8 @@ class Parts {
     }
     const auto d = static_cast<double>(a.head_dim);
     const double kv = std::max(static_cast<double>(a.num_kv_heads) / tp_, 1.0);
-    return {n * d, 2 * kv * d, n * d, 0, d};
+    const auto v = static_cast<double>(a.value_dim());
+    return {n * d, kv * (d + v), n * v, 0, d};
   }
 
   void layer(const model::Layer& layer) {

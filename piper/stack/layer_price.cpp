@@ -85,8 +85,16 @@ class LayerPricer {
     }
     // Fewer key heads than ranks: each rank still holds one.
     const double kv = std::max(static_cast<double>(a.num_kv_heads) / tp_, 1.0);
-    const auto d = static_cast<double>(a.head_dim);
-    return {n * d, 2 * kv * d, n * d};
+    const auto d = static_cast<double>(a.head_dim), v = static_cast<double>(a.value_dim());
+    return {n * d, kv * (d + v), n * v};
+  }
+  // Keys and values that the layer projects itself, elements of one token on this rank.
+  double projected_keys_and_values(const Heads& h) const {
+    const model::Attention& a = layer_.attention;
+    if (a.kind != AttentionKind::kGrouped || a.key_value == model::KeyValue::kProjected)
+      return h.keys_and_values;
+    return h.keys_and_values * static_cast<double>(a.projected_key_width()) /
+           static_cast<double>(a.key_width() + a.value_width());
   }
 
   void projections(LayerPass& pass, const Heads& h) {
@@ -106,8 +114,9 @@ class LayerPricer {
       pass.elements(2 * t * (h.queries + h.keys_and_values),
                     3 * t * (h.queries + h.keys_and_values), 8);
     } else {
-      const double gate = a.output_gate ? h.queries : 0;
-      pass.linear(t, h.queries + gate + h.keys_and_values, hidden_);
+      const double gate = (a.output_gate ? h.queries : 0) +
+                          (a.head_gate ? static_cast<double>(a.num_heads) / tp_ : 0);
+      pass.linear(t, h.queries + gate + projected_keys_and_values(h), hidden_);
       if (a.rotary)
         pass.elements(2 * t * (h.queries + h.keys_and_values / 2),
                       2 * t * (h.queries + h.keys_and_values / 2), 2);
@@ -118,6 +127,23 @@ class LayerPricer {
     pass.linear(t, hidden_, h.output);
   }
 
+  // Of the indexer and of the layer's own embedding: every rank of a tensor group computes them whole.
+  void small_products(LayerPass& pass) const {
+    const double t = s_.tokens;
+    const model::Attention& a = layer_.attention;
+    const model::Indexer& i = a.indexer;
+    if (i.has_weights()) {
+      const bool latent = a.kind == AttentionKind::kLatent;
+      pass.linear(t, static_cast<double>(i.heads * i.head_dim),
+                  latent ? static_cast<double>(a.latent.query_rank) : hidden_);
+      pass.linear(t, static_cast<double>(i.head_dim + (latent ? i.heads : 0)), hidden_);
+    }
+    if (layer_.input_width == 0) return;
+    const auto width = static_cast<double>(layer_.input_width);
+    pass.linear(t, 2 * width, hidden_);
+    pass.linear(t, hidden_, width);
+  }
+
   // Scores that are written out: both products as plain ones over all pairs, and the passes of softmax and dropout.
   void unfused_scores(LayerPass& pass) {
     const auto n = static_cast<double>(layer_.attention.num_heads) / tp_;
@@ -125,7 +151,8 @@ class LayerPricer {
     const double span =
         window > 0 ? std::min(s_.sequence, static_cast<double>(window)) : s_.sequence;
     const double pairs = s_.tokens * span * n;
-    const double flops = 4 * pairs * head_dim();
+    const double flops =
+        2 * pairs * (head_dim() + static_cast<double>(layer_.attention.value_dim()));
     constexpr double kBatchedEfficiency = 0.45;  // of the peak: batched products of one head each
     const double seconds = flops / (kBatchedEfficiency * rates_.peak_flops_per_second());
     add(p_.attention, seconds, 2 * seconds, 0);
@@ -143,6 +170,7 @@ class LayerPricer {
     LayerPass pass(rates_, precision_);
     const Heads h = heads();
     projections(pass, h);
+    small_products(pass);
     const double flops = model::layer_token_flops(model_, layer_, static_cast<int64_t>(s_.sequence))
                              .attention_scores /
                          tp_ * s_.tokens;
@@ -157,7 +185,8 @@ class LayerPricer {
     p_.attention_forward = pass.forward() + (fused() ? 0 : p_.scores_forward);
     add(p_.attention, pass);
     const double rotary = stack_.keeps_rotary_inputs ? h.queries + h.keys_and_values / 2 : 0;
-    double kept = h.queries + h.keys_and_values + h.output + rotary;
+    const bool keeps_keys = layer_.attention.key_value != model::KeyValue::kOfEarlierLayer;
+    double kept = h.queries + (keeps_keys ? h.keys_and_values : 0) + h.output + rotary;
     if (layer_.attention.kind == AttentionKind::kLatent) {
       const model::LatentAttention& l = layer_.attention.latent;
       kept += static_cast<double>(2 * l.query_rank + 2 * l.key_value_rank);

@@ -31,8 +31,8 @@ std::string describe(const model::Attention& a) {
       static_cast<int>(a.kind), a.num_heads, a.num_kv_heads, a.head_dim, a.query_bias, a.key_bias,
       a.value_bias, a.output_bias, a.output_gate, a.sinks, static_cast<int>(a.qk_norm), a.rotary,
       a.window, l.query_rank, l.key_value_rank, l.nope_head_dim, l.rope_head_dim, l.value_head_dim,
-      l.index_heads, l.index_head_dim, l.index_top_k, d.key_heads, d.value_heads, d.key_head_dim,
-      d.value_head_dim, d.conv_kernel);
+      a.indexer.heads, a.indexer.head_dim, a.indexer.top_k, d.key_heads, d.value_heads,
+      d.key_head_dim, d.value_head_dim, d.conv_kernel);
 }
 
 std::string describe(const model::FeedForward& f) {
