@@ -29,7 +29,7 @@ EVENTS = "events.out.tfevents."
 
 
 def command_for(root, run, *more):
-    command = train_command(root, run, MESH, "--checkpoint-every", "1", "--deviation-bound", "0", *more)
+    command = train_command(root, run, MESH, "--deviation-bound", "0", *more)
     command[command.index("--steps") + 1] = str(LAST)
     return command
 
@@ -98,7 +98,7 @@ class Life:
             self.hurt_metrics = "earlier"
             self.note()
         self.log = open(self.root / "log", "w+")
-        command = command_for(self.root, self.run, "--keep-checkpoints", str(self.keep), *more)
+        command = command_for(self.root, self.run, "--keep-checkpoints", str(self.keep), "--checkpoint-every", str(self.every), *more)
         return subprocess.Popen([PIPER, "launch", "-n", str(PROCESSES), "--grace-seconds", "2", *command[1:]], stdout=self.log, stderr=self.log)
 
     def said(self):
@@ -140,11 +140,11 @@ class Life:
         """Damages one file; says which, or nothing when there was none that may be."""
         found = steps_of(self.run)
         sound = [step for step, good in found if good]
-        targets = []
-        if len(sound) >= self.keep:  # N - 1 of N may be lost; the only one with keep 1
-            step = rng.choice(sound)
-            targets = sorted((self.run / f"checkpoints/step-{step:08}").glob("*")) * 2
-        targets += [self.run / "metrics.jsonl", *sorted((self.run / "tensorboard").glob(EVENTS + "*"))]
+        kind, targets = rng.choice(("checkpoint", "checkpoint", "metrics", "events")), [self.run / "metrics.jsonl"]
+        if kind == "checkpoint" and len(sound) >= self.keep:  # N - 1 of N may be lost; the only one with keep 1
+            targets = sorted((self.run / f"checkpoints/step-{rng.choice(sound):08}").glob("*"))
+        elif kind == "events":
+            targets = sorted((self.run / "tensorboard").glob(EVENTS + "*")) or targets
         path = rng.choice(targets)
         how = rng.choice(("flip", "cut", "delete", "zeros"))
         try:
@@ -203,6 +203,7 @@ class Life:
     def round(self, rng):
         """One start, one fault, perhaps one hurt file. Returns what happened, in words."""
         fault, wanted = rng.choice(("kill", "kill all", "term", "stop")), rng.choice((0, 1, 2, 3, 5, 8))
+        self.every = rng.choice((1, 1, 2, 3))  # so that what is saved may be older than what is damaged
         early, until = time.monotonic() + rng.uniform(0, 1), time.monotonic() + 240
         process, children = self.resume(), []
         while process.poll() is None:
@@ -221,7 +222,7 @@ class Life:
             time.sleep(0.005)
         assert code in (0, 3, 1, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM), f"exit code {code}: {self.said()}"
         newest = self.check_after(fault)
-        hurt = self.hurt_one(rng) if rng.random() < 0.6 else ""
+        hurt = self.hurt_one(rng) if rng.random() < 0.7 else ""
         return f"keep {self.keep}: from step {self.base} to {newest}, {fault}{', ' + hurt if hurt else ''}"
 
     def inode(self, step):
@@ -235,6 +236,7 @@ class Life:
         return any(inode is not None and inode != self.bad_before.get(s) for s, inode in inodes.items())
 
     def to_the_end(self):
+        self.every = 1
         process = self.resume()
         assert process.wait(600) == 0, self.said()
         self.check_end()
@@ -245,7 +247,7 @@ def calm_run(root):
     run = root / "calm"
     if not (run / f"checkpoints/step-{LAST:08}").exists():
         shutil.rmtree(run, ignore_errors=True)
-        done = subprocess.run(command_for(root, run, "--keep-checkpoints", "100"), capture_output=True, text=True)
+        done = subprocess.run(command_for(root, run, "--keep-checkpoints", "100", "--checkpoint-every", "1"), capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     return {step: files(run, step) for step in range(1, LAST + 1)}
 

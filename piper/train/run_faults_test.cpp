@@ -300,13 +300,18 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
   said.clear();
   r.after_step = [&](int64_t step, RankTrainer& trainer) {
     if (step == 11 && trainer.rank() == Rank(0))
-      flip_middle(checkpoints / "step-00000008/rank-00001.safetensors");
+      flip_middle(checkpoints / "step-00000010/rank-00001.safetensors");
   };
-  r.async_save = false;
+  r.async_save = false;  // so that step 10 is committed when step 11 is played
   CHECK(failure(r) == "");
+  CHECK(std::ranges::count_if(said, [](const std::string& line) {
+          return line.starts_with("set aside as step-00000010.damaged-2: ");
+        }) == 1);
+  CHECK(require_newest_complete(checkpoints).manifest.state.step == 12);
   // None left: refused, and never step 0.
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints))
-    if (entry.path().extension() != ".damaged") flip_middle(entry.path() / "manifest.json");
+    if (entry.path().string().find(".damaged") == std::string::npos)
+      flip_middle(entry.path() / "manifest.json");
   r.num_steps = 14;
   r.after_step = {};
   CHECK(failure(r).find("holds no complete checkpoint to resume from") != std::string::npos);
