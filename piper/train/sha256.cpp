@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <piper/base/error.h>
+#include <piper/base/file_reader.h>
 #include <piper/train/sha256.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <vector>
 
 namespace piper::train {
@@ -36,15 +35,14 @@ std::string sha256_hex(std::string_view bytes) {
 }
 
 std::string sha256_of_file(const std::filesystem::path& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
-                                                             std::fclose);
-  if (!file) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
+  const FileReader file(path);
   Sha256 hash;
   std::vector<char> buffer(1 << 20);
-  while (const size_t size = std::fread(buffer.data(), 1, buffer.size(), file.get()))
-    hash.update(buffer.data(), size);
-  if (std::ferror(file.get()))
-    throw IoError(path.string() + ": cannot be read to its end: " + std::strerror(errno));
+  for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
+    const int64_t size = std::min<int64_t>(std::ssize(buffer), file.size() - at);
+    file.read(at, buffer.data(), size);
+    hash.update(buffer.data(), static_cast<size_t>(size));
+  }
   return hash.finish();
 }
 

@@ -28,7 +28,7 @@ class Sha256 {
 
 std::string sha256_hex(std::string_view bytes);
 
-// Hash of a file, read in pieces. Throws IoError.
+// Hash of a file, read in pieces. Throws as FileReader does.
 std::string sha256_of_file(const std::filesystem::path& path);
 
 }  // namespace piper::train
