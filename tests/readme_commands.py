@@ -129,7 +129,7 @@ def run(root, arguments):
         print("readme_commands: Open MPI is not there; its command is left out")
         return []
     start = time.monotonic()
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
     seconds = time.monotonic() - start
     if os.environ.get("PIPER_SAY"):
         print(f"{seconds:6.2f} s  {' '.join(arguments)}")
