@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/file_reader.h>
 #include <piper/base/json.h>
 #include <piper/base/printable.h>
 #include <piper/base/suggest.h>
@@ -12,7 +13,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <unordered_set>
 
 namespace piper {
@@ -155,19 +155,12 @@ Json parse_json(std::string_view text, const std::string& source) {
 }
 
 std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    throw IoError(path.string() + ": is a folder; a file is expected");
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
-  const int64_t size = in.tellg();
-  if (size > max_bytes)
-    throw IoError(
-        fmt::format("{}: is {} bytes long; at most {} are read", path.string(), size, max_bytes));
-  std::string text(static_cast<size_t>(std::max<int64_t>(size, 0)), '\0');
-  in.seekg(0);
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
-    throw IoError(path.string() + ": cannot be read to its end");
+  const FileReader file(path);
+  if (file.size() > max_bytes)
+    throw IoError(fmt::format("{}: is {} bytes long; at most {} are read", path.string(),
+                              file.size(), max_bytes));
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, text.data(), file.size());
   return text;
 }
 
@@ -175,12 +168,25 @@ Json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
   return parse_json(read_text_file(path, max_bytes), path.string());
 }
 
+namespace {
+
+// A device or a pipe, such as /dev/stdout or /dev/null: nothing to put a new file in place of.
+bool is_written_in_place(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return !error && (std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status));
+}
+
+}  // namespace
+
 void write_text_file(const std::filesystem::path& path, std::string_view text) {
   static std::atomic<int> serial = 0;  // several threads may write at once
-  const std::string temporary = fmt::format("{}.tmp{}-{}", path.string(), getpid(), serial++);
+  const bool in_place = is_written_in_place(path);
+  const std::string temporary =
+      in_place ? path.string() : fmt::format("{}.tmp{}-{}", path.string(), getpid(), serial++);
   const auto fail = [&](const char* what) {
     const std::string cause = std::strerror(errno);
-    ::unlink(temporary.c_str());
+    if (!in_place) ::unlink(temporary.c_str());
     throw IoError(path.string() + ": cannot " + what + ": " + cause);
   };
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -195,9 +201,9 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
     }
     done += static_cast<size_t>(n);
   }
-  const bool flushed = ::fsync(fd) == 0;
+  const bool flushed = in_place || ::fsync(fd) == 0;
   if ((::close(fd) != 0) | !flushed) fail("be flushed");
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
+  if (!in_place && ::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
 }
 
 void write_json_file(const std::filesystem::path& path, const Json& json) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
@@ -49,8 +50,9 @@ std::string models_like(const Json& plan) {
 // The model that the file names, when the user names none.
 std::string model_of(const Flags& flags, const std::string& file) {
   if (!flags.model.empty()) return flags.model;
-  if (!std::filesystem::exists(file)) throw InvalidInput(file + ": no such file");
-  const Json json = read_json_file(file);
+  if (file != kStandardInput && !std::filesystem::exists(file))
+    throw InvalidInput(file + ": no such file");
+  const Json json = read_json_input(file);
   if (!json.is_object() || !json.contains("model") || !json["model"].is_string() ||
       json["model"].get<std::string>().empty())
     throw InvalidInput(file + ": names no model; give --model");

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/base/file_reader.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
@@ -46,7 +47,7 @@ void check_tokenizer(const std::string& tokenizer) {
 
 int64_t bytes_of(const std::vector<std::string>& inputs) {
   int64_t bytes = 0;
-  for (const std::string& input : inputs) bytes += train::FileReader(input).size();
+  for (const std::string& input : inputs) bytes += FileReader(input).size();
   return bytes;
 }
 

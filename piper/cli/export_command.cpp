@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
@@ -52,7 +54,7 @@ StrategyFlags completed(const Flags& flags) {
     throw InvalidInput(
         "neither a strategy file nor --model is given; allowed: a file that `piper plan --out` "
         "wrote, or --model with the axes of a strategy");
-  const Json json = read_json_file(f.strategy);
+  const Json json = read_json_input(f.strategy);
   const auto found = json.is_object() ? json.find("model") : json.end();
   if (found != json.end() && found->is_string()) f.model = found->get<std::string>();
   if (std::ranges::count(model::builtin_models(), f.model) == 0)
@@ -81,7 +83,7 @@ int run(const Flags& flags) {
     return works ? 0 : 1;
   }
   for (const std::string& line : exported.cannot)
-    fmt::print(stderr, "piper: {} cannot run this plan: {}\n", flags.to, line);
+    say_error(fmt::format("{} cannot run this plan: {}", flags.to, line));
   if (!works) return 1;
   if (flags.out.empty()) fmt::print("{}", exported.text);
   for (const std::string& line : exported.differs) fmt::print(stderr, "note: {}\n", line);

@@ -2,7 +2,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/standard_input.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
+#include <piper/cli/stop_signals.h>
 #include <piper/comm/network.h>
 #include <piper/comm/secret.h>
 #include <sys/prctl.h>
@@ -47,6 +50,7 @@ class Launcher {
   void start(int64_t process);
   [[noreturn]] void become(int64_t process, pid_t parent);
   void pass(int signal);
+  void pause_all();
   void ended(Child& child, int status);
   void press_on();
   int64_t num_running() const {
@@ -77,8 +81,10 @@ void Launcher::start(int64_t process) {
 void Launcher::become(int64_t process, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
   if (::getppid() != parent) ::_exit(1);
-  std::signal(SIGTERM, SIG_DFL);
-  std::signal(SIGINT, SIG_DFL);
+  // A group of its own: what a terminal or timeout(1) sends to the launcher's whole group would arrive
+  // here twice, once more passed on by the launcher. Not the terminal's foreground, it may still write.
+  ::setpgid(0, 0);
+  std::signal(SIGTTOU, SIG_IGN);
   const auto set = [](const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), 1);
   };
@@ -98,7 +104,7 @@ void Launcher::become(int64_t process, pid_t parent) {
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   ::execv("/proc/self/exe", arguments.data());
-  fmt::print(stderr, "piper: launch: cannot start: {}\n", std::strerror(errno));
+  say_error(fmt::format("launch: cannot start: {}", std::strerror(errno)));
   ::_exit(1);
 }
 
@@ -107,13 +113,20 @@ void Launcher::pass(int signal) {
     if (child.running) ::kill(child.pid, signal);
 }
 
+// Ctrl-Z: all stop, and go on when this process does.
+void Launcher::pause_all() {
+  pass(SIGSTOP);
+  std::raise(SIGSTOP);
+  pass(SIGCONT);
+}
+
 void Launcher::ended(Child& child, int status) {
   child.running = false;
   const bool killed = WIFSIGNALED(status);
   if (!killed && WEXITSTATUS(status) == 0) return;
   if (killed)
-    fmt::print(stderr, "piper: launch: process {} (pid {}) was ended by signal {} ({})\n",
-               child.process, child.pid, WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+    say_error(fmt::format("launch: process {} (pid {}) was ended by signal {} ({})", child.process,
+                          child.pid, WTERMSIG(status), ::strsignal(WTERMSIG(status))));
   if (exit_code_ != 0) return;
   exit_code_ = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   failed_at_ = Clock::now();
@@ -124,9 +137,9 @@ void Launcher::press_on() {
   if (exit_code_ == 0 || num_running() == 0) return;
   const std::chrono::duration<double> since = Clock::now() - failed_at_;
   if (since.count() < flags_.grace_seconds) return;
-  fmt::print(stderr,
-             "piper: launch: {} processes are still there {:.0f} s after the first failure: {}\n",
-             num_running(), since.count(), next_signal_ == SIGKILL ? "killed" : "told to stop");
+  say_error(fmt::format("launch: {} processes are still there {:.0f} s after the first failure: {}",
+                        num_running(), since.count(),
+                        next_signal_ == SIGKILL ? "killed" : "told to stop"));
   pass(SIGCONT);
   pass(next_signal_);
   next_signal_ = SIGKILL;
@@ -134,12 +147,15 @@ void Launcher::press_on() {
 }
 
 int Launcher::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, on_signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGTSTP})
+    handle_unless_ignored(signal, on_signal);
   for (int64_t p = 0; p < flags_.processes; ++p) start(p);
   ::close(listener_.fd);  // when process 0 closes the port, it is closed
   while (num_running() > 0) {
-    if (const int signal = signal_to_pass.exchange(0); signal != 0)
-      pass(signal == SIGHUP ? SIGTERM : signal);
+    if (const int signal = signal_to_pass.exchange(0); signal == SIGTSTP)
+      pause_all();
+    else if (signal != 0)
+      pass(signal);
     int status = 0;
     const pid_t pid = ::waitpid(-1, &status, WNOHANG);
     if (pid <= 0) {
@@ -166,6 +182,9 @@ int run(const Flags& flags, std::vector<std::string> command) {
                     "pipeline, bench moe",
                     command.front() == "bench" && command.size() > 1 ? "bench " + command[1]
                                                                      : command.front()));
+  if (std::ranges::count(command, kStandardInput) > 0)
+    throw InvalidInput(
+        "launch: '-' is standard input, which several processes cannot share; allowed: a file");
   command.insert(command.begin(), "piper");
   return Launcher(flags, std::move(command)).run();
 }

@@ -18,7 +18,7 @@ train::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabul
                                    ? train::Corpus(train::read_own_text(PIPER_SOURCE_FOLDER))
                                    : train::read_corpus({paths.begin(), paths.end()});
   std::optional<report::Progress> bar;
-  if (corpus.is_indexed() && corpus.size() > kQuick)
+  if (corpus.size() > kQuick && (corpus.is_indexed() || vocabulary < 256))
     bar.emplace(
         report::ProgressOptions{.label = "check tokens", .total = corpus.size(), .unit = "tokens"});
   corpus.check_vocabulary(vocabulary, [&](int64_t done, int64_t) {

@@ -1,10 +1,12 @@
 // piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the exit code:
-// 0 done, 1 the world failed (files, ranks) or we did, 2 the input was wrong, 3 stopped and saved (stop_signals.h).
+// 0 done, 1 the world failed (files, ranks, the console) or we did, 2 the input was wrong,
+// 3 stopped and saved (stop_signals.h).
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/comm/launch.h>
 
 #include <CLI/CLI.hpp>
@@ -47,7 +49,7 @@ int complain(const std::exception& error, int code) {
   std::string text = without_trace(error.what());
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find('\n', start), text.size());
-    fmt::print(stderr, "piper: {}\n", text.substr(start, end - start));
+    say_error(text.substr(start, end - start));
     start = end + 1;
   }
   return code;
@@ -141,17 +143,24 @@ int run(int argc, char** argv) {
   return runs.at(app.get_subcommands().front())();
 }
 
+int run_and_complain(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const InvalidInput& error) {
+    return complain(error, 2);
+  } catch (const std::bad_alloc&) {
+    return complain(IoError("out of memory"), 1);
+  } catch (const std::exception& error) {
+    // Of fmt, when standard output cannot be written: main says that.
+    return is_output_lost() ? 1 : complain(error, 1);
+  }
+}
+
 }  // namespace
 }  // namespace piper::cli
 
 int main(int argc, char** argv) {
-  try {
-    return piper::cli::run(argc, argv);
-  } catch (const piper::InvalidInput& error) {
-    return piper::cli::complain(error, 2);
-  } catch (const std::bad_alloc&) {
-    return piper::cli::complain(piper::IoError("out of memory"), 1);
-  } catch (const std::exception& error) {
-    return piper::cli::complain(error, 1);
-  }
+  piper::cli::open_console();
+  const int code = piper::cli::run_and_complain(argc, argv);
+  return piper::cli::check_output() || code != 0 ? code : 1;
 }

@@ -2,38 +2,58 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 #include <string_view>
 
 namespace piper::cli {
 namespace {
 
-std::atomic<int> num_signals{0};
-static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+constexpr int64_t kSameRequestNs = 50'000'000;
+
+std::atomic<int64_t> first_ns{0};  // of the monotonic clock; 0: none has come
+static_assert(std::atomic<int64_t>::is_always_lock_free, "used in a signal handler");
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // safe in a signal handler (POSIX)
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 extern "C" void on_stop_signal(int signal) {
-  if (num_signals.fetch_add(1) > 0) {
+  const int saved_errno = errno;
+  const int64_t now = now_ns();
+  int64_t first = 0;
+  if (first_ns.compare_exchange_strong(first, now)) {
+    static constexpr std::string_view kText =
+        "\npiper: asked to stop: finishing this step and saving; once more stops now\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  } else if (signal != SIGHUP && now - first > kSameRequestNs) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
-    return;
   }
-  static constexpr std::string_view kText =
-      "\npiper: asked to stop: finishing this step and saving; once more stops now\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  errno = saved_errno;
 }
 
 }  // namespace
 
-void catch_stop_signals() {
-  for (const int signal : {SIGTERM, SIGINT}) {
-    struct sigaction action {};
-    action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESTART;
-    sigemptyset(&action.sa_mask);
-    sigaction(signal, &action, nullptr);
-  }
+void handle_unless_ignored(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  sigaction(signal, nullptr, &action);
+  if (action.sa_handler == SIG_IGN && signal != SIGTERM) return;
+  action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, &action, nullptr);
 }
 
-bool stop_requested() { return num_signals.load() > 0; }
+void catch_stop_signals() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) handle_unless_ignored(signal, on_stop_signal);
+}
+
+bool stop_requested() { return first_ns.load() > 0; }
 
 }  // namespace piper::cli

@@ -1,5 +1,10 @@
-// SIGTERM and SIGINT (Ctrl-C) during training: the first asks to finish the step and save, the second stops now, as the
-// signal would have done without us.
+// SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is gone) during training: the first asks to
+// finish the step and save; a further SIGTERM or SIGINT stops now, as the signal would have done
+// without us.
+//
+// What comes within 50 ms of the first is the same request: timeout(1) signals its command twice, once
+// by its number and once with its group. A SIGHUP or SIGINT that the process was started to ignore
+// (nohup) stays ignored.
 #pragma once
 
 namespace piper::cli {
@@ -12,5 +17,8 @@ void catch_stop_signals();
 
 // Whether the first one has come. Thread-safe.
 bool stop_requested();
+
+// Calls sigaction() with the handler; a signal other than SIGTERM that is ignored stays ignored.
+void handle_unless_ignored(int signal, void (*handler)(int));
 
 }  // namespace piper::cli

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
@@ -101,10 +102,10 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
   for (const std::string& flag : axes_given(f))
     problems.push_back(fmt::format(
         "{} beside --strategy {}: the file already says it; give one of them", flag, f.strategy));
-  if (!std::filesystem::exists(f.strategy))
+  if (f.strategy != kStandardInput && !std::filesystem::exists(f.strategy))
     problems.push_back(fmt::format("--strategy {}: no such file", f.strategy));
   if (!problems.empty()) throw InvalidInput(problems);
-  Strategy strategy = strategy::parse_strategy(read_json_file(f.strategy), f.strategy);
+  Strategy strategy = strategy::parse_strategy(read_json_input(f.strategy), f.strategy);
   Problems contradictions(f.strategy);
   if (f.mtp_depth && strategy.mtp_depth != 0 && *f.mtp_depth != strategy.mtp_depth)
     contradictions.add(

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/standard_input.h>
 #include <piper/cli/subcommand.h>
 
 #include <CLI/CLI.hpp>
@@ -60,7 +61,13 @@ Check not_negative() {
 }
 
 Check one_of(const std::vector<std::string>& words) { return of(CLI::IsMember(words)); }
-Check existing_file() { return of(CLI::ExistingFile); }
+Check existing_file() {
+  return {[](const std::string& text) {
+            std::string copy = text;
+            return text == kStandardInput ? std::string() : CLI::ExistingFile(copy);
+          },
+          "FILE"};
+}
 Check existing_folder() { return of(CLI::ExistingDirectory); }
 Check existing_path() { return of(CLI::ExistingPath); }
 

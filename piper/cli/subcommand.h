@@ -26,7 +26,7 @@ Check number_in(double least, double most);  // finite
 Check positive_number();
 Check not_negative();  // an unsigned integer of 64 bits
 Check one_of(const std::vector<std::string>& words);
-Check existing_file();
+Check existing_file();  // or - for standard input
 Check existing_folder();
 Check existing_path();
 Check writable_file();  // its folder exists, so that long work does not end in an error

@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/stop_signals.h>
@@ -174,8 +175,15 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.export_weights = flags.export_weights;
   request.deviation_bound = flags.deviation_bound;
   request.memory_limit_bytes = static_cast<int64_t>(flags.memory_limit_mib * (1 << 20));
-  request.stop_requested = stop_requested;
+  // A run whose console is gone is not watched any more: it is saved where it is.
+  request.stop_requested = [] { return stop_requested() || is_output_lost(); };
   request.speed_check = flags.speed_check;
+}
+
+std::string what_is_saved(const train::RunResult& result) {
+  if (!result.stopped) return "; the run is complete in its folder";
+  return fmt::format("; stopped after saving step {}; go on with --resume",
+                     result.metrics.back().step);
 }
 
 int run(const Flags& flags) {
@@ -205,6 +213,7 @@ int run(const Flags& flags) {
   const train::RunResult result = train::run_training(request);
   if (world->process() > 0) return result.stopped ? kExitStopped : 0;
   bar->finish();
+  if (!check_output(what_is_saved(result))) return result.stopped ? kExitStopped : 0;
   if (flags.json) {
     std::cout << result_json(result).dump(2) << "\n";
     return result.stopped ? kExitStopped : 0;
@@ -344,8 +353,9 @@ Run add_train(Subcommand command) {
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "
-      "--no-python:\na share of the ranks each. SIGTERM or Ctrl-C: the step is finished and saved, "
-      "exit code 3; a\nsecond one stops now.");
+      "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, a hangup, or a console that "
+      "cannot "
+      "be written:\nthe step is finished and saved, exit code 3; a second signal stops now.");
   return [flags] { return run(*flags); };
 }
 

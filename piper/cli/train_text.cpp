@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/train_text.h>
@@ -13,15 +14,14 @@ namespace piper::cli {
 void announce(const train::RunRequest& request, const std::vector<std::string>& said) {
   const strategy::Strategy& s = request.strategy;
   if (!request.model.ignored_keys.empty())
-    fmt::print(stderr,
-               "piper: warning: keys of the model's config that are not understood, and may change "
-               "what it computes: {}\n",
-               fmt::join(request.model.ignored_keys, ", "));
+    say_error(fmt::format(
+        "warning: keys of the model's config that are not understood, and may change what it "
+        "computes: {}",
+        fmt::join(request.model.ignored_keys, ", ")));
   if (request.model.max_positions > 0 && s.sequence > request.model.max_positions)
-    fmt::print(stderr,
-               "piper: warning: --sequence {} is beyond the model's {} positions "
-               "(max_position_embeddings)\n",
-               s.sequence, request.model.max_positions);
+    say_error(fmt::format(
+        "warning: --sequence {} is beyond the model's {} positions (max_position_embeddings)",
+        s.sequence, request.model.max_positions));
   const model::Parameters parameters = model::count_parameters(request.model);
   const auto count = [](int64_t number) { return format_count(static_cast<double>(number)); };
   fmt::print("{}: {} parameters{}, {}\ntext: {}\n", request.model.name, count(parameters.total()),
@@ -39,23 +39,30 @@ void print_comparison(const train::RunResult& result) {
   report::Table table;
   table.columns = {
       {""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"error", Align::kRight}};
-  const auto row = [&](const std::string& name, double predicted, double measured, auto format) {
-    table.rows.push_back({name, format(predicted), format(measured),
-                          fmt::format("{:+.1f} %", (predicted - measured) / measured * 100)});
+  const auto shown = [](std::optional<double> value, auto format) {
+    return value ? format(*value) : std::string("-");
   };
-  row("step time", *c.predicted_step_seconds, *c.measured_step_seconds, format_seconds);
-  row("MFU", *c.predicted_mfu, *c.measured_mfu, format_percent);
+  const auto row = [&](const std::string& name, std::optional<double> predicted,
+                       std::optional<double> measured, auto format) {
+    table.rows.push_back({name, shown(predicted, format), shown(measured, format),
+                          shown(report::relative_error(predicted, measured), [](double error) {
+                            return fmt::format("{:+.1f} %", error * 100);
+                          })});
+  };
+  row("step time", c.predicted_step_seconds, c.measured_step_seconds, format_seconds);
+  row("MFU", c.predicted_mfu, c.measured_mfu, format_percent);
   for (const report::RankComparison& rank : c.ranks)
-    row(fmt::format("peak memory, rank {}", rank.rank),
-        static_cast<double>(*rank.predicted_peak_bytes),
-        static_cast<double>(*rank.measured_peak_bytes), format_bytes);
+    row(fmt::format("peak memory, rank {}", rank.rank), rank.predicted_peak_bytes,
+        rank.measured_peak_bytes, format_bytes);
   fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  if (!c.no_prediction.empty()) fmt::print("nothing was predicted: {}\n", c.no_prediction);
   if (c.machine_slowdown)
     fmt::print(
         "during the run this machine took {:.2f} times as long as in its profile; the predicted "
         "time counts it\n",
         *c.machine_slowdown);
-  fmt::print("tasks ran in {} order as simulated\n", result.same_order ? "the same" : "ANOTHER");
+  if (result.same_order)
+    fmt::print("tasks ran in {} order as simulated\n", *result.same_order ? "the same" : "ANOTHER");
   fmt::print("{}", train::to_text(result.traffic));
 }
 
@@ -78,11 +85,12 @@ void print_deviations(const report::Comparison& comparison, double bound) {
 Json result_json(const train::RunResult& result) {
   Json steps = Json::array();
   for (const train::StepMetrics& metrics : result.metrics) steps.push_back(train::to_json(metrics));
-  return {{"steps", steps},
-          {"comparison", report::to_json(result.comparison)},
-          {"traffic", train::to_json(result.traffic)},
-          {"balanced_predicted_step_seconds", result.prediction.step_seconds},
-          {"same_order_as_simulated", result.same_order}};
+  Json json{{"steps", steps},
+            {"comparison", report::to_json(result.comparison)},
+            {"traffic", train::to_json(result.traffic)}};
+  if (result.prediction) json["balanced_predicted_step_seconds"] = result.prediction->step_seconds;
+  if (result.same_order) json["same_order_as_simulated"] = *result.same_order;
+  return json;
 }
 
 }  // namespace piper::cli

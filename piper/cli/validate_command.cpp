@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/subcommand.h>
@@ -202,7 +203,7 @@ int run(const Flags& flags) {
   if (flags.phases) return run_phases(flags.file, flags.json);
   const std::vector<validate::MeasuredRow> rows =
       flags.file.empty() ? validate::builtin_rows()
-                         : validate::parse_rows(read_json_file(flags.file), flags.file);
+                         : validate::parse_rows(read_json_input(flags.file), flags.file);
   if (rows.empty()) throw InvalidInput(flags.file + ": 'rows' is empty; nothing to price");
   report::Progress bar({.label = "validate", .total = std::ssize(rows), .unit = "rows"});
   const std::vector<PricedRow> priced =

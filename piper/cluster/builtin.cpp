@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/cluster/cluster.h>
 
@@ -20,8 +21,8 @@ std::string lower(std::string text) {
 
 bool names_a_file(const std::string& text) {
   std::error_code error;
-  return text.find('/') != std::string::npos || text.ends_with(".json") ||
-         std::filesystem::is_regular_file(text, error);
+  return text.find('/') != std::string::npos || text.ends_with(".json") || text == kStandardInput ||
+         std::filesystem::exists(text, error);
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ Cluster load_cluster(const std::string& name_or_path) {
     const std::string source = fmt::format("built-in cluster {}", file.name);
     return parse_cluster(parse_json(file.text, source), source);
   }
-  if (names_a_file(name_or_path)) return parse_cluster(read_json_file(name_or_path), name_or_path);
+  if (names_a_file(name_or_path)) return parse_cluster(read_json_input(name_or_path), name_or_path);
   const std::vector<std::string> names = builtin_clusters();
   throw InvalidInput(fmt::format("cluster '{}' is not known; allowed: a file or one of {}{}",
                                  name_or_path, fmt::join(names, ", "),

@@ -115,12 +115,12 @@ struct Unit {
   bool is_prefix;
   double least, most;
 };
-constexpr std::array kUnits = {Unit{"measured_over_priced.", true, 1e-6, 1e6},
-                               Unit{"_per_second", false, 1, kMaxRate},
-                               Unit{"_seconds", false, 0, kMaxSeconds},
-                               Unit{"_bytes", false, 0, 1e15},
-                               Unit{"_fraction", false, 0, 1},
-                               Unit{"_ratio", false, 1e-6, 1e6}};
+constexpr std::array kUnits = {
+    Unit{"measured_over_priced.", true, 1e-6, 1e6}, Unit{"_per_second", false, 1, kMaxRate},
+    Unit{"_seconds", false, 0, kMaxSeconds}, Unit{"_bytes", false, 0, 1e15},
+    Unit{"_fraction", false, 0, 1},
+    // A standard deviation: 0 where all are alike.
+    Unit{"_scatter_ratio", false, 0, 1e6}, Unit{"_ratio", false, 1e-6, 1e6}};
 
 std::map<std::string, double> parse_numbers(ObjectReader& parent) {
   std::map<std::string, double> numbers;

@@ -234,7 +234,10 @@ TEST_CASE("further constants keep to their unit, and a name without one is refus
     CHECK(line.find('\n') == std::string::npos);
   }
   Json json = sound();
-  json["numbers"] = {{"message_gap_seconds", 0}, {"measured_over_priced.gate.backward", 1.2}};
+  json["numbers"] = {{"message_gap_seconds", 0},
+                     {"rank_scatter_ratio", 0},
+                     {"task_scatter_ratio", 0},
+                     {"measured_over_priced.gate.backward", 1.2}};
   CHECK(problems_of(json).empty());
 }
 

@@ -94,10 +94,15 @@ bool start_is_measured(const Work& w, const cluster::Compute& compute) {
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision) {
   const auto found = cluster.compute.find(strategy::name(precision));
   if (found != cluster.compute.end()) return found->second;
+  throw InvalidInput(unpriced(cluster, precision));
+}
+
+std::string unpriced(const cluster::Cluster& cluster, strategy::Precision precision) {
+  if (cluster.compute.contains(strategy::name(precision))) return "";
   std::vector<std::string> known;
   for (const auto& [name, compute] : cluster.compute) known.push_back(name);
-  throw InvalidInput(fmt::format("cluster {} has no compute figures for '{}'; allowed: {}",
-                                 cluster.name, strategy::name(precision), fmt::join(known, ", ")));
+  return fmt::format("cluster {} has no compute figures for '{}'; allowed: {}", cluster.name,
+                     strategy::name(precision), fmt::join(known, ", "));
 }
 
 double work_seconds(const Work& work, const cluster::Cluster& cluster,

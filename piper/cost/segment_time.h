@@ -28,6 +28,8 @@ inline constexpr double kAssumedGemmEfficiency = 0.7;
 
 // The cluster's figures for a precision. Throws InvalidInput naming the precisions that it has.
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision);
+// Why nothing can be priced in this precision: what compute_of() would throw. Empty when it can.
+std::string unpriced(const cluster::Cluster& cluster, strategy::Precision precision);
 
 double work_seconds(const Work& work, const cluster::Cluster& cluster,
                     const cluster::Compute& compute, double element_bytes);

@@ -45,6 +45,9 @@ TEST_CASE("element-wise work follows the curve by working set") {
 TEST_CASE("a precision without figures is refused with those that have some") {
   cluster::Cluster cluster = example::nodes();
   cluster.compute.erase("bf16");
+  CHECK(unpriced(cluster, strategy::Precision::kFp64).empty());
+  CHECK(unpriced(cluster, strategy::Precision::kBf16) ==
+        "cluster nodes has no compute figures for 'bf16'; allowed: fp32, fp64");
   CHECK_THROWS_WITH_AS(compute_of(cluster, strategy::Precision::kBf16),
                        "cluster nodes has no compute figures for 'bf16'; allowed: fp32, fp64",
                        InvalidInput);

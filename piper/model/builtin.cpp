@@ -5,6 +5,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/python_json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/model/import.h>
 #include <piper/model/keys.h>
@@ -55,6 +56,8 @@ Document find_document(const std::string& name_or_path) {
     const std::string source = fmt::format("built-in model {}", file.name);
     return {parse_json(file.text, source), source, std::string(file.name)};
   }
+  if (name_or_path == kStandardInput)
+    return {read_json_input(name_or_path), "standard input", "model of standard input"};
   if (looks_like_a_path(name_or_path)) {
     std::filesystem::path path = name_or_path;
     std::error_code error;

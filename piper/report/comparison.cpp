@@ -92,6 +92,7 @@ Json to_json(const Comparison& comparison) {
   put(json, "balanced_step_seconds", comparison.balanced_step_seconds);
   put(json, "measured_load_imbalance", comparison.measured_load_imbalance);
   put(json, "machine_slowdown", comparison.machine_slowdown);
+  if (!comparison.no_prediction.empty()) json["no_prediction"] = comparison.no_prediction;
   json["time_components"] = Json::array();
   for (const TimeComponent& component : comparison.time_components) {
     Json entry;
@@ -117,6 +118,7 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   comparison.balanced_step_seconds = number(reader, "balanced_step_seconds");
   comparison.measured_load_imbalance = number(reader, "measured_load_imbalance");
   comparison.machine_slowdown = number(reader, "machine_slowdown");
+  comparison.no_prediction = reader.text("no_prediction", "");
   if (const Json* times = reader.array("time_components")) {
     for (size_t i = 0; i < times->size(); ++i) {
       comparison.time_components.push_back(

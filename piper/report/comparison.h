@@ -14,6 +14,7 @@
 //
 // "planned_step_seconds" is what the strategy file carries from its planner, whose cluster may have been another one;
 // "balanced_step_seconds" the prediction that assumes an even load, and "measured_load_imbalance" what was found instead.
+// "no_prediction": why nothing was predicted, in words.
 // "machine_slowdown": what compute took during the run over what it took in the profile, where that was measured; "predicted_..."
 // counts it.
 //
@@ -50,6 +51,7 @@ struct Comparison {
   std::optional<double> predicted_mfu, measured_mfu;
   std::optional<double> planned_step_seconds, balanced_step_seconds, measured_load_imbalance;
   std::optional<double> machine_slowdown;
+  std::string no_prediction;  // empty where there is one
   std::vector<TimeComponent> time_components;
   std::vector<RankComparison> ranks;
 };

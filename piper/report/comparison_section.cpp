@@ -82,6 +82,11 @@ std::string speed_of_machine(const Comparison& comparison) {
       *comparison.machine_slowdown));
 }
 
+std::string why_unpredicted(const Comparison& comparison) {
+  if (comparison.no_prediction.empty()) return "";
+  return paragraph("Nothing was predicted for this run: " + comparison.no_prediction + ".");
+}
+
 // What the run did otherwise than assumed, if anything.
 std::string deviations_table(const Comparison& comparison) {
   const std::vector<Deviation> found = deviations(comparison, kLargeError);
@@ -113,7 +118,7 @@ std::string comparison_section(const Comparison* comparison) {
   const size_t num_shown = std::min(comparison->ranks.size(), kMaxRanks);
   for (size_t i = 0; i < num_shown; ++i) add_memory(rows, comparison->ranks[i]);
   if (rows.table().rows.empty()) return absent("Neither side of the comparison has a figure.");
-  return to_html(rows.table()) +
+  return why_unpredicted(*comparison) + to_html(rows.table()) +
          paragraph(
              "Relative error: (predicted − measured) / measured. Errors above 20 % are marked.") +
          speed_of_machine(*comparison) + deviations_table(*comparison);

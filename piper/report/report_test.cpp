@@ -120,6 +120,14 @@ TEST_CASE("a page says how fast the machine was, where that was measured") {
         std::string::npos);
 }
 
+TEST_CASE("a page of a run that nothing was predicted for says why") {
+  Report report = full("plain");
+  CHECK(render(report).find("Nothing was predicted") == std::string::npos);
+  report.comparison->no_prediction = "cluster here has no compute figures for 'fp64'";
+  CHECK(render(report).find("Nothing was predicted for this run: cluster here has no compute "
+                            "figures for &#39;fp64&#39;.") != std::string::npos);
+}
+
 TEST_CASE("an empty page says in a sentence what is missing, section by section") {
   const std::string html = render(Report{});
   CHECK(unbalanced(html) == "");

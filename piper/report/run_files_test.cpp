@@ -72,6 +72,7 @@ TEST_CASE("a comparison reads back as written, its errors relative to the measur
       .measured_step_seconds = 0.4,
       .measured_mfu = 0.25,
       .machine_slowdown = 1.1,
+      .no_prediction = "no figures",
       .time_components = {{.name = "experts", .predicted_seconds = 0.1}},
       .ranks = {{.rank = 1,
                  .stage = 0,
@@ -82,6 +83,8 @@ TEST_CASE("a comparison reads back as written, its errors relative to the measur
   const Comparison read = parse_comparison(json, "c");
   CHECK(to_json(read) == json);
   CHECK_FALSE(read.predicted_mfu);
+  CHECK(read.no_prediction == "no figures");
+  CHECK_FALSE(to_json(Comparison{}).contains("no_prediction"));
   CHECK_FALSE(read.ranks[0].limit_bytes);
   CHECK(read.ranks[0].predicted_components[1] ==
         std::pair<std::string, int64_t>("activations", 40));

@@ -199,7 +199,8 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
   if (total <= 0) return;
   const double all = scattered / total, ranks = std::min(measured.rank_scatter, all);
   cluster.numbers[cost::kTaskScatterName] = std::sqrt(all * all - ranks * ranks);
-  cluster.numbers[cost::kRankScatterName] = ranks;
+  // One rank differs from no other: the number has no meaning and is left out.
+  if (options.num_ranks > 1) cluster.numbers[cost::kRankScatterName] = ranks;
 }
 
 }  // namespace piper::runtime

@@ -50,7 +50,7 @@ std::vector<int64_t> sizes_of(const LinkOptions& options) {
 std::vector<int64_t> groups_of(const LinkOptions& options) {
   std::vector<int64_t> groups;
   for (int64_t n = 2; options.full && n < options.num_ranks; n *= 2) groups.push_back(n);
-  groups.push_back(options.num_ranks);
+  if (options.num_ranks > 1) groups.push_back(options.num_ranks);
   return groups;
 }
 
@@ -59,6 +59,7 @@ std::vector<int64_t> groups_of(const LinkOptions& options) {
 std::vector<cluster::Curve> measure_links_of(
     comm::World& world, const LinkOptions& options, double budget_seconds,
     const std::function<void(const std::string& curve)>& after_point) {
+  if (world.size() == 1) return {};  // no links
   const auto n = static_cast<double>(world.size());
   const std::vector<int64_t> sizes = sizes_of(options);
   const double points = static_cast<double>(kinds_of(options).size() * sizes.size());

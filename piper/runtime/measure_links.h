@@ -24,17 +24,17 @@ struct LinkOptions {
 };
 
 // The same among all ranks of `world`, which may live in several processes: all of them call it with the same options and
-// budget. Returns the curves in process 0 and nothing elsewhere. Nothing is restored: the processes have to measure alike.
+// budget. Returns the curves in process 0 and nothing elsewhere, nor of one rank. Nothing is restored: the processes have to measure alike.
 std::vector<cluster::Curve> measure_links_of(
     comm::World& world, const LinkOptions& options, double budget_seconds,
     const std::function<void(const std::string& curve)>& after_point);
 
-// How many points measure_links() has: what a TimeShares counts.
+// How many points measure_links() has: what a TimeShares counts. 0 with one rank, which has no links.
 int64_t num_link_points(const LinkOptions& options);
 
 // "point-to-point", "all-to-all", "all-reduce" of all ranks, and "..., 2 ranks" of fewer. Axis: bytes (of a message; of what
 // one rank holds for all; of what is summed or gathered). Amount: what leaves a rank, in an all-reduce in one of its two
-// halves. Throws CommError when a rank fails.
+// halves. Empty with one rank. Throws CommError when a rank fails.
 std::vector<cluster::Curve> measure_links(
     const LinkOptions& options, TimeShares& shares, ProfileJournal& journal,
     const std::function<void(const std::string& curve)>& after_point);

@@ -91,9 +91,7 @@ class Profiler {
       first = false;
     }
     if (!on_cpu()) {
-      host_.levels = {{.name = "device",
-                       .num_members = 1,
-                       .link = {.latency_seconds = 0, .bytes_per_second = host_.copy.rate.back()}}};
+      host_.levels = {alone("device")};
       return;
     }
     // The factors of the last precision stay: ranks of one machine train in one.
@@ -144,7 +142,18 @@ class Profiler {
     for (const BenchCurve& curve : part.curves) host_.curves.push_back(measure(curve, how));
   }
 
+  // The level of one rank, which has nobody to speak to. A level states a bandwidth: the copy's.
+  cluster::Level alone(const std::string& name) const {
+    return {.name = name,
+            .num_members = 1,
+            .link = {.latency_seconds = 0, .bytes_per_second = host_.copy.rate.back()}};
+  }
+
   void fill_links() {
+    if (options_.num_ranks == 1) {
+      host_.levels = {alone("node")};
+      return;
+    }
     TimeShares shares(options_.budget_seconds * (options_.full ? kForLinksOfFull : kForLinks),
                       num_link_points(links_), now_seconds);
     std::vector<cluster::Curve> curves = options_.links;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/stack/stack.h>
 
@@ -148,8 +149,8 @@ Stack load_stack(const std::string& name_or_path) {
       const std::string source = fmt::format("built-in stack {}", file.name);
       return parse_stack(parse_json(file.text, source), source);
     }
-  if (name_or_path.ends_with(".json"))
-    return parse_stack(read_json_file(name_or_path), name_or_path);
+  if (name_or_path == kStandardInput || name_or_path.ends_with(".json"))
+    return parse_stack(read_json_input(name_or_path), name_or_path);
   throw InvalidInput(fmt::format("stack '{}' is not known; allowed: a file or one of {}{}",
                                  name_or_path, fmt::join(builtin_stacks(), ", "),
                                  did_you_mean(name_or_path, builtin_stacks())));

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/file_reader.h>
 #include <piper/base/json.h>
 #include <piper/train/build_dataset.h>
-#include <piper/train/file_reader.h>
 #include <piper/train/indexed_dataset.h>
 #include <piper/train/indexed_dataset_writer.h>
 

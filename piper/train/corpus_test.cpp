@@ -3,6 +3,9 @@
 #include <piper/train/corpus.h>
 #include <piper/train/indexed_dataset_writer.h>
 #include <piper/train/test_folder.h>
+#include <piper/train/test_peak_memory.h>
+
+#include <fstream>
 
 namespace piper::train {
 namespace {
@@ -94,6 +97,127 @@ TEST_CASE("the fingerprint is that of the tokens, not of where they lie") {
   CHECK(a.fingerprint() != b.fingerprint());
   CHECK(a.fingerprint() == b.part(1, 5, "tail").fingerprint());
   CHECK(a.fingerprint() != a.part(0, 3, "head").fingerprint());
+}
+
+// Zeros that take no room on disk, with `marks` written at their offsets.
+fs::path sparse(const TestFolder& folder, const std::string& name, int64_t size,
+                const std::vector<int64_t>& marks = {}) {
+  const fs::path path = folder.write(name, "");
+  fs::resize_file(path, static_cast<uintmax_t>(size));
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  for (const int64_t at : marks) file.seekp(at).put('x');
+  return path;
+}
+
+// Of this process, without pages of files.
+int64_t anonymous_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (int64_t kib = 0; word == "RssAnon:" && status >> kib) return kib;
+  return -1;
+}
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST_CASE("50 GB of text take no memory: windows and the fingerprint are read from the file") {
+  const TestFolder folder;
+  const int64_t size = 50'000'000'000;
+  const fs::path path = sparse(folder, "large.txt", size, {0, 5 * kGiB, size - 2});
+  reset_peak();
+  const int64_t peak_before = peak_kib(), before = anonymous_kib();
+  REQUIRE(before > 0);
+  const Corpus corpus = read_corpus({path});
+  CHECK(corpus.size() == size);
+  CHECK(tokens_of(corpus, 0, 2) == std::vector<int64_t>{'x', 0});
+  CHECK(tokens_of(corpus, 5 * kGiB - 1, 5 * kGiB + 2) == std::vector<int64_t>{0, 'x', 0});
+  CHECK(tokens_of(corpus, size - 3, size) == std::vector<int64_t>{0, 'x', 0});
+  CHECK_NOTHROW(corpus.check_vocabulary(256));
+  CHECK(corpus.fingerprint().starts_with("sampled-sha256:"));
+  CHECK(split_corpus(corpus, 0.5).validation.size() == size / 2);
+  MESSAGE("anonymous memory grew by " << anonymous_kib() - before << " KiB, the peak by "
+                                      << peak_kib() - peak_before);
+  CHECK(anonymous_kib() - before < 4096);
+  if (!kSanitized) CHECK(peak_kib() - peak_before < 8192);
+}
+
+// 16 blocks of 4 KiB of what is longer than 1 MiB.
+constexpr FingerprintRule kShort = {
+    .whole_bytes = 1 << 20, .num_blocks = 16, .block_bytes = 1 << 12};
+
+TEST_CASE("the fingerprint of a long text sees the length, both ends and blocks evenly spaced") {
+  const TestFolder folder;
+  const int64_t size = 2'000'001, block = kShort.block_bytes;
+  const auto of = [&](int64_t bytes, const std::vector<int64_t>& marks) {
+    return read_corpus({sparse(folder, "text", bytes, marks)}, kShort).fingerprint();
+  };
+  const std::string none = of(size, {});
+  CHECK(none.starts_with("sampled-sha256:"));
+  CHECK(of(size, {}) == none);
+  CHECK(of(size + 1, {}) != none);
+  for (int64_t i = 0; i < 16; ++i) {
+    const int64_t begin = (size - block) * i / 15;
+    for (const int64_t seen : {begin, begin + block - 1}) CHECK(of(size, {seen}) != none);
+    // What lies between two blocks is not looked at.
+    if (i < 15) CHECK(of(size, {begin + block}) == none);
+    if (i > 0) CHECK(of(size, {begin - 1}) == none);
+  }
+}
+
+TEST_CASE("a text of up to the rule's length is hashed whole, a longer one for older checkpoints") {
+  CHECK(FingerprintRule{}.whole_bytes == 4 * kGiB);  // what was read whole before there was a rule
+  const TestFolder folder;
+  const fs::path path = sparse(folder, "text", 1 << 20, {700'000});
+  const std::string whole = sha256_of_file(path);
+  CHECK(read_corpus({path}, kShort).fingerprint() == whole);
+  CHECK(read_corpus({path}, kShort).has_fingerprint(whole));
+  sparse(folder, "text", (1 << 20) + 1, {700'000});
+  const Corpus longer = read_corpus({path}, kShort);
+  CHECK(longer.fingerprint().starts_with("sampled-sha256:"));
+  CHECK(longer.has_fingerprint(longer.fingerprint()));
+  CHECK_FALSE(longer.has_fingerprint(whole));
+  CHECK(longer.has_fingerprint(sha256_of_file(path)));
+  CHECK(longer.part(0, 1 << 20, "whole").fingerprint() == whole);
+}
+
+TEST_CASE("long datasets are hashed in blocks of each one's tokens") {
+  const TestFolder folder;
+  const auto of = [&](int64_t changed) {
+    std::vector<int64_t> tokens(400'000, 1);  // of 4 bytes
+    if (changed >= 0) tokens[static_cast<size_t>(changed)] = 2;
+    return read_corpus({write_dataset(folder, "short", TokenType::kUint8, {1, 2, 3}),
+                        write_dataset(folder, "long", TokenType::kInt32, tokens)},
+                       kShort)
+        .fingerprint();
+  };
+  const std::string none = of(-1);
+  CHECK(none.starts_with("sampled-sha256:"));
+  for (const int64_t seen : {0, 1023, 399'999 - 1023, 399'999}) CHECK(of(seen) != none);
+  CHECK(of(1024) == none);
+}
+
+TEST_CASE("several long files are one text, read across their ends; one that changes is refused") {
+  const TestFolder folder;
+  std::vector<fs::path> files;
+  for (int i = 0; i < 300; ++i)  // more than are held open
+    files.push_back(sparse(folder, std::to_string(i), int64_t{1} << 20, {0, (1 << 20) - 1}));
+  files.push_back(folder.write("empty", ""));
+  const Corpus corpus = read_corpus(files);
+  CHECK(corpus.size() == int64_t{300} << 20);
+  for (const int64_t end : {1, 7, 255, 256, 257, 299})
+    CHECK(tokens_of(corpus, (end << 20) - 2, (end << 20) + 2) ==
+          std::vector<int64_t>{0, 'x', 'x', 0});
+  CHECK(tokens_of(corpus, 0, 3 << 20).size() == 3 << 20);
+
+  fs::resize_file(files[10], 1000);  // held open
+  CHECK_THROWS_WITH_AS(
+      tokens_of(corpus, (10 << 20) + 2000, (10 << 20) + 2001),
+      (files[10].string() + ": cannot be read at byte 2000: the file has become shorter").c_str(),
+      IoError);
+  CHECK(tokens_of(corpus, (10 << 20) + 1, (10 << 20) + 2) == std::vector<int64_t>{0});
+  fs::resize_file(files[290], 1000);
+  CHECK_THROWS_WITH_AS(tokens_of(corpus, 290 << 20, (290 << 20) + 1),
+                       (files[290].string() + ": has changed since it was first opened").c_str(),
+                       IoError);
 }
 
 TEST_CASE("a token outside the vocabulary is found in any of the datasets") {

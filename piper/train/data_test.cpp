@@ -3,6 +3,7 @@
 #include <piper/train/data.h>
 #include <piper/train/indexed_dataset_writer.h>
 #include <piper/train/test_folder.h>
+#include <piper/train/test_text.h>
 
 #include <set>
 
@@ -62,7 +63,7 @@ TEST_CASE("every mesh sees the same global batch, and each sequence is a window 
   const Text text = alphabet();
   const auto reference = global_batch(text, strategy_of(1, 1, 12, 7), 5, 3);
   CHECK(reference.size() == 12);
-  for (const auto& window : reference) CHECK(text.bytes().find(window) != std::string_view::npos);
+  for (const auto& window : reference) CHECK(bytes_of(text).find(window) != std::string::npos);
   CHECK(global_batch(text, strategy_of(4, 3, 1, 7), 5, 3) == reference);
   CHECK(global_batch(text, strategy_of(2, 2, 3, 7), 5, 3) == reference);
   CHECK(global_batch(text, strategy_of(1, 1, 12, 7), 5, 4) != reference);
@@ -82,7 +83,7 @@ TEST_CASE("starts are spread evenly over all windows that fit, the last one incl
 TEST_CASE("a dataset's windows are read once an epoch, the same by every mesh, across steps") {
   const TestFolder folder;
   const Text text = alphabet();  // 997 tokens: 142 windows of 7 + 1
-  const Corpus corpus = indexed(folder, "a", text.bytes());
+  const Corpus corpus = indexed(folder, "a", bytes_of(text));
   REQUIRE(num_windows(corpus, 7) == 142);
   std::vector<std::string> epoch, again;
   for (int64_t step = 1; step <= 72; ++step) {  // 4 sequences a step: two epochs are 71 steps
@@ -95,7 +96,7 @@ TEST_CASE("a dataset's windows are read once an epoch, the same by every mesh, a
         again.push_back(window);
   }
   std::multiset<std::string> expected;
-  for (size_t w = 0; w < 142; ++w) expected.emplace(text.bytes().substr(w * 7, 8));
+  for (size_t w = 0; w < 142; ++w) expected.emplace(bytes_of(text).substr(w * 7, 8));
   CHECK(std::multiset<std::string>(epoch.begin(), epoch.end()) == expected);
   CHECK(std::multiset<std::string>(again.begin(), again.end()) == expected);
   CHECK(epoch != again);

@@ -19,7 +19,7 @@
 // Memory: 1 MiB, however long the files are; what an index claims is never allocated.
 #pragma once
 
-#include <piper/train/file_reader.h>
+#include <piper/base/file_reader.h>
 #include <piper/train/sha256.h>
 #include <piper/train/token_type.h>
 

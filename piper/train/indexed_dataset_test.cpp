@@ -323,7 +323,7 @@ TEST_CASE("a prefix is told from a text, and half a dataset from both") {
   CHECK_THROWS_AS(IndexedDataset(path + "absent"), IoError);
   fs::create_directory(path + "folder.idx");
   folder.write("folder.bin", "");
-  CHECK_THROWS_AS(IndexedDataset(path + "folder"), IoError);
+  CHECK_THROWS_AS(IndexedDataset(path + "folder"), InvalidInput);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -78,7 +79,7 @@ std::string console_line(const StepMetrics& m) {
       "{:.2f}{}{}",
       m.step, m.loss,
       mtp == m.extra.end() ? "" : fmt::format(" | mtp loss {:.4f}", mtp->get<double>()),
-      m.grad_norm, m.tokens_per_second, format_percent(m.mfu),
+      m.grad_norm, m.tokens_per_second, std::isnan(m.mfu) ? "-" : format_percent(m.mfu),
       format_bytes(static_cast<double>(m.peak_bytes)), m.load_imbalance,
       m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "",
       m.skipped ? " | skipped: not finite" : "");

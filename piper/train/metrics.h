@@ -24,7 +24,7 @@ struct StepMetrics {
   double learning_rate = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;          // fraction
+  double mfu = 0;          // fraction; NaN where the peak is not known
   int64_t peak_bytes = 0;  // of the fullest rank
   double load_imbalance =
       0;  // most chosen expert over the mean, the worst layer; 0 for a dense model

@@ -8,6 +8,8 @@
 #include <piper/train/prediction.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -79,6 +81,8 @@ schedule::StepGraph checked_step(const model::Model& model, const strategy::Stra
 
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
                                const cluster::Cluster& cluster, double step_seconds, double kept) {
+  if (!cost::unpriced(cluster, strategy.precision).empty())
+    return std::numeric_limits<double>::quiet_NaN();
   const double peak =
       cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
   if (peak <= 0 || step_seconds <= 0) return 0;
@@ -102,43 +106,69 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
   return prediction;
 }
 
-report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
-                           const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                           const Prediction& prediction, const Measurement& measured) {
+namespace {
+
+// Every component and rank with what was measured of it alone.
+report::Comparison measured_alone(const schedule::StepGraph& step,
+                                  const strategy::Strategy& strategy,
+                                  const cluster::Cluster& cluster, const Measurement& measured) {
   report::Comparison comparison;
-  comparison.predicted_step_seconds = prediction.step_seconds;
   comparison.measured_step_seconds = measured.step_seconds;
-  comparison.predicted_mfu = prediction.mfu;
-  comparison.measured_mfu =
-      model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction.kept);
-  const auto predicted_seconds = seconds_by_component(step, prediction.timeline);
-  const auto measured_seconds = seconds_by_component(step, measured.timeline);
   const auto world = static_cast<double>(strategy.mesh.world());
-  for (const auto& [name, seconds] : predicted_seconds) {
-    const auto found = measured_seconds.find(name);
-    comparison.time_components.push_back(
-        {name, seconds / world,
-         found == measured_seconds.end() ? std::nullopt : std::optional(found->second / world)});
-  }
-  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
-  const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
+  for (const auto& [name, seconds] : seconds_by_component(step, measured.timeline))
+    comparison.time_components.push_back({name, std::nullopt, seconds / world});
   for (int64_t r = 0; r < strategy.mesh.world(); ++r) {
     const auto i = static_cast<size_t>(r);
     report::RankComparison rank;
     rank.rank = r;
     rank.stage = strategy::coordinates(strategy.mesh, Rank(r)).pp;
-    rank.predicted_peak_bytes = prediction.timeline.peak_bytes[i];
     rank.measured_peak_bytes = measured.peak_bytes[i];
     rank.limit_bytes = cluster.memory_bytes;
-    const cost::StageMemory& stage = stages[static_cast<size_t>(*rank.stage)];
-    rank.predicted_components = {
-        {"weights", stage.weights},
-        {"gradients", stage.gradients},
-        {"optimizer", stage.optimizer},
-        {"activations", prediction.timeline.peak_bytes[i] - stage.state()}};
     rank.measured_components = {{"weights, gradients, optimizer", measured.state_bytes[i]},
                                 {"activations", measured.peak_bytes[i] - measured.state_bytes[i]}};
     comparison.ranks.push_back(std::move(rank));
+  }
+  return comparison;
+}
+
+void add_seconds(const std::map<std::string, double>& predicted, double world,
+                 report::Comparison& comparison) {
+  for (const auto& [name, seconds] : predicted) {
+    auto found = std::ranges::lower_bound(comparison.time_components, name, {},
+                                          &report::TimeComponent::name);
+    if (found == comparison.time_components.end() || found->name != name)
+      found = comparison.time_components.insert(found, {name, std::nullopt, std::nullopt});
+    found->predicted_seconds = seconds / world;
+  }
+}
+
+}  // namespace
+
+report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
+                           const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                           const std::optional<Prediction>& prediction,
+                           const Measurement& measured) {
+  report::Comparison comparison = measured_alone(step, strategy, cluster, measured);
+  if (!prediction) {
+    comparison.no_prediction = cost::unpriced(cluster, strategy.precision);
+    return comparison;
+  }
+  comparison.predicted_step_seconds = prediction->step_seconds;
+  comparison.predicted_mfu = prediction->mfu;
+  comparison.measured_mfu =
+      model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction->kept);
+  add_seconds(seconds_by_component(step, prediction->timeline),
+              static_cast<double>(strategy.mesh.world()), comparison);
+  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
+  const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
+  for (report::RankComparison& rank : comparison.ranks) {
+    const int64_t peak = prediction->timeline.peak_bytes[static_cast<size_t>(rank.rank)];
+    const cost::StageMemory& stage = stages[static_cast<size_t>(*rank.stage)];
+    rank.predicted_peak_bytes = peak;
+    rank.predicted_components = {{"weights", stage.weights},
+                                 {"gradients", stage.gradients},
+                                 {"optimizer", stage.optimizer},
+                                 {"activations", peak - stage.state()}};
   }
   return comparison;
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,9 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                    const cost::ExpertLoad& load = {}, double slowdown = 1);
 
-// FLOPs of the step (forward + backward, no recomputation; of routed experts the part `kept`) / (seconds x peak of all devices, or of the shared cores).
+// FLOPs of the step (forward + backward, no recomputation; of routed experts the part `kept`) /
+// (seconds x peak of all devices, or of the shared cores). NaN where the cluster has no figures for
+// the precision.
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
                                const cluster::Cluster& cluster, double step_seconds, double kept);
 
@@ -51,9 +54,11 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
                                                    const graph::Timeline& timeline,
                                                    Rank rank = Rank::none());
 
+// Without a prediction: what was measured, and why there is none.
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                           const Prediction& prediction, const Measurement& measured);
+                           const std::optional<Prediction>& prediction,
+                           const Measurement& measured);
 
 // The share of rows of every expert and, with a capacity, the part that was not dropped, from the rows of one step: what
 // predict() takes.

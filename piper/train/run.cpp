@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/comm/counted_transport.h>
+#include <piper/cost/segment_time.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
@@ -124,6 +125,20 @@ void Run::train_all_ranks() {
   say_saves();
 }
 
+// A missing price is no reason not to train.
+void Run::make_prediction() {
+  const std::string missing = cost::unpriced(request_.cluster, request_.strategy.precision);
+  if (missing.empty()) {
+    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+    deviation_.emplace(step_, prediction_->timeline, prediction_->step_seconds,
+                       request_.deviation_bound);
+  } else {
+    static const graph::Timeline nothing;
+    deviation_.emplace(step_, nothing, 0, 0);
+    say("nothing is predicted: " + missing);
+  }
+}
+
 RunResult Run::run() {
   agree();
   together(world_, "request", [this] {
@@ -132,9 +147,7 @@ RunResult Run::run() {
   });
   open_folder();
   if (is_first()) {
-    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
-    deviation_.emplace(step_, prediction_.timeline, prediction_.step_seconds,
-                       request_.deviation_bound);
+    make_prediction();
     if (request_.on_start) request_.on_start();
   }
   start_seconds_.resize(static_cast<size_t>(world_.size()));

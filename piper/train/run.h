@@ -76,13 +76,16 @@ struct RunRequest {
 struct RunResult {
   bool stopped = false;  // because stop_requested said so, on any rank; the last step is saved
   std::vector<StepMetrics> metrics;
-  Prediction prediction;  // made before the run, with balanced load
+  // Made before the run, with balanced load; none where the cluster has no figures for the precision.
+  std::optional<Prediction> prediction;
   // Made after it, with the loads of the measured step, and at the speed of the machine during the run where that was measured.
-  Prediction prediction_with_load;
+  std::optional<Prediction> prediction_with_load;
   Measurement measurement;
   report::Comparison comparison;  // against prediction_with_load
-  Traffic traffic;          // of the measured step: predicted beside counted by the transports
-  bool same_order = false;  // every stream of every rank started its tasks in the simulated order
+  Traffic traffic;  // of the measured step: predicted beside counted by the transports
+  // Whether every stream of every rank started its tasks in the simulated order; none was simulated
+  // where nothing was predicted.
+  std::optional<bool> same_order;
 };
 
 // Throws InvalidInput (what cannot be trained or resumed), IoError, CommError; std::runtime_error when a rank runs out of

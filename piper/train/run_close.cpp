@@ -79,8 +79,10 @@ RunResult Run::finish() {
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
-  result.prediction_with_load = predict(step_, request_.model, request_.strategy, request_.cluster,
-                                        load, recorder_.slowdown_of(recorder_.median_step()));
+  if (result.prediction)
+    result.prediction_with_load =
+        predict(step_, request_.model, request_.strategy, request_.cluster, load,
+                recorder_.slowdown_of(recorder_.median_step()));
   result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
                               result.prediction_with_load, result.measurement);
   result.traffic = compare_traffic(
@@ -88,7 +90,7 @@ RunResult Run::finish() {
       cost::sent_bytes(step_, request_.model, request_.strategy, shared_.topology, load),
       recorder_.measured_traffic());
   carry_over(result);
-  result.same_order = recorder_.same_order(result.prediction.timeline);
+  if (result.prediction) result.same_order = recorder_.same_order(result.prediction->timeline);
   recorder_.write_files(request_.folder, result);
   if (!exported_.empty())
     train::export_weights(request_.folder / "weights",
@@ -100,7 +102,7 @@ RunResult Run::finish() {
 // Beside what compare() knows: what the plan said, what an even load would give, and the load there was.
 void Run::carry_over(RunResult& result) const {
   report::Comparison& comparison = result.comparison;
-  comparison.balanced_step_seconds = result.prediction.step_seconds;
+  if (result.prediction) comparison.balanced_step_seconds = result.prediction->step_seconds;
   if (const std::shared_ptr<const Json>& planned = request_.strategy.predicted)
     if (const auto found = planned->find("step_seconds");
         found != planned->end() && found->is_number())

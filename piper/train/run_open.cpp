@@ -259,7 +259,7 @@ void Run::resume_from(FoundCheckpoint found) {
   if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
     throw InvalidInput(problems);
   const TrainState state = found.manifest.state;
-  if (state.text_fingerprint != request_.corpus.fingerprint())
+  if (!request_.corpus.has_fingerprint(state.text_fingerprint))
     throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
                                    request_.corpus.source()));
   const int64_t step_tokens = request_.strategy.global_batch_sequences * request_.strategy.sequence;

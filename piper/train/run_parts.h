@@ -81,6 +81,7 @@ class Run {
   void load(RankTrainer& trainer);
   bool check_speed(int64_t number, comm::Transport& transport);
   void train_all_ranks();
+  void make_prediction();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                    double seconds, std::optional<double> validation_loss);
@@ -114,7 +115,7 @@ class Run {
   std::atomic<bool> stopped_{false};
   RunRecorder recorder_;
   SpeedCheck speed_;
-  Prediction prediction_;
+  std::optional<Prediction> prediction_;     // process 0's, where the cluster can price the step
   std::optional<DeviationWatch> deviation_;  // process 0's
   std::optional<WeightFolder> weights_;
   std::optional<CheckpointReader> resumed_;

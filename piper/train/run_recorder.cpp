@@ -298,8 +298,11 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
   for (int64_t r = 0; r < strategy_.mesh.world(); ++r)
     description.stage_of_rank.push_back(strategy::coordinates(strategy_.mesh, Rank(r)).pp);
   description.title = "predicted";
-  report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_,
-                                  result.prediction_with_load.timeline, description);
+  if (result.prediction_with_load)
+    report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_,
+                                    result.prediction_with_load->timeline, description);
+  else  // of an earlier run in this folder
+    std::filesystem::remove(folder / report::kPredictedTraceFile);
   description.title = "measured";
   report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_,
                                   result.measurement.timeline, description);

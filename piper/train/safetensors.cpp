@@ -1,16 +1,11 @@
 #include <c10/core/GradMode.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/train/safetensors.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -41,37 +36,20 @@ DType dtype_of(const NamedTensor& tensor) {
 }
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : path_(std::move(path)), file_(std::fopen(path_.c_str(), "rbe")) {
-  struct stat status {};
-  if (!file_ || ::fstat(::fileno(file_.get()), &status) != 0)
-    throw IoError(path_.string() + ": cannot be read: " + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw IoError(path_.string() + ": is not a file");
-  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, 8)), '\0');
-  read_bytes(0, text.data(), static_cast<int64_t>(text.size()));
-  const int64_t length = parse_header_length(text, status.st_size, path_.string());
+    : file_(std::make_unique<const FileReader>(std::move(path))) {
+  const int64_t size = file_->size();
+  std::string text(static_cast<size_t>(std::min<int64_t>(size, 8)), '\0');
+  file_->read(0, text.data(), std::ssize(text));
+  const int64_t length = parse_header_length(text, size, file_->path().string());
   text.resize(static_cast<size_t>(length));
-  read_bytes(8, text.data(), length);
-  header_ = parse_header(text, status.st_size - 8 - length, path_.string());
+  file_->read(8, text.data(), length);
+  header_ = parse_header(text, size - 8 - length, file_->path().string());
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
 }
 
 const TensorEntry* SafetensorsFile::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &header_.tensors[found->second];
-}
-
-void SafetensorsFile::read_bytes(int64_t offset, void* bytes, int64_t size) const {
-  auto* next = static_cast<char*>(bytes);
-  while (size > 0) {
-    const ssize_t count = ::pread(::fileno(file_.get()), next, static_cast<size_t>(size), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
-      throw IoError(fmt::format("{}: cannot be read at byte {}: {}", path_.string(), offset,
-                                count == 0 ? "the file has become shorter" : std::strerror(errno)));
-    next += count;
-    offset += count;
-    size -= count;
-  }
 }
 
 void SafetensorsFile::read(const TensorEntry& tensor, at::Tensor out, int64_t first_element) const {
@@ -84,12 +62,12 @@ void SafetensorsFile::read(const TensorEntry& tensor, at::Tensor out, int64_t fi
   if (at::isFloatingType(type) != out.is_floating_point())
     throw SafetensorsError(
         {fmt::format("{}: byte {}: tensor {}: is of type {}; a tensor of type {} is wanted",
-                     path_.string(), offset, quote(Json(tensor.name)), name(tensor.dtype),
+                     path().string(), offset, quote(Json(tensor.name)), name(tensor.dtype),
                      at::toString(out.scalar_type()))},
-        path_.string(), offset, tensor.name);
+        path().string(), offset, tensor.name);
   const bool direct = out.scalar_type() == type && out.is_contiguous() && out.device().is_cpu();
   at::Tensor staged = direct ? out : at::empty(out.sizes(), at::device(at::kCPU).dtype(type));
-  read_bytes(offset, staged.data_ptr(), size);
+  file_->read(offset, staged.data_ptr(), size);
   if (!direct) out.copy_(staged);
 }
 

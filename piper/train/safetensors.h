@@ -2,13 +2,13 @@
 // machine; nothing but numbers is ever read (no pickle).
 #pragma once
 
+#include <piper/base/file_reader.h>
 #include <piper/nn/aten.h>
 #include <piper/train/file_writer.h>
 #include <piper/train/named_tensor.h>
 #include <piper/train/safetensors_header.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -28,7 +28,7 @@ class SafetensorsFile {
   // Reads and checks the header. Throws IoError, SafetensorsError.
   explicit SafetensorsFile(std::filesystem::path path);
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_->path(); }
   const std::vector<TensorEntry>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   const TensorEntry* find(const std::string& name) const;  // nullptr = none
@@ -39,14 +39,7 @@ class SafetensorsFile {
   void read(const TensorEntry& tensor, at::Tensor out, int64_t first_element = 0) const;
 
  private:
-  void read_bytes(int64_t offset, void* bytes, int64_t size) const;
-
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
-  std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<const FileReader> file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string, size_t> index_;
 };

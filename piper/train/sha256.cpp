@@ -2,12 +2,11 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <piper/base/error.h>
+#include <piper/base/file_reader.h>
 #include <piper/train/sha256.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <vector>
 
 namespace piper::train {
@@ -37,17 +36,15 @@ std::string sha256_hex(std::string_view bytes) {
 }
 
 std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
-                                                             std::fclose);
-  if (!file) throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
-  if (from == ReadFrom::kStorage)  // an advice: where it is not followed the pages are read
-    static_cast<void>(::posix_fadvise(::fileno(file.get()), 0, 0, POSIX_FADV_DONTNEED));
+  const FileReader file(path);
+  if (from == ReadFrom::kStorage) file.drop_cached_pages();
   Sha256 hash;
   std::vector<char> buffer(1 << 20);
-  while (const size_t size = std::fread(buffer.data(), 1, buffer.size(), file.get()))
-    hash.update(buffer.data(), size);
-  if (std::ferror(file.get()))
-    throw IoError(path.string() + ": cannot be read to its end: " + std::strerror(errno));
+  for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
+    const int64_t size = std::min<int64_t>(std::ssize(buffer), file.size() - at);
+    file.read(at, buffer.data(), size);
+    hash.update(buffer.data(), static_cast<size_t>(size));
+  }
   return hash.finish();
 }
 

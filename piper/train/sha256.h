@@ -32,8 +32,8 @@ std::string sha256_hex(std::string_view bytes);
 // which says nothing about the disk.
 enum class ReadFrom { kCache, kStorage };
 
-// Hash of a file, read in pieces. kStorage: the system is asked to drop the file's pages first
-// (posix_fadvise; pages not yet written, and file systems in memory, keep them). Throws IoError.
+// Hash of a file, read in pieces. kStorage: FileReader::drop_cached_pages() comes first. Throws as
+// FileReader does.
 std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from = ReadFrom::kCache);
 
 }  // namespace piper::train

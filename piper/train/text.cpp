@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/base/json.h>
+#include <piper/base/file_reader.h>
 #include <piper/train/text.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
 #include <set>
 
 namespace piper::train {
@@ -32,26 +35,89 @@ std::vector<fs::path> files_below(const fs::path& folder, const std::set<std::st
   return files;
 }
 
-std::string concatenate(const std::vector<fs::path>& files) {
-  std::string bytes;
-  for (const fs::path& file : files) bytes += read_text_file(file);
-  return bytes;
-}
+constexpr int64_t kInMemory = int64_t{64} << 20;
+constexpr int64_t kHeldOpen = 256;  // descriptors; a process may have 1024 by default
+constexpr int64_t kAtOnce = 1 << 20;
+
+// A file of a text.
+struct Piece {
+  int64_t begin = 0;  // in the text
+  int64_t size = 0;
+  int64_t modified_ns = 0;
+  fs::path path;
+  std::shared_ptr<const FileReader> held = {};  // null: opened for each read
+
+  std::shared_ptr<const FileReader> open() const {
+    if (held) return held;
+    auto file = std::make_shared<const FileReader>(path);
+    if (file->size() != size || file->modified_ns() != modified_ns)
+      throw IoError(path.string() + ": has changed since it was first opened");
+    return file;
+  }
+};
 
 }  // namespace
 
-Text::Text(std::string bytes, std::string source)
-    : storage_(std::make_shared<const std::string>(std::move(bytes))),
-      view_(*storage_),
-      source_(std::move(source)) {
-  if (view_.empty()) throw InvalidInput(source_ + ": is empty; text to train on is expected");
+struct Text::Content {
+  std::string memory;
+  std::vector<Piece> pieces;  // of a text that is not in memory; none is empty
+  int64_t size = 0;
+
+  void read(int64_t begin, char* out, int64_t count) const {
+    if (pieces.empty()) {
+      std::memcpy(out, memory.data() + begin, static_cast<size_t>(count));
+      return;
+    }
+    auto piece = std::prev(std::ranges::upper_bound(pieces, begin, {}, &Piece::begin));
+    for (; count > 0; ++piece) {
+      const int64_t here = std::min(count, piece->begin + piece->size - begin);
+      piece->open()->read(begin - piece->begin, out, here);
+      out += here;
+      begin += here;
+      count -= here;
+    }
+  }
+
+  void take_into_memory() {
+    std::string bytes(static_cast<size_t>(size), '\0');
+    if (size > 0) read(0, bytes.data(), size);
+    memory = std::move(bytes);
+    pieces.clear();
+  }
+};
+
+Text::Text(std::string bytes, std::string source) : source_(std::move(source)) {
+  if (bytes.empty()) throw InvalidInput(source_ + ": is empty; text to train on is expected");
+  const int64_t size = std::ssize(bytes);
+  content_ = std::make_shared<const Content>(std::move(bytes), std::vector<Piece>(), size);
 }
 
-Text read_text(const fs::path& path, const std::vector<std::string>& extensions) {
+Text::Text(const std::vector<fs::path>& files, std::string source) : source_(std::move(source)) {
+  Content content;
+  for (const fs::path& path : files) {
+    auto file = std::make_shared<const FileReader>(path);
+    if (file->size() == 0) continue;
+    content.pieces.push_back({content.size, file->size(), file->modified_ns(), path, file});
+    content.size += file->size();
+    if (std::ssize(content.pieces) > kHeldOpen) content.pieces.back().held.reset();
+  }
+  if (content.size == 0) throw InvalidInput(source_ + ": is empty; text to train on is expected");
+  if (content.size <= kInMemory) content.take_into_memory();
+  content_ = std::make_shared<const Content>(std::move(content));
+}
+
+int64_t Text::size() const { return content_ ? content_->size : 0; }
+
+void Text::read(int64_t begin, void* out, int64_t size) const {
+  PIPER_CHECK(begin >= 0 && size >= 0 && begin <= this->size() - size);
+  if (size > 0) content_->read(begin, static_cast<char*>(out), size);
+}
+
+std::vector<fs::path> text_files(const fs::path& path, const std::vector<std::string>& extensions) {
   std::error_code error;
   if (!fs::exists(path, error))
     throw IoError(path.string() + ": cannot be read: no such file or folder");
-  if (!fs::is_directory(path, error)) return Text(read_text_file(path), path.string());
+  if (!fs::is_directory(path, error)) return {path};
   std::vector<fs::path> files = files_below(path, {});
   if (!extensions.empty())
     std::erase_if(files, [&](const fs::path& file) {
@@ -61,35 +127,45 @@ Text read_text(const fs::path& path, const std::vector<std::string>& extensions)
   if (files.empty())
     throw InvalidInput(path.string() + ": holds no file" +
                        (extensions.empty() ? std::string() : " with the extension asked for"));
-  return Text(concatenate(files), path.string());
+  return files;
+}
+
+Text read_text(const fs::path& path, const std::vector<std::string>& extensions) {
+  return Text(text_files(path, extensions), path.string());
 }
 
 Text read_own_text(const fs::path& project) {
   const std::set<std::string> skipped = {"build", ".git", ".venv", "__pycache__"};
-  std::string bytes;
+  std::vector<fs::path> files;
   for (const char* name : {"README.md", "docs", "piper"}) {
     const fs::path part = project / name;
     std::error_code error;
     if (fs::is_directory(part, error))
-      bytes += concatenate(files_below(part, skipped));
+      std::ranges::move(files_below(part, skipped), std::back_inserter(files));
     else if (fs::is_regular_file(part, error))
-      bytes += read_text_file(part);
+      files.push_back(part);
   }
-  if (bytes.empty())
+  if (files.empty())
     throw IoError(project.string() +
                   ": holds none of README.md, docs, piper: the default text; name another");
-  return Text(std::move(bytes), "the project's own files");
+  return Text(files, "the project's own files");
 }
 
-void check_vocabulary(const Text& text, int64_t vocabulary) {
-  const std::string_view bytes = text.bytes();
-  const auto bad = std::find_if(bytes.begin(), bytes.end(), [&](char byte) {
-    return static_cast<unsigned char>(byte) >= vocabulary;
-  });
-  if (bad != bytes.end())
-    throw InvalidInput(fmt::format(
-        "{}: byte {} at offset {} is no token of a vocabulary of {}; byte text needs 256",
-        text.source(), static_cast<unsigned char>(*bad), bad - bytes.begin(), vocabulary));
+void check_vocabulary(const Text& text, int64_t vocabulary,
+                      const std::function<void(int64_t, int64_t)>& progress) {
+  if (vocabulary > std::numeric_limits<unsigned char>::max()) return;
+  std::vector<unsigned char> bytes(static_cast<size_t>(std::min(kAtOnce, text.size())));
+  for (int64_t first = 0; first < text.size(); first += kAtOnce) {
+    bytes.resize(static_cast<size_t>(std::min(kAtOnce, text.size() - first)));
+    text.read(first, bytes.data(), std::ssize(bytes));
+    const auto bad =
+        std::ranges::find_if(bytes, [&](unsigned char byte) { return byte >= vocabulary; });
+    if (bad != bytes.end())
+      throw InvalidInput(fmt::format(
+          "{}: byte {} at offset {} is no token of a vocabulary of {}; byte text needs 256",
+          text.source(), *bad, first + (bad - bytes.begin()), vocabulary));
+    if (progress) progress(first + std::ssize(bytes), text.size());
+  }
 }
 
 }  // namespace piper::train

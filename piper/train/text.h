@@ -1,13 +1,17 @@
 // Byte text: the bytes of files, each one a token of 0..255. No tokenizer, no download.
 //
-// Thread safety: a Text is immutable and shares its bytes; any number of threads may read it.
+// A text of up to 64 MiB is read into memory. Of a longer one the files stay where they are and each
+// window is read when it is asked for: 50 GB of text take no more memory than 64 MiB. The first 256
+// files stay open; the others are opened for each read, and must not have changed since.
+//
+// Thread safety: a Text is immutable and shares what it holds; any number of threads may read it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace piper::train {
@@ -15,22 +19,32 @@ namespace piper::train {
 class Text {
  public:
   Text() = default;
-  // `source` (a path) goes into messages. Throws InvalidInput when there are no bytes.
+  // In memory. `source` (a path) goes into messages. Throws InvalidInput when there are no bytes.
   Text(std::string bytes, std::string source);
+  // The files' bytes one after the other. Throws InvalidInput when there are no bytes, and as
+  // FileReader does.
+  Text(const std::vector<std::filesystem::path>& files, std::string source);
 
-  std::string_view bytes() const { return view_; }
-  int64_t size() const { return static_cast<int64_t>(view_.size()); }
+  int64_t size() const;  // bytes
   const std::string& source() const { return source_; }
+  // Fills `out` with the bytes [begin, begin + size). Requires a range inside. Throws IoError when a
+  // file cannot be read, or is no longer what it was.
+  void read(int64_t begin, void* out, int64_t size) const;
 
  private:
-  std::shared_ptr<const std::string> storage_;
-  std::string_view view_;
+  struct Content;
+  std::shared_ptr<const Content> content_;  // null: no bytes
   std::string source_;
 };
 
-// A file, or a folder: all regular files below it in the order of their paths (byte-wise, '/' between
-// folders), links to folders not followed. `extensions` (".txt") keeps only such files; empty = all.
-// Throws IoError (absent, unreadable), InvalidInput (no file is left, or all are empty).
+// The files of a text: `path` itself, or all regular files below a folder in the order of their
+// paths (byte-wise, '/' between folders), links to folders not followed. `extensions` (".txt") keeps
+// only such files of a folder; empty = all. Throws IoError (absent, unreadable), InvalidInput (no
+// file is left).
+std::vector<std::filesystem::path> text_files(const std::filesystem::path& path,
+                                              const std::vector<std::string>& extensions = {});
+
+// Text of text_files(). Throws as it does, and InvalidInput when all are empty.
 Text read_text(const std::filesystem::path& path, const std::vector<std::string>& extensions = {});
 
 // The default text: the project's own README.md, docs/ and piper/ below `project`, in that order, each
@@ -38,7 +52,9 @@ Text read_text(const std::filesystem::path& path, const std::vector<std::string>
 // is left out; throws IoError when all are.
 Text read_own_text(const std::filesystem::path& project);
 
-// Throws InvalidInput naming the first byte that is no token of the vocabulary.
-void check_vocabulary(const Text& text, int64_t vocabulary);
+// Throws InvalidInput naming the first byte that is no token of the vocabulary. Reads the text only
+// where a byte may be none. `progress` gets bytes checked and in all; may be empty.
+void check_vocabulary(const Text& text, int64_t vocabulary,
+                      const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace piper::train

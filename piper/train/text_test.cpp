@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/train/test_folder.h>
+#include <piper/train/test_text.h>
 #include <piper/train/text.h>
 
 namespace piper::train {
@@ -15,10 +16,10 @@ TEST_CASE("a folder is read in the order of its paths, an extension filter keeps
   folder.write("a/c.md", "C");
   folder.write("a.txt", "A");
   folder.write("empty.txt", "");
-  CHECK(read_text(folder.path()).bytes() ==
+  CHECK(bytes_of(read_text(folder.path())) ==
         "ACZB");  // a.txt < a/c.md < a/z.txt < b.txt: '.' sorts before '/'
-  CHECK(read_text(folder.path(), {".txt"}).bytes() == "AZB");
-  CHECK(read_text(folder.path() / "b.txt").bytes() == "B");
+  CHECK(bytes_of(read_text(folder.path(), {".txt"})) == "AZB");
+  CHECK(bytes_of(read_text(folder.path() / "b.txt")) == "B");
   CHECK(read_text(folder.path() / "b.txt").source() == (folder.path() / "b.txt").string());
 }
 
@@ -45,7 +46,7 @@ TEST_CASE("the default text is the project's own files, without what is built or
   folder.write("piper/build/x.o", "object ");
   folder.write("piper/.git/config", "git ");
   folder.write("build/y.o", "object ");
-  CHECK(read_own_text(folder.path()).bytes() == "read me docs error graph ");
+  CHECK(bytes_of(read_own_text(folder.path())) == "read me docs error graph ");
 }
 
 TEST_CASE("a text with bytes outside the vocabulary is refused") {

@@ -1,0 +1,86 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/file_reader.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace piper {
+namespace {
+
+[[noreturn]] void cannot_read(const std::filesystem::path& path, int cause) {
+  throw IoError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(cause)));
+}
+
+const char* kind_of(mode_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFDIR:
+      return "a folder";
+    case S_IFIFO:
+      return "a pipe";
+    case S_IFSOCK:
+      return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+      return "a device";
+    default:
+      return "none";
+  }
+}
+
+void require_regular(const std::filesystem::path& path, const struct stat& about) {
+  if (!S_ISREG(about.st_mode))
+    throw InvalidInput(
+        fmt::format("{}: is {}; allowed: a regular file", path.string(), kind_of(about.st_mode)));
+}
+
+// Looked at before it is opened, since opening alone may wait or move something, and once more
+// afterwards, since another file may have taken its place. O_NONBLOCK: that one may be a pipe.
+int open_regular(const std::filesystem::path& path, struct stat& about) {
+  if (::stat(path.c_str(), &about) != 0) cannot_read(path, errno);
+  require_regular(path, about);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) cannot_read(path, errno);
+  try {
+    if (::fstat(fd, &about) != 0) cannot_read(path, errno);
+    require_regular(path, about);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  return fd;
+}
+
+}  // namespace
+
+FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+  struct stat about {};
+  fd_ = open_regular(path_, about);
+  size_ = about.st_size;
+  modified_ns_ = int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec;
+}
+
+FileReader::~FileReader() { ::close(fd_); }
+
+void FileReader::read(int64_t offset, void* out, int64_t size) const {
+  auto* next = static_cast<char*>(out);
+  while (size > 0) {
+    const ssize_t count = ::pread(fd_, next, static_cast<size_t>(size), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      throw IoError(fmt::format("{}: cannot be read at byte {}: {}", path_.string(), offset,
+                                count < 0 ? std::strerror(errno) : "the file has become shorter"));
+    next += count;
+    offset += count;
+    size -= count;
+  }
+}
+
+void FileReader::drop_cached_pages() const {
+  static_cast<void>(::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED));
+}
+
+}  // namespace piper

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""A console that is full, closed or hung up, and a limit on file sizes: the exit code and one line say what happened, the run is saved
+where it is, or its older state stays. Alone, under `piper launch` and under Open MPI where that is there."""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
+
+FULL, CLOSED = "No space left on device", "Broken pipe"
+MESH = (2, 1, 1)
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def closed_pipe():
+    read, write = os.pipe()
+    os.close(read)
+    return write
+
+
+def run(command, stdout, stderr=subprocess.PIPE, **more):
+    try:
+        done = subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, env=ENVIRONMENT, **more)
+    finally:
+        for stream in {stdout, stderr}:
+            if isinstance(stream, int) and stream > 2:
+                os.close(stream)
+    return done.returncode, done.stderr or ""
+
+
+def said(message, text):
+    """The one line that names the lost output, not counting progress."""
+    lines = [line for line in text.splitlines() if line.startswith("piper: ")]
+    assert len(lines) == 1 and "standard output cannot be written: " + message in lines[0], text
+    return lines[0]
+
+
+def every_command(root):
+    """What is printed by commands that keep no state: each fails, by a line and 1."""
+    priced = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100"]
+    strategy = str(root / "plan.json")
+    subprocess.run([PIPER, "plan", *priced, "--devices", "8", "--out", strategy], check=True, capture_output=True)
+    commands = [["--help"], ["--version"], ["plan", "--help"], ["model", "mixtral-8x7b"], ["model", "mixtral-8x7b", "--json"], ["model", "--list"],
+                ["cluster", "frontier"], ["cluster", "--list"], ["plan", *priced, "--devices", "8"], ["plan", *priced, "--devices", "8", "--json"],
+                ["estimate", *priced, "--strategy", strategy], ["sim", *priced, "--strategy", strategy, "--json"], ["compare", strategy, strategy],
+                ["export", "--to", "megatron", "--model", "mixtral-8x7b", "--ep", "8", "--dp", "8"], ["report", strategy], ["exchange", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"],
+                ["checkpoint", "list", str(root / "calm")], ["checkpoint", "verify", str(root / "calm"), "--json"]]
+    for command in commands:
+        for stdout, message in ((lambda: os.open("/dev/full", os.O_WRONLY), FULL), (closed_pipe, CLOSED)):
+            code, text = run([PIPER, *command], stdout())
+            assert code == 1, f"{command}: exit code {code}: {text}"
+            said(message, text)
+    # Nobody listens any more: the exit code alone is left.
+    code, _ = run([PIPER, "model", "mixtral-8x7b"], closed_pipe(), closed_pipe())
+    assert code == 1, code
+    code, _ = run([PIPER, "model", "no-such-model"], closed_pipe(), closed_pipe())
+    assert code == 2, code
+    # No standard output at all: no file that is opened later takes its place.
+    code, text = run([PIPER, "model", "mixtral-8x7b"], None, preexec_fn=lambda: os.close(1))
+    assert code == 1, (code, text)
+    said("Bad file descriptor", text)
+    return len(commands)
+
+
+def last_step(run_folder):
+    return json.loads((run_folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+
+
+def saved_and_resumed(root, run_folder, calm):
+    """The last step is saved, and going on from there ends as the calm run did."""
+    step = last_step(run_folder)
+    assert step < STEPS, f"the run went on to its end ({step})"
+    assert files(run_folder, step), f"step {step} is not saved"
+    train(root, run_folder, MESH, "--checkpoint-every", "50", "--resume")
+    assert metrics(run_folder)[-1] == metrics(calm)[-1] and files(run_folder, STEPS) == files(calm, STEPS), "the end is not that of the calm run"
+    shutil.rmtree(run_folder)
+    return step
+
+
+def started(command, stdout=subprocess.DEVNULL, **more):
+    """A run behind its third step. Its steps are slow enough to stop it in the middle of the 50."""
+    folder = pathlib.Path(command[command.index("--run") + 1])
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, **more)
+    until = time.monotonic() + 60
+    path = folder / "metrics.jsonl"
+    while not (path.exists() and path.read_text().count("\n") >= 3):
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[1]
+        time.sleep(0.005)
+    return process
+
+
+def wrappers():
+    yield "alone", lambda c: c
+    yield "launch", lambda c: [PIPER, "launch", "-n", "2", *c[1:]]
+    plugin = pathlib.Path(PIPER).resolve().parent / "piper_mpi_openmpi.so"
+    if shutil.which("mpirun.openmpi") and plugin.exists():
+        yield "Open MPI", lambda c: ["mpirun.openmpi", "--oversubscribe", "-n", "2", *c]
+    else:
+        print("Open MPI: skipped, it is not there")
+
+
+def lost_while_training(root, calm, name, wrap):
+    command = wrap(train_command(root, root / "run", MESH))
+    code, text = run(command, os.open("/dev/full", os.O_WRONLY))
+    if name != "Open MPI":  # which takes the output from its processes, and loses it itself
+        assert code == 3, f"{name}: exit code {code}: {text}"
+        step = last_step(root / "run")
+        line = said(FULL, text)
+        assert f"stopped after saving step {step}; go on with --resume" in line, line
+        saved_and_resumed(root, root / "run", calm)
+        # The reader goes away in the middle; with it, in the second round, whoever reads the errors.
+        for both in (False, True):
+            read, write = os.pipe()
+            process = subprocess.Popen(command, stdout=write, stderr=write if both else subprocess.PIPE, env=ENVIRONMENT)
+            os.close(write)
+            while b"step 4 |" not in os.read(read, 65536):
+                pass
+            os.close(read)
+            text = "" if both else process.communicate(timeout=60)[1].decode()
+            assert process.wait(60) == 3, f"{name}: exit code {process.returncode}: {text}"
+            both or said(CLOSED, text)
+            saved_and_resumed(root, root / "run", calm)
+    else:
+        shutil.rmtree(root / "run", ignore_errors=True)
+
+
+def told(root, calm, name, wrap):
+    """A hangup, of the process and of its whole group."""
+    ways = {"hangup": lambda p: p.send_signal(signal.SIGHUP)}
+    if name != "Open MPI":
+        ways["hangup of the group"] = lambda p: os.killpg(p.pid, signal.SIGHUP)
+        ways["the group told to end, and once more"] = lambda p: (os.kill(p.pid, signal.SIGTERM), os.killpg(p.pid, signal.SIGTERM))
+    else:
+        ways = {"told to end": lambda p: p.send_signal(signal.SIGTERM)}  # mpirun passes no SIGHUP on
+    for way, tell in ways.items():
+        process = started(wrap(train_command(root, root / "run", MESH)), start_new_session=True)
+        tell(process)
+        text = process.communicate(timeout=60)[1]
+        assert process.returncode == 3, f"{name}: {way}: exit code {process.returncode}: {text}"
+        assert "asked to stop" in text, text
+        saved_and_resumed(root, root / "run", calm)
+
+
+def ignored(root, calm, name, wrap):
+    """As nohup starts it: a hangup is nothing to it."""
+    process = started(wrap(train_command(root, root / "run", MESH)), start_new_session=True,
+                      preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    os.killpg(process.pid, signal.SIGHUP)
+    text = process.communicate(timeout=120)[1]
+    assert process.returncode == 0 and "asked to stop" not in text, f"{name}: {process.returncode}: {text}"
+    assert metrics(root / "run") == metrics(calm), name
+    shutil.rmtree(root / "run")
+
+
+def too_large(root, name, wrap):
+    """A limit on the size of files (SIGXFSZ): the save fails, by name; the older one stays."""
+    folder = root / "run"
+    train(root, folder, MESH, "--checkpoint-every", "5", "--stop-after", "5")
+    before = files(folder, 5)
+    limit = max(f["bytes"] for f in before) // 2
+    command = wrap(train_command(root, folder, MESH, "--checkpoint-every", "5", "--resume"))
+    code, text = run(command, subprocess.DEVNULL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert code == 1, f"{name}: exit code {code}: {text}"
+    assert "step-00000010: not saved; earlier checkpoints are untouched" in text and "File too large" in text, f"{name}: {text}"
+    subprocess.run([PIPER, "checkpoint", "verify", str(folder)], check=True, capture_output=True)
+    assert files(folder, 5) == before and not (folder / "checkpoints/step-00000010").exists()
+    shutil.rmtree(folder)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        write_inputs(root)
+        calm = root / "calm"
+        train(root, calm, MESH, "--checkpoint-every", "50")
+        print(f"{every_command(root)} commands: a full device and a closed pipe are said, exit code 1")
+        for launcher, wrap in wrappers():
+            lost_while_training(root, calm, launcher, wrap)
+            told(root, calm, launcher, wrap)
+            if launcher != "Open MPI":
+                ignored(root, calm, launcher, wrap)
+            too_large(root, launcher, wrap)
+            print(f"{launcher}: lost output, hangup, file size: saved or kept, and said")
+
+
+if __name__ == "__main__":
+    main()
