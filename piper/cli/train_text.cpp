@@ -49,7 +49,8 @@ void print_comparison(const train::RunResult& result) {
     row(fmt::format("peak memory, rank {}", rank.rank),
         static_cast<double>(*rank.predicted_peak_bytes),
         static_cast<double>(*rank.measured_peak_bytes), format_bytes);
-  fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  fmt::print("\npredicted beside measured (step {}, the median of {})\n{}", *c.measured_step,
+             *c.num_steps, report::to_text(table));
   if (c.machine_slowdown)
     fmt::print(
         "during the run this machine took {:.2f} times as long as in its profile; the predicted "

@@ -8,44 +8,102 @@
 #include <piper/train/prediction.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 namespace piper::train {
 namespace {
 
 using schedule::SegmentKind;
 
-// Under what name a task's time is compared; communication includes waiting for the others.
+// Under what name a task's time is compared.
 std::string component(const schedule::StepGraph& step, const graph::Task& task) {
   switch (task.kind) {
     case graph::TaskKind::kCompute:
       return schedule::name(step.segment(task).kind);
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:
-      return "point-to-point (with waiting)";
+      return "point-to-point, exposed";
     case graph::TaskKind::kExchangeCounts:
     case graph::TaskKind::kAllToAll:
-      return "exchange (with waiting)";
+      return "exchange, exposed";
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kCollective:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
-      return "reduction (with waiting)";
+      return "reduction, exposed";
   }
   return "";
 }
+
+// Which of a rank's tasks counts where several run at once: the lowest.
+int turn(graph::TaskKind kind) {
+  switch (kind) {
+    case graph::TaskKind::kCompute:
+      return 0;
+    case graph::TaskKind::kExchangeCounts:
+    case graph::TaskKind::kAllToAll:
+      return 1;
+    case graph::TaskKind::kSend:
+    case graph::TaskKind::kReceive:
+      return 2;
+    case graph::TaskKind::kAllReduce:
+    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kStateCollective:
+    case graph::TaskKind::kHostCopy:
+      return 3;
+  }
+  return 0;
+}
+
+struct Span {
+  int turn = 0;
+  graph::Interval interval;
+  const graph::Task* task = nullptr;
+};
+using Spans = std::vector<Span>;
+
+// A set of moments, as intervals that do not touch.
+class Covered {
+ public:
+  // Adds an interval; returns the seconds of it that are new.
+  double add(const graph::Interval& interval) {
+    double begin = interval.start_seconds, end = interval.end_seconds, known = 0;
+    auto next = end_of_.upper_bound(begin);
+    if (next != end_of_.begin() && std::prev(next)->second >= begin) --next;
+    while (next != end_of_.end() && next->first <= end) {
+      known += std::min(end, next->second) - std::max(interval.start_seconds, next->first);
+      begin = std::min(begin, next->first);
+      end = std::max(end, next->second);
+      next = end_of_.erase(next);
+    }
+    end_of_[begin] = end;
+    return interval.end_seconds - interval.start_seconds - known;
+  }
+
+ private:
+  std::map<double, double> end_of_;  // by begin
+};
 
 }  // namespace
 
 std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
                                                    const graph::Timeline& timeline, Rank rank) {
+  std::vector<Spans> ranks(static_cast<size_t>(step.graph.num_ranks()));
+  for (const graph::Task& task : step.graph.tasks())
+    if (const graph::Interval& interval = timeline.tasks[task.id.index()];
+        interval.played() && (rank == Rank::none() || task.rank == rank))
+      ranks[task.rank.index()].push_back({turn(task.kind), interval, &task});
   std::map<std::string, double> seconds;
-  for (const graph::Task& task : step.graph.tasks()) {
-    if (rank != Rank::none() && task.rank != rank) continue;
-    const graph::Interval& interval = timeline.tasks[task.id.index()];
-    if (interval.played())
-      seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
+  for (Spans& spans : ranks) {
+    std::ranges::sort(spans, {}, [](const Span& span) {
+      return std::tuple(span.turn, span.interval.start_seconds, span.interval.end_seconds);
+    });
+    Covered covered;
+    for (const Span& span : spans)
+      seconds[component(step, *span.task)] += covered.add(span.interval);
   }
   return seconds;
 }
@@ -102,6 +160,32 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
   return prediction;
 }
 
+namespace {
+
+// Means over the ranks; what is missing to the step is idle: a bubble, a wait for a core, the time between two steps.
+std::vector<report::TimeComponent> parts_of_step(const schedule::StepGraph& step, int64_t world,
+                                                 const graph::Timeline& predicted,
+                                                 double predicted_step,
+                                                 const graph::Timeline& measured,
+                                                 double measured_step) {
+  const auto found = seconds_by_component(step, measured);
+  std::vector<report::TimeComponent> parts;
+  for (const auto& [name, seconds] : seconds_by_component(step, predicted)) {
+    const auto it = found.find(name);
+    report::TimeComponent part{name, seconds / static_cast<double>(world), std::nullopt};
+    predicted_step -= *part.predicted_seconds;
+    if (it != found.end()) {
+      part.measured_seconds = it->second / static_cast<double>(world);
+      measured_step -= *part.measured_seconds;
+    }
+    parts.push_back(std::move(part));
+  }
+  parts.push_back({"idle", std::max(0.0, predicted_step), std::max(0.0, measured_step)});
+  return parts;
+}
+
+}  // namespace
+
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                            const Prediction& prediction, const Measurement& measured) {
@@ -111,15 +195,11 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   comparison.predicted_mfu = prediction.mfu;
   comparison.measured_mfu =
       model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction.kept);
-  const auto predicted_seconds = seconds_by_component(step, prediction.timeline);
-  const auto measured_seconds = seconds_by_component(step, measured.timeline);
-  const auto world = static_cast<double>(strategy.mesh.world());
-  for (const auto& [name, seconds] : predicted_seconds) {
-    const auto found = measured_seconds.find(name);
-    comparison.time_components.push_back(
-        {name, seconds / world,
-         found == measured_seconds.end() ? std::nullopt : std::optional(found->second / world)});
-  }
+  comparison.measured_step = measured.step;
+  comparison.num_steps = measured.num_steps;
+  comparison.time_components =
+      parts_of_step(step, strategy.mesh.world(), prediction.timeline, prediction.step_seconds,
+                    measured.timeline, measured.step_seconds);
   cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   for (int64_t r = 0; r < strategy.mesh.world(); ++r) {
