@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/profile_text.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/findings.h>
 #include <piper/comm/launch.h>
@@ -13,7 +14,9 @@
 #include <piper/report/progress.h>
 #include <piper/runtime/measure_links.h>
 #include <piper/runtime/profile.h>
+#include <piper/strategy/runnable.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -31,6 +34,7 @@ struct Flags {
   int64_t cores = 0, sequence = 256;
   std::optional<double> budget_seconds;
   double tight = 0.02;
+  std::vector<std::string> precisions = {"fp32"};
   bool full = false, fresh = false, points = false, json = false;
 };
 
@@ -38,6 +42,21 @@ struct Flags {
 std::filesystem::path partial_of(const Flags& flags) {
   if (!flags.resume.empty()) return flags.resume;
   return flags.out.empty() ? "" : flags.out + ".partial";
+}
+
+std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& names) {
+  std::vector<strategy::Precision> precisions;
+  for (const std::string& name : names) {
+    const strategy::Precision precision = parse_precision(name);
+    if (!strategy::runs(precision))
+      throw InvalidInput(fmt::format(
+          "--precision is '{}', which Piper prices and does not execute; allowed: fp32, bf16, fp64",
+          name));
+    if (std::ranges::find(precisions, precision) != precisions.end())
+      throw InvalidInput(fmt::format("--precision names {} twice", name));
+    precisions.push_back(precision);
+  }
+  return precisions;
 }
 
 runtime::ProfileOptions options_of(const Flags& flags) {
@@ -49,6 +68,7 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   options.budget_seconds =
       flags.budget_seconds.value_or(flags.full ? kFullBudgetSeconds : kBudgetSeconds);
   options.tight = flags.tight;
+  options.precisions = precisions_of(flags.precisions);
   options.sequence = flags.sequence;
   if (!flags.full && !flags.model.empty())
     throw InvalidInput("--model is given without --full, which alone measures a model's shapes");
@@ -190,6 +210,12 @@ Run add_profile(Subcommand command) {
                      "with --full: the model whose shapes are measured [piper-10m]");
   command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
       .check(integer_in(1, int64_t{1} << 20))
+      .show_default();
+  command
+      .add_option("--precision", flags->precisions,
+                  "what is measured: fp32, bf16, fp64, or several of them (fp32,bf16), which share "
+                  "the time")
+      .delimiter(',')
       .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();

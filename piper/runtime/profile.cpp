@@ -96,7 +96,7 @@ class Profiler {
                        .link = {.latency_seconds = 0, .bytes_per_second = host_.copy.rate.back()}}};
       return;
     }
-    // The factors of the last precision stay: ranks of one machine train in one.
+    // How much times scatter, and the hand-over of cores, stay as the last precision found them.
     for (const strategy::Precision precision : options_.precisions)
       calibrate_segments(host_, precision,
                          {.num_ranks = options_.num_ranks, .num_cores = host_.cores_per_node});
