@@ -41,6 +41,11 @@ endif()
 
 enable_testing()
 
+# With CMAKE_UNITY_BUILD (preset `quick`) libraries and the program are compiled in batches; tests stay as they are.
+set(PIPER_UNITY ${CMAKE_UNITY_BUILD})
+set(CMAKE_UNITY_BUILD OFF)
+include(unity)
+
 # piper_folder(NAME graph SOURCES graph.cpp ... DEPENDS base ... TESTS graph_test.cpp ... LIBRARIES ...)
 # makes piper_graph (alias piper::graph) and, with TESTS, the program piper_graph_test registered with ctest.
 # DEPENDS are folders and become part of the interface; LIBRARIES are other targets; APART are tests that take long (piper_test).
@@ -124,7 +129,9 @@ endfunction()
 # one with the JSON library half of one, and most files need neither. (CMake knows one precompiled header a target: what it would say
 # to the compiler is said here by file.) A source with SKIP_PRECOMPILE_HEADERS is left alone.
 function(piper_share_headers target)
-  if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
+  if(PIPER_UNITY AND NOT target MATCHES "_test$")
+    piper_unite(${target})
+  elseif(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
     # When the folder has said all about its sources. (EVAL, because a deferred call reads its variables when it is made.)
     cmake_language(EVAL CODE "cmake_language(DEFER CALL piper_share_headers_now ${target})")
   endif()

@@ -38,6 +38,13 @@ def worlds():
         yield "mpi", ["mpirun.openmpi", "--oversubscribe", "-n", 4, PIPER, "bench", "alltoall"]
 
 
+def limits():
+    """Among threads the limit is a plain copy: more bytes never take less, and 64 times as many take longer."""
+    seconds = [point["limit_seconds"] for point in points("local", PIPER, "bench", "alltoall", "--ranks", 4, "--algorithms", "flat",
+                                                          "--pair-bytes", "64,256,1K,4K,16K,64K")]
+    assert seconds == sorted(seconds) and seconds[0] > 0 and seconds[-1] > 2 * seconds[1], seconds
+
+
 def refusals():
     for flags, said in ((["--algorithms", "hallo"], "--algorithms names 'hallo'; allowed: flat"),
                         (["--algorithms", "bruck:4K"], "a size behind halo"),
@@ -103,6 +110,7 @@ def deduplicated():
 
 
 def main():
+    limits()
     deduplicated()
     different_options()
     lost_peers()

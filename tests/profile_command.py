@@ -86,6 +86,40 @@ def outside(out):
     assert inside == [], inside
 
 
+def other_precisions(folder):
+    """A file for two precisions has figures for both, and planning and training in each goes by them."""
+    out = folder / "two.json"
+    assert "is 'fp8', which Piper prices and does not execute; allowed: fp32, bf16, fp64" in piper("profile", "--precision", "fp8", code=2)
+    assert "names bf16 twice" in piper("profile", "--precision", "bf16,bf16", code=2)
+    piper("profile", *SHORT, 2, "--precision", "bf16,fp32", "--out", out)
+    cluster = json.loads(out.read_text())
+    assert sorted(cluster["compute"]) == ["bf16", "fp32"], cluster["compute"].keys()
+    factors = {name.rsplit(".", 1)[1] for name in cluster["numbers"] if name.startswith("measured_over_priced.experts.")}
+    assert factors == {"bf16", "fp32"}, cluster["numbers"]
+    seconds = {}
+    for precision in ("fp32", "bf16"):
+        plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", out, "--devices", 2, "--sequence", 64, "--global-batch", 4,
+                                "--precision", precision, "--json"))
+        seconds[precision] = plan["strategies"][0]["predicted"]["step_seconds"]
+        run = json.loads(piper("train", "--model", "piper-10m", "--cluster", out, "--pp", 1, "--ep", 2, "--dp", 2, "--sequence", 32, "--global-batch", 2,
+                               "--precision", precision, "--steps", 2, "--run", folder / precision, "--json"))
+        assert run["comparison"]["predicted_step_seconds"] > 0, run["comparison"]
+    assert seconds["fp32"] != seconds["bf16"], seconds
+    only = folder / "bf16.json"
+    piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only)
+    plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", only, "--devices", 2, "--sequence", 64, "--global-batch", 4, "--json"))
+    assert plan["strategies"][0]["precision"] == "bf16", plan["strategies"][0]
+
+
+def what_does_not_fit(folder):
+    """Said before this machine is profiled, which takes seconds: activations, too."""
+    axes = ["--pp", 1, "--ep", 1, "--dp", 1, "--run", folder / "none"]
+    for flags, said in ((["--model", "mixtral-8x7b", *axes], "mixtral-8x7b on 1 ranks of this machine needs"),
+                        (["--model", "piper-10m", *axes, "--sequence", 4096, "--micro-batch", 8192, "--global-batch", 8192], "--recompute full")):
+        refused = piper("train", *flags, code=2)
+        assert said in refused and "is available" in refused and "profile" not in refused and refused.count("\n") == 1, refused
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -93,6 +127,8 @@ def main():
         cluster = json.loads(out.read_text())
         checked(cluster)
         outside(out)
+        other_precisions(folder)
+        what_does_not_fit(folder)
         page = pathlib.Path(piper("report", out).strip())
         html = page.read_text()
         assert html.count("<svg") == 4 and "<script" not in html, html.count("<svg")

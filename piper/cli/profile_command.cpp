@@ -6,6 +6,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cli/read_model.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/findings.h>
 #include <piper/comm/launch.h>
@@ -14,7 +15,9 @@
 #include <piper/report/progress.h>
 #include <piper/runtime/measure_links.h>
 #include <piper/runtime/profile.h>
+#include <piper/strategy/runnable.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -33,6 +36,7 @@ struct Flags {
   int64_t cores = 0, sequence = 256;
   std::optional<double> budget_seconds;
   double tight = 0.02;
+  std::vector<std::string> precisions = {"fp32"};
   bool full = false, fresh = false, points = false, json = false;
 };
 
@@ -40,6 +44,21 @@ struct Flags {
 std::filesystem::path partial_of(const Flags& flags) {
   if (!flags.resume.empty()) return flags.resume;
   return flags.out.empty() ? "" : flags.out + ".partial";
+}
+
+std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& names) {
+  std::vector<strategy::Precision> precisions;
+  for (const std::string& name : names) {
+    const strategy::Precision precision = parse_precision(name);
+    if (!strategy::runs(precision))
+      throw InvalidInput(fmt::format(
+          "--precision is '{}', which Piper prices and does not execute; allowed: fp32, bf16, fp64",
+          name));
+    if (std::ranges::find(precisions, precision) != precisions.end())
+      throw InvalidInput(fmt::format("--precision names {} twice", name));
+    precisions.push_back(precision);
+  }
+  return precisions;
 }
 
 runtime::ProfileOptions options_of(const Flags& flags) {
@@ -51,6 +70,7 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   options.budget_seconds =
       flags.budget_seconds.value_or(flags.full ? kFullBudgetSeconds : kBudgetSeconds);
   options.tight = flags.tight;
+  options.precisions = precisions_of(flags.precisions);
   options.sequence = flags.sequence;
   if (!flags.full && !flags.model.empty())
     throw InvalidInput("--model is given without --full, which alone measures a model's shapes");
@@ -193,6 +213,12 @@ Run add_profile(Subcommand command) {
   add_ignore_flag(command, flags->ignore);
   command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
       .check(integer_in(1, int64_t{1} << 20))
+      .show_default();
+  command
+      .add_option("--precision", flags->precisions,
+                  "what is measured: fp32, bf16, fp64, or several of them (fp32,bf16), which share "
+                  "the time")
+      .delimiter(',')
       .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();

@@ -20,6 +20,7 @@
 #include <piper/report/run_files.h>
 #include <piper/report/table.h>
 #include <piper/runtime/profile.h>
+#include <piper/train/memory_check.h>
 #include <piper/train/run.h>
 #include <piper/train/together.h>
 
@@ -143,6 +144,10 @@ cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& reques
 }
 
 void complete(const Flags& flags, train::RunRequest& request) {
+  train::together(*request.world, "memory", [&] {  // before seconds are spent on a profile
+    train::require_memory(request.model, request.strategy, request.world->local_ranks());
+    return std::string();
+  });
   train::together(*request.world, "data", [&] {
     set_corpus(flags, request);
     return std::string();

@@ -54,7 +54,8 @@ void print_comparison(const train::RunResult& result) {
   for (const report::RankComparison& rank : c.ranks)
     row(fmt::format("peak memory, rank {}", rank.rank), rank.predicted_peak_bytes,
         rank.measured_peak_bytes, format_bytes);
-  fmt::print("\npredicted beside measured (median step)\n{}", report::to_text(table));
+  fmt::print("\npredicted beside measured (step {}, the median of {})\n{}", *c.measured_step,
+             *c.num_steps, report::to_text(table));
   if (!c.no_prediction.empty()) fmt::print("nothing was predicted: {}\n", c.no_prediction);
   if (c.machine_slowdown)
     fmt::print(

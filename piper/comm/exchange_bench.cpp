@@ -28,6 +28,8 @@ std::byte numbered(int64_t from, int64_t to, int64_t index) {
   return static_cast<std::byte>(mixed >> 56);
 }
 
+constexpr double kLongestStart = 0.05;  // seconds, of the ranks of one exchange
+
 struct Pair {
   int64_t first = 0, second = 0;
 };
@@ -57,6 +59,7 @@ class Member {
   }
 
   size_t num_exchanges() const { return operations_.size(); }
+  bool is_native(size_t exchange) const { return exchanges_[exchange].native != nullptr; }
 
   // Plays the exchange once and counts the bytes that are wrong here.
   int64_t check(size_t exchange) {
@@ -242,6 +245,24 @@ class Member {
   std::unique_ptr<DeviceExchanges> device_;
 };
 
+// How many exchanges make a batch, when one alone took `once`. That may be mostly what the ranks need to start: threads wake up a
+// hundred times later than a copy of 1 KB takes. So more of them are timed until the number is the one that they ask for.
+int64_t repeats_of_batch(Member& member, size_t e, bool is_native, double once,
+                         const ExchangeBenchOptions& options) {
+  const auto wanted = [&](double seconds) {
+    return std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(seconds, 1e-9)),
+                      options.min_repeats, is_native ? kMaxNativeRepeats : kMaxRepeats);
+  };
+  int64_t repeats = wanted(once);
+  if (once > kLongestStart) return repeats;
+  while (member.elapsed_seconds() < options.budget_seconds) {
+    const int64_t next = wanted(member.time(e, repeats));
+    if (next <= 2 * repeats) break;
+    repeats = next;
+  }
+  return repeats;
+}
+
 // All ranks decide alike, because they decide by times that they share.
 std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& options,
                                     const std::function<void(double)>& progress) {
@@ -252,9 +273,7 @@ std::vector<ExchangeResult> measure(Member& member, const ExchangeBenchOptions& 
   for (size_t e = 0; e < n; ++e) {
     results[e].num_wrong = member.sum(member.check(e));
     once.push_back(member.time(e, 1));
-    results[e].num_repeats =
-        std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(once[e], 1e-9)),
-                   options.min_repeats, kMaxRepeats);
+    results[e].num_repeats = repeats_of_batch(member, e, member.is_native(e), once[e], options);
   }
   const auto late = [&] { return member.elapsed_seconds() >= options.budget_seconds; };
   if (late() && options.min_rounds <= 1) {

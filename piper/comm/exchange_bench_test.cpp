@@ -62,6 +62,24 @@ TEST_CASE("an exchange that forgets a block, or takes a wrong one, has wrong byt
   CHECK(results[2].num_wrong > 2 * 3 * 56);
 }
 
+TEST_CASE(
+    "what is short is repeated until a batch lasts, though its first times were the start's") {
+  const CountOf count = [](int64_t, int64_t) { return 8; };
+  std::atomic<int64_t> num_played{0};
+  const Exchange quick{"quick",
+                       {},
+                       [&](std::span<const std::byte>, std::span<const int>, std::span<std::byte>,
+                           std::span<const int>) {
+                         if (++num_played <= 2)  // checked once and timed once
+                           std::this_thread::sleep_for(std::chrono::milliseconds(4));
+                       }};
+  LocalWorld world(1);
+  const auto results =
+      measure_exchanges(world, {quick}, count, {.budget_seconds = 5, .max_rounds = 3});
+  CHECK(results[0].num_repeats > 500);
+  CHECK(results[0].seconds < 100e-6);
+}
+
 TEST_CASE("a bench that is late ends as soon as it may, on all ranks alike") {
   const CountOf count = [](int64_t, int64_t) { return 8; };
   for (const int64_t min_rounds : {1, 3}) {

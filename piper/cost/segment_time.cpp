@@ -119,6 +119,23 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
   return seconds;
 }
 
+namespace {
+
+std::string general_name(schedule::SegmentKind kind, graph::Phase phase) {
+  return fmt::format("measured_over_priced.{}.{}", schedule::name(kind),
+                     graph::is_backward(phase) ? "backward" : "forward");
+}
+
+// 0 = not measured.
+double measured_over_priced(const cluster::Cluster& cluster, schedule::SegmentKind kind,
+                            graph::Phase phase, strategy::Precision precision) {
+  if (cluster.numbers.empty()) return 0;
+  const double own = number(cluster, measured_over_priced_name(kind, phase, precision).c_str());
+  return own > 0 ? own : number(cluster, general_name(kind, phase).c_str());
+}
+
+}  // namespace
+
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,
                        strategy::Precision precision) {
@@ -126,16 +143,15 @@ double segment_seconds(const model::Model& model, const schedule::Segment& segme
   const bool dense = segment.kind == schedule::SegmentKind::kDenseMlp ||
                      segment.kind == schedule::SegmentKind::kSharedExperts;
   const schedule::SegmentKind kind = dense ? schedule::SegmentKind::kExperts : segment.kind;
-  const double factor =
-      cluster.numbers.empty() ? 0 : number(cluster, measured_over_priced_name(kind, phase).c_str());
+  const double factor = measured_over_priced(cluster, kind, phase, precision);
   return (factor > 0 ? factor : 1) * work_seconds(segment_work(model, segment, phase, work),
                                                   cluster, compute_of(cluster, precision),
                                                   static_cast<double>(work.element_bytes));
 }
 
-std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase) {
-  return fmt::format("measured_over_priced.{}.{}", schedule::name(kind),
-                     graph::is_backward(phase) ? "backward" : "forward");
+std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
+                                      strategy::Precision precision) {
+  return fmt::format("{}.{}", general_name(kind, phase), strategy::name(precision));
 }
 
 Scatter scatter(const cluster::Cluster& cluster) {

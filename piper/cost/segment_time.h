@@ -37,8 +37,10 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
                     const cluster::Compute& compute, double element_bytes);
 
 // Under what name of cluster.numbers a machine keeps how much longer whole segments of a kind take than the sum of
-// their operations ("measured_over_priced.experts.forward"; recomputation counts as forward). Absent: 1.
-std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase);
+// their operations ("measured_over_priced.experts.forward.bf16"; recomputation counts as forward). A name without the
+// precision is that of every precision that has none of its own. Absent: 1.
+std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
+                                      strategy::Precision precision);
 
 // By how much times differ on this machine between equal tasks of a rank, and between ranks for a whole step (of a host's cores one is
 // busier than another, for seconds): standard deviations of logarithms, which `piper profile` measures ("task_scatter_ratio" and

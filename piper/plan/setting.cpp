@@ -26,8 +26,15 @@ int64_t default_batch(const Request& r, int64_t devices, int64_t sequence) {
 }
 
 strategy::Precision default_precision(const Request& r) {
-  return is_gpu(r) && r.cluster.compute.contains("bf16") ? strategy::Precision::kBf16
-                                                         : strategy::Precision::kFp32;
+  const auto has = [&](strategy::Precision precision) {
+    return r.cluster.compute.contains(strategy::name(precision));
+  };
+  if (is_gpu(r) && has(strategy::Precision::kBf16)) return strategy::Precision::kBf16;
+  // A machine that was profiled in one other precision is planned for in that.
+  if (!has(strategy::Precision::kFp32))
+    for (const auto other : {strategy::Precision::kBf16, strategy::Precision::kFp64})
+      if (has(other)) return other;
+  return strategy::Precision::kFp32;
 }
 
 class Checker {

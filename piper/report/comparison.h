@@ -2,7 +2,7 @@
 // read by `report`.
 //
 //   {"predicted_step_seconds": 0.31, "measured_step_seconds": 0.33, "predicted_mfu": 0.41,
-//   "measured_mfu": 0.39,
+//   "measured_mfu": 0.39, "measured_step": 37, "num_steps": 60,
 //    "time_components": [{"name": "experts", "predicted_seconds": 0.12, "measured_seconds": 0.13}],
 //    "ranks": [{"rank": 0, "stage": 0, "predicted_peak_bytes": 91000000, "measured_peak_bytes":
 //    90500000,
@@ -12,8 +12,12 @@
 //                                        "activations": 10000000, "buffers": 1000000},
 //               "measured_component_bytes": {}}]}
 //
+// All that is measured is of one step, "measured_step" of "num_steps" (the median), and the prediction has its routes.
 // "planned_step_seconds" is what the strategy file carries from its planner, whose cluster may have been another one;
-// "balanced_step_seconds" the prediction that assumes an even load, and "measured_load_imbalance" what was found instead.
+// "balanced_step_seconds" is the prediction that assumes an even load, as the planner does; "measured_load_imbalance" is the
+// busiest expert's tokens over the mean in that step.
+// The time components add up to the step: a moment in which a rank computes counts as that, in which it communicates and
+// computes nothing as communication, and the rest as idle; means over the ranks.
 // "no_prediction": why nothing was predicted, in words.
 // "machine_slowdown": what compute took during the run over what it took in the profile, where that was measured; "predicted_..."
 // counts it.
@@ -52,6 +56,7 @@ struct Comparison {
   std::optional<double> planned_step_seconds, balanced_step_seconds, measured_load_imbalance;
   std::optional<double> machine_slowdown;
   std::string no_prediction;  // empty where there is one
+  std::optional<int64_t> measured_step, num_steps;
   std::vector<TimeComponent> time_components;
   std::vector<RankComparison> ranks;
 };

@@ -11,8 +11,9 @@ namespace piper::report {
 namespace {
 
 // Beyond this relative error a figure is marked: the bound that predictions of a step's time are
-// held to.
+// held to. A part of the step is marked when it moves the step by more than kLargeShare besides.
 constexpr double kLargeError = 0.2;
+constexpr double kLargeShare = 0.05;
 constexpr size_t kMaxRanks = 16;
 
 using Format = std::string (*)(double);
@@ -30,22 +31,39 @@ class Rows {
   // A row only for what is known on one side at least.
   void add(const std::string& quantity, std::optional<double> predicted,
            std::optional<double> measured, Format format) {
-    if (!predicted && !measured) return;
-    const std::optional<double> error = relative_error(predicted, measured);
-    const bool large = error && std::abs(*error) > kLargeError;
-    table_.rows.push_back({.cells = {{quantity},
-                                     {shown(predicted, format)},
-                                     {shown(measured, format)},
-                                     {error ? fmt::format("{:+.1f} %", *error * 100) : "–",
-                                      large ? "large-error" : ""}}});
+    add_row(quantity, predicted, measured, format, std::nullopt);
+  }
+  // Seconds of a step that takes `step` seconds.
+  void add_part(const std::string& quantity, std::optional<double> predicted,
+                std::optional<double> measured, std::optional<double> step) {
+    std::optional<double> share;
+    if (predicted && measured && step.value_or(0) > 0) share = (*predicted - *measured) / *step;
+    add_row("  " + quantity, predicted, measured, format_seconds, share);
   }
   const HtmlTable& table() const { return table_; }
 
  private:
+  void add_row(const std::string& quantity, std::optional<double> predicted,
+               std::optional<double> measured, Format format, std::optional<double> share) {
+    if (!predicted && !measured) return;
+    const auto percent = [](std::optional<double> value) {
+      return value ? fmt::format("{:+.1f} %", *value * 100) : "–";
+    };
+    const std::optional<double> error = relative_error(predicted, measured);
+    const bool large =
+        error && std::abs(*error) > kLargeError && (!share || std::abs(*share) > kLargeShare);
+    table_.rows.push_back({.cells = {{quantity},
+                                     {shown(predicted, format)},
+                                     {shown(measured, format)},
+                                     {percent(error), large ? "large-error" : ""},
+                                     {share ? percent(share) : ""}}});
+  }
+
   HtmlTable table_{.columns = {{"quantity"},
                                {"predicted", Align::kRight},
                                {"measured", Align::kRight},
-                               {"relative error", Align::kRight}}};
+                               {"relative error", Align::kRight},
+                               {"of the step", Align::kRight}}};
 };
 
 // The predicted bytes of the parts that a measured part lists by name ("weights, gradients"); none when one of them
@@ -87,6 +105,15 @@ std::string why_unpredicted(const Comparison& comparison) {
   return paragraph("Nothing was predicted for this run: " + comparison.no_prediction + ".");
 }
 
+std::string load_of_experts(const Comparison& c) {
+  if (!c.measured_load_imbalance || !c.balanced_step_seconds) return "";
+  return paragraph(
+      fmt::format("The predicted times are made with the routes of this step, in which the busiest "
+                  "expert had {:.2f} times the mean load; with an even load, as the plan assumes, "
+                  "the prediction is {}.",
+                  *c.measured_load_imbalance, format_seconds(*c.balanced_step_seconds)));
+}
+
 // What the run did otherwise than assumed, if anything.
 std::string deviations_table(const Comparison& comparison) {
   const std::vector<Deviation> found = deviations(comparison, kLargeError);
@@ -111,17 +138,21 @@ std::string comparison_section(const Comparison* comparison) {
   Rows rows;
   rows.add("step time", comparison->predicted_step_seconds, comparison->measured_step_seconds,
            format_seconds);
-  for (const TimeComponent& time : comparison->time_components) {
-    rows.add("  " + time.name, time.predicted_seconds, time.measured_seconds, format_seconds);
-  }
+  for (const TimeComponent& time : comparison->time_components)
+    rows.add_part(time.name, time.predicted_seconds, time.measured_seconds,
+                  comparison->measured_step_seconds);
   rows.add("MFU", comparison->predicted_mfu, comparison->measured_mfu, format_percent);
   const size_t num_shown = std::min(comparison->ranks.size(), kMaxRanks);
   for (size_t i = 0; i < num_shown; ++i) add_memory(rows, comparison->ranks[i]);
   if (rows.table().rows.empty()) return absent("Neither side of the comparison has a figure.");
   return why_unpredicted(*comparison) + to_html(rows.table()) +
          paragraph(
-             "Relative error: (predicted − measured) / measured. Errors above 20 % are marked.") +
-         speed_of_machine(*comparison) + deviations_table(*comparison);
+             "Relative error: (predicted − measured) / measured. Errors above 20 % are marked; of "
+             "the parts of a step, where they are more than 5 % of it, too. The parts add up to "
+             "the "
+             "step: communication counts where nothing is computed meanwhile.") +
+         load_of_experts(*comparison) + speed_of_machine(*comparison) +
+         deviations_table(*comparison);
 }
 
 }  // namespace piper::report

@@ -19,7 +19,9 @@ std::string step_tile(const Comparison& c) {
     const std::string note = c.predicted_step_seconds
                                  ? "predicted " + format_seconds(*c.predicted_step_seconds)
                                  : "measured";
-    return tile("step time", format_seconds(*c.measured_step_seconds), note);
+    const std::string of = measured_step_text(&c);
+    return tile("step time", format_seconds(*c.measured_step_seconds),
+                of.empty() ? note : note + "; " + of);
   }
   if (!c.predicted_step_seconds) return "";
   return tile("step time", format_seconds(*c.predicted_step_seconds), "predicted");
@@ -58,6 +60,11 @@ std::string loss_tile(const std::vector<MetricsRow>& metrics) {
 }
 
 }  // namespace
+
+std::string measured_step_text(const Comparison* c) {
+  if (c == nullptr || !c->measured_step || !c->num_steps) return "";
+  return fmt::format("step {}, the median of {}", *c->measured_step, *c->num_steps);
+}
 
 std::string header_section(const Report& report) {
   const Header& header = report.header;

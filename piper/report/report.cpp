@@ -16,8 +16,9 @@ const T* pointer(const std::optional<T>& value) {
 std::string render(const Report& report) {
   const Comparison* comparison = pointer(report.comparison);
   std::string body = header_section(report);
-  body += section("timeline", "One step, predicted and measured",
-                  timeline_section(pointer(report.predicted), pointer(report.measured)));
+  body +=
+      section("timeline", "One step, predicted and measured",
+              timeline_section(pointer(report.predicted), pointer(report.measured), comparison));
   body += section("comparison", "Predicted against measured", comparison_section(comparison));
   body += section("loss", "Loss", loss_section(report.metrics));
   body +=

@@ -13,9 +13,12 @@ namespace piper::report {
 std::string header_section(const Report& report);
 // A table of what was ranked; at most `max_rows` rows, and what was refused.
 std::string strategies_section(const RankedStrategies* strategies, size_t max_rows = 12);
+// The measured step in words: "step 37 of 60, the median"; "" when unknown.
+std::string measured_step_text(const Comparison* comparison);
 // Two charts over one time axis; either may be null.
 std::string played_section(const Gantt& gantt);  // of a plan, which nobody has run
-std::string timeline_section(const Gantt* predicted, const Gantt* measured);
+std::string timeline_section(const Gantt* predicted, const Gantt* measured,
+                             const Comparison* comparison);
 std::string memory_section(const Comparison* comparison);
 std::string loss_section(const std::vector<MetricsRow>& metrics);
 std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics);

@@ -34,11 +34,13 @@ std::vector<LegendEntry> entries(const Gantt* predicted, const Gantt* measured) 
   return result;
 }
 
-std::string chart(const char* title, const char* missing, const Gantt* gantt, double axis_seconds) {
+std::string chart(const char* title, const char* missing, const Gantt* gantt, double axis_seconds,
+                  const std::string& of = "") {
   std::string out = fmt::format("<h3>{}", escape(title));
   if (!has(gantt)) return out + "</h3>\n" + absent(missing);
-  out += fmt::format(" <small>{} · {} ranks</small></h3>\n", escape(format_seconds(gantt->seconds)),
-                     gantt->ranks.size());
+  out +=
+      fmt::format(" <small>{} · {} ranks{}</small></h3>\n", escape(format_seconds(gantt->seconds)),
+                  gantt->ranks.size(), of.empty() ? "" : " · " + escape(of));
   out += gantt_chart(*gantt, {.description = fmt::format("{} timeline of one step", title),
                               .axis_seconds = axis_seconds,
                               .max_ranks = kMaxRanks});
@@ -83,7 +85,8 @@ std::string played_section(const Gantt& gantt) {
          memory_over_time("predicted", &gantt) + "</details>\n";
 }
 
-std::string timeline_section(const Gantt* predicted, const Gantt* measured) {
+std::string timeline_section(const Gantt* predicted, const Gantt* measured,
+                             const Comparison* comparison) {
   if (!has(predicted) && !has(measured)) {
     return absent("No timeline was kept with this run, neither simulated nor measured.");
   }
@@ -91,7 +94,8 @@ std::string timeline_section(const Gantt* predicted, const Gantt* measured) {
       std::max(has(predicted) ? predicted->seconds : 0, has(measured) ? measured->seconds : 0);
   return legend(entries(predicted, measured)) +
          chart("Predicted", "The step was not simulated.", predicted, axis_seconds) +
-         chart("Measured", "No step was measured.", measured, axis_seconds) +
+         chart("Measured", "No step was measured.", measured, axis_seconds,
+               measured_step_text(comparison)) +
          "<details><summary>Live memory over the step</summary>\n" +
          memory_over_time("predicted", predicted) + memory_over_time("measured", measured) +
          "</details>\n";

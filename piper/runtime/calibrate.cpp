@@ -193,7 +193,8 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     }
   }
   for (const auto& [key, log_ratio] : log_ratios)
-    cluster.numbers[cost::measured_over_priced_name(key.first, key.second)] = std::exp(log_ratio);
+    cluster.numbers[cost::measured_over_priced_name(key.first, key.second, precision)] =
+        std::exp(log_ratio);
   if (options.num_ranks > options.num_cores && options.num_cores > 0)
     cluster.numbers[cost::kCoreHandOverName] = hand_over_seconds(options);
   if (total <= 0) return;

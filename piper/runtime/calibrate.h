@@ -18,7 +18,7 @@ struct CalibrateOptions {
 };
 
 // Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on all ranks at once
-// and sets in cluster.numbers: "measured_over_priced.<segment>.<phase>" for every segment and both
+// and sets in cluster.numbers: "measured_over_priced.<segment>.<phase>.<precision>" for every segment and both
 // phases, "task_scatter_ratio" (cost::scatter), reference_pass_name(), "rank_scatter_ratio" where
 // there are several ranks, and "core_hand_over_seconds" where ranks outnumber cores. Requires the
 // cluster's curves of the precision to be filled in.

@@ -94,7 +94,7 @@ class Profiler {
       host_.levels = {alone("device")};
       return;
     }
-    // The factors of the last precision stay: ranks of one machine train in one.
+    // How much times scatter, and the hand-over of cores, stay as the last precision found them.
     for (const strategy::Precision precision : options_.precisions)
       calibrate_segments(host_, precision,
                          {.num_ranks = options_.num_ranks, .num_cores = host_.cores_per_node});

@@ -4,6 +4,7 @@
 #include <piper/train/deviation.h>
 
 #include <string>
+#include <vector>
 
 namespace piper::train {
 namespace {
@@ -18,12 +19,17 @@ schedule::StepGraph small_step() {
   return schedule::write_step(model, s);
 }
 
-// Every task of `kind` takes `seconds`, the others one.
+// Every task of `kind` takes `seconds`, the others one; those of a rank one after the other.
 graph::Timeline timeline(const schedule::StepGraph& step, schedule::SegmentKind kind,
                          double seconds) {
   graph::Timeline t;
-  for (const graph::Task& task : step.graph.tasks())
-    t.tasks.push_back({0, step.segment(task).kind == kind ? seconds : 1});
+  std::vector<double> ends(static_cast<size_t>(step.graph.num_ranks()), 0);
+  for (const graph::Task& task : step.graph.tasks()) {
+    double& end = ends[task.rank.index()];
+    const double begin = end;
+    end += step.segment(task).kind == kind ? seconds : 1;
+    t.tasks.push_back({begin, end});
+  }
   return t;
 }
 

@@ -9,45 +9,103 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 namespace piper::train {
 namespace {
 
 using schedule::SegmentKind;
 
-// Under what name a task's time is compared; communication includes waiting for the others.
+// Under what name a task's time is compared.
 std::string component(const schedule::StepGraph& step, const graph::Task& task) {
   switch (task.kind) {
     case graph::TaskKind::kCompute:
       return schedule::name(step.segment(task).kind);
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:
-      return "point-to-point (with waiting)";
+      return "point-to-point, exposed";
     case graph::TaskKind::kExchangeCounts:
     case graph::TaskKind::kAllToAll:
-      return "exchange (with waiting)";
+      return "exchange, exposed";
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kCollective:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
-      return "reduction (with waiting)";
+      return "reduction, exposed";
   }
   return "";
 }
+
+// Which of a rank's tasks counts where several run at once: the lowest.
+int turn(graph::TaskKind kind) {
+  switch (kind) {
+    case graph::TaskKind::kCompute:
+      return 0;
+    case graph::TaskKind::kExchangeCounts:
+    case graph::TaskKind::kAllToAll:
+      return 1;
+    case graph::TaskKind::kSend:
+    case graph::TaskKind::kReceive:
+      return 2;
+    case graph::TaskKind::kAllReduce:
+    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kStateCollective:
+    case graph::TaskKind::kHostCopy:
+      return 3;
+  }
+  return 0;
+}
+
+struct Span {
+  int turn = 0;
+  graph::Interval interval;
+  const graph::Task* task = nullptr;
+};
+using Spans = std::vector<Span>;
+
+// A set of moments, as intervals that do not touch.
+class Covered {
+ public:
+  // Adds an interval; returns the seconds of it that are new.
+  double add(const graph::Interval& interval) {
+    double begin = interval.start_seconds, end = interval.end_seconds, known = 0;
+    auto next = end_of_.upper_bound(begin);
+    if (next != end_of_.begin() && std::prev(next)->second >= begin) --next;
+    while (next != end_of_.end() && next->first <= end) {
+      known += std::min(end, next->second) - std::max(interval.start_seconds, next->first);
+      begin = std::min(begin, next->first);
+      end = std::max(end, next->second);
+      next = end_of_.erase(next);
+    }
+    end_of_[begin] = end;
+    return interval.end_seconds - interval.start_seconds - known;
+  }
+
+ private:
+  std::map<double, double> end_of_;  // by begin
+};
 
 }  // namespace
 
 std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
                                                    const graph::Timeline& timeline, Rank rank) {
+  std::vector<Spans> ranks(static_cast<size_t>(step.graph.num_ranks()));
+  for (const graph::Task& task : step.graph.tasks())
+    if (const graph::Interval& interval = timeline.tasks[task.id.index()];
+        interval.played() && (rank == Rank::none() || task.rank == rank))
+      ranks[task.rank.index()].push_back({turn(task.kind), interval, &task});
   std::map<std::string, double> seconds;
-  for (const graph::Task& task : step.graph.tasks()) {
-    if (rank != Rank::none() && task.rank != rank) continue;
-    const graph::Interval& interval = timeline.tasks[task.id.index()];
-    if (interval.played())
-      seconds[component(step, task)] += interval.end_seconds - interval.start_seconds;
+  for (Spans& spans : ranks) {
+    std::ranges::sort(spans, {}, [](const Span& span) {
+      return std::tuple(span.turn, span.interval.start_seconds, span.interval.end_seconds);
+    });
+    Covered covered;
+    for (const Span& span : spans)
+      seconds[component(step, *span.task)] += covered.add(span.interval);
   }
   return seconds;
 }
@@ -108,15 +166,32 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
 
 namespace {
 
+// Means over the ranks; what is missing to the step is idle: a bubble, a wait for a core, the time between two steps.
+void add_parts(const std::map<std::string, double>& seconds, double world, double step_seconds,
+               std::optional<double> report::TimeComponent::*side,
+               std::vector<report::TimeComponent>& parts) {
+  const auto part = [&](const std::string& name) -> report::TimeComponent& {
+    const auto found = std::ranges::find(parts, name, &report::TimeComponent::name);
+    return found != parts.end() ? *found : parts.emplace_back(report::TimeComponent{.name = name});
+  };
+  for (const auto& [name, total] : seconds) {
+    part(name).*side = total / world;
+    step_seconds -= total / world;
+  }
+  part("idle").*side = std::max(0.0, step_seconds);
+}
+
 // Every component and rank with what was measured of it alone.
 report::Comparison measured_alone(const schedule::StepGraph& step,
                                   const strategy::Strategy& strategy,
                                   const cluster::Cluster& cluster, const Measurement& measured) {
   report::Comparison comparison;
   comparison.measured_step_seconds = measured.step_seconds;
-  const auto world = static_cast<double>(strategy.mesh.world());
-  for (const auto& [name, seconds] : seconds_by_component(step, measured.timeline))
-    comparison.time_components.push_back({name, std::nullopt, seconds / world});
+  comparison.measured_step = measured.step;
+  comparison.num_steps = measured.num_steps;
+  add_parts(seconds_by_component(step, measured.timeline),
+            static_cast<double>(strategy.mesh.world()), measured.step_seconds,
+            &report::TimeComponent::measured_seconds, comparison.time_components);
   for (int64_t r = 0; r < strategy.mesh.world(); ++r) {
     const auto i = static_cast<size_t>(r);
     report::RankComparison rank;
@@ -129,17 +204,6 @@ report::Comparison measured_alone(const schedule::StepGraph& step,
     comparison.ranks.push_back(std::move(rank));
   }
   return comparison;
-}
-
-void add_seconds(const std::map<std::string, double>& predicted, double world,
-                 report::Comparison& comparison) {
-  for (const auto& [name, seconds] : predicted) {
-    auto found = std::ranges::lower_bound(comparison.time_components, name, {},
-                                          &report::TimeComponent::name);
-    if (found == comparison.time_components.end() || found->name != name)
-      found = comparison.time_components.insert(found, {name, std::nullopt, std::nullopt});
-    found->predicted_seconds = seconds / world;
-  }
 }
 
 }  // namespace
@@ -157,8 +221,9 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   comparison.predicted_mfu = prediction->mfu;
   comparison.measured_mfu =
       model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction->kept);
-  add_seconds(seconds_by_component(step, prediction->timeline),
-              static_cast<double>(strategy.mesh.world()), comparison);
+  add_parts(seconds_by_component(step, prediction->timeline),
+            static_cast<double>(strategy.mesh.world()), prediction->step_seconds,
+            &report::TimeComponent::predicted_seconds, comparison.time_components);
   cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   for (report::RankComparison& rank : comparison.ranks) {

@@ -109,11 +109,9 @@ void Run::carry_over(RunResult& result) const {
       comparison.planned_step_seconds = found->get<double>();
   if (!speed_.slowdowns().empty())
     comparison.machine_slowdown = recorder_.slowdown_of(recorder_.median_step());
-  std::vector<double> imbalance;
-  for (const StepMetrics& metrics : metrics_) imbalance.push_back(metrics.load_imbalance);
-  std::ranges::sort(imbalance);
-  if (!imbalance.empty() && imbalance.back() > 0)
-    comparison.measured_load_imbalance = imbalance[imbalance.size() / 2];
+  for (const StepMetrics& metrics : metrics_)
+    if (metrics.step == recorder_.median_step() && metrics.load_imbalance > 0)
+      comparison.measured_load_imbalance = metrics.load_imbalance;
 }
 
 }  // namespace piper::train::parts

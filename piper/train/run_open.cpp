@@ -3,14 +3,12 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/base/units.h>
 #include <piper/cost/links.h>
-#include <piper/cost/shard.h>
 #include <piper/report/run_files.h>
-#include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
+#include <piper/train/memory_check.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
 #include <unistd.h>
@@ -55,26 +53,9 @@ void Run::check() const {
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));
   if (!problems.empty()) throw InvalidInput(problems);
-  check_memory();
+  require_memory(request_.model, request_.strategy, world_.local_ranks());
   check_window(request_.corpus, s.sequence);
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
-}
-
-// Weights, gradients and optimizer of all ranks of this process must fit before anything is allocated.
-void Run::check_memory() const {
-  const strategy::Strategy& s = request_.strategy;
-  const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
-  int64_t needed = 0;
-  for (const Rank rank : world_.local_ranks())
-    needed += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total() *
-              (of_parameter.weight + of_parameter.gradient + of_parameter.optimizer);
-  if (const int64_t available = available_memory_bytes(); needed > available)
-    throw InvalidInput(fmt::format(
-        "{} on {} ranks of this machine needs {} for weights, gradients and optimizer, and {} is "
-        "available; allowed: a smaller model, or fewer replicas of it (`piper estimate` breaks it "
-        "down)",
-        request_.model.name, world_.local_ranks().size(), format_bytes(static_cast<double>(needed)),
-        format_bytes(static_cast<double>(available))));
 }
 
 CheckpointIdentity Run::identity() const {

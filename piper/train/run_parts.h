@@ -60,7 +60,6 @@ class Run {
                                    : request_.num_steps;
   }
   void check() const;
-  void check_memory() const;
   void agree() const;
   void open_folder();
   void share_cores();

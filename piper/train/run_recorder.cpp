@@ -8,6 +8,7 @@
 #include <piper/train/run_recorder.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -15,6 +16,11 @@ namespace piper::train {
 namespace {
 
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
+
+// A rank is at most one step ahead of another, so that older steps than these are no longer written.
+constexpr int64_t kNewest = 4;
+constexpr int64_t kLeastKept = 16, kMostKept = 64;
+constexpr int64_t kKeptBytes = int64_t{64} << 20;  // of timelines, about
 
 // Where a part's values lie (part_of).
 enum PartValue : size_t {
@@ -46,6 +52,11 @@ RunRecorder::RunRecorder(const schedule::StepGraph& step, const strategy::Strate
     : step_(step), strategy_(strategy), cluster_(cluster) {
   const auto world = static_cast<size_t>(strategy.mesh.world());
   state_bytes_.assign(world, 0);
+  // An interval and two samples of memory a task.
+  const auto bytes =
+      std::ssize(step.graph.tasks()) *
+      static_cast<int64_t>(sizeof(graph::Interval) + 2 * sizeof(graph::MemorySample));
+  most_kept_ = std::clamp(kKeptBytes / std::max<int64_t>(bytes, 1), kLeastKept, kMostKept);
 }
 
 graph::Timeline RunRecorder::empty_timeline() const {
@@ -66,17 +77,27 @@ graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
   const auto [found, made] = timelines_.try_emplace(step_number);
   if (made) {
     found->second = empty_timeline();
-    // A rank is at most one step ahead of another, so the oldest of kKept is no longer written.
-    if (std::ssize(timelines_) > kKept) {
-      const int64_t oldest = timelines_.begin()->first;
-      timelines_.erase(oldest);
-      routed_.erase(oldest);
-      traffic_.erase(oldest);
-      peak_bytes_.erase(oldest);
-      rows_of_step_.erase(oldest);
-    }
+    forget_between();
   }
   return &found->second;
+}
+
+void RunRecorder::forget(int64_t step_number) {
+  timelines_.erase(step_number);
+  routed_.erase(step_number);
+  traffic_.erase(step_number);
+  peak_bytes_.erase(step_number);
+  rows_of_step_.erase(step_number);
+}
+
+// Decided by the steps' numbers alone, so that all processes keep the same ones.
+void RunRecorder::forget_between() {
+  if (std::ssize(timelines_) > most_kept_) stride_ *= 2;
+  const int64_t newest = timelines_.rbegin()->first;
+  std::vector<int64_t> between;
+  for (const auto& [number, timeline] : timelines_)
+    if (number <= newest - kNewest && number % stride_ != 0) between.push_back(number);
+  for (const int64_t number : between) forget(number);
 }
 
 void RunRecorder::set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes) {
@@ -158,12 +179,17 @@ double RunRecorder::slowdown_of(int64_t step_number) const {
 }
 
 int64_t RunRecorder::median_step() const {
-  std::vector<std::pair<double, int64_t>> kept;
+  std::vector<std::pair<double, int64_t>> all;
   for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    if (const auto [number, taken] = seconds_[i]; timelines_.contains(number))
-      kept.emplace_back(taken / slowdown_of(number), number);
-  std::ranges::sort(kept);
-  return kept[kept.size() / 2].second;
+    all.emplace_back(seconds_[i].second / slowdown_of(seconds_[i].first), seconds_[i].first);
+  std::ranges::sort(all);
+  const double median = all[all.size() / 2].first;
+  const auto is_kept = [&](const auto& step) { return timelines_.contains(step.second); };
+  const auto distance = [&](const auto& step) { return std::abs(step.first - median); };
+  auto nearest = std::ranges::find_if(all, is_kept);
+  for (auto step = nearest; step != all.end(); ++step)
+    if (is_kept(*step) && distance(*step) < distance(*nearest)) nearest = step;
+  return nearest->second;
 }
 
 // Doubles throughout, which hold every count of bytes: state, peak, number of tasks, their intervals, memory samples.
@@ -261,7 +287,8 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
 
 Measurement RunRecorder::measurement() const {
   Measurement measured;
-  measured.timeline = timelines_.at(median_step());
+  measured.step = median_step();
+  measured.timeline = timelines_.at(measured.step);
   double start = 1e300;
   for (const graph::Interval& task : measured.timeline.tasks)
     if (task.played()) start = std::min(start, task.start_seconds);
@@ -269,14 +296,10 @@ Measurement RunRecorder::measurement() const {
     if (task.played()) task = {task.start_seconds - start, task.end_seconds - start};
   for (std::vector<graph::MemorySample>& samples : measured.timeline.memory)
     for (graph::MemorySample& sample : samples) sample.seconds -= start;
-  measured.peak_bytes = measured.timeline.peak_bytes = peak_bytes_.at(median_step());
-
-  std::vector<double> seconds;
-  const int64_t median = median_step();
-  for (size_t i = seconds_.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < seconds_.size(); ++i)
-    if (slowdowns_.empty() || seconds_[i].first == median) seconds.push_back(seconds_[i].second);
-  std::ranges::sort(seconds);
-  measured.step_seconds = seconds[seconds.size() / 2];
+  measured.peak_bytes = measured.timeline.peak_bytes = peak_bytes_.at(measured.step);
+  const auto its = std::ranges::find(seconds_, measured.step, &std::pair<int64_t, double>::first);
+  measured.step_seconds = its->second;
+  measured.num_steps = std::ssize(seconds_);
   measured.state_bytes = state_bytes_;
   return measured;
 }

@@ -22,7 +22,8 @@ class RunRecorder {
   RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
               const cluster::Cluster& cluster);
 
-  // Where the ranks write the tasks of a step. The last kKept steps are kept.
+  // Where the ranks write the tasks of a step. Kept are the newest steps, which ranks still write, and steps that lie evenly over
+  // the whole run: the same ones in every process, at most most_kept() and at least half as many of a long run.
   graph::Timeline* timeline_of(int64_t step_number);
   void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
   // Of one step; ranks reset their peak before each.
@@ -34,8 +35,11 @@ class RunRecorder {
   // How much slower than profiled the machine was in each step from `first_step` on (speed_check.h); of steps not named, not at all.
   void set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns);
   double slowdown_of(int64_t step_number) const;
-  // The kept step with the median time at one speed of the machine, the first ones apart when there are others. Rank 0's process.
+  // Of the kept steps the one whose time is nearest the median of all of the run's, at one speed of the machine; the first steps do
+  // not count when there are others. The median step itself while all are kept. Rank 0's process.
   int64_t median_step() const;
+  // 16 to 64 steps, by the bytes of a timeline.
+  int64_t most_kept() const { return most_kept_; }
   // What a rank's routers chose in a step, by (layer, micro-batch); and of a strategy that deduplicates, the distinct tokens.
   using ByMicroBatch = std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>;
   void set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,
@@ -52,7 +56,7 @@ class RunRecorder {
   void add_part(Rank rank, int64_t step_number, const std::string& part,
                 double clock_offset_seconds);
 
-  // After the run: the median step; seconds counted from its first task.
+  // After the run: the median step, its time and its timeline; seconds counted from its first task.
   Measurement measurement() const;
   // Rows of every expert by layer: of that step, and summed over all steps.
   const std::map<int32_t, std::vector<int64_t>>& measured_rows() const;
@@ -62,9 +66,9 @@ class RunRecorder {
  private:
   void add_to_spans(int64_t step_number, const std::map<int32_t, std::vector<int64_t>>& rows);
   void add_spans(report::ExpertRows& rows) const;
-  static constexpr int64_t kKept = 16;
-
   graph::Timeline empty_timeline() const;
+  void forget_between();
+  void forget(int64_t step_number);
   bool holds_layer(Rank rank, int32_t layer) const;  // modules' layers stand on the last stage
 
   const schedule::StepGraph& step_;
@@ -72,6 +76,8 @@ class RunRecorder {
   const cluster::Cluster& cluster_;
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number
+  int64_t most_kept_ = 0;
+  int64_t stride_ = 1;  // older steps are kept when it divides their number
   struct Routed {
     cost::RoutedRows rows, distinct;
   };

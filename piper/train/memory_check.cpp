@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/base/units.h>
+#include <piper/cost/step_time.h>
+#include <piper/strategy/mesh.h>
+#include <piper/train/memory_check.h>
+
+namespace piper::train {
+namespace {
+
+// The estimator asks for speeds. Bytes do not hang on them: any will do.
+cluster::Cluster any_cluster(const strategy::Strategy& s) {
+  cluster::Cluster cluster;
+  cluster.name = "any";
+  cluster.memory_bytes = 1;
+  cluster.memory_bytes_per_second = 1;
+  cluster.compute[strategy::name(s.precision)] = {.peak_flops_per_second = 1, .gemm_efficiency = 1};
+  cluster.levels = {{.name = "node",
+                     .num_members = s.mesh.world(),
+                     .link = {.latency_seconds = 0, .bytes_per_second = 1}}};
+  return cluster;
+}
+
+}  // namespace
+
+NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& strategy,
+                           const std::vector<Rank>& ranks) {
+  const cluster::Cluster cluster = any_cluster(strategy);
+  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
+  const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
+  NeededMemory needed;
+  for (const Rank rank : ranks) {
+    const int64_t stage = strategy::coordinates(strategy.mesh, rank).pp;
+    const cost::StageMemory& memory = stages[static_cast<size_t>(stage)];
+    needed.state += memory.state();
+    needed.activations += memory.total() - memory.state();
+  }
+  return needed;
+}
+
+void require_memory(const model::Model& model, const strategy::Strategy& strategy,
+                    const std::vector<Rank>& ranks, int64_t available) {
+  const NeededMemory needed = needed_memory(model, strategy, ranks);
+  if (needed.total() <= available) return;
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  throw InvalidInput(fmt::format(
+      "{} on {} ranks of this machine needs {} for weights, gradients and optimizer and {} for "
+      "activations and buffers, and {} is available; allowed: a smaller model, or fewer replicas "
+      "of "
+      "it{} (`piper estimate` breaks it down)",
+      model.name, ranks.size(), text(needed.state), text(needed.activations), text(available),
+      needed.state <= available ? ", or --recompute full, or a smaller --micro-batch" : ""));
+}
+
+}  // namespace piper::train

@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/import.h>
+#include <piper/strategy/mesh.h>
+#include <piper/train/memory_check.h>
+
+#include <string>
+
+namespace piper::train {
+namespace {
+
+strategy::Strategy strategy_of(const model::Model& model, int64_t pp, int64_t dp) {
+  strategy::Strategy s;
+  s.mesh = {.pp = pp, .ep = dp, .dp = dp};
+  s.precision = strategy::Precision::kBf16;
+  s.layers_per_stage = strategy::even_split(model.num_layers(), pp);
+  s.sequence = 64;
+  s.micro_batch_sequences = 2;
+  s.num_micro_batches = 4;
+  s.global_batch_sequences = dp * 8;
+  return s;
+}
+
+std::vector<Rank> first_ranks(int64_t count) {
+  std::vector<Rank> ranks;
+  for (int64_t r = 0; r < count; ++r) ranks.emplace_back(r);
+  return ranks;
+}
+
+std::string problem(const model::Model& model, const strategy::Strategy& s, int64_t ranks,
+                    int64_t available) {
+  try {
+    require_memory(model, s, first_ranks(ranks), available);
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what ranks need is what `estimate` says of their stages, on whatever cluster") {
+  const model::Model model = model::load_model("piper-10m");
+  for (const auto& [pp, dp] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{3, 1}}) {
+    const strategy::Strategy s = strategy_of(model, pp, dp);
+    int64_t state = 0, all = 0;
+    for (const char* name : {"frontier", "dgx-h100"}) {
+      const cluster::Cluster cluster = cluster::load_cluster(name);
+      cost::Estimator estimator(model, cluster, s.precision, s.sequence);
+      state = all = 0;
+      for (const cost::StageMemory& stage : estimator.memory(s)) {
+        state += stage.state() * dp;
+        all += stage.total() * dp;
+      }
+      const NeededMemory needed = needed_memory(model, s, first_ranks(s.mesh.world()));
+      CHECK(needed.state == state);
+      CHECK(needed.total() == all);
+    }
+  }
+}
+
+TEST_CASE("a run that does not fit is refused by what it needs, activations included") {
+  const model::Model model = model::load_model("piper-10m");
+  const strategy::Strategy s = strategy_of(model, 2, 2);
+  const NeededMemory needed = needed_memory(model, s, first_ranks(4));
+  CHECK(needed.activations > 0);
+  CHECK(problem(model, s, 4, needed.total()) == "");
+  const std::string activations = problem(model, s, 4, needed.total() - 1);
+  CHECK(activations.find("piper-10m on 4 ranks of this machine needs") != std::string::npos);
+  CHECK(activations.find("--recompute full") != std::string::npos);
+  // Of two processes each asks for its own ranks.
+  CHECK(problem(model, s, 2, needed.total() * 3 / 4) == "");
+  const std::string state = problem(model, s, 4, needed.state - 1);
+  CHECK(state.find("for weights, gradients and optimizer") != std::string::npos);
+  CHECK(state.find("--recompute full") == std::string::npos);
+}
+
+}  // namespace piper::train
