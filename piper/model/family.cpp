@@ -287,7 +287,7 @@ constexpr AbsentKeys kAbsentKeys[] = {
     {"qwen3", R"({"num_key_value_heads": 32})"},
     {"gemma", R"({"num_key_value_heads": 16})"},
     {"gemma2", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
-    {"gemma3", R"({"num_key_value_heads": 4})"},
+    {"gemma3", R"({"num_key_value_heads": 4, "num_attention_heads": 8, "vocab_size": 262208})"},
     {"vaultgemma", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
     {"glm", R"({"num_key_value_heads": 2, "rms_norm_eps": 1.5625e-7})"},
     {"glm4", R"({"num_key_value_heads": 2, "rms_norm_eps": 1.5625e-7})"},

@@ -279,6 +279,34 @@ TEST_CASE("published sizes against transformers 5.23") {
   CHECK(count_parameters(read(step)).total() == 195'844'496'640);
 }
 
+TEST_CASE(
+    "a wrapper as transformers 4 wrote it: what it leaves out and what says nothing of the model") {
+  const Json gemma = {{"model_type", "gemma3"},
+                      {"text_config",
+                       {{"model_type", "gemma3_text"},
+                        {"head_dim", 128},
+                        {"hidden_size", 5376},
+                        {"intermediate_size", 21504},
+                        {"num_attention_heads", 32},
+                        {"num_hidden_layers", 62},
+                        {"num_key_value_heads", 16},
+                        {"top_k", 50},
+                        {"num_beams", 1}}},
+                      {"vision_config",
+                       {{"hidden_size", 1152},
+                        {"image_size", 896},
+                        {"intermediate_size", 4304},
+                        {"num_attention_heads", 16},
+                        {"num_hidden_layers", 27},
+                        {"patch_size", 14},
+                        {"vision_use_head", false}}}};
+  const Model model = read(gemma);
+  CHECK(model.vocabulary == 262208);
+  CHECK(model.ignored_keys.empty());
+  CHECK(count_parameters(model).total() == 27'009'346'304);
+  CHECK(model.towers[0].parameters == 423'060'336);
+}
+
 TEST_CASE("a key to ignore is taken out by name or by path, and listed with what it held") {
   Json config = small("llama", {{"lora_rank", 8}, {"odd_size_per_layer", {1, 2}}});
   CHECK(complaint(config).find("--ignore lora_rank reads the config without it") !=
