@@ -270,7 +270,13 @@ void MessageProtocol::gone(int64_t process, uint64_t id) {
   if (!wire().cancel_payload(process, id))
     return lose(process, "it withdraws a message of which it has sent a part");
   const std::shared_ptr<Posting> receive = take(process, &Peer::receiving, id);
-  if (receive != nullptr) state_.repost(receive);
+  if (receive == nullptr) return;
+  try {
+    state_.repost(receive);
+  } catch (const InternalError& error) {  // its owner has posted the same meanwhile
+    state_.finish(*receive, PostingState::kWithdrawn);
+    state_.fail(receive->owner, error.what());
+  }
 }
 
 void MessageProtocol::payload_sent(int64_t process, uint64_t id) {
