@@ -65,7 +65,7 @@ WRAPPERS = {"gemma3", "gemma4", "gemma4_unified", "got_ocr2", "moss_transcribe_d
             "dots3_note", "qwen4_exp", "cohere_compass"}
 # What names the encoders of such a model and what joins them to the language model.
 TOWERS = ("vision", "visual", "audio", "video_tower", "image_tower", "multi_modal", "projector", "image_newline", "aligner", "merger",
-          "connector", "embed_vision")
+          "connector", "embed_vision", "vqmodel", "generation")
 # Wrappers whose encoders Piper counts: exactly.
 COUNTED_TOWERS = "gemma3 llama4 mistral3 qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe".split()
 # Architectures that Piper does not have.
