@@ -88,6 +88,9 @@ def refused(arguments, path, kind, startup):
     wanted = f"{path}: is {kind}; allowed: a regular file"
     if done.returncode != 2 or wanted not in done.stderr:
         return f"{arguments}: exit code {done.returncode}, not '{wanted}': {done.stderr[:500]}"
+    for _ in range(2):  # a machine that does other things
+        if seconds > startup + LIMIT:
+            seconds = min(seconds, timed(arguments)[1])
     if seconds > startup + LIMIT:
         return f"{arguments}: refused after {seconds:.2f} s"
     return None
@@ -100,7 +103,8 @@ def standard_input(root):
     for arguments in (["estimate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--strategy", "-", "--json"],):
         done = timed(arguments, input=plan)[0]
         assert done.returncode == 0 and done.stdout == by_file.stdout, done.stderr
-    assert timed(["export", "--to", "megatron", "-"], input=plan)[0].returncode == 0
+    exported = [timed(["export", "--to", "megatron", name], input=plan)[0] for name in ("-", str(root / "plan.json"))]
+    assert len({(done.returncode, done.stdout, done.stderr) for done in exported}) == 1, exported
     done = timed(["model", "-"], input="{")[0]
     assert done.returncode == 2 and "standard input: " in done.stderr, done.stderr
     endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
@@ -131,10 +135,10 @@ def main():
             for arguments, path in cases(root / kind.replace(" ", "-"), kind, can_train):
                 count += 1
                 problems.append(refused(arguments, path, kind, startup))
+                if problems[-1]:
+                    print(problems[-1], flush=True)
         standard_input(root)
     problems = [p for p in problems if p]
-    for problem in problems:
-        print(problem)
     print(f"not_a_file: {count - len(problems)} of {count} refused within {LIMIT} s; - is standard input")
     return 1 if problems else 0
 

@@ -24,7 +24,7 @@ AXES = ["--pp", "1", "--ep", "1", "--dp", "1", "--micro-batch", "1", "--num-micr
 ONE_RANK = [*HERE, *AXES]
 TOKEN = ["--sequence", "1", "--global-batch", "1"]
 STEPS = ["--data", "text.txt", "--steps", "3"]
-PIPELINE = ["--rounds", "1", "--rows", "1", "--hidden", "8", "--linear-layers", "1", "--micro-batches", "1", "--steps", "1"]
+PIPELINE = ["--rounds", "1", "--rows", "1", "--hidden", "8", "--linear-layers", "4", "--micro-batches", "1", "--steps", "1"]
 MPIRUN = shutil.which("mpirun.openmpi")
 
 # By the text of README: small forms, each a list of arguments. They run in this order: later ones read what earlier ones wrote.

@@ -166,7 +166,7 @@ LoadDistribution parse_load(const std::string& text) {
   if (word == "uniform" && colon == std::string::npos) return load;
   if (word == "trace" && !rest.empty()) {
     std::error_code error;
-    if (!std::filesystem::is_regular_file(rest, error))
+    if (!std::filesystem::exists(rest, error))
       throw InvalidInput(fmt::format("load is '{}': no such file", text));
     load.kind = LoadKind::kTrace;
     load.trace = parse_load_trace(read_trace_file(rest), rest);
