@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+from switches import FULL_COUNTS
 from tiny_run import PIPER, files, metrics, train_command, write_inputs
 
 MESH = (2, 2, 2)
@@ -272,8 +273,7 @@ def play(root, rounds, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    full = os.environ.get("PIPER_FULL_COUNTS") == "1"
-    parser.add_argument("--rounds", type=int, default=200 if full else 10)
+    parser.add_argument("--rounds", type=int, default=200 if FULL_COUNTS else 10)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--state", type=pathlib.Path, help="folder that stays, to go on in")
     given = parser.parse_args()

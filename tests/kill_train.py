@@ -3,13 +3,13 @@
 goes on from it; every end has the bits of a run that nobody killed. Half of the kills wait for a save to be under way.
 PIPER_FULL_COUNTS=1 kills 100 times."""
 import json
-import os
 import pathlib
 import random
 import subprocess
 import tempfile
 import time
 
+from switches import FULL_COUNTS
 from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
 
 MESHES = [(2, 2, 2)]  # one, so that the bits are those of the calm run
@@ -44,7 +44,7 @@ def check_end(run, calm):
 
 
 def main():
-    rounds = 100 if os.environ.get("PIPER_FULL_COUNTS") == "1" else 12
+    rounds = 100 if FULL_COUNTS else 12
     seed = time.time_ns() % 2**32
     random.seed(seed)
     print(f"seed {seed}")

@@ -2,7 +2,7 @@
 """Several processes, started by `piper launch`, Open MPI, MPICH and torchrun where they are there: the bits of a run on threads;
 and what becomes of a run when a process is killed, hangs, or is told to stop.
 
-PIPER_FAULT_ROUNDS=100 injects each fault so often (default 2). Launchers that are not there are skipped, and named."""
+PIPER_FULL_COUNTS=1 injects each fault 100 times (otherwise 2). Launchers that are not there are skipped, and named."""
 import json
 import os
 import pathlib
@@ -15,10 +15,11 @@ import tempfile
 import threading
 import time
 
+from switches import FULL_COUNTS
 from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
-ROUNDS = int(os.environ.get("PIPER_FAULT_ROUNDS", "2"))
+ROUNDS = 100 if FULL_COUNTS else 2  # how often each fault is injected
 # Open MPI refuses root, and more processes than cores, unless told.
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -6,12 +6,12 @@
 #include <piper/comm/process_world.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <tests/switches.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <sstream>
 #include <thread>
@@ -142,11 +142,8 @@ std::string missing(const Processes::Result& result, const Lateness& lateness, d
   return wrong;
 }
 
-// How often each fault is injected: PIPER_FAULT_ROUNDS, 2 by default.
-int64_t num_rounds() {
-  const char* const text = std::getenv("PIPER_FAULT_ROUNDS");  // NOLINT(concurrency-mt-unsafe)
-  return text == nullptr ? 2 : std::max(1, std::atoi(text));
-}
+// How often each fault is injected.
+int64_t num_rounds() { return testing::repetitions({.usual = 2, .full = 100}); }
 
 ProcessOptions beating(double heartbeat_timeout_seconds = 10) {
   ProcessOptions options;

@@ -265,6 +265,7 @@ constexpr AbsentKeys kAbsentKeys[] = {
       "first_k_dense_replace": 1})"},
     {"gemma4", R"({"num_key_value_heads": 4, "sliding_window": 512, "global_head_dim": 512,
       "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144})"},
+    {"laguna", R"({"num_key_value_heads": 8, "shared_expert_intermediate_size": 512, "first_k_dense_replace": 1})"},
     {"gemma4_unified", R"({"num_key_value_heads": 4, "sliding_window": 512, "global_head_dim": 512})"},
     {"afmoe", R"({"rms_norm_eps": 1e-5, "num_shared_experts": 2, "num_dense_layers": 1})"},
     {"ernie4_5_moe", R"({"num_key_value_heads": 4, "rms_norm_eps": 1e-5, "moe_num_shared_experts": 2,

@@ -7,10 +7,10 @@
 #include <piper/train/checkpoint_writer.h>
 #include <piper/train/test_folder.h>
 #include <sys/wait.h>
+#include <tests/switches.h>
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -56,10 +56,7 @@ void train_and_save(CheckpointWriter& writer, int64_t step) {
   }
 }
 
-int num_rounds() {
-  const char* full = std::getenv("PIPER_FULL_COUNTS");
-  return full != nullptr && std::string_view(full) == "1" ? 200 : 50;
-}
+int64_t num_rounds() { return testing::repetitions({.usual = 50, .full = 200}); }
 
 TEST_CASE("50 kills of a saving process: the newest complete checkpoint loads 50 of 50 times") {
   at::set_num_threads(1);
