@@ -30,6 +30,12 @@ void walk_heads(const EndCost& ends, LayerOf layer, StageWalk& walk) {
 
 }  // namespace
 
+cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision precision) {
+  cluster.compute.try_emplace(strategy::name(precision),
+                              cluster::Compute{.peak_flops_per_second = 1, .gemm_efficiency = 1});
+  return cluster;
+}
+
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
   std::vector<int32_t> layers;
   const int64_t own_end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];

@@ -57,7 +57,8 @@ Document find_document(const std::string& name_or_path) {
     return {parse_json(file.text, source), source, std::string(file.name)};
   }
   if (name_or_path == kStandardInput)
-    return {read_json_input(name_or_path), "standard input", "model of standard input"};
+    return {parse_python_json(standard_input(kMaxConfigBytes), "standard input"), "standard input",
+            "model of standard input"};
   if (looks_like_a_path(name_or_path)) {
     std::filesystem::path path = name_or_path;
     std::error_code error;

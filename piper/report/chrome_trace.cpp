@@ -1,15 +1,11 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/report/chrome_trace.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <ostream>
+#include <sstream>
 #include <system_error>
 
 namespace piper::report {
@@ -163,32 +159,11 @@ void write_chrome_trace(std::ostream& out, const schedule::StepGraph& step,
   out << "\n]}\n";
 }
 
-namespace {
-
-void flush(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool flushed = file >= 0 && ::fsync(file) == 0;
-  const int cause = errno;
-  if (file >= 0) ::close(file);
-  if (!flushed) throw IoError(path.string() + ": cannot be flushed: " + std::strerror(cause));
-}
-
-}  // namespace
-
 void write_chrome_trace_file(const std::filesystem::path& path, const schedule::StepGraph& step,
                              const graph::Timeline& timeline, const TraceDescription& description) {
-  std::filesystem::path partial = path;
-  partial += ".partial";
-  {
-    std::ofstream out(partial, std::ios::binary);
-    write_chrome_trace(out, step, timeline, description);
-    out.close();
-    if (!out) throw IoError(partial.string() + ": cannot be written");
-  }
-  flush(partial);  // else a power cut may leave the new name with nothing behind it
-  std::error_code error;
-  std::filesystem::rename(partial, path, error);
-  if (error) throw IoError(path.string() + ": cannot be written: " + error.message());
+  std::ostringstream out;
+  write_chrome_trace(out, step, timeline, description);
+  write_text_file(path, out.view());
 }
 
 }  // namespace piper::report

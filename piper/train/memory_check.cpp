@@ -8,24 +8,23 @@
 namespace piper::train {
 namespace {
 
-// The estimator asks for speeds. Bytes do not hang on them: any will do.
-cluster::Cluster any_cluster(const strategy::Strategy& s) {
+// All ranks on one node: before the profile nothing else is known, and bytes depend on no more.
+cluster::Cluster one_node(const strategy::Strategy& s) {
   cluster::Cluster cluster;
-  cluster.name = "any";
+  cluster.name = "one node";
   cluster.memory_bytes = 1;
   cluster.memory_bytes_per_second = 1;
-  cluster.compute[strategy::name(s.precision)] = {.peak_flops_per_second = 1, .gemm_efficiency = 1};
   cluster.levels = {{.name = "node",
                      .num_members = s.mesh.world(),
                      .link = {.latency_seconds = 0, .bytes_per_second = 1}}};
-  return cluster;
+  return cost::with_some_speed(std::move(cluster), s.precision);
 }
 
 }  // namespace
 
 NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& strategy,
                            const std::vector<Rank>& ranks) {
-  const cluster::Cluster cluster = any_cluster(strategy);
+  const cluster::Cluster cluster = one_node(strategy);
   cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   NeededMemory needed;

@@ -19,7 +19,7 @@ struct NeededMemory {
   int64_t total() const { return state + activations; }
 };
 
-// Exact bytes (cost/memory.h), which hang on no cluster. Requires a strategy without contradictions
+// Exact bytes (cost/memory.h), which depend on no cluster. Requires a strategy without contradictions
 // (strategy::contradictions).
 NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& strategy,
                            const std::vector<Rank>& ranks);

@@ -19,14 +19,6 @@ constexpr size_t kMostChanges = 3;
 
 std::string amount(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-// Bytes do not depend on how fast a device computes, which the estimator asks for first: a cluster
-// without figures for the precision gets some.
-cluster::Cluster with_figures(cluster::Cluster cluster, strategy::Precision precision) {
-  cluster.compute.try_emplace(strategy::name(precision),
-                              cluster::Compute{.peak_flops_per_second = 1, .gemm_efficiency = 1});
-  return cluster;
-}
-
 int64_t fullest_bytes(cost::Estimator& estimator, const Strategy& s) {
   int64_t most = 0;
   for (const cost::StageMemory& stage : estimator.memory(s)) most = std::max(most, stage.total());
@@ -88,7 +80,7 @@ std::string table_of(const nn::OutOfMemory& error, const cost::StageMemory& pred
 
 std::vector<std::string> changes_that_fit(const model::Model& model, const Strategy& s,
                                           const cluster::Cluster& cluster, int64_t limit_bytes) {
-  const cluster::Cluster priced = with_figures(cluster, s.precision);
+  const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
   cost::Estimator estimator(model, priced, s.precision, s.sequence);
   std::vector<std::string> fitting;
   for (const Change& change : changes(s)) {
@@ -105,7 +97,7 @@ std::string explain_out_of_memory(const nn::OutOfMemory& error, const model::Mod
                                   const Strategy& s, const cluster::Cluster& cluster,
                                   const HeldState& held, const std::string& where) {
   const strategy::Coordinates at = strategy::coordinates(s.mesh, error.rank);
-  const cluster::Cluster priced = with_figures(cluster, s.precision);
+  const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
   cost::Estimator estimator(model, priced, s.precision, s.sequence);
   const cost::StageMemory predicted = estimator.memory(s).at(static_cast<size_t>(at.pp));
   const int64_t limit = error.limit_bytes > 0 ? error.limit_bytes : error.live_bytes;

@@ -1,5 +1,4 @@
-// Two questions about a tensor's bytes, each answered in one pass over memory: are they what they
-// were, and are they numbers.
+// Two questions about a tensor: are its bytes what they were, and are its elements finite.
 #pragma once
 
 #include <piper/train/named_tensor.h>
@@ -10,8 +9,8 @@
 
 namespace piper::train {
 
-// A hash of a tensor's elements in order, that any single flipped bit changes. Not for foes: two
-// contents with the same hash are easy to make. A run's processes and checkpoints compare it, so it
+// A hash of a tensor's elements in order, that any single flipped bit changes. It is not
+// cryptographic: two contents with the same hash are easy to make. A run's processes and checkpoints compare it, so it
 // may not change from version to version.
 uint64_t tensor_hash(const at::Tensor& value);
 std::string tensor_hash_text(const at::Tensor& value);  // 16 hexadecimal digits
