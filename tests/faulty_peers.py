@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+from switches import skip_case
+
 PROBE = pathlib.Path(sys.argv[1]).resolve()
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 ONLY = sys.argv[3:]  # transports; all when none is named
@@ -95,7 +97,7 @@ def main():
         if shutil.which(launcher[0]) and (PROBE.parent / f"piper_mpi_{name}.so").exists():
             transports[name] = mpirun(launcher)
         else:
-            print(f"{name}: skipped, {launcher[0]} or its plug-in is not there")
+            skip_case(name, f"{launcher[0]} or its plug-in is not there")
     failed = 0
     for transport, run in transports.items():
         if ONLY and transport not in ONLY:

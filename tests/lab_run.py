@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from switches import skip
+from switches import skip, skip_case
 
 LAB = pathlib.Path("scripts/lab").resolve()
 PIPER = os.environ["PIPER"]
@@ -79,7 +79,7 @@ def failures():
 
 def without_root():
     if os.geteuid() != 0:
-        return
+        return skip_case("refusal without root", "this is not root")
     done = subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", str(LAB), "--", "true"], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 77 and "skipped: it needs root" in done.stderr, done

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 
-from switches import FULL_COUNTS
+from switches import FULL_COUNTS, skip_case
 from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
@@ -35,14 +35,14 @@ def launchers():
     for name, program, flags in (("Open MPI", "mpirun.openmpi", ["--oversubscribe", "-n", "4"]), ("MPICH", "mpiexec.mpich", ["-n", "4"])):
         plugin = pathlib.Path(PIPER).resolve().parent / f"piper_mpi_{name.lower().replace(' ', '')}.so"
         if shutil.which(program) is None or not plugin.exists():
-            print(f"{name}: skipped, {program} or {plugin.name} is not there")
+            skip_case(name, f"{program} or {plugin.name} is not there")
             continue
         yield name, lambda c, program=program, flags=flags: [program, *flags, *c]
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if torchrun is not None:
         yield "torchrun", lambda c: [torchrun, "--no-python", "--nproc-per-node", "2", "--master-port", "29611", "--", *c]
     else:
-        print("torchrun: skipped, it is not there")
+        skip_case("torchrun", "it is not there")
 
 
 def same_bits(root):

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 
+from switches import skip_case
 from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
 
 FULL, CLOSED = "No space left on device", "Broken pipe"
@@ -102,7 +103,7 @@ def wrappers():
     if shutil.which("mpirun.openmpi") and plugin.exists():
         yield "Open MPI", lambda c: ["mpirun.openmpi", "--oversubscribe", "-n", "2", *c]
     else:
-        print("Open MPI: skipped, it is not there")
+        skip_case("Open MPI", "mpirun.openmpi or its plug-in is not there")
 
 
 def lost_while_training(root, calm, name, wrap):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 
+from switches import skip_case
 from tiny_run import MODEL, PIPER, train, write_inputs
 
 LIMIT = 1  # seconds beyond what it takes to start
@@ -128,7 +129,7 @@ def main():
         else:
             (root / "run/strategy.json").write_text((root / "plan.json").read_text())
             (root / "run/metrics.jsonl").write_text("")
-            print("not_a_file: this program cannot train; the cases of training are left out")
+            skip_case("cases of training", "this program cannot train")
         startup = max(timed(["--version"])[1] for _ in range(3))
         problems, count = [], 0
         for kind in ("a pipe", "a socket", "a device"):

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from switches import skip_case
+
 PIPER = os.environ.get("PIPER", "build/release/piper")
 STRATEGY = ["--model", "qwen3-30b-a3b", "--cluster", "frontier", "--pp", "1", "--ep", "32", "--dp", "64"]
 TOPOLOGY = """SwitchName=s1 Nodes=node[001-003]
@@ -150,10 +152,10 @@ def check_mpirun(folder):
     """Open MPI itself starts ranks where the rankfile says: all on this host, in the order of slots."""
     mpirun = shutil.which("mpirun")
     if not mpirun or "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
-        print("place_command: Open MPI's mpirun is not there; its reading of the rankfile is left out")
+        skip_case("Open MPI's reading of the rankfile", "Open MPI's mpirun is not there")
         return
     if (os.cpu_count() or 1) < 2:
-        print("place_command: one core; Open MPI's reading of the rankfile is left out")
+        skip_case("Open MPI's reading of the rankfile", "there is one core")
         return
     host = socket.gethostname()
     described = folder / "here.json"

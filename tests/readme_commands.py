@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 
+from switches import skip, skip_case
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPER = os.environ.get("PIPER", "build/release/piper")
 # One layer of one expert.
@@ -126,7 +128,7 @@ def argv(arguments):
 def run(root, arguments):
     command = argv(arguments)
     if command is None:
-        print("readme_commands: Open MPI is not there; its command is left out")
+        skip_case("mpirun", "mpirun.openmpi or its plug-in is not there")
         return []
     start = time.monotonic()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
@@ -164,8 +166,7 @@ def main():
         write_inputs(root)
         can_train = "--learning-rate" in subprocess.run([PIPER, "train", "--help"], capture_output=True, text=True).stdout
         if not can_train:
-            print("readme_commands: this program cannot train: skipped")
-            return 77
+            skip("this program cannot train")
         count = 0
         for forms in SMALL.values():
             for arguments in forms:
