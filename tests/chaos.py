@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from switches import FULL_COUNTS
-from tiny_run import PIPER, files, metrics, train_command, write_inputs
+from tiny_run import PIPER, children_of, files, metrics, train_command, write_inputs
 
 MESH = (2, 2, 2)
 PROCESSES = 4
@@ -58,10 +58,6 @@ def steps_of(run):
         if path.name.removeprefix("step-").isdigit():
             found.append((int(path.name.removeprefix("step-")), is_sound(path)))
     return sorted(found, reverse=True)
-
-
-def children_of(pid):
-    return [int(p) for p in subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()]
 
 
 def is_gone(pid):

@@ -16,7 +16,7 @@ import threading
 import time
 
 from switches import FULL_COUNTS, skip_case
-from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
+from tiny_run import PIPER, STEPS, children_of, files, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
 ROUNDS = 100 if FULL_COUNTS else 2  # how often each fault is injected
@@ -83,9 +83,9 @@ class Started:
             assert self.process.poll() is None and time.monotonic() < until, "the run did not start: " + self.text()
             time.sleep(0.02)
         self.children = {}
-        for pid in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split():
+        for pid in children_of(self.process.pid):
             variables = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
-            self.children[int(next(v.split("=")[1] for v in variables if v.startswith("PIPER_PROCESS=")))] = int(pid)
+            self.children[int(next(v.split("=")[1] for v in variables if v.startswith("PIPER_PROCESS=")))] = pid
 
     def read(self):
         for line in self.process.stderr:

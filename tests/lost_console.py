@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from switches import skip_case
-from tiny_run import PIPER, STEPS, files, metrics, train, train_command, write_inputs
+from tiny_run import PIPER, STEPS, children_of, files, metrics, train, train_command, write_inputs
 
 FULL, CLOSED = "No space left on device", "Broken pipe"
 MESH = (2, 1, 1)
@@ -132,8 +132,8 @@ def lost_while_training(root, calm, name, wrap):
 
 
 def tell_children(process):
-    for child in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split():
-        os.kill(int(child), signal.SIGTERM)
+    for child in children_of(process.pid):
+        os.kill(child, signal.SIGTERM)
 
 
 def told(root, calm, name, wrap):

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-from tiny_run import PIPER, train_command, write_inputs
+from tiny_run import PIPER, children_of, train_command, write_inputs
 
 MESH = (1, 2, 2)
 TOKENS = {name: f"recognisable-{name.lower()}-5f2c81d9" for name in
@@ -21,11 +21,6 @@ TOKENS = {name: f"recognisable-{name.lower()}-5f2c81d9" for name in
 def variables(pid):
     text = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
-
-
-def children(pid):
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
-    return [int(child) for child in found]
 
 
 def wait_for_steps(run, processes):
@@ -56,7 +51,7 @@ def launched(root):
     process = subprocess.Popen([PIPER, "launch", "-n", "2", *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env={**os.environ, **TOKENS})
     wait_for_steps(run, [process])
-    pids = children(process.pid)
+    pids = children_of(process.pid)
     secret = {variables(pid)["PIPER_SECRET"] for pid in pids}
     lines = {pid: pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in [process.pid, *pids]}
     said = process.communicate(timeout=120)[0]

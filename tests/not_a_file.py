@@ -100,6 +100,8 @@ def refused(arguments, path, kind, startup):
 def standard_input(root):
     model, plan = json.dumps(MODEL), (root / "plan.json").read_text()
     assert timed(["model", "-"], input=model)[0].returncode == 0
+    endless_limit = model[:-1] + ', "time_step_limit": [0.0, Infinity]}'  # as Python writes it
+    assert timed(["model", "-"], input=endless_limit)[0].returncode == 0
     by_file = timed(["estimate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--strategy", str(root / "plan.json"), "--json"])[0]
     for arguments in (["estimate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--strategy", "-", "--json"],):
         done = timed(arguments, input=plan)[0]

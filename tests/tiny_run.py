@@ -35,6 +35,19 @@ def train(root, run, mesh, *more, code=0):
     return done.stdout + done.stderr
 
 
+def children_of(pid):
+    """The processes that `pid` has started, as pgrep -P would list them."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
 def metrics(run):
     lines = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in MEASURED} for line in lines]

@@ -6,8 +6,9 @@
 namespace piper {
 namespace {
 
-// Strict JSON cannot hold the words. Each is replaced by a string of the same length, so that the bytes that messages name
-// stay right; it is made of a character that Python escapes and that nobody writes.
+// Strict JSON cannot hold the words. Each is replaced by a string of the same length, so that the
+// bytes that messages name stay right; it is made of a character that Python escapes and that
+// nobody writes.
 constexpr char kMark = '\x7f';
 
 struct Word {
@@ -23,7 +24,8 @@ std::string marked(const Word& word) {
   return '"' + std::string(word.text.size() - 2, kMark) + '"';
 }
 
-// A word is a whole value: what stands before and after it in JSON is no letter, digit or sign, and it is no key.
+// A word is a whole value: what stands before and after it in JSON is no letter, digit or sign, and
+// it is no key.
 bool stands_alone(std::string_view text, size_t begin, size_t end) {
   constexpr std::string_view kSpace = " \t\r\n", kAround = " \t\r\n,:[]{}";
   const size_t next = text.find_first_not_of(kSpace, end);

@@ -1,4 +1,5 @@
-// `-` in place of a config's or a strategy's path: what is written to this process's standard input.
+// `-` in place of a config's or a strategy's path: what is written to this process's standard
+// input.
 #pragma once
 
 #include <piper/base/json_fwd.h>

@@ -219,8 +219,8 @@ class Bench {
   bool one_clock_ = true;
 };
 
-// More bytes hold fewer: what a larger exchange takes at least bounds the smaller one, whose copy may have been timed while other
-// work had the cores.
+// More bytes hold fewer: what a larger exchange takes at least bounds the smaller one, whose copy
+// may have been timed while other work had the cores.
 void bound_by_larger(std::vector<AllToAllPoint>& points) {
   std::optional<double> larger;
   for (AllToAllPoint& point : points | std::views::reverse) {

@@ -81,8 +81,9 @@ void Launcher::start(int64_t process) {
 void Launcher::become(int64_t process, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
   if (::getppid() != parent) ::_exit(1);
-  // A group of its own: what a terminal or timeout(1) sends to the launcher's whole group would arrive
-  // here twice, once more passed on by the launcher. Not the terminal's foreground, it may still write.
+  // A group of its own: what a terminal or timeout(1) sends to the launcher's whole group would
+  // arrive here twice, once more passed on by the launcher. Not the terminal's foreground, it may
+  // still write.
   ::setpgid(0, 0);
   std::signal(SIGTTOU, SIG_IGN);
   const auto set = [](const char* name, const std::string& value) {

@@ -1,4 +1,5 @@
-// The model that a command is given, and the keys of its config.json that the user asks to leave out.
+// The model that a command is given, and the keys of its config.json that the user asks to leave
+// out.
 #pragma once
 
 #include <piper/cli/subcommand.h>

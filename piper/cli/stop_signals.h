@@ -2,9 +2,9 @@
 // finish the step and save; a further SIGTERM or SIGINT stops now, as the signal would have done
 // without us.
 //
-// What comes within 50 ms of the first is the same request: timeout(1) signals its command twice, once
-// by its number and once with its group. A SIGHUP or SIGINT that the process was started to ignore
-// (nohup) stays ignored.
+// What comes within 50 ms of the first is the same request: timeout(1) signals its command twice,
+// once by its number and once with its group. A SIGHUP or SIGINT that the process was started to
+// ignore (nohup) stays ignored.
 #pragma once
 
 namespace piper::cli {

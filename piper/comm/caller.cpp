@@ -11,8 +11,8 @@ namespace {
 // come back together.
 constexpr double kRetrySeconds = 0.1;
 
-// An acceptor answers a knock as soon as its thread runs. Doubled with every attempt, so that a slow
-// one is waited for.
+// An acceptor answers a knock as soon as its thread runs. Doubled with every attempt, so that a
+// slow one is waited for.
 constexpr double kAnswerSeconds = 2;
 
 }  // namespace

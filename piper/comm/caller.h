@@ -1,6 +1,6 @@
 // Connects to the guarded port (guarded_acceptor.h) of another process of the run, and tries again
-// until it is let in: the port may not be open yet, and where strangers crowd it a connection may be
-// dropped. Internal; belongs to the thread that runs the io_context.
+// until it is let in: the port may not be open yet, and where strangers crowd it a connection may
+// be dropped. Internal; belongs to the thread that runs the io_context.
 #pragma once
 
 #include <piper/comm/handshake.h>

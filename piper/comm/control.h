@@ -3,9 +3,9 @@
 // among them, and notices when one dies or hangs, which the engines that carry the bytes do not.
 //
 // Every process beats twice a second from a thread of its own, so a rank that computes for long is
-// no alarm, and tells what its ranks do as soon as that changes. A connection that ends without a goodbye is a death; no beat for
-// `heartbeat_timeout_seconds` is a hang. Time in which the observer itself stood still (a suspended
-// machine) counts for nobody.
+// no alarm, and tells what its ranks do as soon as that changes. A connection that ends without a
+// goodbye is a death; no beat for `heartbeat_timeout_seconds` is a hang. Time in which the observer
+// itself stood still (a suspended machine) counts for nobody.
 //
 // Strangers: whoever connects has to prove that it knows the run's secret (handshake.h) within
 // seconds and in a few small frames; nothing is allocated for what it merely announces, and nobody

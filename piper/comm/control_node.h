@@ -102,8 +102,8 @@ class Control::Node {
   bool left_ = false;
 };
 
-// What another process says of itself, for a message: control characters other than the end of a line
-// become '?', what is beyond `most` bytes is "...".
+// What another process says of itself, for a message: control characters other than the end of a
+// line become '?', what is beyond `most` bytes is "...".
 constexpr size_t kMaxReasonBytes = 16 << 10, kMaxNameBytes = 256;
 std::string readable(std::string text, size_t most);
 

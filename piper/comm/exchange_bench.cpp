@@ -245,8 +245,9 @@ class Member {
   std::unique_ptr<DeviceExchanges> device_;
 };
 
-// How many exchanges make a batch, when one alone took `once`. That may be mostly what the ranks need to start: threads wake up a
-// hundred times later than a copy of 1 KB takes. So more of them are timed until the number is the one that they ask for.
+// How many exchanges make a batch, when one alone took `once`. That may be mostly what the ranks
+// need to start: threads wake up a hundred times later than a copy of 1 KB takes. So more of them
+// are timed until the number is the one that they ask for.
 int64_t repeats_of_batch(Member& member, size_t e, bool is_native, double once,
                          const ExchangeBenchOptions& options) {
   const auto wanted = [&](double seconds) {

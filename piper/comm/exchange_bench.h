@@ -48,7 +48,8 @@ class DeviceExchanges {
   virtual void fetch(size_t exchange, std::span<std::byte> output) = 0;
 };
 
-// Of an exchange in a batch. What somebody else plays needs no keys of ours, and may be over in nanoseconds.
+// Of an exchange in a batch. What somebody else plays needs no keys of ours, and may be over in
+// nanoseconds.
 inline constexpr int64_t kMaxRepeats = 1000, kMaxNativeRepeats = 100'000;
 
 struct ExchangeBenchOptions {

@@ -3,16 +3,17 @@
 //   accepted --> stranger --knock--> guest --introduction--> peer
 //
 // Strangers have not sent a whole knock (handshake.h) yet. A member's knock lies in the socket when
-// it is accepted, so a member is a stranger for the time of one read. At most kMaxStrangers are held,
-// each for kKnockSeconds: when one more comes, one of them, drawn at random, is dropped (as OpenSSH's
-// MaxStartups does), and so is whoever's bytes are no knock. So nobody waits behind strangers, and a
-// member that was dropped by bad luck comes back (caller.h).
+// it is accepted, so a member is a stranger for the time of one read. At most kMaxStrangers are
+// held, each for kKnockSeconds: when one more comes, one of them, drawn at random, is dropped (as
+// OpenSSH's MaxStartups does), and so is whoever's bytes are no knock. So nobody waits behind
+// strangers, and a member that was dropped by bad luck comes back (caller.h).
 //
 // Guests have knocked with the run's secret. They are held apart, so that strangers, however many,
 // push out none.
 //
-// Without a descriptor for one more connection, the acceptor drops half of its strangers; where that
-// does not help, it rests. Connections then wait in the kernel's queue until descriptors come back.
+// Without a descriptor for one more connection, the acceptor drops half of its strangers; where
+// that does not help, it rests. Connections then wait in the kernel's queue until descriptors come
+// back.
 #pragma once
 
 #include <piper/comm/handshake.h>

@@ -43,7 +43,8 @@ using OnIntroduced =
 // The acceptor's side, after the knock: all of it within introduction.limit_seconds.
 void accept_introduction(const std::shared_ptr<FrameStream>& stream, Introduction introduction,
                          const KnockBody& knock, OnIntroduced done);
-// The caller's: the challenge within `answer_seconds`, the welcome introduction.limit_seconds later.
+// The caller's: the challenge within `answer_seconds`, the welcome introduction.limit_seconds
+// later.
 void introduce(const std::shared_ptr<FrameStream>& stream, Introduction introduction,
                double answer_seconds, OnIntroduced done);
 

@@ -1,5 +1,6 @@
 // For tests that hold promised times on machines that may be busy: how late this machine is. A
-// promise is held to what remains when that is subtracted, so that the limit stays the promised one.
+// promise is held to what remains when that is subtracted, so that the limit stays the promised
+// one.
 #pragma once
 
 #include <chrono>

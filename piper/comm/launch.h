@@ -17,8 +17,9 @@
 //
 // The secret keeps strangers out. `piper launch` makes a random one and so does MPI's process 0,
 // which tells it over MPI. torchrun and srun have no channel that strangers cannot read, so without
-// PIPER_SECRET the processes of one host share a random one in a file (local_secret.h), and those of
-// several derive it from torchrun's run id, or Slurm's job and step: whoever guesses those can join.
+// PIPER_SECRET the processes of one host share a random one in a file (local_secret.h), and those
+// of several derive it from torchrun's run id, or Slurm's job and step: whoever guesses those can
+// join.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 // from each process; a sender whose credit is used up offers instead. Matching, bells and failures
 // are LocalState's. Internal to process_world.cpp; thread-safe.
 //
-// What a peer says is checked against what it may say at that point: a peer that breaks the protocol
-// is lost (WireEvents::process_lost), and nothing that it says afterwards counts.
+// What a peer says is checked against what it may say at that point: a peer that breaks the
+// protocol is lost (WireEvents::process_lost), and nothing that it says afterwards counts.
 #pragma once
 
 #include <piper/comm/local_state.h>

@@ -65,8 +65,8 @@ void go_wrong(const std::string& how, bool is_process) {
   }
 }
 
-// What ranks do in place of an exchange: rank 1 alone a sum ("other"), or all a sum, rank 1 of another
-// type than the others ("type"). Null: the exchange.
+// What ranks do in place of an exchange: rank 1 alone a sum ("other"), or all a sum, rank 1 of
+// another type than the others ("type"). Null: the exchange.
 std::unique_ptr<Operation> sum_instead(Transport& transport, const Group& group,
                                        const std::string& how, const OperationName& name) {
   static thread_local std::vector<double> numbers(1024);

@@ -36,9 +36,10 @@ double work_seconds(const Work& work, const cluster::Cluster& cluster,
 double work_seconds(const std::vector<Work>& list, const cluster::Cluster& cluster,
                     const cluster::Compute& compute, double element_bytes);
 
-// Under what name of cluster.numbers a machine keeps how much longer whole segments of a kind take than the sum of
-// their operations ("measured_over_priced.experts.forward.bf16"; recomputation counts as forward). A name without the
-// precision is that of every precision that has none of its own. Absent: 1.
+// Under what name of cluster.numbers a machine keeps how much longer whole segments of a kind take
+// than the sum of their operations ("measured_over_priced.experts.forward.bf16"; recomputation
+// counts as forward). A name without the precision is that of every precision that has none of its
+// own. Absent: 1.
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
 

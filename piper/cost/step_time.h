@@ -57,9 +57,9 @@ struct PassSeconds {
 };
 
 // Prices strategies of one model on one cluster at one sequence length and precision; keeps what
-// they have in common. Not thread-safe. The model and the cluster outlive it.
-// `cluster`, with a speed for the precision where it has none: enough for Estimator::memory(), whose
-// bytes depend on no speed.
+// they have in common. Not thread-safe. The model and the cluster outlive it. `cluster`, with a
+// speed for the precision where it has none: enough for Estimator::memory(), whose bytes depend on
+// no speed.
 cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision precision);
 
 class Estimator {

@@ -87,8 +87,8 @@ int64_t router_parameters(int64_t hidden, const FeedForward& f) {
          (f.shared_gate ? hidden : 0) + (f.router_scales ? hidden + f.num_experts : 0);
 }
 
-// The layers' own tables stand side by side in one, beside a projection of the token's embedding to all of them and a norm
-// that they share (Gemma 3n, Gemma 4).
+// The layers' own tables stand side by side in one, beside a projection of the token's embedding to
+// all of them and a norm that they share (Gemma 3n, Gemma 4).
 int64_t input_embedding(const Model& model) {
   int64_t widths = 0, norm = 0;
   for (const Layer& layer : model.layers) {

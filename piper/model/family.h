@@ -83,9 +83,10 @@ struct Family {
 // `model_type` as written; a "_text" at its end does not matter.
 Family find_family(std::string_view model_type);
 
-// Keys, as a JSON object, whose absence the family's configuration class in `transformers` fills in with these values;
-// "{}" = none. Sizes without which there is no model (hidden_size, ...) are not among them: their absence is an error. But Gemma 3
-// was published without its vocabulary and heads.
+// Keys, as a JSON object, whose absence the family's configuration class in `transformers` fills in
+// with these values; "{}" = none. Sizes without which there is no model (hidden_size, ...) are not
+// among them: their absence is an error. But Gemma 3 was published without its vocabulary and
+// heads.
 std::string_view absent_keys(std::string_view model_type);
 
 }  // namespace piper::model

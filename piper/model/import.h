@@ -13,8 +13,8 @@ namespace piper::model {
 // Throws InvalidInput with every problem of the document: missing or nonsensical keys, contradictions, and
 // keys that change shapes and are not supported, by name. `source` names the file in messages.
 //
-// `ignore`: keys to read the document without, by name or by path ("text_config.foo"). What they held is listed in
-// Model::ignored_on_request; a key that the document lacks is passed over.
+// `ignore`: keys to read the document without, by name or by path ("text_config.foo"). What they
+// held is listed in Model::ignored_on_request; a key that the document lacks is passed over.
 Model import_config(const Json& config, const std::string& source,
                     const std::vector<std::string>& ignore = {});
 

@@ -1,4 +1,5 @@
-// Architectures that Piper does not have: one sentence, in place of a list of keys that mean nothing here.
+// Architectures that Piper does not have: one sentence, in place of a list of keys that mean
+// nothing here.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/model/import_parts.h>

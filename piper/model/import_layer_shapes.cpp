@@ -1,4 +1,5 @@
-// What differs from layer to layer in attention: heads and their sizes, sinks, whose keys and values it reads, indexers.
+// What differs from layer to layer in attention: heads and their sizes, sinks, whose keys and
+// values it reads, indexers.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/model/import_parts.h>
@@ -55,7 +56,8 @@ Sizes sliding_sizes(Import& in) {
   return sizes;
 }
 
-// Of layers that see everything. Their own number of key heads goes with one projection for keys and values (Gemma 4).
+// Of layers that see everything. Their own number of key heads goes with one projection for keys
+// and values (Gemma 4).
 Sizes full_sizes(Import& in, bool values_are_keys) {
   Sizes sizes;
   sizes.head_dim = in.keys.integer({"global_head_dim"}, 1, kMaxHeadDim);
@@ -131,7 +133,8 @@ void apply_by_number(Import& in) {
   }
 }
 
-// One problem for the first layer whose heads do not divide; a wrong total has a problem of its own.
+// One problem for the first layer whose heads do not divide; a wrong total has a problem of its
+// own.
 void check_heads(Import& in) {
   if (!in.keys.problems()->empty()) return;
   for (size_t i = 0; i < in.model.layers.size(); ++i) {
@@ -181,7 +184,8 @@ Indexer import_indexer(Import& in) {
   return indexer;
 }
 
-// "full" has an indexer, "shared" takes the choice of the layer before it: a list, letters, or a schedule (GLM-5.2).
+// "full" has an indexer, "shared" takes the choice of the layer before it: a list, letters, or a
+// schedule (GLM-5.2).
 std::vector<bool> shared_indexers(Import& in) {
   static constexpr Spellings kTypes = {"indexer_types"}, kPattern = {"index_topk_pattern"};
   std::vector<bool> shared(in.model.layers.size(), false);

@@ -46,7 +46,8 @@ void apply_range(Import& in, std::vector<bool>& moe) {
     if (i < first || i > last) moe[static_cast<size_t>(i)] = false;
 }
 
-// Step-3.5: "3,4,5", or the numbers as a list; beyond the last layer stand those of multi-token prediction.
+// Step-3.5: "3,4,5", or the numbers as a list; beyond the last layer stand those of multi-token
+// prediction.
 std::vector<bool> enumerated(Import& in) {
   static constexpr Spellings kKey = {"moe_layers_enum"};
   std::vector<bool> listed(in.model.layers.size(), false);

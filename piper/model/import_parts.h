@@ -36,7 +36,8 @@ inline constexpr Spellings kKvHeads = {"num_key_value_heads", "num_kv_heads",   
                                        "n_head_kv",           "num_attention_groups", "kv_n_heads"};
 inline constexpr Spellings kHidden = {"hidden_size", "n_embd", "d_model", "hidden_dim"};
 
-// import_architecture.cpp: throws InvalidInput with one sentence for an architecture that Piper does not have.
+// import_architecture.cpp: throws InvalidInput with one sentence for an architecture that Piper
+// does not have.
 void refuse_foreign_architecture(Import& in);
 void import_attention(Import& in);  // import_attention.cpp
 void import_windows(

@@ -16,7 +16,8 @@ namespace piper::model {
 namespace {
 
 constexpr int64_t kTooMany = 1'000'000;  // layers
-// As they would stand in a file. The last two are numbers that JSON allows and no integer or double is.
+// As they would stand in a file. The last two are numbers that JSON allows and no integer or double
+// is.
 const std::vector<std::string> kNonsense{
     "0",       "-1",   "3.7",   "\"many\"",           "null", "[]", "{}", "[[1, 2]]", "true",
     "1000000", "-0.0", "1e400", "9223372036854775808"};

@@ -1,5 +1,5 @@
-// Models of 2025 and 2026: small configs whose parameters are counted by hand, and published ones against the number that
-// transformers 5.23 gives.
+// Models of 2025 and 2026: small configs whose parameters are counted by hand, and published ones
+// against the number that transformers 5.23 gives.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>

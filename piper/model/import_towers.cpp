@@ -1,4 +1,5 @@
-// Encoders of images and sound beside the language model: counted where the config says all of their sizes, else named.
+// Encoders of images and sound beside the language model: counted where the config says all of
+// their sizes, else named.
 #include <piper/base/json.h>
 #include <piper/model/import_parts.h>
 
@@ -9,7 +10,8 @@
 namespace piper::model {
 namespace {
 
-// The sizes of an encoder. One that is missing or absurd leaves the encoder uncounted: it is no problem of the model.
+// The sizes of an encoder. One that is missing or absurd leaves the encoder uncounted: it is no
+// problem of the model.
 class Sizes {
  public:
   Sizes(const Json& config, const Json* outside) : config_(config), outside_(outside) {}
@@ -59,7 +61,8 @@ int64_t plain_block(int64_t h, int64_t ffn) {
   return 4 * h + 4 * linear(h, h) + linear(h, ffn) + linear(ffn, h);
 }
 
-// Qwen3-VL, Qwen3.5: mergers of so many patches, one after the last block and one after each deep one.
+// Qwen3-VL, Qwen3.5: mergers of so many patches, one after the last block and one after each deep
+// one.
 std::optional<int64_t> qwen3(Sizes& s, int64_t, bool deep) {
   const int64_t h = s("hidden_size"), merge = s("spatial_merge_size"), wide = h * merge * merge,
                 patch = s("patch_size"), out = s("out_hidden_size");

@@ -19,8 +19,8 @@ namespace piper::model {
 
 using Spellings = std::initializer_list<const char*>;
 
-// Takes a key out of a document: a bare name from every part of it that the importer reads, or a path ("text_config.foo").
-// Returns what was taken, as "path: value".
+// Takes a key out of a document: a bare name from every part of it that the importer reads, or a
+// path ("text_config.foo"). Returns what was taken, as "path: value".
 std::vector<std::string> remove_key(Json& document, const std::string& key);
 
 class Keys {

@@ -205,7 +205,8 @@ bool speaks_of_shapes(std::string_view key) {
   });
 }
 
-// Ids of tokens, and what is switched off or empty: it asks for nothing. A number 0 may be a factor.
+// Ids of tokens, and what is switched off or empty: it asks for nothing. A number 0 may be a
+// factor.
 bool without_effect(const Keys::Unread& unread) {
   static constexpr std::string_view kEnds[] = {"_token_id", "_token_ids", "_token_index",
                                                "_tokens_per_image"};

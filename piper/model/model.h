@@ -33,9 +33,10 @@ struct LatentAttention {  // DeepSeek-V2 section 2.1; 0 rank = no low-rank facto
   bool operator==(const LatentAttention&) const = default;
 };
 
-// Sparse attention: small heads score every earlier token, and the layer attends to the best ones. In latent attention
-// (DeepSeek-V3.2) the queries come from the low rank, keys have a LayerNorm, and a weight a head is projected; in grouped
-// attention (MiniMax-M3) queries and keys come from the hidden state, each with a norm.
+// Sparse attention: small heads score every earlier token, and the layer attends to the best ones.
+// In latent attention (DeepSeek-V3.2) the queries come from the low rank, keys have a LayerNorm,
+// and a weight a head is projected; in grouped attention (MiniMax-M3) queries and keys come from
+// the hidden state, each with a norm.
 struct Indexer {
   int64_t heads = 0;  // 0 = none
   int64_t head_dim = 0;
@@ -140,8 +141,9 @@ struct Layer {
   FeedForward feed_forward;
   int64_t num_norms =
       2;  // weighted RMSNorms of the residual stream in the layer (input, post-attention)
-  // Width of the layer's own embedding of the token, which is gated and added to the residual stream; 0 = none (Gemma 4
-  // E2B and E4B). The gate and the way out are matrices of hidden x input_width.
+  // Width of the layer's own embedding of the token, which is gated and added to the residual
+  // stream; 0 = none (Gemma 4 E2B and E4B). The gate and the way out are matrices of hidden x
+  // input_width.
   int64_t input_width = 0;
 
   bool operator==(const Layer&) const = default;

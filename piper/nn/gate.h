@@ -11,12 +11,14 @@
 // Where tokens travel in place of their copies, the rows are xn [T, D] themselves, and the backward takes their gradient in
 // place.
 //
-// Experts are chosen by exact scores, as transformers does: the choice among experts is as stable as rounding, no more.
+// Experts are chosen by exact scores, as transformers does: the choice among experts is as stable
+// as rounding, no more.
 //
-// Capacity (strategy/capacity.h): of every sequence an expert keeps C rows, the others are dropped after the weights were
-// normalised: they have no row and position -1, and the gradient of their weight is zero. Weights within capacity_tie() of
-// the cut count as equal, and position decides among them. The auxiliary loss counts
-// choices, dropped or not (Fedus et al. 2021, section 2.2; Megatron-LM, routing() in router.py).
+// Capacity (strategy/capacity.h): of every sequence an expert keeps C rows, the others are dropped
+// after the weights were normalised: they have no row and position -1, and the gradient of their
+// weight is zero. Weights within capacity_tie() of the cut count as equal, and position decides
+// among them. The auxiliary loss counts choices, dropped or not (Fedus et al. 2021, section 2.2;
+// Megatron-LM, routing() in router.py).
 //
 // Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al. 2021, eq. 4-6, with
 // the fraction taken over all k choices):

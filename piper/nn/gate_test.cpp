@@ -28,8 +28,8 @@ struct Plain {
   at::Tensor auxiliary, z_loss;
 };
 
-// How an expert prefers its tokens of a sequence, best first: 0 for a weight above the cut (the `most`-th largest), 1 within
-// 2^-12 of it, 2 below; without weights all are alike.
+// How an expert prefers its tokens of a sequence, best first: 0 for a weight above the cut (the
+// `most`-th largest), 1 within 2^-12 of it, 2 below; without weights all are alike.
 std::vector<int> preferences(const std::vector<double>& weights, size_t most) {
   if (weights.size() <= most) return std::vector<int>(weights.size());
   std::vector<double> sorted = weights;

@@ -33,10 +33,10 @@ Measured measure(F f) {
 
 int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
 
-// Of what segments need for a moment: 1 %, the allocator's own rounding among it. In bf16 oneDNN packs
-// a weight into a layout of its own first, which is priced; it is switched off here, since what else it
-// takes on shapes as small as these is its own affair. So a bf16 segment may need less than its price,
-// by one weight at most.
+// Of what segments need for a moment: 1 %, the allocator's own rounding among it. In bf16 oneDNN
+// packs a weight into a layout of its own first, which is priced; it is switched off here, since
+// what else it takes on shapes as small as these is its own affair. So a bf16 segment may need less
+// than its price, by one weight at most.
 void check_near(int64_t measured, int64_t predicted, int64_t scale, int64_t packed) {
   CAPTURE(measured);
   CAPTURE(predicted);
@@ -258,8 +258,8 @@ class Bench {
     set_received(routing, known);
     routing.received_weights.fill_(0.5);
   }
-  // The largest matrix of a bf16 stage's modules of this name, of experts one's. With latent attention a
-  // product's other operand is packed, too, tokens in place of hidden.
+  // The largest matrix of a bf16 stage's modules of this name, of experts one's. With latent
+  // attention a product's other operand is packed, too, tokens in place of hidden.
   int64_t packed(std::string_view module) const {
     if (shape_.dtype != at::kBFloat16) return 0;
     int64_t most = 0;

@@ -52,13 +52,15 @@ struct WeighedCopy {
   int64_t copy;
 };
 
-// Keeps `capacity` of one place's copies, which are in the order of tokens: those above the cut, then the first of those
-// equal to it. The cut is the weight that is the last to find room; what lies within the tie of it counts as equal.
+// Keeps `capacity` of one place's copies, which are in the order of tokens: those above the cut,
+// then the first of those equal to it. The cut is the weight that is the last to find room; what
+// lies within the tie of it counts as equal.
 //
-// Weights that are equal but for rounding are common: tokens with the same text before them (the first ones of a
-// sequence that begins with a repetition) have the same scores. Ranked by exact weights, rounding would choose among
-// them, and it differs from processor to processor and from mesh to mesh. The band is laid around the cut and not on a
-// fixed grid, since equal weights may lie on both sides of a grid's line, however coarse it is.
+// Weights that are equal but for rounding are common: tokens with the same text before them (the
+// first ones of a sequence that begins with a repetition) have the same scores. Ranked by exact
+// weights, rounding would choose among them, and it differs from processor to processor and from
+// mesh to mesh. The band is laid around the cut and not on a fixed grid, since equal weights may
+// lie on both sides of a grid's line, however coarse it is.
 template <class T>
 void drop_smallest(const std::vector<WeighedCopy<T>>& copies, int64_t capacity, T tie,
                    Dropped& dropped) {

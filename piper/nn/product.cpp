@@ -29,12 +29,14 @@ std::optional<Operand> operand(const at::Tensor& x) {
   return std::nullopt;
 }
 
-// With AVX-512, few rows times a transposed matrix: oneDNN's copying of it into its own layout is not worth it.
+// With AVX-512, few rows times a transposed matrix: oneDNN's copying of it into its own layout is
+// not worth it.
 constexpr int64_t kFewRows = 256;
 
-// With AVX2, oneDNN copies the operands into its own layout where 1/m + 1/n is below this (its gemm_driver.cpp,
-// nocopy_checker_avx2). Of the products without a copy, those of two matrices stored by rows are slower than MKL's, and most
-// of those with one of them transposed are faster (the table in docs/numerics.md).
+// With AVX2, oneDNN copies the operands into its own layout where 1/m + 1/n is below this (its
+// gemm_driver.cpp, nocopy_checker_avx2). Of the products without a copy, those of two matrices
+// stored by rows are slower than MKL's, and most of those with one of them transposed are faster
+// (the table in docs/numerics.md).
 constexpr double kCopiedBelow = 0.0038;
 
 bool suits_onednn(const Operand& left, const Operand& right, int64_t m, int64_t n) {

@@ -1,11 +1,13 @@
 // The matrix products of the segments, by the fastest of the libraries that are here.
 //
-// libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there with AVX-512, 8-12 % faster
-// on experts' shapes (docs/results.md), and with AVX2 alone, too, most of its products are the faster ones (docs/numerics.md).
-// So on an AMD processor with AVX2 or more, and where the build found oneDNN (Debian: libdnnl-dev), fp32 products on the CPU
-// go to it unless their form does not suit it; everything else to libtorch. The choice is a function of the processor and
-// of the operands' shapes and strides alone: a run repeats bit by bit. The environment variable PIPER_PRODUCTS overrides
-// the processor: "libtorch" leaves oneDNN out, "onednn" takes it on every one.
+// libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there
+// with AVX-512, 8-12 % faster on experts' shapes (docs/results.md), and with AVX2 alone, too, most
+// of its products are the faster ones (docs/numerics.md). So on an AMD processor with AVX2 or more,
+// and where the build found oneDNN (Debian: libdnnl-dev), fp32 products on the CPU go to it unless
+// their form does not suit it; everything else to libtorch. The choice is a function of the
+// processor and of the operands' shapes and strides alone: a run repeats bit by bit. The
+// environment variable PIPER_PRODUCTS overrides the processor: "libtorch" leaves oneDNN out,
+// "onednn" takes it on every one.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -22,8 +24,8 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 // added + a b in new storage.
 at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b);
 
-// Whether some products go to oneDNN here. PIPER_PRODUCTS is read once. Throws InvalidInput for a value that it knows not, or
-// for "onednn" in a build without it.
+// Whether some products go to oneDNN here. PIPER_PRODUCTS is read once. Throws InvalidInput for a
+// value that it knows not, or for "onednn" in a build without it.
 bool uses_onednn();
 // The same for a value of PIPER_PRODUCTS (nullptr: unset).
 bool uses_onednn(const char* wanted, bool is_faster_here);

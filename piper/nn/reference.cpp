@@ -75,9 +75,10 @@ struct MixtureResult {
   int64_t dropped;
 };
 
-// Which choices [B, S, K] are kept: in the column of an expert over the tokens of a sequence, the first C of all choices
-// sorted stably by what `capacity` keeps them for. By weight that is 2 above the cut (the C-th largest weight), 1 within
-// 2^-12 of it and 0 below, and a token that did not choose the expert has the weight 0.
+// Which choices [B, S, K] are kept: in the column of an expert over the tokens of a sequence, the
+// first C of all choices sorted stably by what `capacity` keeps them for. By weight that is 2 above
+// the cut (the C-th largest weight), 1 within 2^-12 of it and 0 below, and a token that did not
+// choose the expert has the weight 0.
 at::Tensor kept_choices(const strategy::Capacity& capacity, int64_t num_experts,
                         const at::Tensor& expert, const at::Tensor& weight) {
   if (capacity.factor == 0) return at::ones_like(expert, at::kBool);

@@ -45,8 +45,8 @@ Alone alone(const model::Model& model, const std::vector<Batch>& batches,
   return {gradients(*stage), margin};
 }
 
-// What make(seed) gives for the first seed on which, with any of these capacities, no choice of experts and no drop hangs on
-// rounding.
+// What make(seed) gives for the first seed on which, with any of these capacities, no choice of
+// experts and no drop hangs on rounding.
 template <class Make>
 std::vector<Batch> clear_batches(const model::Model& model, std::vector<double> capacities,
                                  Make make) {
@@ -129,7 +129,8 @@ TEST_CASE("tokens that travel once and are weighted at their experts give the sa
   }
 }
 
-// Tokens after the same text have the same scores but for rounding, which is another on every mesh and processor.
+// Tokens after the same text have the same scores but for rounding, which is another on every mesh
+// and processor.
 TEST_CASE(
     "what a capacity drops of sequences that begin with one token over and over is sharded alike") {
   for (const std::string family : {"mixtral", "deepseek_v3"})

@@ -1,9 +1,9 @@
 // Loops compiled for the vectors of the machine that runs them, whatever the build machine was.
 //
-// widest([&] PIPER_INLINE_LAMBDA { loops }) compiles the loops once for AVX-512, once for AVX2 and once for the
-// baseline, and picks at run time what instruction_set() allows. What the loops call must be PIPER_INLINE, or it stays
-// baseline code. Two machines of different width may differ in the last bit (fused multiply-add, order of a vector sum);
-// one machine never does.
+// widest([&] PIPER_INLINE_LAMBDA { loops }) compiles the loops once for AVX-512, once for AVX2 and
+// once for the baseline, and picks at run time what instruction_set() allows. What the loops call
+// must be PIPER_INLINE, or it stays baseline code. Two machines of different width may differ in
+// the last bit (fused multiply-add, order of a vector sum); one machine never does.
 #pragma once
 
 #include <c10/util/BFloat16.h>

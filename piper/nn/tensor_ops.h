@@ -71,15 +71,17 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
 void softmax_(at::Tensor x, at::Tensor log_sum = {});
 // The k largest of each row of [T, E]; the lower index first among equals. expert: int32 [T, k].
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
-// How far apart, relative to each other, two weights may be and still count as equal to a capacity: well above what
-// rounding makes of equal weights in a model of that type. fp32 and fp64 have the same, so that they drop the same copies.
+// How far apart, relative to each other, two weights may be and still count as equal to a capacity:
+// well above what rounding makes of equal weights in a model of that type. fp32 and fp64 have the
+// same, so that they drop the same copies.
 constexpr double capacity_tie(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-5 : 0x1p-12;
 }
-// Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts' capacity. Weights are the
-// chosen scores, divided by their sum when normalised, times `scaling`; they are normalised before anything is dropped,
-// and what is dropped by probability is what has the smaller weight (as in Megatron-LM). Of weights within `tie` of the
-// last one that finds room, the lower tokens' stay (docs/numerics.md).
+// Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts'
+// capacity. Weights are the chosen scores, divided by their sum when normalised, times `scaling`;
+// they are normalised before anything is dropped, and what is dropped by probability is what has
+// the smaller weight (as in Megatron-LM). Of weights within `tie` of the last one that finds room,
+// the lower tokens' stay (docs/numerics.md).
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
                          bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},

@@ -217,7 +217,8 @@ TEST_CASE("beyond the capacity the smaller weight or the later token goes, seque
   CHECK(order(.01, strategy::Drop::kProbability).counts == std::vector<int64_t>{1, 1, 1});
 }
 
-// 6 tokens with one expert of two, which takes 3 rows. Rounding moves each weight by up to 2^-13 of it, either way.
+// 6 tokens with one expert of two, which takes 3 rows. Rounding moves each weight by up to 2^-13 of
+// it, either way.
 TEST_CASE(
     "of weights that are equal but for rounding the first tokens' stay, whichever way they were "
     "rounded") {

@@ -262,7 +262,8 @@ class Step {
           has_shared(layer) ? group_[r]->shared_forward(layer, s.x1[r], &s.shared[r]) : s.x1[r]);
   }
 
-  // A gate's tape holds its scores, or with a z-loss of sigmoid scores their logits, and its choices.
+  // A gate's tape holds its scores, or with a z-loss of sigmoid scores their logits, and its
+  // choices.
   void note_margin(int32_t layer, size_t rank, const Tape& tape) {
     const model::FeedForward& f = model_.layers[static_cast<size_t>(layer)].feed_forward;
     const bool logits = f.score == model::Score::kSigmoid && tape.saved.at(3).defined();

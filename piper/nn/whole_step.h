@@ -34,16 +34,20 @@ int64_t num_targets(const Batch& batch,
                     int64_t depth = 0);  // of a module of multi-token prediction
 std::vector<int64_t> num_mtp_targets(const model::Model& model, const Batch& batch);  // by module
 
-// How far the routing of a step was from another one, over all gates of it: rounding below it changes no decision.
+// How far the routing of a step was from another one, over all gates of it: rounding below it
+// changes no decision.
 struct RoutingMargin {
-  // The least difference between the last choice taken and the first one left out, of experts and of groups of them.
+  // The least difference between the last choice taken and the first one left out, of experts and
+  // of groups of them.
   double selection = std::numeric_limits<double>::infinity();
-  // The least distance of a weight, relative to the cut, from the ends of the band whose weights count as equal to it.
+  // The least distance of a weight, relative to the cut, from the ends of the band whose weights
+  // count as equal to it.
   double capacity = std::numeric_limits<double>::infinity();
   double least() const { return std::min(selection, capacity); }
 };
 
-// What a test keeps where it compares two ways to compute the same: far above what rounding is in any precision it uses.
+// What a test keeps where it compares two ways to compute the same: far above what rounding is in
+// any precision it uses.
 constexpr double kRoutingMargin = 1e-4;
 
 // The stages of one expert group (ep index = index), each with its own batch: forward, backward. Gradients add up.

@@ -113,8 +113,8 @@ Case random_case(int64_t members, std::mt19937& random) {
 
 }  // namespace
 
-// By random routings on random machines. What its choice of pieces costs is printed, not asserted: it is
-// no better than never to cut (docs/collectives.md).
+// By random routings on random machines. What its choice of pieces costs is printed, not asserted:
+// it is no better than never to cut (docs/collectives.md).
 TEST_CASE(
     "tokens that cross once: the closed form is not below what ports need; scratch is the draw's") {
   std::mt19937 random(20261122);

@@ -12,15 +12,15 @@
 //                                        "activations": 10000000, "buffers": 1000000},
 //               "measured_component_bytes": {}}]}
 //
-// All that is measured is of one step, "measured_step" of "num_steps" (the median), and the prediction has its routes.
-// "planned_step_seconds" is what the strategy file carries from its planner, whose cluster may have been another one;
-// "balanced_step_seconds" is the prediction that assumes an even load, as the planner does; "measured_load_imbalance" is the
-// busiest expert's tokens over the mean in that step.
-// The time components add up to the step: a moment in which a rank computes counts as that, in which it communicates and
-// computes nothing as communication, and the rest as idle; means over the ranks.
-// "no_prediction": why nothing was predicted, in words.
-// "machine_slowdown": what compute took during the run over what it took in the profile, where that was measured; "predicted_..."
-// counts it.
+// All that is measured is of one step, "measured_step" of "num_steps" (the median), and the
+// prediction has its routes. "planned_step_seconds" is what the strategy file carries from its
+// planner, whose cluster may have been another one; "balanced_step_seconds" is the prediction that
+// assumes an even load, as the planner does; "measured_load_imbalance" is the busiest expert's
+// tokens over the mean in that step. The time components add up to the step: a moment in which a
+// rank computes counts as that, in which it communicates and computes nothing as communication, and
+// the rest as idle; means over the ranks. "no_prediction": why nothing was predicted, in words.
+// "machine_slowdown": what compute took during the run over what it took in the profile, where that
+// was measured; "predicted_..." counts it.
 //
 // Every figure may be absent (not known). `components` are the parts that are live at the peak and
 // sum to it.

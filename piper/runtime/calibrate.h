@@ -17,11 +17,12 @@ struct CalibrateOptions {
   int64_t num_repeats = 25;
 };
 
-// Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on all ranks at once
-// and sets in cluster.numbers: "measured_over_priced.<segment>.<phase>.<precision>" for every segment and both
-// phases, "task_scatter_ratio" (cost::scatter), reference_pass_name(), "rank_scatter_ratio" where
-// there are several ranks, and "core_hand_over_seconds" where ranks outnumber cores. Requires the
-// cluster's curves of the precision to be filled in.
+// Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on
+// all ranks at once and sets in cluster.numbers:
+// "measured_over_priced.<segment>.<phase>.<precision>" for every segment and both phases,
+// "task_scatter_ratio" (cost::scatter), reference_pass_name(), "rank_scatter_ratio" where there are
+// several ranks, and "core_hand_over_seconds" where ranks outnumber cores. Requires the cluster's
+// curves of the precision to be filled in.
 void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision,
                         const CalibrateOptions& options);
 

@@ -23,13 +23,15 @@ struct LinkOptions {
       1e9;  // that the buffers of one rank may take; larger messages are left out
 };
 
-// The same among all ranks of `world`, which may live in several processes: all of them call it with the same options and
-// budget. Returns the curves in process 0 and nothing elsewhere, nor of one rank. Nothing is restored: the processes have to measure alike.
+// The same among all ranks of `world`, which may live in several processes: all of them call it
+// with the same options and budget. Returns the curves in process 0 and nothing elsewhere, nor of
+// one rank. Nothing is restored: the processes have to measure alike.
 std::vector<cluster::Curve> measure_links_of(
     comm::World& world, const LinkOptions& options, double budget_seconds,
     const std::function<void(const std::string& curve)>& after_point);
 
-// How many points measure_links() has: what a TimeShares counts. 0 with one rank, which has no links.
+// How many points measure_links() has: what a TimeShares counts. 0 with one rank, which has no
+// links.
 int64_t num_link_points(const LinkOptions& options);
 
 // "point-to-point", "all-to-all", "all-reduce" of all ranks, and "..., 2 ranks" of fewer. Axis: bytes (of a message; of what

@@ -127,7 +127,8 @@ class LayerPricer {
     pass.linear(t, hidden_, h.output);
   }
 
-  // Of the indexer and of the layer's own embedding: every rank of a tensor group computes them whole.
+  // Of the indexer and of the layer's own embedding: every rank of a tensor group computes them
+  // whole.
   void small_products(LayerPass& pass) const {
     const double t = s_.tokens;
     const model::Attention& a = layer_.attention;

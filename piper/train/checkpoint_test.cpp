@@ -74,7 +74,8 @@ TEST_CASE("tensors that are missing, or of another shape or type, are all told a
   CHECK(untouched.abs().sum().item<float>() == 0);
 }
 
-// Another process verified the checkpoint; this one reads it by a path of its own, which may be bad.
+// Another process verified the checkpoint; this one reads it by a path of its own, which may be
+// bad.
 TEST_CASE("bytes that changed after they were verified are found by whoever reads them") {
   for (const bool is_old : {false, true}) {  // without hashes of tensors
     const TestFolder folder;

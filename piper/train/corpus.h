@@ -17,10 +17,10 @@
 
 namespace piper::train {
 
-// What a fingerprint is made of. Up to `whole_bytes` of tokens are read whole. Of more: the length, and
-// of the text or of each dataset so many blocks, evenly spaced from the first byte to the last. A
-// change of length, of either end, or of a stretch as long as the space between two blocks is seen; a
-// change of a few bytes in between is not.
+// What a fingerprint is made of. Up to `whole_bytes` of tokens are read whole. Of more: the length,
+// and of the text or of each dataset so many blocks, evenly spaced from the first byte to the last.
+// A change of length, of either end, or of a stretch as long as the space between two blocks is
+// seen; a change of a few bytes in between is not.
 struct FingerprintRule {
   int64_t whole_bytes = int64_t{1} << 32;
   int64_t num_blocks = 1024;
@@ -39,11 +39,13 @@ class Corpus {
   int64_t size() const { return end_ - begin_; }  // tokens
   bool is_indexed() const { return !datasets_.empty(); }
   const std::string& source() const { return source_; }
-  // SHA-256 of the stored tokens of this part, by the rule: a run resumes on the same ones or says so.
-  // "sampled-sha256:" stands before it where they were not read whole. Computed once. Throws IoError.
+  // SHA-256 of the stored tokens of this part, by the rule: a run resumes on the same ones or says
+  // so. "sampled-sha256:" stands before it where they were not read whole. Computed once. Throws
+  // IoError.
   std::string fingerprint() const;
-  // Whether `saved`, which a checkpoint holds, is that of these tokens. A `saved` of a longer text that
-  // was read whole (by an older Piper) is compared with the whole, which takes as long as reading it.
+  // Whether `saved`, which a checkpoint holds, is that of these tokens. A `saved` of a longer text
+  // that was read whole (by an older Piper) is compared with the whole, which takes as long as
+  // reading it.
   bool has_fingerprint(const std::string& saved) const;
   // tokens[i] := the token at begin + i. Requires a range inside. Throws IoError.
   void read(int64_t begin, std::span<int64_t> tokens) const;

@@ -25,7 +25,8 @@ using strategy::PipelineSchedule;
 using strategy::Recompute;
 
 inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kAllSteps = 20;
-// Of AdamW with a falling learning rate. Sharding that is wrong shows at the first step or at the next.
+// Of AdamW with a falling learning rate. Sharding that is wrong shows at the first step or at the
+// next.
 inline int64_t num_steps() { return repetitions({.usual = 6, .full = kAllSteps}); }
 
 inline model::Model small_model() {

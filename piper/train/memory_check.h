@@ -19,12 +19,13 @@ struct NeededMemory {
   int64_t total() const { return state + activations; }
 };
 
-// Exact bytes (cost/memory.h), which depend on no cluster. Requires a strategy without contradictions
-// (strategy::contradictions).
+// Exact bytes (cost/memory.h), which depend on no cluster. Requires a strategy without
+// contradictions (strategy::contradictions).
 NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& strategy,
                            const std::vector<Rank>& ranks);
 
-// Throws InvalidInput when `ranks`, which are those of this process, need more than `available` bytes.
+// Throws InvalidInput when `ranks`, which are those of this process, need more than `available`
+// bytes.
 void require_memory(const model::Model& model, const strategy::Strategy& strategy,
                     const std::vector<Rank>& ranks, int64_t available = available_memory_bytes());
 

@@ -166,7 +166,8 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
 
 namespace {
 
-// Means over the ranks; what is missing to the step is idle: a bubble, a wait for a core, the time between two steps.
+// Means over the ranks; what is missing to the step is idle: a bubble, a wait for a core, the time
+// between two steps.
 void add_parts(const std::map<std::string, double>& seconds, double world, double step_seconds,
                std::optional<double> report::TimeComponent::*side,
                std::vector<report::TimeComponent>& parts) {

@@ -40,7 +40,8 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,
                                const cluster::Cluster& cluster, double step_seconds, double kept);
 
-// What was measured in a run, beside a prediction: all of it in one step, that with the median time.
+// What was measured in a run, beside a prediction: all of it in one step, that with the median
+// time.
 struct Measurement {
   int64_t step = 0, num_steps = 0;  // its number; and how many the run had
   graph::Timeline timeline;         // seconds from the start of its first task
@@ -49,9 +50,10 @@ struct Measurement {
   std::vector<int64_t> state_bytes;  // by rank: weights, gradients, optimizer as allocated
 };
 
-// The seconds of a rank, or of all ranks together when `rank` is not valid, by what they are spent on: segments by name,
-// communication where nothing is computed meanwhile (it counts with its waiting; of several kinds at once, exchanges before
-// point-to-point before reductions). Every moment counts once: what is missing to a step is idle.
+// The seconds of a rank, or of all ranks together when `rank` is not valid, by what they are spent
+// on: segments by name, communication where nothing is computed meanwhile (it counts with its
+// waiting; of several kinds at once, exchanges before point-to-point before reductions). Every
+// moment counts once: what is missing to a step is idle.
 std::map<std::string, double> seconds_by_component(const schedule::StepGraph& step,
                                                    const graph::Timeline& timeline,
                                                    Rank rank = Rank::none());

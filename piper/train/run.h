@@ -76,7 +76,8 @@ struct RunRequest {
 struct RunResult {
   bool stopped = false;  // because stop_requested said so, on any rank; the last step is saved
   std::vector<StepMetrics> metrics;
-  // Made before the run, with balanced load; none where the cluster has no figures for the precision.
+  // Made before the run, with balanced load; none where the cluster has no figures for the
+  // precision.
   std::optional<Prediction> prediction;
   // Made after it, with the loads of the measured step, and at the speed of the machine during the run where that was measured.
   std::optional<Prediction> prediction_with_load;

@@ -425,8 +425,8 @@ TEST_CASE(
   r.on_step = [&](const StepMetrics& metrics) { peak = metrics.peak_bytes; };
   CHECK(failure(r) == "");
   r.memory_limit_bytes = peak * 9 / 10;
-  // The other rank is told: it does not wait for the 30 s of its timeout. What is promised is 2 s; the
-  // whole undisturbed run, on a machine as busy as this one, is what starting takes at most.
+  // The other rank is told: it does not wait for the 30 s of its timeout. What is promised is 2 s;
+  // the whole undisturbed run, on a machine as busy as this one, is what starting takes at most.
   const double whole_run = seconds_of([&] { CHECK(failure(unlimited(r, folder)) == ""); });
   std::string said;
   CHECK(seconds_of([&] { said = failure(r); }) < whole_run + 2);

@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kWarmUpSteps = 2;  // not part of the median
 
-// A rank is at most one step ahead of another, so that older steps than these are no longer written.
+// A rank is at most one step ahead of another, so that older steps than these are no longer
+// written.
 constexpr int64_t kNewest = 4;
 constexpr int64_t kLeastKept = 16, kMostKept = 64;
 constexpr int64_t kKeptBytes = int64_t{64} << 20;  // of timelines, about

@@ -22,8 +22,9 @@ class RunRecorder {
   RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
               const cluster::Cluster& cluster);
 
-  // Where the ranks write the tasks of a step. Kept are the newest steps, which ranks still write, and steps that lie evenly over
-  // the whole run: the same ones in every process, at most most_kept() and at least half as many of a long run.
+  // Where the ranks write the tasks of a step. Kept are the newest steps, which ranks still write,
+  // and steps that lie evenly over the whole run: the same ones in every process, at most
+  // most_kept() and at least half as many of a long run.
   graph::Timeline* timeline_of(int64_t step_number);
   void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
   // Of one step; ranks reset their peak before each.
@@ -35,8 +36,9 @@ class RunRecorder {
   // How much slower than profiled the machine was in each step from `first_step` on (speed_check.h); of steps not named, not at all.
   void set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns);
   double slowdown_of(int64_t step_number) const;
-  // Of the kept steps the one whose time is nearest the median of all of the run's, at one speed of the machine; the first steps do
-  // not count when there are others. The median step itself while all are kept. Rank 0's process.
+  // Of the kept steps the one whose time is nearest the median of all of the run's, at one speed of
+  // the machine; the first steps do not count when there are others. The median step itself while
+  // all are kept. Rank 0's process.
   int64_t median_step() const;
   // 16 to 64 steps, by the bytes of a timeline.
   int64_t most_kept() const { return most_kept_; }

@@ -78,7 +78,8 @@ TEST_CASE("the parts of a step add up to the step, though ranks communicate whil
   graph::Timeline timeline;
   timeline.tasks.resize(run.step.graph.tasks().size());
   timeline.peak_bytes.assign(static_cast<size_t>(run.strategy.mesh.world()), 1);
-  // On each rank segments one after the other, a second each; all else lasts from the start to three seconds beyond.
+  // On each rank segments one after the other, a second each; all else lasts from the start to
+  // three seconds beyond.
   std::vector<double> ends(static_cast<size_t>(run.strategy.mesh.world()), 0);
   for (const graph::Task& task : run.step.graph.tasks())
     if (double& end = ends[task.rank.index()]; task.kind == graph::TaskKind::kCompute) {

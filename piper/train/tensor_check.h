@@ -10,8 +10,8 @@
 namespace piper::train {
 
 // A hash of a tensor's elements in order, that any single flipped bit changes. It is not
-// cryptographic: two contents with the same hash are easy to make. A run's processes and checkpoints compare it, so it
-// may not change from version to version.
+// cryptographic: two contents with the same hash are easy to make. A run's processes and
+// checkpoints compare it, so it may not change from version to version.
 uint64_t tensor_hash(const at::Tensor& value);
 std::string tensor_hash_text(const at::Tensor& value);  // 16 hexadecimal digits
 

@@ -1,8 +1,8 @@
 // Byte text: the bytes of files, each one a token of 0..255. No tokenizer, no download.
 //
-// A text of up to 64 MiB is read into memory. Of a longer one the files stay where they are and each
-// window is read when it is asked for: 50 GB of text take no more memory than 64 MiB. The first 256
-// files stay open; the others are opened for each read, and must not have changed since.
+// A text of up to 64 MiB is read into memory. Of a longer one the files stay where they are and
+// each window is read when it is asked for: 50 GB of text take no more memory than 64 MiB. The
+// first 256 files stay open; the others are opened for each read, and must not have changed since.
 //
 // Thread safety: a Text is immutable and shares what it holds; any number of threads may read it.
 #pragma once
@@ -27,8 +27,8 @@ class Text {
 
   int64_t size() const;  // bytes
   const std::string& source() const { return source_; }
-  // Fills `out` with the bytes [begin, begin + size). Requires a range inside. Throws IoError when a
-  // file cannot be read, or is no longer what it was.
+  // Fills `out` with the bytes [begin, begin + size). Requires a range inside. Throws IoError when
+  // a file cannot be read, or is no longer what it was.
   void read(int64_t begin, void* out, int64_t size) const;
 
  private:
@@ -38,9 +38,9 @@ class Text {
 };
 
 // The files of a text: `path` itself, or all regular files below a folder in the order of their
-// paths (byte-wise, '/' between folders), links to folders not followed. `extensions` (".txt") keeps
-// only such files of a folder; empty = all. Throws IoError (absent, unreadable), InvalidInput (no
-// file is left).
+// paths (byte-wise, '/' between folders), links to folders not followed. `extensions` (".txt")
+// keeps only such files of a folder; empty = all. Throws IoError (absent, unreadable), InvalidInput
+// (no file is left).
 std::vector<std::filesystem::path> text_files(const std::filesystem::path& path,
                                               const std::vector<std::string>& extensions = {});
 

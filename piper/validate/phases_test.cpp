@@ -29,9 +29,9 @@ double error_of(const std::vector<PricedPhase>& phases, const std::string& name)
 
 TEST_CASE("phases of DeepSeek-V3 on H800: compute within 20 %, exchanges 25 %, the pair 10 %") {
   const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
-  // What was aimed at before anything was priced. A dispatch of known layout, combine(B), moves what
-  // dispatch(F) moves; what dispatch(F) takes beyond it, to place rows and to wait, has no price:
-  // there the price is held from below and by the mean of the two.
+  // What was aimed at before anything was priced. A dispatch of known layout, combine(B), moves
+  // what dispatch(F) moves; what dispatch(F) takes beyond it, to place rows and to wait, has no
+  // price: there the price is held from below and by the mean of the two.
   const std::map<std::string, double> aims{
       {"attn(F)", 0.2},          {"mlp(F)", 0.2},       {"attn(B)", 0.2},
       {"mlp(B)", 0.2},           {"combine(F)", 0.25},  {"combine(B)", 0.25},
@@ -51,12 +51,13 @@ TEST_CASE("phases of DeepSeek-V3 on H800: compute within 20 %, exchanges 25 %, t
 }
 
 TEST_CASE("an exchange of 64 ranks takes its bytes over the NIC's rate, by hand") {
-  // 8 nodes; 8 choices of a token, each on any node alike: it enters 7 (1 - (7/8)^8) others. A pod's
-  // links carry 44.625 GB/s a device, 27 us away.
+  // 8 nodes; 8 choices of a token, each on any node alike: it enters 7 (1 - (7/8)^8) others. A
+  // pod's links carry 44.625 GB/s a device, 27 us away.
   const double entered = 4096 * 7 * (1 - std::pow(7. / 8, 8));
   const auto seconds = [&](double row_bytes) { return entered * row_bytes / 44.625e9 + 27e-6; };
   const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
-  // FP8, a scale of 4 bytes for 128 values, 8 choices of 12 bytes; the stack states five digits of it.
+  // FP8, a scale of 4 bytes for 128 values, 8 choices of 12 bytes; the stack states five digits of
+  // it.
   CHECK(phase_of(phases, "dispatch(F)").predicted_seconds ==
         doctest::Approx(seconds(7168 + 56 * 4 + 8 * 12)).scale(0).epsilon(1e-4));
   CHECK(phase_of(phases, "combine(F)").predicted_seconds ==

@@ -54,8 +54,8 @@ TEST_CASE("rates and utilisations are those of the step's FLOPs, counted by hand
 }
 
 TEST_CASE("five runs that Narayanan et al. published are priced within the aims for whole rows") {
-  // SC21, table 1 (arXiv 2104.04473): TFLOP/s a GPU, recomputation included. No constant is fitted to
-  // one of them. The aims are those of docs/validation.md for rows that state every field.
+  // SC21, table 1 (arXiv 2104.04473): TFLOP/s a GPU, recomputation included. No constant is fitted
+  // to one of them. The aims are those of docs/validation.md for rows that state every field.
   struct Published {
     int64_t layers, hidden, heads, tp, pp, vpp, gpus, batch, micro_batch;
     double tflops;
@@ -213,7 +213,8 @@ TEST_CASE(
     CHECK_MESSAGE(row.is_priced(), row.row.source, ": ", row.not_priced_because);
     if (row.row.source.starts_with("VIA-Research/vTrain")) sweep.push_back(row);
   }
-  // 20 % is what rows with assumed fields are aimed at; tests/golden/validation.txt has the figures.
+  // 20 % is what rows with assumed fields are aimed at; tests/golden/validation.txt has the
+  // figures.
   const Errors errors = summarise(sweep).time_assumed;
   CHECK(errors.count == 52);
   CHECK(errors.mean < 0.2);

@@ -1,5 +1,6 @@
-// The introduction with which a connection begins, and what follows: a side that plays by the rules meets one that says what the bytes
-// are. The first byte chooses the side, and what of the other's proofs is right; nobody is let in without.
+// The introduction with which a connection begins, and what follows: a side that plays by the rules
+// meets one that says what the bytes are. The first byte chooses the side, and what of the other's
+// proofs is right; nobody is let in without.
 #include <piper/comm/bytes.h>
 #include <piper/comm/handshake.h>
 #include <sys/socket.h>

@@ -1,4 +1,5 @@
-// metrics.jsonl and TensorBoard's event files as a crash may have left them: how far they are sound.
+// metrics.jsonl and TensorBoard's event files as a crash may have left them: how far they are
+// sound.
 #include <piper/train/metrics.h>
 #include <piper/train/tensorboard.h>
 

@@ -1,6 +1,7 @@
-// What a process of the run may say over the wire of its messages, all of it hostile, while ranks here post, drop and wait. The bytes
-// are a programme: who posts what, what the peer says (well-formed notes and chunks with chosen numbers, or raw bytes), and when
-// this end looks. No byte lands outside of a buffer that is in use, and in the end no message is in use.
+// What a process of the run may say over the wire of its messages, all of it hostile, while ranks
+// here post, drop and wait. The bytes are a programme: who posts what, what the peer says
+// (well-formed notes and chunks with chosen numbers, or raw bytes), and when this end looks. No
+// byte lands outside of a buffer that is in use, and in the end no message is in use.
 #include <piper/base/error.h>
 #include <piper/comm/peer_fixture.h>
 

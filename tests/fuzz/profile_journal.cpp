@@ -1,4 +1,5 @@
-// The partial file of an interrupted profile: what is taken over is there again when the file is read again.
+// The partial file of an interrupted profile: what is taken over is there again when the file is
+// read again.
 #include <piper/base/json.h>
 #include <piper/runtime/profile_journal.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-// Gives files to a fuzz target without libFuzzer, so that any compiler's sanitizers watch: each file as it is, cut off at every length
-// (of large ones, at some), and changed at random (PIPER_FUZZ_CHANGES times a file, 200 by default; always the same changes).
-// Usage: replay_<target> FILE|FOLDER...
+// Gives files to a fuzz target without libFuzzer, so that any compiler's sanitizers watch: each
+// file as it is, cut off at every length (of large ones, at some), and changed at random
+// (PIPER_FUZZ_CHANGES times a file, 200 by default; always the same changes). Usage:
+// replay_<target> FILE|FOLDER...
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
