@@ -8,14 +8,15 @@ import sys
 import tempfile
 
 import tiny_run
+from switches import skip_case
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 # Measured, not computed: times, and peak memory (which messages are in flight at once depends on timing).
 MEASURED = ("step_seconds", "tokens_per_second", "mfu", "peak_bytes")
 
 
-def train(folder, *more):
-    command = [PIPER, "train", "--model", "piper-10m", "--cluster", "rtx4090x8", "--precision", "fp32", "--pp", "2", "--ep", "2", "--dp", "2",
+def train(folder, *more, cluster="rtx4090x8"):
+    command = [PIPER, "train", "--model", "piper-10m", "--cluster", str(cluster), "--precision", "fp32", "--pp", "2", "--ep", "2", "--dp", "2",
                "--sequence", "64", "--global-batch", "8", "--steps", "8", "--checkpoint-every", "4", "--run", str(folder), "--json",
                "--data", str(folder.parent / "text.txt"), *more]
     run = subprocess.run(command, capture_output=True, text=True)
@@ -48,9 +49,40 @@ def same_ten_times(root):
         assert one == seen[0], f"run {number} of 10 with the same seed differs from the first"
 
 
+def cluster_that_prefers(library, measured, path):
+    """A cluster file in which `library` was the faster one for every class of products."""
+    description = json.loads(pathlib.Path("configs/clusters/rtx4090x8.json").read_text())
+    curve = json.loads(json.dumps(measured))
+    for name in ("seconds", "seconds_low", "seconds_high", "seconds_worst"):
+        curve["points"][name] = [1.0 if used == library else 2.0 for used in curve["points"]["library"]]
+    path.write_text(json.dumps(description | {"curves": [curve]}))
+    return path
+
+
+def same_libraries(root):
+    """Who does the matrix products is the cluster file's choice, and stays a run's own when it is resumed with another file."""
+    profile = root / "here.json"
+    subprocess.run([PIPER, "profile", "--ranks", "1", "--budget-seconds", "2", "--out", str(profile)], capture_output=True, check=True)
+    found = [c for c in json.loads(profile.read_text())["curves"] if c["name"] == "product_libraries"]
+    if not found or "PIPER_PRODUCTS" in os.environ:
+        return skip_case("libraries of products", "one library alone is in use here")
+    libtorch, onednn = (cluster_that_prefers(i, found[0], root / f"prefers-{i}.json") for i in (0, 1))
+    whole, stopped, other = root / "by-onednn", root / "by-onednn-stopped", root / "by-libtorch"
+    train(whole, cluster=onednn)
+    train(other, cluster=libtorch)
+    train(stopped, "--stop-after", "4", cluster=onednn)
+    train(stopped, "--resume", cluster=libtorch)
+    for run, word in ((whole, "oooooooo"), (stopped, "oooooooo"), (other, "tttttttt")):
+        manifest = json.loads((run / "checkpoints/step-00000008/manifest.json").read_text())
+        assert manifest["state"]["extra"] == {"product_libraries": " ".join([word] * 3)}, manifest["state"]
+    assert hashes(whole) != hashes(other), "two libraries gave the same bits: the comparison sees nothing"
+    assert hashes(stopped) == hashes(whole), "a resumed run changed its libraries of products"
+
+
 def main():
     with tempfile.TemporaryDirectory() as root:
         same_ten_times(pathlib.Path(root))
+        same_libraries(pathlib.Path(root))
         whole, again, stopped = (pathlib.Path(root) / name for name in ("whole", "again", "stopped"))
         train(whole)
         train(again)

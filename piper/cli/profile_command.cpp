@@ -67,6 +67,7 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   options.num_ranks = flags.ranks.value_or(options.device.is_cpu() ? 4 : 1);
   options.num_cores = flags.cores;
   options.full = flags.full;
+  options.choose_products = true;
   options.budget_seconds =
       flags.budget_seconds.value_or(flags.full ? kFullBudgetSeconds : kBudgetSeconds);
   options.tight = flags.tight;
@@ -171,6 +172,7 @@ int run(const Flags& flags) {
           ? fmt::format(" ({} of them taken over from the partial file)", profile.num_restored)
           : "");
   print_rates(profile.cluster);
+  print_products(profile.cluster);
   if (flags.full) print_curves(profile.cluster, flags.tight);
   print_links(profile.cluster);
   print_head_sizes(profile.cluster);

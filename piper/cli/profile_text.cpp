@@ -4,9 +4,12 @@
 #include <piper/cli/profile_text.h>
 #include <piper/cluster/findings.h>
 #include <piper/report/table.h>
+#include <piper/runtime/measure_products.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 namespace piper::cli {
 namespace {
@@ -56,6 +59,25 @@ void print_rates(const cluster::Cluster& machine) {
     fmt::print("GEMM in {}, one rank while all are busy (best seen: {})\n{}\n", precision,
                format_flops_per_second(compute.peak_flops_per_second), report::to_text(table));
   }
+}
+
+void print_products(const cluster::Cluster& machine) {
+  const std::vector<double> ratios = runtime::product_rate_ratios(machine.curves);
+  if (ratios.empty()) return;
+  const std::vector<nn::ProductClass>& classes = nn::product_classes();
+  report::Table table{.columns = {{"product"}, {"rows", Align::kRight}}};
+  std::map<std::pair<nn::ProductForm, int64_t>, std::vector<std::string>> rows;
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    const nn::ProductClass& of = classes[i];
+    std::vector<std::string>& row = rows[{of.form, of.rows}];
+    if (row.empty()) row = {nn::name(of.form), std::to_string(of.rows)};
+    if (table.columns.size() < row.size() + 1)
+      table.columns.push_back({fmt::format("width {}", of.width), Align::kRight});
+    row.push_back(fmt::format("{:.2f}", ratios[i]));
+  }
+  for (auto& [key, row] : rows) table.rows.push_back(std::move(row));
+  fmt::print("fp32 products, oneDNN's rate over libtorch's; from {} on oneDNN is used\n{}\n",
+             runtime::kOnednnAdvantage, report::to_text(table));
 }
 
 void print_curves(const cluster::Cluster& machine, double tight) {

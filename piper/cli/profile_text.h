@@ -10,6 +10,8 @@ namespace piper::cli {
 
 // GEMM rates over rows for a few weights, by precision.
 void print_rates(const cluster::Cluster& machine);
+// How fast each class of products is by one library and the other; nothing where that was not measured.
+void print_products(const cluster::Cluster& machine);
 // One line a curve: points, the best rate and where, outliers, points whose interval stayed wider than `tight`.
 void print_curves(const cluster::Cluster& machine, double tight);
 // Alpha, beta, R^2 and residuals of every fitted link.

@@ -61,23 +61,54 @@ bool is_amd() {
 #endif
 }
 
-bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
-  if (!uses_onednn() || !out.device().is_cpu() || out.scalar_type() != at::kFloat) return false;
+// Set by choose_products() alone.
+std::optional<ProductChoice>& measured_choice() {
+  static std::optional<ProductChoice> choice;
+  return choice;
+}
+
+bool is_decided_by_environment() {
+  static const bool is_set =
+      std::getenv("PIPER_PRODUCTS") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+  return is_set;
+}
+
+bool wants_onednn(const Operand& left, const Operand& right, int64_t m, int64_t n, int64_t k) {
+  if (const auto& choice = measured_choice()) {
+    const ProductForm form = left.transposed    ? ProductForm::kGradient
+                             : right.transposed ? ProductForm::kForward
+                                                : ProductForm::kBackward;
+    return choice->of(form, form == ProductForm::kGradient ? k : m, n) == ProductLibrary::kOnednn;
+  }
+  return uses_onednn() && suits_onednn(left, right, m, n);
+}
+
+// What oneDNN is asked for; nothing where the operands are none of its kind.
+std::optional<OnednnProduct> onednn_operands(const at::Tensor& out, const at::Tensor& a,
+                                             const at::Tensor& b, double beta) {
+  if (!out.device().is_cpu() || out.scalar_type() != at::kFloat) return std::nullopt;
   const auto to = operand(out), left = operand(a), right = operand(b);
-  if (!to || !left || !right || to->transposed || out.numel() == 0 || a.size(1) == 0) return false;
-  if (!suits_onednn(*left, *right, out.size(0), out.size(1))) return false;
-  return onednn_product({.transpose_a = left->transposed,
-                         .transpose_b = right->transposed,
-                         .m = out.size(0),
-                         .n = out.size(1),
-                         .k = a.size(1),
-                         .a = a.data_ptr<float>(),
-                         .lda = left->leading,
-                         .b = b.data_ptr<float>(),
-                         .ldb = right->leading,
-                         .beta = static_cast<float>(beta),
-                         .c = out.data_ptr<float>(),
-                         .ldc = to->leading});
+  if (!to || !left || !right || to->transposed || out.numel() == 0 || a.size(1) == 0)
+    return std::nullopt;
+  return OnednnProduct{.transpose_a = left->transposed,
+                       .transpose_b = right->transposed,
+                       .m = out.size(0),
+                       .n = out.size(1),
+                       .k = a.size(1),
+                       .a = a.data_ptr<float>(),
+                       .lda = left->leading,
+                       .b = b.data_ptr<float>(),
+                       .ldb = right->leading,
+                       .beta = static_cast<float>(beta),
+                       .c = out.data_ptr<float>(),
+                       .ldc = to->leading};
+}
+
+bool by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
+  if (!measured_choice() && !uses_onednn()) return false;
+  const auto p = onednn_operands(out, a, b, beta);
+  return p && wants_onednn({p->transpose_a, p->lda}, {p->transpose_b, p->ldb}, p->m, p->n, p->k) &&
+         onednn_product(*p);
 }
 
 // Some rows at a time, so that the product in the narrower type needs little memory.
@@ -117,6 +148,21 @@ bool uses_onednn(const char* wanted, bool is_faster_here) {
   if (library == "onednn" && !has_onednn())
     throw InvalidInput("PIPER_PRODUCTS is 'onednn', and Piper was built without libdnnl-dev");
   return library == "onednn";
+}
+
+void choose_products(const std::optional<ProductChoice>& choice) {
+  if (!is_decided_by_environment()) measured_choice() = choice;
+}
+
+bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor& a,
+                const at::Tensor& b) {
+  if (library == ProductLibrary::kOnednn) {
+    const auto operands = onednn_operands(out, a, b, 0);
+    return operands && onednn_product(*operands);
+  }
+  at::Tensor to = out;
+  at::mm_out(to, a, b);
+  return true;
 }
 
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {

@@ -2,15 +2,20 @@
 //
 // libtorch's products go through MKL, which keeps to AVX2 on AMD processors; oneDNN's run there
 // with AVX-512, 8-12 % faster on experts' shapes (docs/results.md), and with AVX2 alone, too, most
-// of its products are the faster ones (docs/numerics.md). So on an AMD processor with AVX2 or more,
-// and where the build found oneDNN (Debian: libdnnl-dev), fp32 products on the CPU go to it unless
-// their form does not suit it; everything else to libtorch. The choice is a function of the
-// processor and of the operands' shapes and strides alone: a run repeats bit by bit. The
-// environment variable PIPER_PRODUCTS overrides the processor: "libtorch" leaves oneDNN out,
-// "onednn" takes it on every one.
+// of its products are the faster ones (docs/numerics.md). Who does a product of fp32 on the CPU,
+// where the build found oneDNN (Debian: libdnnl-dev), follows from the first of these that says so:
+//   1. the environment variable PIPER_PRODUCTS: "libtorch" leaves oneDNN out, "onednn" takes it on
+//      every processor where the form suits it;
+//   2. what was measured (choose_products, product_choice.h): by `piper profile`, for all ranks;
+//   3. a rule: on an AMD processor with AVX2 or more, oneDNN where the form suits it.
+// Everything else goes to libtorch. The choice is a function of these and of the operands' shapes
+// and strides alone: a run repeats bit by bit.
 #pragma once
 
 #include <piper/nn/aten.h>
+#include <piper/nn/product_choice.h>
+
+#include <optional>
 
 namespace piper::nn {
 
@@ -24,7 +29,16 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 // added + a b in new storage.
 at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b);
 
-// Whether some products go to oneDNN here. PIPER_PRODUCTS is read once. Throws InvalidInput for a
+// Takes a measured choice for all further products of this process, or the rule again (nothing).
+// Does nothing where PIPER_PRODUCTS is set. To be called while no other thread computes products.
+void choose_products(const std::optional<ProductChoice>& choice);
+
+// A product by one library whatever the choice: what is measured to choose. False: not done, the
+// build is without oneDNN or the operands are none of its kind. As product_out with beta 0.
+bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor& a,
+                const at::Tensor& b);
+
+// Whether some products go to oneDNN here by the rule or by PIPER_PRODUCTS. PIPER_PRODUCTS is read once. Throws InvalidInput for a
 // value that it knows not, or for "onednn" in a build without it.
 bool uses_onednn();
 // The same for a value of PIPER_PRODUCTS (nullptr: unset).

@@ -18,7 +18,7 @@ struct OnednnProduct {
   int64_t ldc = 0;
 };
 
-// oneDNN is linked.
+// oneDNN was there when Piper was built, and is there now.
 bool has_onednn();
 // False: not done (nothing was written). Thread-safe; on the calling thread alone when OpenMP has one thread there.
 bool onednn_product(const OnednnProduct& product);

@@ -41,6 +41,13 @@ std::function<void()> device_attention_backward(HeadTensors x) {
   };
 }
 
+// So many that they fill more than a core's private caches.
+int64_t rotated_copies(int64_t num_elements, at::ScalarType dtype) {
+  const double bytes =
+      static_cast<double>(num_elements) * static_cast<double>(at::elementSize(dtype));
+  return static_cast<int64_t>(std::clamp(kRotatedBytes / bytes, 1.0, 64.0));
+}
+
 struct ExpertTensors {
   at::Tensor x, h, act, out, gate_up, down;
 };
@@ -61,15 +68,34 @@ ExpertTensors expert_tensors(const ExpertsShape& s, const OperandsOn& on) {
 
 Prepare gemm(int64_t m, int64_t n, int64_t k, const OperandsOn& on) {
   return [=] {
-    const double bytes =
-        static_cast<double>(n * k) * static_cast<double>(at::elementSize(on.dtype));
-    const auto copies = static_cast<int64_t>(std::clamp(kRotatedBytes / bytes, 1.0, 64.0));
     const at::TensorOptions options = on.device.with(on.dtype);
     auto x = at::ones({m, k}, options), y = at::empty({m, n}, options);
-    auto weights = at::ones({copies, n, k}, options);
+    auto weights = at::ones({rotated_copies(n * k, on.dtype), n, k}, options);
     return [=, next = int64_t{0}]() mutable {
       nn::product_out(y, x, weights[next].t());
-      next = (next + 1) % copies;
+      next = (next + 1) % weights.size(0);
+    };
+  };
+}
+
+Prepare product_of(const nn::ProductClass& shape, nn::ProductLibrary library,
+                   const BenchDevice& device) {
+  return [=] {
+    using enum nn::ProductForm;
+    // y[rows, out] = x[rows, in] W[out, in]^T, gx = gy W, gW = gy^T x: `width` is the last
+    // dimension of the result.
+    const int64_t in = shape.form == kForward ? nn::kMeasuredInner : shape.width,
+                  out = shape.form == kForward ? shape.width : nn::kMeasuredInner;
+    const at::TensorOptions options = device.with(at::kFloat);
+    const auto x = at::ones({shape.rows, in}, options), y = at::ones({shape.rows, out}, options);
+    const auto weights = at::ones({rotated_copies(in * out, at::kFloat), out, in}, options);
+    return [=, next = int64_t{0}]() mutable {
+      const at::Tensor w = weights[next];
+      next = (next + 1) % weights.size(0);
+      const bool is_done = shape.form == kForward    ? nn::product_by(library, y, x, w.t())
+                           : shape.form == kBackward ? nn::product_by(library, x, y, w)
+                                                     : nn::product_by(library, w, y.t(), x);
+      PIPER_CHECK(is_done, "a library does not do the product that it was asked for");
     };
   };
 }

@@ -2,6 +2,7 @@
 // kernels that training runs (nn/); on an accelerator libtorch's.
 #pragma once
 
+#include <piper/nn/product_choice.h>
 #include <piper/runtime/bench_device.h>
 
 #include <cstdint>
@@ -20,6 +21,10 @@ struct OperandsOn {
 // y[m, n] = x[m, k] w[n, k]^T. Weights are rotated through memory larger than a core's private caches, as a layer's
 // weights are in training.
 Prepare gemm(int64_t m, int64_t n, int64_t k, const OperandsOn& on);
+
+// A product of a class by one library, fp32, weights rotated as in gemm().
+Prepare product_of(const nn::ProductClass& shape, nn::ProductLibrary library,
+                   const BenchDevice& device);
 
 struct AttentionShape {
   int64_t batch = 1, sequence = 0, heads = 0, head_dim = 0, kv_heads = 0;

@@ -2,10 +2,12 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/product.h>
 #include <piper/runtime/calibrate.h>
 #include <piper/runtime/cores.h>
 #include <piper/runtime/measure_compute.h>
 #include <piper/runtime/measure_links.h>
+#include <piper/runtime/measure_products.h>
 #include <piper/runtime/player.h>
 #include <piper/runtime/profile.h>
 #include <piper/runtime/shape_curves.h>
@@ -18,7 +20,7 @@ namespace piper::runtime {
 namespace {
 
 // Of the budget. The rest is for calibration and for what points take to begin.
-constexpr double kForPrices = 0.62, kForLinks = 0.15;
+constexpr double kForPrices = 0.62, kForLinks = 0.15, kForProducts = 0.08;
 constexpr double kForPricesOfFull = 0.12, kForJoinOfFull = 0.12, kForLinksOfFull = 0.2,
                  kForShapesOfFull = 0.5;
 constexpr double kOperandShare = 0.25;  // of a rank's memory that one point may take
@@ -84,7 +86,10 @@ class Profiler {
   }
 
   void run() {
-    for (const Part& part : parts_) measure_part(part);
+    for (const Part& part : parts_) {
+      measure_part(part);
+      if (const auto choice = product_choice_of(host_.curves)) nn::choose_products(choice);
+    }
     bool first = true;
     for (const strategy::Precision precision : options_.precisions) {
       fill_prices(host_.curves, precision, first, host_);
@@ -103,6 +108,9 @@ class Profiler {
 
  private:
   bool on_cpu() const { return options_.device.is_cpu(); }
+  bool computes_fp32() const {
+    return std::ranges::count(options_.precisions, strategy::Precision::kFp32) > 0;
+  }
 
   std::vector<Part> parts() {
     Part prices{options_.full ? kForPricesOfFull : kForPrices, {}};
@@ -120,7 +128,11 @@ class Profiler {
       append(join, join_curves(precision, options_.device, of));
       append(shapes, shape_curves(precision, options_.device, of));
     }
-    std::vector<Part> all = {std::move(prices)};
+    std::vector<Part> all;
+    if (options_.choose_products && on_cpu() && computes_fp32())
+      if (BenchCurve products = product_library_curve(options_.device); !products.points.empty())
+        all.push_back({kForProducts, {std::move(products)}});
+    all.push_back(std::move(prices));
     if (options_.full) {
       all.push_back(std::move(join));
       all.push_back(std::move(shapes));
@@ -220,6 +232,7 @@ Profile profile_host(const ProfileOptions& options) {
   profile.cluster = describe(options, options.num_cores > 0 ? options.num_cores : num_host_cores());
   if (options.full) profile.ep = experts_among(*options.model, options.num_ranks);
   Profiler(options, profile).run();
+  nn::choose_products(std::nullopt);
   cluster::Cluster& host = profile.cluster;
   for (const char* fact : {"device", "memory_bytes", "cores_per_node"})
     host.sources.push_back({fact, "read from the operating system"});

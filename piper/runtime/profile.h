@@ -26,6 +26,9 @@ struct ProfileOptions {
   // Besides what prices need: the curves of shape_curves.h, links among fewer ranks and up to 64 MB, and the join for
   // `model`. Requires a model.
   bool full = false;
+  // Measures first which library does which products (measure_products.h), and what follows with
+  // that choice. Not for a profile that nobody keeps: two such runs could choose differently.
+  bool choose_products = false;
   std::optional<model::Model> model;
   int64_t sequence = 256;  // of the model, in the join
   // The partial file (profile_journal.h): read when it is there. It stays, for the caller to remove once the result is

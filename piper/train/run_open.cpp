@@ -4,7 +4,9 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cost/links.h>
+#include <piper/nn/product.h>
 #include <piper/report/run_files.h>
+#include <piper/runtime/measure_products.h>
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
@@ -168,6 +170,28 @@ FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
   return found;
 }
 
+// All ranks compute as process 0's cluster file says, and a resumed run as it began.
+void Run::choose_products() {
+  product_libraries_ = first_alone(world_, "libraries of products", [this]() -> std::string {
+    if (resumed_) {
+      const Json& extra = resumed_->checkpoint().manifest.state.extra;
+      const auto found = extra.find(kProductLibraries);
+      if (found == extra.end()) return "";
+      if (!found->is_string())
+        throw InvalidInput(fmt::format("{}: '{}' is no text", resumed_->checkpoint().path.string(),
+                                       kProductLibraries));
+      return nn::ProductChoice::parse(found->get<std::string>()).text();
+    }
+    const auto choice = runtime::product_choice_of(request_.cluster.curves);
+    return choice ? choice->text() : std::string();
+  });
+  if (product_libraries_.empty()) return nn::choose_products(std::nullopt);
+  const auto choice = nn::ProductChoice::parse(product_libraries_);
+  nn::choose_products(choice);
+  say(fmt::format("matrix products as measured: oneDNN for {} of {} classes, libtorch for the rest",
+                  choice.num_onednn(), nn::product_classes().size()));
+}
+
 // The processes of one host divide its CPUs, when all may run on the same ones.
 void Run::share_cores() {
   const std::vector<int> allowed = runtime::allowed_cpus();
@@ -213,6 +237,7 @@ void Run::open_folder() {
     }
     return std::string();
   });
+  choose_products();
 }
 
 namespace {

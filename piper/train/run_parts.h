@@ -37,6 +37,9 @@ inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  //
 inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // two a step
 inline constexpr uint64_t kFiniteKeys = kBarrierKeys + (uint64_t{1} << 43);   // two a step
 
+// Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
+inline constexpr const char* kProductLibraries = "product_libraries";
+
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
 
@@ -63,6 +66,7 @@ class Run {
   void agree() const;
   void open_folder();
   void share_cores();
+  void choose_products();
   std::string prepare_folder();
   void remove_earlier_run() const;
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
@@ -111,6 +115,7 @@ class Run {
   std::vector<double>
       start_seconds_;  // by rank, of its process's clock: when it left the first barrier
   std::string token_;  // of this run alone
+  std::string product_libraries_;  // nn::ProductChoice::text(); empty: by the rule
   std::atomic<bool> stopped_{false};
   RunRecorder recorder_;
   SpeedCheck speed_;

@@ -28,6 +28,7 @@ TrainState Run::state_after(int64_t number) const {
   state.skipped_steps = skipped_;
   state.skipped_in_a_row = skipped_in_a_row_;
   state.text_fingerprint = request_.corpus.fingerprint();
+  if (!product_libraries_.empty()) state.extra[kProductLibraries] = product_libraries_;
   return state;
 }
 

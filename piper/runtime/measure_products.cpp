@@ -1,0 +1,61 @@
+#include <piper/base/error.h>
+#include <piper/nn/product.h>
+#include <piper/nn/product_onednn.h>
+#include <piper/runtime/bench_operations.h>
+#include <piper/runtime/measure_products.h>
+
+#include <algorithm>
+#include <array>
+
+namespace piper::runtime {
+namespace {
+
+constexpr const char* kCurve = "product_libraries";
+constexpr std::array kLibraries = {nn::ProductLibrary::kLibtorch, nn::ProductLibrary::kOnednn};
+
+std::vector<double> coordinates(const nn::ProductClass& of, nn::ProductLibrary library) {
+  return {static_cast<double>(of.form), static_cast<double>(of.rows), static_cast<double>(of.width),
+          static_cast<double>(library)};
+}
+
+}  // namespace
+
+BenchCurve product_library_curve(const BenchDevice& device) {
+  BenchCurve curve{kCurve, "flops", {"form", "rows", "width", "library"}, {}};
+  if (!nn::has_onednn()) return curve;
+  for (const nn::ProductClass& each : nn::product_classes())
+    for (const nn::ProductLibrary library : kLibraries)
+      curve.points.push_back(
+          {coordinates(each, library),
+           2.0 * static_cast<double>(each.rows * each.width * nn::kMeasuredInner),
+           product_of(each, library, device)});
+  return curve;
+}
+
+std::vector<double> product_rate_ratios(const std::vector<cluster::Curve>& measured) {
+  const cluster::Curve* curve = cluster::find_curve(measured, kCurve);
+  if (curve == nullptr) return {};
+  std::vector<double> ratios;
+  for (const nn::ProductClass& each : nn::product_classes()) {
+    double ratio = 1;
+    for (const nn::ProductLibrary library : kLibraries) {
+      const auto point =
+          std::ranges::find(curve->points, coordinates(each, library), &cluster::CurvePoint::at);
+      if (point == curve->points.end()) return {};
+      ratio = library == nn::ProductLibrary::kOnednn ? ratio * point->rate() : 1 / point->rate();
+    }
+    ratios.push_back(ratio);
+  }
+  return ratios;
+}
+
+std::optional<nn::ProductChoice> product_choice_of(const std::vector<cluster::Curve>& measured) {
+  const std::vector<double> ratios = product_rate_ratios(measured);
+  if (ratios.empty()) return std::nullopt;
+  return nn::ProductChoice([&, next = size_t{0}](const nn::ProductClass&) mutable {
+    return ratios[next++] >= kOnednnAdvantage ? nn::ProductLibrary::kOnednn
+                                              : nn::ProductLibrary::kLibtorch;
+  });
+}
+
+}  // namespace piper::runtime
