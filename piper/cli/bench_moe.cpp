@@ -171,6 +171,7 @@ int run_on_several(const Flags& flags) {
 int run(Flags flags) {
   if (flags.ranks == 0) flags.ranks = num_launched();
   check(flags);
+  take_product_choice(flags.world);
   if (flags.ranks > 1) return run_on_several(flags);
   if (!flags.world.save.empty())
     throw InvalidInput("--save is for several ranks; allowed: with --ranks 2 or under a launcher");

@@ -117,6 +117,7 @@ WorldBench bench_of(const Flags& flags) {
 int run(Flags flags) {
   if (flags.ranks == 0) flags.ranks = std::max<int64_t>(2, num_launched());
   check(flags);
+  take_product_choice(flags.world);
   WorldBench bench = bench_of(flags);
   if (flags.world.serve) {
     bench.serve();

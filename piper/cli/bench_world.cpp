@@ -2,11 +2,14 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/bench_world.h>
+#include <piper/cluster/cluster.h>
 #include <piper/comm/launch.h>
 #include <piper/comm/local.h>
 #include <piper/comm/process_world.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/product.h>
+#include <piper/runtime/measure_products.h>
 #include <piper/train/safetensors.h>
 #include <piper/train/step_bench.h>
 #include <piper/train/together.h>
@@ -31,6 +34,22 @@ void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags) {
       .add_option("--save", flags.save,
                   "of several ranks: writes what a step started from and led to into this folder")
       .type_name("FOLDER");
+  command
+      .add_option("--cluster", flags.cluster,
+                  "what `piper profile --out` wrote here: matrix products by the libraries that it "
+                  "found the faster ones")
+      .type_name("FILE");
+}
+
+void take_product_choice(const WorldBenchFlags& flags) {
+  if (flags.cluster.empty()) return;
+  const auto choice = runtime::product_choice_of(cluster::load_cluster(flags.cluster).curves);
+  if (!choice)
+    throw InvalidInput(fmt::format(
+        "--cluster {}: holds no measured libraries of products; allowed: what `piper profile "
+        "--out` writes with --precision fp32, on a CPU and with libdnnl-dev",
+        flags.cluster));
+  nn::choose_products(choice);
 }
 
 void check_count(const char* flag, int64_t value, int64_t max, std::vector<std::string>& problems) {

@@ -21,12 +21,16 @@ namespace piper::cli {
 
 struct WorldBenchFlags {
   int64_t rounds = 9, steps = 4;
-  std::string save;
+  std::string save, cluster;
   bool json = false, serve = false;
 };
 
-// Declares --steps and --save; --rounds, --json and --serve are the bench's own.
+// Declares --steps, --save and --cluster; --rounds, --json and --serve are the bench's own.
 void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags);
+
+// Products of fp32 by the libraries that --cluster found the faster ones, or as nn/product.h decides
+// without it. Throws InvalidInput where the file does not say.
+void take_product_choice(const WorldBenchFlags& flags);
 
 // Problems of the flags, to be shown together with the bench's own.
 void check_count(const char* flag, int64_t value, int64_t max, std::vector<std::string>& problems);

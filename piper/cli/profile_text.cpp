@@ -62,22 +62,27 @@ void print_rates(const cluster::Cluster& machine) {
 }
 
 void print_products(const cluster::Cluster& machine) {
-  const std::vector<double> ratios = runtime::product_rate_ratios(machine.curves);
-  if (ratios.empty()) return;
+  const std::vector<runtime::ProductComparison> compared =
+      runtime::compared_products(machine.curves);
+  if (compared.empty()) return;
   const std::vector<nn::ProductClass>& classes = nn::product_classes();
   report::Table table{.columns = {{"product"}, {"rows", Align::kRight}}};
   std::map<std::pair<nn::ProductForm, int64_t>, std::vector<std::string>> rows;
-  for (size_t i = 0; i < ratios.size(); ++i) {
+  for (size_t i = 0; i < compared.size(); ++i) {
     const nn::ProductClass& of = classes[i];
     std::vector<std::string>& row = rows[{of.form, of.rows}];
     if (row.empty()) row = {nn::name(of.form), std::to_string(of.rows)};
     if (table.columns.size() < row.size() + 1)
       table.columns.push_back({fmt::format("width {}", of.width), Align::kRight});
-    row.push_back(fmt::format("{:.2f}", ratios[i]));
+    const char* library = compared[i].chosen == nn::ProductLibrary::kOnednn ? "oneDNN" : "libtorch";
+    row.push_back(fmt::format("{:.2f} {}{:8}", compared[i].onednn_over_libtorch,
+                              compared[i].is_sure ? " " : "~", library));
   }
   for (auto& [key, row] : rows) table.rows.push_back(std::move(row));
-  fmt::print("fp32 products, oneDNN's rate over libtorch's; from {} on oneDNN is used\n{}\n",
-             runtime::kOnednnAdvantage, report::to_text(table));
+  fmt::print(
+      "fp32 products: oneDNN's rate over libtorch's, and who is used (~: too close to tell, as "
+      "without a profile)\n{}\n",
+      report::to_text(table));
 }
 
 void print_curves(const cluster::Cluster& machine, double tight) {

@@ -1,5 +1,6 @@
 #include <piper/nn/bench_moe_products.h>
 #include <piper/nn/product.h>
+#include <piper/nn/product_onednn.h>
 
 #include <numeric>
 
@@ -22,7 +23,7 @@ at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) -
 
 std::vector<MoeGemms> ways_to_multiply() {
   std::vector<MoeGemms> ways{{false, false}, {true, false}};
-  if (uses_onednn()) ways.insert(ways.end(), {{false, true}, {true, true}});
+  if (has_onednn()) ways.insert(ways.end(), {{false, true}, {true, true}});
   return ways;
 }
 

@@ -154,6 +154,17 @@ void choose_products(const std::optional<ProductChoice>& choice) {
   if (!is_decided_by_environment()) measured_choice() = choice;
 }
 
+ProductChoice choice_by_rule() {
+  return ProductChoice([](const ProductClass& of) {
+    // As product_of() in the benchmarks multiplies them; where the rule looks at m, those are rows.
+    const bool is_gradient = of.form == ProductForm::kGradient;
+    const Operand left{is_gradient, 0}, right{of.form == ProductForm::kForward, 0};
+    const int64_t m = is_gradient ? kMeasuredInner : of.rows;
+    return uses_onednn() && suits_onednn(left, right, m, of.width) ? ProductLibrary::kOnednn
+                                                                   : ProductLibrary::kLibtorch;
+  });
+}
+
 bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor& a,
                 const at::Tensor& b) {
   if (library == ProductLibrary::kOnednn) {

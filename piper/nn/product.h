@@ -33,6 +33,9 @@ at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::T
 // Does nothing where PIPER_PRODUCTS is set. To be called while no other thread computes products.
 void choose_products(const std::optional<ProductChoice>& choice);
 
+// What the rule says of every class.
+ProductChoice choice_by_rule();
+
 // A product by one library whatever the choice: what is measured to choose. False: not done, the
 // build is without oneDNN or the operands are none of its kind. As product_out with beta 0.
 bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor& a,

@@ -87,8 +87,8 @@ Prepare product_of(const nn::ProductClass& shape, nn::ProductLibrary library,
     const int64_t in = shape.form == kForward ? nn::kMeasuredInner : shape.width,
                   out = shape.form == kForward ? shape.width : nn::kMeasuredInner;
     const at::TensorOptions options = device.with(at::kFloat);
-    const auto x = at::ones({shape.rows, in}, options), y = at::ones({shape.rows, out}, options);
-    const auto weights = at::ones({rotated_copies(in * out, at::kFloat), out, in}, options);
+    const auto x = at::rand({shape.rows, in}, options), y = at::rand({shape.rows, out}, options);
+    const auto weights = at::rand({rotated_copies(in * out, at::kFloat), out, in}, options);
     return [=, next = int64_t{0}]() mutable {
       const at::Tensor w = weights[next];
       next = (next + 1) % weights.size(0);

@@ -32,30 +32,39 @@ BenchCurve product_library_curve(const BenchDevice& device) {
   return curve;
 }
 
-std::vector<double> product_rate_ratios(const std::vector<cluster::Curve>& measured) {
+std::vector<ProductComparison> compared_products(const std::vector<cluster::Curve>& measured) {
   const cluster::Curve* curve = cluster::find_curve(measured, kCurve);
   if (curve == nullptr) return {};
-  std::vector<double> ratios;
+  std::vector<ProductComparison> compared;
+  const nn::ProductChoice rule = nn::choice_by_rule();
   for (const nn::ProductClass& each : nn::product_classes()) {
-    double ratio = 1;
+    const cluster::CurvePoint* by[kLibraries.size()] = {};
     for (const nn::ProductLibrary library : kLibraries) {
       const auto point =
           std::ranges::find(curve->points, coordinates(each, library), &cluster::CurvePoint::at);
       if (point == curve->points.end()) return {};
-      ratio = library == nn::ProductLibrary::kOnednn ? ratio * point->rate() : 1 / point->rate();
+      by[static_cast<size_t>(library)] = &*point;
     }
-    ratios.push_back(ratio);
+    const cluster::Timing &libtorch = by[0]->timing, &onednn = by[1]->timing;
+    ProductComparison one{.onednn_over_libtorch = libtorch.seconds / onednn.seconds};
+    if (onednn.high_seconds * kSureAdvantage <= libtorch.low_seconds) {
+      one.chosen = nn::ProductLibrary::kOnednn;
+    } else if (libtorch.high_seconds * kSureAdvantage <= onednn.low_seconds) {
+      one.chosen = nn::ProductLibrary::kLibtorch;
+    } else {
+      one.chosen = rule.of(each.form, each.rows, each.width);
+      one.is_sure = false;
+    }
+    compared.push_back(one);
   }
-  return ratios;
+  return compared;
 }
 
 std::optional<nn::ProductChoice> product_choice_of(const std::vector<cluster::Curve>& measured) {
-  const std::vector<double> ratios = product_rate_ratios(measured);
-  if (ratios.empty()) return std::nullopt;
-  return nn::ProductChoice([&, next = size_t{0}](const nn::ProductClass&) mutable {
-    return ratios[next++] >= kOnednnAdvantage ? nn::ProductLibrary::kOnednn
-                                              : nn::ProductLibrary::kLibtorch;
-  });
+  const std::vector<ProductComparison> compared = compared_products(measured);
+  if (compared.empty()) return std::nullopt;
+  return nn::ProductChoice(
+      [&, next = size_t{0}](const nn::ProductClass&) mutable { return compared[next++].chosen; });
 }
 
 }  // namespace piper::runtime
