@@ -9,7 +9,7 @@
 #include <piper/report/table.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <chrono>
 #include <iostream>
@@ -63,7 +63,9 @@ int run(const Flags& flags) {
   const Timing all = time(priced, {});
   const std::string why_not = sim::why_not_symmetric(priced.strategy, priced.cluster);
   std::optional<Timing> one;
-  if (why_not.empty()) one = time(priced, strategy::pipeline_group(priced.strategy.mesh, Rank(0)));
+  if (why_not.empty())
+    one = time(priced,
+               strategy::RankLayout(priced.strategy).group(strategy::Axis::kPipeline, Rank(0)));
   if (flags.json) {
     Json json{{"model", priced.model.name},
               {"cluster", priced.cluster.name},

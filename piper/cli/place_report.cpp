@@ -6,7 +6,7 @@
 #include <piper/cluster/hostlist.h>
 #include <piper/plan/placed_exchange.h>
 #include <piper/report/table.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <map>
 #include <numeric>
@@ -40,8 +40,9 @@ struct RankPlace {
 
 // Expert groups (ep x etp ranks) are numbered stage by stage.
 RankPlace place_of(const strategy::Strategy& s, int64_t rank) {
-  const strategy::Place place = strategy::Layout(s).place(Rank(static_cast<int32_t>(rank)));
-  return {place.stage, place.stage * s.mesh.edp() + place.member / (s.mesh.ep * s.mesh.etp)};
+  const strategy::RankLayout layout(s);
+  const strategy::Coordinates at = layout.coordinates(Rank(rank));
+  return {at.pp, at.pp * layout.size(strategy::Axis::kExpertData) + at.edp};
 }
 
 std::vector<std::vector<int64_t>> ranks_of_nodes(const PlaceReport& r) {

@@ -7,7 +7,7 @@
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
 #include <piper/stack/whole_step.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -156,7 +156,8 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
                                                         : sim::why_not_symmetric(s, priced.cluster);
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   const std::vector<Rank> ranks =
-      ranks_to_play(priced, request, why_not, strategy::pipeline_group(s.mesh, Rank(0)), played);
+      ranks_to_play(priced, request, why_not,
+                    strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
   check_size(priced, num_exact_tasks(priced, num_ranks), num_ranks);
   played.step = schedule::write_step(priced.model, s, ranks, schedule::WrittenFor::kSimulation);
@@ -173,7 +174,7 @@ PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
   const strategy::Strategy& s = priced.strategy;
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
-                    strategy::Layout(s).first_pipeline(), played);
+                    strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   check_size(priced, stack::whole_step_tasks(s, priced.model, num_ranks), num_ranks);

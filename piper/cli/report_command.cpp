@@ -10,7 +10,7 @@
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
 #include <piper/stack/whole_step.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <filesystem>
 #include <iostream>
@@ -63,9 +63,9 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
               : play_whole_steps(priced, {.keep_memory = true},
                                  stack::load_stack(plan.stack.empty() ? "piper" : plan.stack));
     std::vector<int64_t> stages;
-    const strategy::Layout layout(best);
+    const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)
-      stages.push_back(layout.place(Rank(rank)).stage);
+      stages.push_back(layout.stage(Rank(rank)));
     return report::make_gantt(played.step, played.timeline, stages, kMostRanks);
   } catch (const std::runtime_error&) {
     if (!flags.model.empty()) throw;

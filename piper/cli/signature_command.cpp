@@ -11,6 +11,7 @@
 #include <piper/plan/plan.h>
 #include <piper/schedule/step.h>
 #include <piper/sim/play.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <iostream>
 #include <memory>
@@ -56,9 +57,8 @@ std::string describe(const Case& c) {
   if (plan.strategies.empty()) return text;
 
   const strategy::Strategy& best = plan.strategies.front().strategy;
-  std::vector<Rank> pipeline;
-  for (int64_t stage = 0; stage < best.mesh.pp; ++stage)
-    pipeline.push_back(Rank(stage * best.mesh.dp));
+  const std::vector<Rank> pipeline =
+      strategy::RankLayout(best).group(strategy::Axis::kPipeline, Rank(0));
   const schedule::StepGraph step = schedule::write_step(request.model, best, pipeline);
   const graph::Timeline timeline =
       sim::play(step, cost::price(step, request.model, best, request.cluster));

@@ -18,7 +18,7 @@
 #include <piper/report/report.h>
 #include <piper/report/table.h>
 #include <piper/stack/estimator.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -91,7 +91,7 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
     summary.closed_form_seconds =
         cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
   summary.mfu = stack::mfu(priced.model, s, priced.cluster, summary.step_seconds);
-  const strategy::Layout layout(s);
+  const strategy::RankLayout layout(s);
   for (const RankShare& rank : played.ranks) {
     const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
     summary.compute += rank.compute_seconds / whole;
@@ -99,7 +99,7 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
     summary.idle += rank.idle_seconds / whole;
     if (rank.peak_bytes <= summary.peak_bytes) continue;
     summary.peak_bytes = rank.peak_bytes;
-    summary.fullest_stage = layout.place(rank.rank).stage;
+    summary.fullest_stage = layout.stage(rank.rank);
   }
   return summary;
 }
@@ -192,17 +192,17 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
              format_percent(summary.idle));
   if (const std::string lacks = to_text(fit_of(priced, summary)); !lacks.empty())
     fmt::print("{}\n", lacks);
-  const strategy::Layout layout(priced.strategy);
+  const strategy::RankLayout layout(priced.strategy);
   report::Table table;
   table.columns = {{"rank", Align::kRight},    {"stage", Align::kRight},
                    {"compute", Align::kRight}, {"exposed", Align::kRight},
                    {"bubble", Align::kRight},  {"peak memory", Align::kRight}};
   for (const RankShare& rank : played.ranks) {
     if (table.rows.size() == kMostRanksShown) break;
-    table.rows.push_back(
-        {std::to_string(rank.rank.value), std::to_string(layout.place(rank.rank).stage),
-         format_seconds(rank.compute_seconds), format_seconds(rank.exposed_seconds),
-         format_seconds(rank.idle_seconds), format_bytes(static_cast<double>(rank.peak_bytes))});
+    table.rows.push_back({std::to_string(rank.rank.value), std::to_string(layout.stage(rank.rank)),
+                          format_seconds(rank.compute_seconds),
+                          format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
+                          format_bytes(static_cast<double>(rank.peak_bytes))});
   }
   fmt::print("{}", report::to_text(table));
   if (played.ranks.size() > kMostRanksShown)
@@ -239,9 +239,9 @@ int run(Flags flags) {
                           : play_whole_steps(priced, request, stack::load_stack(flags.stack));
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
-  const strategy::Layout layout(priced.strategy);
+  const strategy::RankLayout layout(priced.strategy);
   for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
-    stage_of_rank.push_back(layout.place(Rank(rank)).stage);
+    stage_of_rank.push_back(layout.stage(Rank(rank)));
   if (!flags.trace.empty())
     report::write_chrome_trace_file(flags.trace, played.step, played.timeline,
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});

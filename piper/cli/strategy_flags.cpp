@@ -172,8 +172,8 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.mesh.tp = f.tp.value_or(1);
   s.mesh.cp = f.cp.value_or(1);
   s.mesh.etp = f.etp.value_or(1);
-  const int64_t others = s.mesh.tp * s.mesh.cp;
-  s.mesh.dp = f.dp.value_or(std::max<int64_t>(1, s.mesh.ep * s.mesh.etp / others));
+  const int64_t others = s.mesh.ranks_per_sequence();
+  s.mesh.dp = f.dp.value_or(std::max<int64_t>(1, s.mesh.ranks_per_expert_set() / others));
   s.mesh.vpp = f.vpp.value_or(1);
   s.zero = f.zero.value_or(0);
   s.sequence_parallel = f.sequence_parallel;
@@ -204,12 +204,12 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.sequence = f.sequence.value_or(fallback);
   s.micro_batch_sequences = f.micro_batch_sequences.value_or(1);
   s.mtp_depth = f.mtp_depth.value_or(0);
-  if (s.mesh.pp * s.mesh.vpp > model.num_layers())
+  if (s.mesh.num_virtual_stages() > model.num_layers())
     throw InvalidInput(fmt::format("--pp is {}{}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
                                    s.mesh.vpp > 1 ? fmt::format(" with --vpp {}", s.mesh.vpp) : "",
                                    model.num_layers(), model.name));
   s.layers_per_stage = f.layers_per_stage.empty()
-                           ? strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp)
+                           ? strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages())
                            : f.layers_per_stage;
   settle_batch(f, s);
   std::vector<std::string> problems;

@@ -4,7 +4,7 @@
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/token_spread.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <bit>

@@ -9,7 +9,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,11 +34,12 @@ class StepPricer {
       : step_(step),
         model_(model),
         strategy_(strategy),
+        layout_(strategy),
         cluster_(cluster),
         rows_(model, strategy, load),
         ports_(cluster, participants(step.graph)) {
     shards_.resize(static_cast<size_t>(strategy.mesh.pp));
-    for (int64_t stage = 0; stage < strategy.mesh.pp * strategy.mesh.vpp; ++stage) {
+    for (int64_t stage = 0; stage < strategy.mesh.num_virtual_stages(); ++stage) {
       Shard& here = shards_[static_cast<size_t>(
           schedule::rank_of_stage(strategy.schedule, strategy.mesh.pp, stage))];
       const Shard more = shard_of(model, strategy, stage);
@@ -85,20 +86,18 @@ class StepPricer {
     int64_t transient_bytes = 0;
   };
 
-  const Shard& shard(Rank rank) const {
-    return shards_[static_cast<size_t>(rank.value / strategy_.mesh.dp)];
-  }
+  const Shard& shard(Rank rank) const { return shards_[static_cast<size_t>(layout_.stage(rank))]; }
   // Ranks with the same rows have the same prices: with a balanced load all of them, with one distribution those of an ep
   // index, and where all rows are known none in any other micro-batch.
   int64_t place_of(Rank rank, int32_t micro_batch) const {
     if (rows_.balanced()) return 0;
-    if (!rows_.exact()) return rank.value % strategy_.mesh.ep;
-    return (int64_t{micro_batch} + 1) * strategy_.mesh.dp + rank.value % strategy_.mesh.dp;
+    if (!rows_.exact()) return layout_.coordinates(rank).ep;
+    return (int64_t{micro_batch} + 1) * layout_.num_members() + layout_.member(rank);
   }
   SegmentWork work_of(const Segment& segment, int64_t place) const {
     if (!rows_.exact()) return rows_.work(segment.layer, place);
-    return rows_.work(segment.layer, static_cast<int32_t>(place / strategy_.mesh.dp) - 1,
-                      place % strategy_.mesh.dp);
+    return rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
+                      place % layout_.num_members());
   }
 
   const TaskPrice& of(const Task& task) {
@@ -109,7 +108,7 @@ class StepPricer {
                               ? place_of(task.rank, task.micro_batch)
                           : task.group.valid() ? group_place(task)
                           : task.peer.valid()  ? ends(task)
-                                               : task.rank.value / strategy_.mesh.dp;
+                                               : layout_.stage(task.rank);
     const uint64_t key =
         (static_cast<uint64_t>(task.kind) << 61) | (static_cast<uint64_t>(task.phase) << 58) |
         (static_cast<uint64_t>(writes_tape(task)) << 57) |
@@ -306,7 +305,7 @@ class StepPricer {
       for (int64_t to = 0; to < std::ssize(members); ++to)
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
-                                          from.value % strategy_.mesh.dp, to)));
+                                          layout_.coordinates(from).dp, to)));
     return bytes;
   }
 
@@ -320,7 +319,7 @@ class StepPricer {
     std::vector<std::vector<int64_t>> distinct;
     for (const Rank member : members)
       distinct.push_back(
-          rows_.distinct(layer, task.micro_batch, member.value % strategy_.mesh.dp, units));
+          rows_.distinct(layer, task.micro_batch, layout_.coordinates(member).dp, units));
     std::vector<double> bytes;
     for (int64_t from = 0; from < std::ssize(members); ++from)
       for (const int64_t rows :
@@ -356,6 +355,7 @@ class StepPricer {
   const schedule::StepGraph& step_;
   const model::Model& model_;
   const strategy::Strategy& strategy_;
+  const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
   ExpertRows rows_;
   std::vector<Shard> shards_;

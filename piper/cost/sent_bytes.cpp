@@ -7,6 +7,7 @@
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -26,6 +27,7 @@ class Sender {
       : step_(step),
         model_(model),
         strategy_(strategy),
+        layout_(strategy),
         topology_(topology),
         rows_(model, strategy, load) {
     if (strategy.all_to_all_chunk_bytes > 0) how_.chunk = strategy.all_to_all_chunk_bytes;
@@ -109,7 +111,7 @@ class Sender {
     std::vector<std::vector<int64_t>> distinct;
     for (const Rank rank : step_.graph.group(task.group))
       distinct.push_back(rows_.distinct(step_.segment(task).layer, task.micro_batch,
-                                        rank.value % strategy_.mesh.dp, units));
+                                        layout_.coordinates(rank).dp, units));
     const auto rows = [&](int64_t from, int64_t to) {
       return collective::dispatched_rows(
           from, units, [&](int64_t f) -> const auto& {
@@ -209,7 +211,7 @@ class Sender {
     const int32_t layer = step_.segment(task).layer;
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
-      return rows_.rows_between(layer, task.micro_batch, rank.value % strategy_.mesh.dp, to);
+      return rows_.rows_between(layer, task.micro_batch, layout_.coordinates(rank).dp, to);
     }
     if (rows_.balanced()) return rows_.work(layer, 0).rows / strategy_.mesh.ep;
     return rows_.rows_to(layer, to);
@@ -221,6 +223,7 @@ class Sender {
   const schedule::StepGraph& step_;
   const model::Model& model_;
   const strategy::Strategy& strategy_;
+  const strategy::RankLayout layout_;
   const collective::Topology& topology_;
   ExpertRows rows_;
   collective::AllToAllOptions how_;

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/shard.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 
 namespace piper::cost {
 namespace {
@@ -57,7 +57,7 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   Shard shard;
   const int64_t first = strategy::first_layer(strategy, stage);
   const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
-  const int64_t last = strategy.mesh.pp * strategy.mesh.vpp - 1;
+  const int64_t last = strategy.mesh.num_virtual_stages() - 1;
   const int64_t pp = strategy::ends_apart(strategy) ? 2 : 1;  // dense_parameters: one or more
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {

@@ -4,6 +4,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/step_time.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -24,6 +25,12 @@ double rounds(const cluster::Cluster& cluster, const Strategy& s) {
   const int64_t together = std::min(s.mesh.ep, ranks_per_node(cluster, s));
   const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;
   return static_cast<double>(rounds);
+}
+
+// Of the first member of a stage.
+Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
+  const strategy::Members members = layout.members(axis, 0);
+  return {.first = layout.rank(stage, 0).value, .stride = members.stride, .size = members.size};
 }
 
 }  // namespace
@@ -109,13 +116,15 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
 std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t index,
                                                     int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
-  const int64_t base = index * s.mesh.dp;
+  const strategy::RankLayout layout(s);
+  const Group data = group_of(layout, strategy::Axis::kData, index),
+              expert_data = group_of(layout, strategy::Axis::kExpertData, index);
   const auto dense = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, {.first = base, .size = s.mesh.dp},
-                            gradient * static_cast<double>(parameters), s.reduction);
+    return all_reduce_moves(cluster_, data, gradient * static_cast<double>(parameters),
+                            s.reduction);
   };
   const auto experts = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()},
+    return all_reduce_moves(cluster_, expert_data,
                             gradient * static_cast<double>(parameters / s.mesh.ep), s.reduction);
   };
   std::vector<BackwardTurn> turns;
@@ -154,13 +163,14 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
 
 // Reductions start layer by layer, from the last to the first, as the last backward leaves them.
 void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_layer, Stage& stage) {
-  const int64_t base = index * s.mesh.dp;
-  if (s.mesh.dp > 1) {
-    const Group expert_group{.first = base, .size = s.mesh.ep};
+  const strategy::RankLayout layout(s);
+  if (layout.num_members() > 1) {
+    const Group expert_group = group_of(layout, strategy::Axis::kExpert, index);
     LastBackwardNeeds needs{
-        .dense = all_reduce_needs(cluster_, {.first = base, .size = s.mesh.dp}, s.reduction),
-        .experts = all_reduce_needs(
-            cluster_, {.first = base, .stride = s.mesh.ep, .size = s.mesh.edp()}, s.reduction)};
+        .dense =
+            all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kData, index), s.reduction),
+        .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, index),
+                                    s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
       needs.exchange = {{1}};
     else if (s.mesh.ep > 1)
@@ -169,7 +179,9 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
     if (index > 0) {
       const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
       Traffic traffic;
-      traffic.add(cluster_.common_level(base, base - s.mesh.dp), bytes);
+      traffic.add(
+          cluster_.common_level(layout.rank(index, 0).value, layout.rank(index - 1, 0).value),
+          bytes);
       needs.message = level_needs(cluster_, traffic);
       for (size_t level = 0; level < cluster_.levels.size(); ++level)
         message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
@@ -181,10 +193,10 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
     stage.message_slowed = last.message;
   }
   if (model_.shares_embedding() && s.mesh.pp > 1 && (index == 0 || index == s.mesh.pp - 1))
-    stage.reductions +=
-        all_reduce_seconds(cluster_, {.first = 0, .stride = (s.mesh.pp - 1) * s.mesh.dp, .size = 2},
-                           static_cast<double>(state_bytes(precision_).gradient) *
-                               static_cast<double>(tied_parameters_));
+    stage.reductions += all_reduce_seconds(
+        cluster_, {.first = 0, .stride = layout.rank(s.mesh.pp - 1, 0).value, .size = 2},
+        static_cast<double>(state_bytes(precision_).gradient) *
+            static_cast<double>(tied_parameters_));
   const Shard held = parameters(s, index, first_layer);
   stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
   stage.optimizer = static_cast<double>(held.total()) * optimizer_per_parameter_;
@@ -193,17 +205,21 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
 std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vector<Stage>& stages) {
   const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
   const double slower = rounds(cluster_, s);
+  const strategy::RankLayout layout(s);
+  const auto message_seconds = [&](int64_t from, int64_t to) {
+    return point_to_point_seconds(cluster_, layout.rank(from, 0).value, layout.rank(to, 0).value,
+                                  bytes);
+  };
   std::vector<StageSeconds> seconds;
   for (size_t i = 0; i < stages.size(); ++i) {
     const Stage& stage = stages[i];
-    const auto here = static_cast<int64_t>(i) * s.mesh.dp;
+    const auto here = static_cast<int64_t>(i);
     StageSeconds now{
         .forward = slower * stage.forward + stage.exchange_forward,
         .backward = slower * (stage.backward + stage.recompute) + stage.exchange_backward};
     if (i + 1 < stages.size()) now.ahead = stage.recompute_ahead;
-    if (i + 1 < stages.size())
-      now.send_forward = point_to_point_seconds(cluster_, here, here + s.mesh.dp, bytes);
-    if (i > 0) now.send_backward = point_to_point_seconds(cluster_, here, here - s.mesh.dp, bytes);
+    if (i + 1 < stages.size()) now.send_forward = message_seconds(here, here + 1);
+    if (i > 0) now.send_backward = message_seconds(here, here - 1);
     seconds.push_back(now);
   }
   return seconds;

@@ -9,12 +9,12 @@ using strategy::Strategy;
 
 int64_t layers_per_chunk(const model::Model& model, const Strategy& s) {
   return s.mesh.vpp > 1 && pipeline_layout(model, s).empty()
-             ? model.num_layers() / (s.mesh.pp * s.mesh.vpp)
+             ? model.num_layers() / (s.mesh.num_virtual_stages())
              : 0;
 }
 
 std::string pipeline_layout(const model::Model& model, const Strategy& s) {
-  const int64_t stages = s.mesh.pp * s.mesh.vpp;
+  const int64_t stages = s.mesh.num_virtual_stages();
   const bool even = model.num_layers() % stages == 0 &&
                     s.layers_per_stage == strategy::even_split(model.num_layers(), stages);
   if (even) return "";

@@ -5,6 +5,7 @@
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <utility>
 
@@ -281,7 +282,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
     throw InvalidInput(std::move(problems));
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");
-  const strategy::Coordinates at = strategy::coordinates(strategy.mesh, rank);
+  const strategy::Coordinates at = strategy::RankLayout(strategy).coordinates(rank);
   return std::make_unique<ModelStage>(
       model,
       StageShare{.first_layer = strategy::first_layer(strategy, at.pp),

@@ -12,9 +12,9 @@
 // Thread safety: one Stage belongs to one thread.
 #pragma once
 
+#include <piper/base/strong_id.h>
 #include <piper/model/model.h>
 #include <piper/nn/aten.h>
-#include <piper/strategy/mesh.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <cmath>
@@ -98,7 +98,9 @@ TEST_CASE(
       CAPTURE(c.mesh.pp);
       CAPTURE(c.mesh.dp);
       const double simulated =
-          simulate(model, s, cluster, strategy::pipeline_group(s.mesh, Rank(0))).seconds();
+          simulate(model, s, cluster,
+                   strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)))
+              .seconds();
       CHECK(estimate(model, s, cluster).seconds == cost::near(simulated).epsilon(0.03));
     }
 }
@@ -150,7 +152,8 @@ TEST_CASE("memory: within three messages between stages of the simulation's peak
       const std::vector<cost::StageMemory> memory = estimate(model, s, cluster).memory;
       for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
         CAPTURE(stage);
-        const int64_t simulated = timeline.peak_bytes[strategy::rank_at(s.mesh, stage, 0).index()];
+        const int64_t simulated =
+            timeline.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
         const int64_t closed = memory[static_cast<size_t>(stage)].total();
         CHECK(std::abs(closed - simulated) <=
               3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
@@ -221,8 +224,9 @@ TEST_CASE("one pipeline stands for all when no device is shared and the load is 
     CAPTURE(mesh.pp);
     CAPTURE(mesh.dp);
     const double all = simulate(model, s, cluster).seconds();
-    CHECK(simulate(model, s, cluster, strategy::pipeline_group(mesh, Rank(0))).seconds() ==
-          cost::near(all));
+    CHECK(simulate(model, s, cluster,
+                   strategy::RankLayout(mesh).group(strategy::Axis::kPipeline, Rank(0)))
+              .seconds() == cost::near(all));
   }
 }
 

@@ -83,7 +83,7 @@ ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double 
   if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
   ExchangeTask task{.group = {.stride = s.mesh.etp, .size = s.mesh.ep}, .load = {0, imbalance}};
   const double tokens = static_cast<double>(s.micro_batch_sequences * s.sequence) /
-                        static_cast<double>(s.mesh.cp * s.mesh.tp);
+                        static_cast<double>(s.mesh.ranks_per_sequence());
   const double kept = s.capacity.factor > 0 ? std::min(1.0, s.capacity.factor) : 1;
   task.routed = {most_chosen(model),
                  static_cast<double>(model.hidden) *

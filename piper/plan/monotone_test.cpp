@@ -17,7 +17,7 @@
 #include <piper/sim/play.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/strategy_draw.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -3,7 +3,7 @@
 #include <piper/plan/whole.h>
 #include <piper/sim/play.h>
 #include <piper/stack/whole_step.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <limits>
@@ -77,9 +77,10 @@ std::vector<WholeCandidate*> next_played(const WholeRequest& r, WholePlan& plan,
 
 double play(const WholeRequest& r, const WholeCandidate& c) {
   stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  const stack::WholeStep whole =
-      stack::write_whole_step(estimator, c.strategy, strategy::Layout(c.strategy).first_pipeline(),
-                              r.imbalance_at(c.strategy.mesh.ep));
+  const stack::WholeStep whole = stack::write_whole_step(
+      estimator, c.strategy,
+      strategy::RankLayout(c.strategy).group(strategy::Axis::kPipeline, Rank(0)),
+      r.imbalance_at(c.strategy.mesh.ep));
   return sim::play(whole.step, whole.prices, false).seconds();
 }
 

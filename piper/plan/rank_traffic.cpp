@@ -1,8 +1,7 @@
 #include <piper/cost/shard.h>
 #include <piper/model/count.h>
 #include <piper/plan/rank_traffic.h>
-#include <piper/strategy/layout.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <map>
@@ -29,19 +28,22 @@ class Writer {
 
   std::vector<RankGroup> all() {
     std::vector<StageBytes> stages(static_cast<size_t>(s_.mesh.pp));
-    const int64_t num_chunks = s_.mesh.pp * s_.mesh.vpp;
+    const int64_t num_chunks = s_.mesh.num_virtual_stages();
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk)
       add_chunk(chunk, stages[static_cast<size_t>(stage_of(chunk))]);
     for (int64_t stage = 0; stage < s_.mesh.pp; ++stage) {
       StageBytes& bytes = stages[static_cast<size_t>(stage)];
       const int64_t n = layout_.num_members();
       for (int64_t member = 0; member < n; ++member) {
-        add(Axis::kExperts, stage, member, layout_.experts(member), bytes);
-        add(Axis::kExpertTensor, stage, member, layout_.expert_tensor(member), bytes);
-        add(Axis::kTensor, stage, member, layout_.tensor(member), bytes);
-        add(Axis::kContext, stage, member, layout_.context(member), bytes);
-        add(Axis::kData, stage, member, layout_.data(member), bytes);
-        add(Axis::kExpertData, stage, member, layout_.expert_data(member), bytes);
+        const auto add_axis = [&](Axis axis, strategy::Axis of) {
+          add(axis, stage, member, layout_.members(of, member), bytes);
+        };
+        add_axis(Axis::kExperts, strategy::Axis::kExpert);
+        add_axis(Axis::kExpertTensor, strategy::Axis::kExpertTensor);
+        add_axis(Axis::kTensor, strategy::Axis::kTensor);
+        add_axis(Axis::kContext, strategy::Axis::kContext);
+        add_axis(Axis::kData, strategy::Axis::kData);
+        add_axis(Axis::kExpertData, strategy::Axis::kExpertData);
       }
     }
     add_messages();
@@ -69,7 +71,7 @@ class Writer {
     double divided = 0;  // parameters that tp divides
     for (int64_t layer = first; layer < end; ++layer)
       add_layer(layer, stage_of(chunk), stage, divided);
-    const int64_t last = s_.mesh.pp * s_.mesh.vpp - 1;
+    const int64_t last = s_.mesh.num_virtual_stages() - 1;
     if (chunk == last)
       for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer)
         add_layer(layer, stage_of(chunk), stage, divided);
@@ -78,7 +80,7 @@ class Writer {
     if (chunk == last) divided += of(cost::dense_parameters(model_, -2, ends));
     const cost::Shard shard = cost::shard_of(model_, s_, chunk);
     const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
-    stage[Axis::kData] += reduced(dense, s_.mesh.dp * s_.mesh.cp);
+    stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
     stage[Axis::kExpertData] += reduced(of(shard.experts) / of(s_.mesh.etp), s_.mesh.edp());
   }
 
@@ -161,7 +163,7 @@ class Writer {
     const double part = s_.sequence_parallel ? of(s_.mesh.tp) : 1;
     const double bytes = micro_batches() * tokens() * of(model_.hidden) * element_ / part;
     std::map<std::pair<int64_t, int64_t>, double> pairs;
-    for (int64_t chunk = 0; chunk + 1 < s_.mesh.pp * s_.mesh.vpp; ++chunk) {
+    for (int64_t chunk = 0; chunk + 1 < s_.mesh.num_virtual_stages(); ++chunk) {
       const int64_t a = stage_of(chunk), b = stage_of(chunk + 1);
       if (a != b) pairs[{std::min(a, b), std::max(a, b)}] += bytes;
     }
@@ -177,7 +179,7 @@ class Writer {
 
   const model::Model& model_;
   const Strategy& s_;
-  strategy::Layout layout_;
+  strategy::RankLayout layout_;
   double element_;
   std::vector<RankGroup> groups_;
 };

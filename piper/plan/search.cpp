@@ -4,7 +4,7 @@
 #include <piper/plan/search.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/symmetry.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <tuple>
@@ -83,7 +83,7 @@ SearchResult search(const Setting& setting, const Space& space, cost::Estimator&
 std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
                                   const strategy::Strategy& strategy) {
   if (!one_pipeline_stands_for_all(cluster, strategy)) return {};
-  return strategy::pipeline_group(strategy.mesh, Rank(0));
+  return strategy::RankLayout(strategy).group(strategy::Axis::kPipeline, Rank(0));
 }
 
 std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,

@@ -17,7 +17,7 @@ constexpr int kMostRounds = 3;  // of moving layers and choosing again
 // Layers weigh what their stage makes of them; the stage that a layer lies on now stands for the one it goes to.
 std::vector<int64_t> balanced(stack::Estimator& estimator, const Strategy& s,
                               const StageChoice& choice, double imbalance) {
-  const int64_t stages = s.mesh.pp * s.mesh.vpp;
+  const int64_t stages = s.mesh.num_virtual_stages();
   std::array<std::optional<stack::Estimator::Pass>, strategy::kRecomputes.size()> passes;
   std::vector<double> layers;
   double first = 0, last = 0;

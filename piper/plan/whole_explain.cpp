@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/units.h>
 #include <piper/plan/whole.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <numeric>
@@ -35,13 +36,16 @@ std::vector<Part> parts_of(const stack::StepSeconds& t) {
 std::string link_of(const WholeRequest& r, const Strategy& s, const char* part) {
   const stack::Rates rates(*r.cluster, r.precision);
   const std::string name = part;
-  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
-  if (name == "tensor collectives") return rates.link_of(s.mesh.tp, 1);
-  if (name == "exchange of tokens") return rates.link_of(s.mesh.ep, s.mesh.etp);
-  if (name == "context collectives") return rates.link_of(s.mesh.cp, s.mesh.tp);
-  if (name == "gradient reductions") return rates.link_of(s.mesh.dp * s.mesh.cp, s.mesh.tp * far);
-  if (name == "messages between stages")
-    return rates.link_of(2, s.mesh.tp * s.mesh.cp * (far > 1 ? 1 : s.mesh.dp));
+  using strategy::Axis;
+  const strategy::RankLayout layout(s);
+  const auto of_axis = [&](Axis axis) {
+    return rates.link_of(layout.size(axis), layout.distance(axis));
+  };
+  if (name == "tensor collectives") return of_axis(Axis::kTensor);
+  if (name == "exchange of tokens") return of_axis(Axis::kExpert);
+  if (name == "context collectives") return of_axis(Axis::kContext);
+  if (name == "gradient reductions") return of_axis(Axis::kData);
+  if (name == "messages between stages") return rates.link_of(2, layout.distance(Axis::kPipeline));
   return "";
 }
 

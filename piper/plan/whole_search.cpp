@@ -85,7 +85,7 @@ class Visit {
   }
 
   void visit_splits(Strategy& s) {
-    const int64_t stages = s.mesh.pp * s.mesh.vpp;
+    const int64_t stages = s.mesh.num_virtual_stages();
     for (const Recompute recompute : strategy::kRecomputes) {
       if (!wanted(r_.fixed.recompute, recompute)) continue;
       s.recompute = recompute;
@@ -104,7 +104,7 @@ class Visit {
     if (r_.fixed.recompute || s.mesh.pp == 1) return;
     s.recompute = Recompute::kNone;
     const std::vector<int64_t> even =
-        strategy::even_split(r_.model->num_layers(), s.mesh.pp * s.mesh.vpp);
+        strategy::even_split(r_.model->num_layers(), s.mesh.num_virtual_stages());
     for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
       s.layers_per_stage = split;
       if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)).seconds))

@@ -104,7 +104,7 @@ bool tries_chunks(const WholeRequest& r, const Strategy& s, int64_t vpp) {
 }
 
 bool tries_zero(const WholeRequest& r, const Strategy& s, int64_t zero) {
-  return wanted(r.fixed.zero, zero) && (zero == 0 || s.mesh.dp * s.mesh.cp > 1 || s.mesh.edp() > 1);
+  return wanted(r.fixed.zero, zero) && (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1);
 }
 
 bool tries_offload(const WholeRequest& r, const Strategy& s, Offload offload) {

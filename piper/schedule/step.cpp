@@ -2,6 +2,7 @@
 #include <piper/schedule/stage.h>
 #include <piper/schedule/step.h>
 #include <piper/schedule/writer.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -20,8 +21,7 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
   const std::vector<std::string> lacking = strategy::not_runnable(runnable);
   PIPER_CHECK(lacking.empty(), lacking.front());
   std::vector<Rank> written = ranks;
-  if (written.empty())
-    for (int64_t rank = 0; rank < strategy.mesh.world(); ++rank) written.push_back(Rank(rank));
+  if (written.empty()) written = strategy::RankLayout(strategy).world();
   std::sort(written.begin(), written.end());
   written.erase(std::unique(written.begin(), written.end()), written.end());
   StepWriter writer(model, strategy);

@@ -4,7 +4,7 @@
 #include <piper/graph/print.h>
 #include <piper/schedule/example_model.h>
 #include <piper/schedule/step.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <map>
@@ -325,7 +325,8 @@ TEST_CASE("odd sizes give sound graphs too") {
 TEST_CASE("a subset of the ranks is written with the same tasks, and is sound without the others") {
   const model::Model model = example::model({4, 4, 4, 4});
   const strategy::Strategy strategy = example::strategy({.pp = 4, .ep = 2, .dp = 4}, 4, 8);
-  const std::vector<Rank> pipeline = strategy::pipeline_group(strategy.mesh, Rank(1));
+  const std::vector<Rank> pipeline =
+      strategy::RankLayout(strategy).group(strategy::Axis::kPipeline, Rank(1));
   const StepGraph whole = write_step(model, strategy);
   const StepGraph part = write_step(model, strategy, pipeline);
   CHECK(part.graph.tasks().size() * 4 == whole.graph.tasks().size());

@@ -1,4 +1,5 @@
 #include <piper/schedule/writer.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -42,8 +43,8 @@ Id intern(std::vector<int32_t>& ids, size_t index, std::vector<Entry>& entries,
 }  // namespace
 
 StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& strategy)
-    : model(model), strategy(strategy) {
-  step_.graph = graph::Graph(strategy.mesh.world());
+    : model(model), strategy(strategy), layout(strategy) {
+  step_.graph = graph::Graph(layout.num_ranks());
   const size_t num_layers = model.layers.size() - kFirstLayer;
   segment_ids_.assign(kNumSegmentKinds * num_layers, -1);
   shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * num_layers, -1);
@@ -89,8 +90,8 @@ graph::OperationId StepWriter::message(Rank from, Rank to, const Message& messag
 RankWriter::RankWriter(StepWriter& step, Rank rank)
     : step_(step),
       rank_(rank),
-      at_(strategy::coordinates(step.strategy.mesh, rank)),
-      expert_group_(step.graph().add_group(strategy::expert_group(step.strategy.mesh, rank))),
+      at_(step.layout.coordinates(rank)),
+      expert_group_(step.graph().add_group(step.layout.group(strategy::Axis::kExpert, rank))),
       first_slot_(step.graph().slots().size()) {}
 
 void RankWriter::begin(graph::Phase phase, int32_t micro_batch) {
@@ -171,13 +172,13 @@ TaskId RankWriter::reduce(const Segment& segment, const std::vector<Rank>& membe
 }
 
 void RankWriter::send(int64_t pp, const Message& message, SlotId slot) {
-  const Rank peer = strategy::rank_at(step_.strategy.mesh, pp, at_.dp);
+  const Rank peer = step_.layout.rank(pp, at_.member);
   write({.kind = TaskKind::kSend, .operation = step_.message(rank_, peer, message), .peer = peer},
         {.reads = {slot}, .frees = {slot}});
 }
 
 SlotId RankWriter::receive(int64_t pp, const Message& message, const SlotMeaning& meaning) {
-  const Rank peer = strategy::rank_at(step_.strategy.mesh, pp, at_.dp);
+  const Rank peer = step_.layout.rank(pp, at_.member);
   const SlotId arrived = slot(meaning.kind, meaning.segment);
   write({.kind = TaskKind::kReceive,
          .operation = step_.message(peer, rank_, message),

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <piper/schedule/step.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
 #include <unordered_map>
@@ -26,6 +26,7 @@ class StepWriter {
 
   const model::Model& model;
   const strategy::Strategy& strategy;
+  const strategy::RankLayout layout;
 
   graph::Graph& graph() { return step_.graph; }
   StepGraph take() { return std::move(step_); }

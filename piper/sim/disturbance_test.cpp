@@ -4,7 +4,7 @@
 #include <piper/cost/near.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <cmath>
 
@@ -85,7 +85,8 @@ TEST_CASE("jitter is the same for a seed, another for another, and keeps the mea
 
 TEST_CASE("a rank's jitter does not depend on which other ranks are written") {
   const Case c;
-  const std::vector<Rank> pipeline = strategy::pipeline_group(c.strategy.mesh, Rank(1));
+  const std::vector<Rank> pipeline =
+      strategy::RankLayout(c.strategy).group(strategy::Axis::kPipeline, Rank(1));
   const schedule::StepGraph part = schedule::write_step(c.model, c.strategy, pipeline);
   cost::Prices prices = cost::price(part, c.model, c.strategy, example::nodes());
   const Disturbance jitter{.jitter_sigma = 0.2, .seed = 4};

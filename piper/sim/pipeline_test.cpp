@@ -5,7 +5,7 @@
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
 #include <piper/sim/play.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -130,5 +130,6 @@ TEST_CASE("one pipeline of a mesh takes as long as the whole when all are alike"
                                                 }))
         .seconds();
   };
-  CHECK(seconds(strategy::pipeline_group(strategy.mesh, Rank(1))) == seconds({}));
+  CHECK(seconds(strategy::RankLayout(strategy).group(strategy::Axis::kPipeline, Rank(1))) ==
+        seconds({}));
 }

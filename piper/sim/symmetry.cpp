@@ -2,7 +2,7 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/links.h>
 #include <piper/sim/symmetry.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 namespace piper::sim {
 namespace {
@@ -17,60 +17,67 @@ bool same(const Traffic& a, const Traffic& b) {
 class Check {
  public:
   Check(const strategy::Strategy& strategy, const cluster::Cluster& cluster)
-      : mesh_(strategy.mesh), cluster_(cluster) {}
+      : layout_(strategy), cluster_(cluster) {}
 
   std::string why_not() const {
     if (cluster_.cores_per_node > 0) return "ranks share cores";
     if (const std::string why = ports(); !why.empty()) return why;
-    for (int64_t stage = 0; stage < mesh_.pp; ++stage)
-      for (int64_t dp = 1; dp < mesh_.dp; ++dp)
-        if (const char* what = differs(stage, dp))
+    for (int64_t stage = 0; stage < layout_.num_stages(); ++stage)
+      for (int64_t member = 1; member < layout_.num_members(); ++member)
+        if (const char* what = differs(stage, member))
           return fmt::format("ranks {} and {} of stage {} have {} over different levels",
-                             stage * mesh_.dp, stage * mesh_.dp + dp, stage, what);
+                             layout_.rank(stage, 0).value, layout_.rank(stage, member).value, stage,
+                             what);
     return "";
   }
 
  private:
   std::string ports() const {
+    const int64_t together = layout_.num_together();
     for (size_t level = 0; level < cluster_.levels.size(); ++level) {
       const int64_t devices = cost::devices_of_port(cluster_, level);
-      const bool within = mesh_.dp % devices == 0;
-      const bool whole = devices % mesh_.dp == 0;
+      const bool within = together % devices == 0;
+      const bool whole = devices % together == 0;
       if (!within && !whole)
         return fmt::format("a port of level {} serves {} devices, a stage has {}",
-                           cluster_.levels[level].name, devices, mesh_.dp);
+                           cluster_.levels[level].name, devices, together);
     }
     return "";
   }
 
-  Traffic in_group(const Group& group, int64_t member) const {
-    return group.size > 1 ? cost::even_traffic(cluster_, group, member, 1) : Traffic{};
+  Traffic in_group(const Group& group, int64_t index) const {
+    return group.size > 1 ? cost::even_traffic(cluster_, group, index, 1) : Traffic{};
+  }
+  Traffic in_group(strategy::Axis axis, int64_t stage, int64_t member) const {
+    const strategy::Members m = layout_.members(axis, member);
+    return in_group(
+        {.first = layout_.rank(stage, m.first).value, .stride = m.stride, .size = m.size},
+        (member - m.first) / m.stride);
   }
 
-  // What a rank has otherwise than data index 0 of its stage.
-  const char* differs(int64_t stage, int64_t dp) const {
-    const int64_t base = stage * mesh_.dp;
-    const int64_t ep_index = dp % mesh_.ep, replica = dp / mesh_.ep;
-    const Group expert{.first = base + replica * mesh_.ep, .size = mesh_.ep};
-    if (!same(in_group(expert, ep_index), in_group({.first = base, .size = mesh_.ep}, 0)))
-      return "exchanges";
-    const Group replicas{.first = base + ep_index, .stride = mesh_.ep, .size = mesh_.edp()};
-    const Group first{.first = base, .stride = mesh_.ep, .size = mesh_.edp()};
-    if (!same(in_group(replicas, replica), in_group(first, 0))) return "reductions of experts";
-    const Group data{.first = base, .size = mesh_.dp};
-    if (!same(in_group(data, dp), in_group(data, 0))) return "reductions";
-    const Group world{.size = mesh_.world()};
-    if (!same(in_group(world, base + dp), in_group(world, base))) return "sums over the world";
-    if (stage > 0 && cluster_.common_level(base + dp, base + dp - mesh_.dp) !=
-                         cluster_.common_level(base, base - mesh_.dp))
-      return "messages";
-    if (stage + 1 == mesh_.pp && stage > 0 &&
-        cluster_.common_level(base + dp, dp) != cluster_.common_level(base, 0))
-      return "the sum of a shared table";
+  // What a rank has otherwise than member 0 of its stage.
+  const char* differs(int64_t stage, int64_t member) const {
+    using strategy::Axis;
+    const auto same_on = [&](Axis axis) {
+      return same(in_group(axis, stage, member), in_group(axis, stage, 0));
+    };
+    if (!same_on(Axis::kExpert)) return "exchanges";
+    if (!same_on(Axis::kExpertData)) return "reductions of experts";
+    if (!same_on(Axis::kData)) return "reductions";
+    const int64_t here = layout_.rank(stage, member).value, first = layout_.rank(stage, 0).value;
+    const Group world{.size = layout_.num_ranks()};
+    if (!same(in_group(world, here), in_group(world, first))) return "sums over the world";
+    if (stage == 0) return nullptr;
+    const auto same_level_to = [&](int64_t other) {
+      return cluster_.common_level(here, layout_.rank(other, member).value) ==
+             cluster_.common_level(first, layout_.rank(other, 0).value);
+    };
+    if (!same_level_to(stage - 1)) return "messages";
+    if (stage + 1 == layout_.num_stages() && !same_level_to(0)) return "the sum of a shared table";
     return nullptr;
   }
 
-  const strategy::Mesh& mesh_;
+  const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
 };
 
@@ -82,7 +89,7 @@ std::string why_not_symmetric(const strategy::Strategy& strategy, const cluster:
 
 std::string why_not_symmetric_whole(const strategy::Strategy& strategy,
                                     const cluster::Cluster& cluster) {
-  const strategy::Layout layout(strategy);
+  const strategy::RankLayout layout(strategy);
   const int64_t together = layout.num_together();
   // Ranks that follow each other and hold as many of every stage.
   const int64_t whole =

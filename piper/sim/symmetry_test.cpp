@@ -5,7 +5,7 @@
 #include <piper/cost/prices.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 
 namespace piper::sim {
 namespace {
@@ -86,7 +86,8 @@ TEST_CASE(
         }
         ++num_symmetric;
         const Played all = played(sharing, s, cluster, {});
-        const Played one = played(sharing, s, cluster, strategy::pipeline_group(s.mesh, Rank(0)));
+        const Played one = played(
+            sharing, s, cluster, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
         int64_t num_different = 0;
         for (int64_t rank = 0; rank < s.mesh.world(); ++rank) {
           const Rank stands_for(rank / s.mesh.dp * s.mesh.dp);

@@ -7,6 +7,7 @@
 #include <piper/sim/symmetry.h>
 #include <piper/stack/strategy_draw.h>
 #include <piper/stack/whole_step.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -59,8 +60,8 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
     stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
     const Strategy s = draw.strategy(estimator);
     const stack::Estimate closed = estimator.estimate(s);
-    const stack::WholeStep whole =
-        stack::write_whole_step(estimator, s, strategy::Layout(s).first_pipeline());
+    const stack::WholeStep whole = stack::write_whole_step(
+        estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     const double error = closed.seconds / played - 1;
     errors.push_back({std::abs(error), fmt::format("{:+.1f} % {} on {}: {}", 100 * error,
@@ -95,8 +96,8 @@ TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the p
   for (const int64_t rounds : {2, 16}) {  // all of them played, and most at the pace of two
     s.num_micro_batches = rounds * s.mesh.pp;
     s.global_batch_sequences = s.mesh.dp * s.num_micro_batches;
-    const stack::WholeStep whole =
-        stack::write_whole_step(estimator, s, strategy::Layout(s).first_pipeline());
+    const stack::WholeStep whole = stack::write_whole_step(
+        estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     CHECK(estimator.estimate(s).seconds == doctest::Approx(played).epsilon(0.02));
   }
@@ -147,7 +148,7 @@ TEST_CASE("where one pipeline is said to stand for all whole steps, it ends with
       const stack::WholeStep whole = stack::write_whole_step(estimator, s, ranks);
       return sim::play(whole.step, whole.prices, false).seconds();
     };
-    CHECK(seconds(strategy::Layout(s).first_pipeline()) ==
+    CHECK(seconds(strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0))) ==
           doctest::Approx(seconds({})).epsilon(1e-6));
   }
   CHECK(num_shown >= 5);

@@ -108,7 +108,7 @@ void Estimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage
 
 void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute recompute,
                           int64_t chunk, StageSums& sums) {
-  const int64_t last_chunk = s.mesh.pp * s.mesh.vpp - 1;
+  const int64_t last_chunk = s.mesh.num_virtual_stages() - 1;
 
   int64_t first = 0;
   for (int64_t c = 0; c < chunk; ++c) first += s.layers_per_stage[static_cast<size_t>(c)];

@@ -87,7 +87,7 @@ TEST_CASE("an estimate does not depend on what was asked before") {
           one.schedule = schedule;
           one.mesh.vpp = chunks(schedule);
           one.layers_per_stage =
-              strategy::even_split(w.model.num_layers(), one.mesh.pp * one.mesh.vpp);
+              strategy::even_split(w.model.num_layers(), one.mesh.num_virtual_stages());
           return one;
         };
         CAPTURE(strategy::name(first));

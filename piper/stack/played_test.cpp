@@ -38,7 +38,7 @@ strategy::Strategy draw(const model::Model& model, std::mt19937_64& random) {
     s.recompute = one_of<strategy::Recompute>(
         {strategy::kRecomputes.begin(), strategy::kRecomputes.end()}, random);
     s.zero = static_cast<int64_t>(random() % 2);
-    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp);
+    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages());
     if (strategy::contradictions(s, model).empty()) return s;
   }
 }

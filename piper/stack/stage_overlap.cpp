@@ -1,6 +1,7 @@
 // The estimator's use of state_overlap.h.
 #include <piper/stack/state_overlap.h>
 #include <piper/stack/sums.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -21,14 +22,15 @@ cost::LevelNeeds mixed(const cost::LevelNeeds& a, double part_a, const cost::Lev
 }  // namespace
 
 cost::LevelNeeds Estimator::state_needs(const Strategy& s, const StateTraffic& traffic) const {
-  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
+  const strategy::RankLayout layout(s);
   const auto seconds = [](const Reduction& r) { return r.reduce.total() + r.gather.total(); };
   const double dense = seconds(traffic.dense), experts = seconds(traffic.experts);
-  const auto needs = [&](double of, int64_t size, int64_t stride) {
-    return of > 0 ? rates_.ring_needs(size, stride * far) : cost::LevelNeeds{};
+  const auto needs = [&](double of, strategy::Axis axis) {
+    return of > 0 ? rates_.ring_needs(layout.size(axis), layout.distance(axis))
+                  : cost::LevelNeeds{};
   };
-  return mixed(needs(dense, s.mesh.dp * s.mesh.cp, s.mesh.tp), dense / (dense + experts),
-               needs(experts, s.mesh.edp(), s.mesh.ep * s.mesh.etp));
+  return mixed(needs(dense, strategy::Axis::kData), dense / (dense + experts),
+               needs(experts, strategy::Axis::kExpertData));
 }
 
 // Walks the layers of a stage's virtual stages; seconds as busy_of() has them.

@@ -1,4 +1,5 @@
 #include <piper/stack/sums.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -8,7 +9,7 @@ namespace piper::stack {
 using strategy::Strategy;
 
 StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int64_t stage) {
-  const auto dp = static_cast<double>(s.mesh.dp * s.mesh.cp);
+  const auto dp = static_cast<double>(s.mesh.num_replicas());
   const auto edp = static_cast<double>(s.mesh.edp());
   const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
   const StateBytes& bytes =
@@ -49,10 +50,10 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
 }
 
 StateTraffic Estimator::state_traffic(const Strategy& s, const StageSums& sums) const {
-  const int64_t replicas = s.mesh.dp * s.mesh.cp, edp = s.mesh.edp();
-  const bool far = s.placement == strategy::Placement::kPipelineInside;
-  const int64_t stride = s.mesh.tp * (far ? s.mesh.pp : 1);
-  const int64_t expert_stride = s.mesh.ep * s.mesh.etp * (far ? s.mesh.pp : 1);
+  const int64_t replicas = s.mesh.num_replicas(), edp = s.mesh.edp();
+  const strategy::RankLayout layout(s);
+  const int64_t stride = layout.distance(strategy::Axis::kData),
+                expert_stride = layout.distance(strategy::Axis::kExpertData);
   constexpr double kWeight = 2;  // bytes
   const auto of = [&](int64_t size, int64_t step, double parameters) -> Reduction {
     const cost::Moves scatter = rates_.all_gather(size, step, parameters * stack_.reduction_bytes);
@@ -74,14 +75,14 @@ double Estimator::updated_parameters(const Strategy& s, const StageSums& sums) c
   const auto share = [&](double parameters, int64_t size) {
     return parameters / (s.zero >= 1 ? static_cast<double>(size) : 1.0);
   };
-  return share(sums.dense_parameters, s.mesh.dp * s.mesh.cp) +
+  return share(sums.dense_parameters, s.mesh.num_replicas()) +
          share(sums.expert_parameters, s.mesh.edp());
 }
 
 double Estimator::update_seconds(const Strategy& s, const StageSums& sums) const {
   // Gradient, two moments and master read and written, weight written.
   constexpr double kTouched = 34;
-  const int64_t replicas = s.mesh.dp * s.mesh.cp;
+  const int64_t replicas = s.mesh.num_replicas();
   double seconds = 0, copied = 0;
   if (s.zero >= 1 && replicas > 1) {
     copied = stack_.division_bytes * (sums.dense_parameters + sums.expert_parameters);

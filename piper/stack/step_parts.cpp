@@ -2,7 +2,7 @@
 #include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
 #include <piper/stack/sums.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 
@@ -40,8 +40,8 @@ const std::vector<Estimator::ListFacts>& Estimator::facts(const Strategy& s, int
 
 cost::Moves Estimator::message(const Strategy& s, const Prices& prices) const {
   if (s.mesh.pp == 1) return {};
-  cost::Moves moves =
-      rates_.message(strategy::Layout(s).message_distance(), prices.ends.message_bytes);
+  cost::Moves moves = rates_.message(strategy::RankLayout(s).distance(strategy::Axis::kPipeline),
+                                     prices.ends.message_bytes);
   moves.latency += stack_.seconds_per_message;
   return moves;
 }

@@ -1,9 +1,11 @@
 #include <piper/base/error.h>
 #include <piper/schedule/action.h>
 #include <piper/stack/step_writer.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace piper::stack {
 
@@ -15,8 +17,6 @@ using graph::TaskKind;
 using schedule::Action;
 using schedule::Segment;
 using schedule::SegmentKind;
-using strategy::Members;
-using strategy::Place;
 
 namespace {
 
@@ -26,24 +26,26 @@ std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
   return is_here;
 }
 
-// Between neighbours of a group, as the stack's prices take it.
-int64_t priced_stride(Partners partners, const strategy::Strategy& s) {
-  const int64_t far = s.placement == strategy::Placement::kPipelineInside ? s.mesh.pp : 1;
+// Of whom a layout knows.
+std::optional<strategy::Axis> axis_of(Partners partners) {
   switch (partners) {
-    case Partners::kContext:
-      return s.mesh.tp;
-    case Partners::kData:
-      return s.mesh.tp * far;
-    case Partners::kExpertData:
-      return s.mesh.ep * s.mesh.etp * far;
     case Partners::kTensor:
+      return strategy::Axis::kTensor;
+    case Partners::kContext:
+      return strategy::Axis::kContext;
     case Partners::kExpertTensor:
+      return strategy::Axis::kExpertTensor;
     case Partners::kExperts:
+      return strategy::Axis::kExpert;
+    case Partners::kData:
+      return strategy::Axis::kData;
+    case Partners::kExpertData:
+      return strategy::Axis::kExpertData;
     case Partners::kHost:
     case Partners::kWorld:
       break;
   }
-  return 1;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -68,13 +70,13 @@ StepWriter::StepWriter(Estimator& estimator, const strategy::Strategy& s, const 
   links.first_need = {0};
   out_.prices.static_bytes.resize(static_cast<size_t>(world));
   for (const Rank rank : written) {
-    const StageBytes& b = parts.stages[static_cast<size_t>(layout_.place(rank).stage)].bytes;
+    const StageBytes& b = parts.stages[static_cast<size_t>(layout_.stage(rank))].bytes;
     out_.prices.static_bytes[rank.index()] =
         std::llround(b.weights_and_gradients + b.optimizer + b.fixed);
   }
-  messages_.assign(
-      static_cast<size_t>(2 * s.mesh.pp * s.mesh.vpp * s.num_micro_batches * layout_.num_members()),
-      -1);
+  messages_.assign(static_cast<size_t>(2 * s.mesh.num_virtual_stages() * s.num_micro_batches *
+                                       layout_.num_members()),
+                   -1);
 }
 
 WholeStep StepWriter::take() {
@@ -100,38 +102,13 @@ TaskId StepWriter::add(const graph::NewTask& task, double seconds, double transi
   return graph().add(task);
 }
 
-std::vector<Rank> StepWriter::members(Partners partners, Place place) const {
-  const auto of = [&](const Members& m) {
-    std::vector<Rank> ranks;
-    for (int64_t i = 0; i < m.size; ++i)
-      ranks.push_back(layout_.rank(place.stage, m.first + i * m.stride));
-    return ranks;
-  };
-  switch (partners) {
-    case Partners::kTensor:
-      return of(layout_.tensor(place.member));
-    case Partners::kContext:
-      return of(layout_.context(place.member));
-    case Partners::kExpertTensor:
-      return of(layout_.expert_tensor(place.member));
-    case Partners::kExperts:
-      return of(layout_.experts(place.member));
-    case Partners::kData:
-      return of(layout_.data(place.member));
-    case Partners::kExpertData:
-      return of(layout_.expert_data(place.member));
-    case Partners::kHost:
-      return {layout_.rank(place.stage, place.member)};
-    case Partners::kWorld:
-      break;
-  }
-  std::vector<Rank> all;
-  for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) all.push_back(Rank(rank));
-  return all;
+std::vector<Rank> StepWriter::members(Partners partners, Rank rank) const {
+  if (const auto axis = axis_of(partners)) return layout_.group(*axis, rank);
+  return partners == Partners::kHost ? std::vector<Rank>{rank} : layout_.world();
 }
 
 StepWriter::Group& StepWriter::group(Partners partners, Rank rank) {
-  std::vector<Rank> ranks = members(partners, layout_.place(rank));
+  std::vector<Rank> ranks = members(partners, rank);
   const auto [found, is_new] = groups_.try_emplace(
       {partners, ranks.front().value, ranks.back().value, std::ssize(ranks)}, Group{});
   if (is_new) {
@@ -150,7 +127,7 @@ int32_t StepWriter::pattern_of(Partners partners, Rank rank, const std::vector<R
         {.seconds = 1, .needs = {{first_host_port_ + rank.value, cost::kWholeShare}}});
   if (ranks.size() < 2 || partners == Partners::kExperts) return -1;
   const cost::LevelNeeds needs =
-      estimator_.rates().ring_needs(std::ssize(ranks), priced_stride(partners, strategy_));
+      estimator_.rates().ring_needs(std::ssize(ranks), layout_.distance(*axis_of(partners)));
   return new_pattern(ports_.among(ranks, needs.part, 1));
 }
 
@@ -187,7 +164,7 @@ OperationId StepWriter::nth(Group& group, size_t n, const cost::Moves& moves,
 
 OperationId StepWriter::message(Rank from, Rank to, int64_t boundary, bool is_gradient,
                                 int32_t micro_batch) {
-  const int64_t member = layout_.place(from).member;
+  const int64_t member = layout_.member(from);
   int32_t& found = messages_[static_cast<size_t>(
       ((boundary * 2 + (is_gradient ? 1 : 0)) * strategy_.num_micro_batches + micro_batch) *
           layout_.num_members() +
@@ -197,7 +174,8 @@ OperationId StepWriter::message(Rank from, Rank to, int64_t boundary, bool is_gr
       static_cast<uint64_t>(from.value) << 32 | static_cast<uint64_t>(to.value), -1);
   if (is_new)
     pattern->second = new_pattern(ports_.message(
-        from, to, estimator_.rates().message_needs(layout_.message_distance()).part, 1));
+        from, to,
+        estimator_.rates().message_needs(layout_.distance(strategy::Axis::kPipeline)).part, 1));
   const OperationId id = new_operation(pattern->second, parts_.message);
   found = id.value;
   return id;
@@ -206,7 +184,7 @@ OperationId StepWriter::message(Rank from, Rank to, int64_t boundary, bool is_gr
 RankWriter::RankWriter(StepWriter& step, Rank rank)
     : step_(step),
       rank_(rank),
-      at_(step.layout().place(rank)),
+      at_(step.layout().coordinates(rank)),
       placing_{.pp = step.strategy().mesh.pp,
                .vpp = step.strategy().mesh.vpp,
                .schedule = step.strategy().schedule} {}
@@ -275,9 +253,9 @@ void RankWriter::begin_message(const Action& action) {
 TaskId RankWriter::receive(const Action& action) {
   begin_message(action);
   const bool is_forward = action.kind == Action::Kind::kForward;
-  const int64_t from = schedule::virtual_stage_before(action, placing_, at_.stage);
+  const int64_t from = schedule::virtual_stage_before(action, placing_, at_.pp);
   const Rank peer =
-      step_.layout().rank(schedule::rank_received_from(action, placing_, at_.stage), at_.member);
+      step_.layout().rank(schedule::rank_received_from(action, placing_, at_.pp), at_.member);
   return step_.add({.rank = rank_,
                     .kind = TaskKind::kReceive,
                     .phase = phase_,
@@ -292,9 +270,9 @@ TaskId RankWriter::receive(const Action& action) {
 void RankWriter::send(const Action& action, TaskId after) {
   begin_message(action);
   const bool is_forward = action.kind == Action::Kind::kForward;
-  const int64_t to = schedule::virtual_stage_after(action, placing_, at_.stage);
+  const int64_t to = schedule::virtual_stage_after(action, placing_, at_.pp);
   const Rank peer =
-      step_.layout().rank(schedule::rank_sent_to(action, placing_, at_.stage), at_.member);
+      step_.layout().rank(schedule::rank_sent_to(action, placing_, at_.pp), at_.member);
   step_.add({.rank = rank_,
              .kind = TaskKind::kSend,
              .phase = phase_,

@@ -4,6 +4,7 @@
 #include <piper/schedule/transfers.h>
 #include <piper/stack/pieces.h>
 #include <piper/stack/whole_step.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <array>
 #include <cstdint>
@@ -23,7 +24,7 @@ class StepWriter {
 
   const StepParts& parts() const { return parts_; }
   const strategy::Strategy& strategy() const { return strategy_; }
-  const strategy::Layout& layout() const { return layout_; }
+  const strategy::RankLayout& layout() const { return layout_; }
   // With ZeRO 2 and 3 states travel with every micro-batch, unless the stack keeps them whole in a pipeline.
   EveryMicroBatch every() const { return every_; }
   WholeStep take();
@@ -52,7 +53,7 @@ class StepWriter {
                              int32_t micro_batch);
 
  private:
-  std::vector<Rank> members(Partners partners, strategy::Place place) const;
+  std::vector<Rank> members(Partners partners, Rank rank) const;
   int32_t new_pattern(const cost::Transfer& transfer);
   int32_t pattern_of(Partners partners, Rank rank, const std::vector<Rank>& members);
   int32_t pattern_of(Group& group, const cost::LevelNeeds& needs);
@@ -61,7 +62,7 @@ class StepWriter {
   const Estimator& estimator_;
   const strategy::Strategy& strategy_;
   const StepParts& parts_;
-  strategy::Layout layout_;
+  strategy::RankLayout layout_;
   EveryMicroBatch every_;
   cost::Ports ports_;
   int32_t first_host_port_;
@@ -103,7 +104,7 @@ class RankWriter {
 
   StepWriter& step_;
   Rank rank_;
-  strategy::Place at_;
+  strategy::Coordinates at_;
   schedule::Placing placing_;
   graph::Phase phase_ = graph::Phase::kForward;
   int32_t micro_batch_ = -1;

@@ -59,7 +59,7 @@ class StrategyDraw {
     if (strategy::is_v(s.schedule)) s.mesh.vpp = 2;
     if (s.schedule == strategy::PipelineSchedule::kInterleaved)
       s.mesh.vpp = one_of<int64_t>({2, 4});
-    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.pp * s.mesh.vpp);
+    s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages());
     s.recompute = one_in(strategy::kRecomputes);
     s.zero = one_of<int64_t>({0, 1, 2, 3});
     s.sequence_parallel = s.mesh.tp > 1 && one_of<int>({0, 1}) == 1;

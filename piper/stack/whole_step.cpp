@@ -91,7 +91,7 @@ class RankTasks {
   RankTasks(StepWriter& writer, StagePlan& plan, Rank rank)
       : writer_(writer),
         plan_(plan),
-        part_(writer.parts().stages[static_cast<size_t>(writer.layout().place(rank).stage)]),
+        part_(writer.parts().stages[static_cast<size_t>(writer.layout().stage(rank))]),
         out_(writer, rank),
         kept_(
             static_cast<size_t>(writer.strategy().mesh.vpp * writer.strategy().num_micro_batches)),
@@ -352,7 +352,7 @@ WholeStep write_whole_step(Estimator& estimator, const Strategy& s, const std::v
   StepWriter writer(estimator, s, parts, written);
   std::map<int64_t, StagePlan> plans;
   for (const Rank rank : written) {
-    const int64_t stage = writer.layout().place(rank).stage;
+    const int64_t stage = writer.layout().stage(rank);
     const auto found =
         plans.try_emplace(stage, parts, estimator.model(), s, writer.every(), stage).first;
     RankTasks(writer, found->second, rank).write();

@@ -20,7 +20,7 @@
 #include <piper/cost/prices.h>
 #include <piper/schedule/step.h>
 #include <piper/stack/estimator.h>
-#include <piper/strategy/layout.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
 #include <vector>
@@ -33,7 +33,7 @@ struct WholeStep {
 };
 
 // `ranks`: only these (all when empty), as schedule::write_step. Requires contradictions(strategy, model) to be empty, the
-// estimator's sequence and precision, and world <= devices of the cluster. Ranks are as strategy::Layout numbers them.
+// estimator's sequence and precision, and world <= devices of the cluster. Ranks are as strategy::RankLayout numbers them.
 WholeStep write_whole_step(Estimator& estimator, const strategy::Strategy& strategy,
                            const std::vector<Rank>& ranks = {}, double imbalance = 1);
 

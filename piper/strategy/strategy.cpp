@@ -129,6 +129,14 @@ bool numbers_are_sound(const Json& json) {
 
 }  // namespace
 
+int64_t first_layer(const Strategy& strategy, int64_t stage) {
+  PIPER_CHECK(stage >= 0 && stage <= static_cast<int64_t>(strategy.layers_per_stage.size()),
+              "stage outside the pipeline");
+  int64_t first = 0;
+  for (int64_t s = 0; s < stage; ++s) first += strategy.layers_per_stage[static_cast<size_t>(s)];
+  return first;
+}
+
 std::vector<int64_t> even_split(int64_t layers, int64_t pp) {
   PIPER_CHECK(pp >= 1 && pp <= layers, "even_split needs 1 <= pp <= layers");
   std::vector<int64_t> split(pp, layers / pp);

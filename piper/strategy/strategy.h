@@ -130,6 +130,14 @@ struct Mesh {
   int64_t tp = 1;
   int64_t cp = 1;  // ranks that share one sequence in attention
   int64_t ranks_per_stage() const { return tp * cp * dp; }
+  int64_t ranks_per_sequence() const { return tp * cp; }  // in attention
+  int64_t ranks_per_expert_set() const {
+    return ep * etp;
+  }  // that together hold all experts of a layer
+  int64_t num_replicas() const {
+    return dp * cp;
+  }  // of what is no expert's: RankLayout's Axis::kData
+  int64_t num_virtual_stages() const { return pp * vpp; }
   int64_t edp() const { return ranks_per_stage() / (ep * etp); }
   int64_t world() const { return pp * ranks_per_stage(); }
   bool operator==(const Mesh&) const = default;
@@ -168,6 +176,10 @@ struct Strategy {
   // What the planner foretold (free form: written by plan, shown by report); null: nothing. Shared by copies, never changed.
   std::shared_ptr<const Json> predicted;
 };
+
+// First layer of a virtual stage, from layers_per_stage; one past the last stage: the number of
+// layers. PIPER_CHECKs that the stage is there.
+int64_t first_layer(const Strategy& strategy, int64_t stage);
 
 // Whether the model's first and last layers lie on different ranks: each then has its own copy of a table that both use.
 constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.schedule); }

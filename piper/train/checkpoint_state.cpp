@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/checkpoint_state.h>
 
 #include <map>
@@ -56,14 +57,16 @@ std::vector<NamedTensor> state_tensors(nn::Stage& stage, const AdamW& optimizer)
 
 std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimizer,
                                          const strategy::Mesh& mesh, Rank rank) {
-  const strategy::Coordinates at = strategy::coordinates(mesh, rank);
+  const strategy::RankLayout layout(mesh);
+  const strategy::Coordinates at = layout.coordinates(rank);
   const at::Tensor tied = at.pp > 0 ? stage.tied_embedding_gradient() : at::Tensor();
   Writer writer(stage, optimizer);
   int64_t index = 0;  // the same for a piece and its replicas
   for (const nn::NamedPiece& piece : stage.named_pieces()) {
     const bool is_expert = writer.parameter_of(piece).sharding == nn::Sharding::kExpert;
     const int64_t turn = index++;
-    const bool mine = is_expert ? turn % mesh.edp() == at.edp : turn % mesh.dp == at.dp;
+    const bool mine = is_expert ? turn % layout.size(strategy::Axis::kExpertData) == at.edp
+                                : turn % layout.size(strategy::Axis::kData) == at.dp;
     const bool first_stage_has_it =
         tied.defined() && piece.gradient.const_data_ptr() == tied.const_data_ptr();
     if (mine && !first_stage_has_it) writer.add_piece(piece);

@@ -12,8 +12,9 @@
 //   a table on first and last stage (tied, mtp)     by the first
 #pragma once
 
+#include <piper/base/strong_id.h>
 #include <piper/nn/stage.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 #include <piper/train/named_tensor.h>
 #include <piper/train/optimizer.h>
 

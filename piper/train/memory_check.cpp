@@ -2,7 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cost/step_time.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/memory_check.h>
 
 namespace piper::train {
@@ -29,7 +29,7 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   NeededMemory needed;
   for (const Rank rank : ranks) {
-    const int64_t stage = strategy::coordinates(strategy.mesh, rank).pp;
+    const int64_t stage = strategy::RankLayout(strategy).stage(rank);
     const cost::StageMemory& memory = stages[static_cast<size_t>(stage)];
     needed.state += memory.state();
     needed.activations += memory.total() - memory.state();

@@ -3,7 +3,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/step_time.h>
 #include <piper/model/import.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 #include <piper/train/memory_check.h>
 
 #include <string>

@@ -3,7 +3,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/step_time.h>
 #include <piper/report/table.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/out_of_memory.h>
 
@@ -96,7 +96,7 @@ std::vector<std::string> changes_that_fit(const model::Model& model, const Strat
 std::string explain_out_of_memory(const nn::OutOfMemory& error, const model::Model& model,
                                   const Strategy& s, const cluster::Cluster& cluster,
                                   const HeldState& held, const std::string& where) {
-  const strategy::Coordinates at = strategy::coordinates(s.mesh, error.rank);
+  const strategy::Coordinates at = strategy::RankLayout(s).coordinates(error.rank);
   const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
   cost::Estimator estimator(model, priced, s.precision, s.sequence);
   const cost::StageMemory predicted = estimator.memory(s).at(static_cast<size_t>(at.pp));

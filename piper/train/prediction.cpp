@@ -4,7 +4,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/step_time.h>
 #include <piper/sim/disturbance.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/prediction.h>
 
 #include <algorithm>
@@ -197,7 +197,7 @@ report::Comparison measured_alone(const schedule::StepGraph& step,
     const auto i = static_cast<size_t>(r);
     report::RankComparison rank;
     rank.rank = r;
-    rank.stage = strategy::coordinates(strategy.mesh, Rank(r)).pp;
+    rank.stage = strategy::RankLayout(strategy).stage(Rank(r));
     rank.measured_peak_bytes = measured.peak_bytes[i];
     rank.limit_bytes = cluster.memory_bytes;
     rank.measured_components = {{"weights, gradients, optimizer", measured.state_bytes[i]},

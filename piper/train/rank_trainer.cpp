@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
@@ -53,7 +54,9 @@ double imbalance(const std::vector<int64_t>& counts) {
 
 RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
                          RankHooks hooks)
-    : run_(run), rank_(transport.rank()), at_(strategy::coordinates(run.strategy.mesh, rank_)) {
+    : run_(run),
+      rank_(transport.rank()),
+      at_(strategy::RankLayout(run.strategy).coordinates(rank_)) {
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
   optimizer_ = std::make_unique<AdamW>(stage_->parameters(), run.options.adamw);
   player_ = std::make_unique<runtime::Player>(

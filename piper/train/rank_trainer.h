@@ -4,6 +4,7 @@
 #pragma once
 
 #include <piper/runtime/player.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/learning_rate.h>
 #include <piper/train/optimizer.h>
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/replicas.h>
 #include <piper/train/tensor_check.h>
 
@@ -81,7 +82,7 @@ std::vector<std::string> drifted_replicas(const strategy::Mesh& mesh,
   std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<Copy>> groups;
   for (size_t r = 0; r < handed_in.size(); ++r) {
     const Rank rank(static_cast<int64_t>(r));
-    const strategy::Coordinates at = strategy::coordinates(mesh, rank);
+    const strategy::Coordinates at = strategy::RankLayout(mesh).coordinates(rank);
     for (const Held& held : parse(rank, handed_in[r]))
       groups[{at.pp, held.expert ? at.ep : 0, held.name}].push_back({rank, held.hash});
   }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <piper/nn/stage.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 #include <piper/train/optimizer.h>
 
 #include <string>

@@ -3,7 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
 
@@ -50,7 +50,7 @@ void add(LayerSums& sums, const LayerSums& more) {
 
 RunRecorder::RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
                          const cluster::Cluster& cluster)
-    : step_(step), strategy_(strategy), cluster_(cluster) {
+    : step_(step), strategy_(strategy), layout_(strategy), cluster_(cluster) {
   const auto world = static_cast<size_t>(strategy.mesh.world());
   state_bytes_.assign(world, 0);
   // An interval and two samples of memory a task.
@@ -68,7 +68,7 @@ graph::Timeline RunRecorder::empty_timeline() const {
 }
 
 bool RunRecorder::holds_layer(Rank rank, int32_t layer) const {
-  const int64_t stage = strategy::coordinates(strategy_.mesh, rank).pp;
+  const int64_t stage = layout_.stage(rank);
   return layer >= strategy::first_layer(strategy_, stage) &&
          (stage == strategy_.mesh.pp - 1 || layer < strategy::first_layer(strategy_, stage + 1));
 }
@@ -114,7 +114,7 @@ void RunRecorder::set_routed(int64_t step_number, Rank rank, const ByMicroBatch&
   Routed& of_step = routed_[step_number];
   const auto put = [&](const ByMicroBatch& from, cost::RoutedRows& to) {
     for (const auto& [place, counts] : from)
-      to[{place.first, place.second, rank.value % strategy_.mesh.dp}] = counts;
+      to[{place.first, place.second, layout_.coordinates(rank).dp}] = counts;
   };
   put(rows, of_step.rows);
   put(distinct, of_step.distinct);
@@ -144,7 +144,7 @@ void RunRecorder::measured_routing(cost::ExpertLoad& load) const {
   const Routed& routed = found->second;
   std::set<int32_t> layers;
   for (const auto& [key, rows] : routed.rows) layers.insert(std::get<0>(key));
-  const auto all = std::ssize(layers) * strategy_.num_micro_batches * strategy_.mesh.dp;
+  const auto all = std::ssize(layers) * strategy_.num_micro_batches * layout_.num_members();
   if (std::ssize(routed.rows) != all || layers.size() != rows_of_step_.at(step).size()) return;
   if (strategy::deduplicates(strategy_) && std::ssize(routed.distinct) != all) return;
   load.routed = routed.rows;
@@ -209,7 +209,7 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
     values.insert(values.end(), {interval.start_seconds, interval.end_seconds});
     ++values[kNumTasks];
   }
-  const int64_t dp_index = rank.value % strategy_.mesh.dp;
+  const int64_t dp_index = layout_.coordinates(rank).dp;
   const auto add_routed = [&](const cost::RoutedRows& of_step, PartValue number) {
     for (const auto& [key, rows] : of_step) {
       if (std::get<2>(key) != dp_index || !holds_layer(rank, std::get<0>(key))) continue;
@@ -265,7 +265,7 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
       const auto size = static_cast<std::ptrdiff_t>(values[next + 2]);
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(next) + 3;
       of_step[{static_cast<int32_t>(values[next]), static_cast<int32_t>(values[next + 1]),
-               rank.value % strategy_.mesh.dp}] = {begin, begin + size};
+               layout_.coordinates(rank).dp}] = {begin, begin + size};
       next += 3 + static_cast<size_t>(size);
     }
   };
@@ -320,7 +320,7 @@ bool RunRecorder::same_order(const graph::Timeline& simulated) const {
 void RunRecorder::write_files(const std::filesystem::path& folder, const RunResult& result) const {
   report::TraceDescription description;
   for (int64_t r = 0; r < strategy_.mesh.world(); ++r)
-    description.stage_of_rank.push_back(strategy::coordinates(strategy_.mesh, Rank(r)).pp);
+    description.stage_of_rank.push_back(layout_.stage(Rank(r)));
   description.title = "predicted";
   if (result.prediction_with_load)
     report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_,

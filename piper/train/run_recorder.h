@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/report/expert_rows.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/prediction.h>
 #include <piper/train/traffic.h>
 
@@ -75,6 +76,7 @@ class RunRecorder {
 
   const schedule::StepGraph& step_;
   const strategy::Strategy& strategy_;
+  const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
   mutable std::mutex mutex_;
   std::map<int64_t, graph::Timeline> timelines_;  // by step number

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/model/import.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/strategy.h>
 #include <piper/train/prediction.h>
 #include <piper/train/run_recorder.h>
 

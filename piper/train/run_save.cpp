@@ -5,7 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/shard.h>
 #include <piper/model/count.h>
-#include <piper/strategy/mesh.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/replicas.h>
@@ -37,7 +37,7 @@ int64_t Run::bytes_saved_here() const {
   int64_t parameters = 0;
   const strategy::Strategy& s = request_.strategy;
   for (const Rank rank : world_.local_ranks())
-    parameters += cost::shard_of(request_.model, s, strategy::coordinates(s.mesh, rank).pp).total();
+    parameters += cost::shard_of(request_.model, s, strategy::RankLayout(s).stage(rank)).total();
   const model::Parameters all = model::count_parameters(request_.model);
   const bool has_modules = request_.model.mtp_depth > 0;
   parameters = std::min(parameters, all.total() + (has_modules ? all.next_token_layers : 0));

@@ -318,7 +318,7 @@ class Interpreter {
       s.precision = Precision::kBf16;
     }
     const bool old = c_.stack.name == "megatron-2021";
-    s.sequence_parallel = s.mesh.tp > 1 && s.sequence % (s.mesh.tp * s.mesh.cp) == 0 &&
+    s.sequence_parallel = s.mesh.tp > 1 && s.sequence % (s.mesh.ranks_per_sequence()) == 0 &&
                           (!old || holds(lower(r_.recompute), "sequence-parallel"));
     if (holds(text_, "token-drop") || holds(text_, "capacity"))
       if (c_.is_moe) s.capacity.factor = 1;

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Where ranks sit is worked out in piper/strategy alone (rank_layout.h, and the sizes that strategy::Mesh names): elsewhere no two
+degrees are multiplied and no rank is divided by one.
+
+Run from anywhere; exits 1 and lists every place. `--self-test` proves that the check can fail. Tests and fixtures may do as they like.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DEGREE = r"(?:\w+(?:\.|->|\(\)\.))*mesh_?(?:\.|->)(?:pp|ep|dp|vpp|etp|tp|cp)\b"
+WRONG = (
+    (re.compile(rf"{DEGREE}\s*[*/%]\s*{DEGREE}"), "two degrees are combined"),
+    (re.compile(rf"\b(?:rank|from|to|member)\w*(?:\.|->)value\s*[/%]\s*{DEGREE}"), "a rank is taken apart"),
+    (re.compile(rf"\b(?:stage|index|member|place|replica)\w*\s*[*/%]\s*{DEGREE}"), "a rank is put together or taken apart"),
+    (re.compile(rf"{DEGREE}\s*\*\s*(?:stage|index|member|replica)\w*\b"), "a rank is put together"),
+)
+FIXTURE = re.compile(r"(_test|_draw|_run|example_\w+)\.(cpp|h)$")
+
+
+def problems_of(path, text):
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, what in WRONG:
+            if pattern.search(line.split("//")[0]):
+                yield f"{path}:{number}: {what}: {line.strip()}; strategy::RankLayout or strategy::Mesh has it"
+
+
+def self_test():
+    for line in ("x = rank.value / strategy_.mesh.dp;", "y = s.mesh.pp * s.mesh.vpp;", "Rank(stage * best.mesh.dp)", "base = index * s.mesh.dp;",
+                 "if (from.value % strategy_.mesh.ep)", "n = mesh->tp * mesh->cp;"):
+        assert list(problems_of("a.cpp", line)), line
+    for line in ("s.num_micro_batches % s.mesh.pp", "bytes / s.mesh.ep", "s.mesh.num_virtual_stages()", "// s.mesh.pp * s.mesh.vpp"):
+        assert not list(problems_of("a.cpp", line)), line
+    print("check_layout: self-test passed")
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    files = [f for f in sorted((ROOT / "piper").rglob("*")) if f.suffix in (".cpp", ".h") and f.parent.name != "strategy" and not FIXTURE.search(f.name)]
+    assert len(files) > 300, len(files)
+    problems = [p for f in files for p in problems_of(f.relative_to(ROOT), f.read_text())]
+    print("\n".join(problems) or f"check_layout: ranks are worked out in piper/strategy alone ({len(files)} files)")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
