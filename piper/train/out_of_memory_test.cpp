@@ -1,0 +1,54 @@
+#include <doctest/doctest.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/step_time.h>
+#include <piper/model/import.h>
+#include <piper/strategy/strategy.h>
+#include <piper/train/out_of_memory.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace piper::train {
+namespace {
+
+strategy::Strategy strategy_of(const model::Model& model) {
+  strategy::Strategy s;
+  s.layers_per_stage = strategy::even_split(model.num_layers(), 1);
+  s.sequence = 64;
+  s.micro_batch_sequences = s.num_micro_batches = s.global_batch_sequences = 1;
+  return s;
+}
+
+int64_t needed(const model::Model& model, const strategy::Strategy& s,
+               const cluster::Cluster& cluster) {
+  cost::Estimator estimator(model, cluster, s.precision, s.sequence);
+  return estimator.memory(s).front().total();
+}
+
+bool names(const std::vector<std::string>& lines, const std::string& flags) {
+  return std::ranges::any_of(
+      lines, [&](const std::string& line) { return line.starts_with(flags + " (needs "); });
+}
+
+}  // namespace
+
+TEST_CASE("what would help is what fits, to the byte, the gentlest first") {
+  const model::Model model = model::load_model("piper-10m");
+  const cluster::Cluster cluster = cluster::load_cluster("rtx4090x8");
+  const strategy::Strategy s = strategy_of(model);
+  strategy::Strategy attention = s, full = s;
+  attention.recompute = strategy::Recompute::kAttention;
+  full.recompute = strategy::Recompute::kFull;
+  const int64_t gentle = needed(model, attention, cluster), most = needed(model, full, cluster);
+  REQUIRE(most < gentle);
+  REQUIRE(gentle < needed(model, s, cluster));
+  const auto fitting = [&](int64_t limit) { return changes_that_fit(model, s, cluster, limit); };
+  CHECK(fitting(std::numeric_limits<int64_t>::max()).size() == 3);
+  CHECK(fitting(gentle).front().starts_with("--recompute attention (needs "));
+  CHECK(!names(fitting(gentle - 1), "--recompute attention"));
+  CHECK(names(fitting(most), "--recompute full"));
+  CHECK(fitting(most - 1).empty());
+}
+
+}  // namespace piper::train
