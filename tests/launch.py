@@ -113,7 +113,8 @@ def killed(root, number):
     assert last, f"rank {victim} (pid {pid}), its step and its operation are not named: {run.text()}"
     named = [when for when, _ in last]
     steps = [json.loads(line)["step"] for line in (run.run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
-    assert all(steps[-1] <= step <= steps[-1] + 2 for _, step in last), f"after step {steps[-1]}, it is said to have died in {last}"
+    # What a rank does is told every 20 ms (kActivitySeconds), which may be a whole step of this model.
+    assert all(steps[-1] - 1 <= step <= steps[-1] + 2 for _, step in last), f"after step {steps[-1]}, it is said to have died in {last}"
     checked = subprocess.run([PIPER, "checkpoint", "verify", "--json", str(run.run / "checkpoints")], capture_output=True, text=True)
     assert checked.returncode == 0 and json.loads(checked.stdout)["checkpoints"], f"what is left is no sound checkpoint: {checked}"
     assert re.search(rf"process {victim} \(pid {pid}\) was ended by signal 9", run.text()), run.text()
