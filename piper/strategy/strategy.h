@@ -220,8 +220,7 @@ const char* name(Placement placement);  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 // "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
 // "halo-switch", "halo", "three-level", "halo-dedup"
 const char* name(AllToAll algorithm);
-const char* name(Reduction reduction);
-const char* name(Reduction reduction);
+const char* name(Reduction reduction);   // "direct", "hierarchical"
 const char* name(MoeSchedule schedule);  // "plain"
 
 }  // namespace piper::strategy
