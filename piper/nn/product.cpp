@@ -150,8 +150,10 @@ bool uses_onednn(const char* wanted, bool is_faster_here) {
   return library == "onednn";
 }
 
-void choose_products(const std::optional<ProductChoice>& choice) {
-  if (!is_decided_by_environment()) measured_choice() = choice;
+bool choose_products(const std::optional<ProductChoice>& choice) {
+  if (is_decided_by_environment()) return false;
+  measured_choice() = choice;
+  return true;
 }
 
 ProductChoice choice_by_rule() {

@@ -30,8 +30,9 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 at::Tensor add_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b);
 
 // Takes a measured choice for all further products of this process, or the rule again (nothing).
-// Does nothing where PIPER_PRODUCTS is set. To be called while no other thread computes products.
-void choose_products(const std::optional<ProductChoice>& choice);
+// False: it is not taken, since PIPER_PRODUCTS decides. To be called while no other thread computes
+// products.
+bool choose_products(const std::optional<ProductChoice>& choice);
 
 // What the rule says of every class.
 ProductChoice choice_by_rule();

@@ -2,11 +2,13 @@
 // linked side by side, whichever comes first answers for both, and then products are refused
 // (dnnl_unimplemented) or, worse, run half in one version and half in the other. So the library is
 // loaded apart: its names are seen by nobody (RTLD_LOCAL) and it sees its own first (RTLD_DEEPBIND).
+#include <dlfcn.h>
 #include <piper/nn/product_onednn.h>
 
-#if defined(PIPER_ONEDNN_LIBRARY) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define PIPER_HAS_ONEDNN  // sanitizers forbid RTLD_DEEPBIND
-#include <dlfcn.h>
+// Sanitizers forbid RTLD_DEEPBIND, and not every C library has it.
+#if defined(PIPER_ONEDNN_LIBRARY) && defined(RTLD_DEEPBIND) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define PIPER_HAS_ONEDNN
 #include <dnnl.h>
 #endif
 

@@ -18,7 +18,6 @@
 #include <piper/base/strong_id.h>
 #include <piper/strategy/strategy.h>
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -41,8 +40,6 @@ enum class Axis : uint8_t {
   kExpertData,
   kPipeline
 };
-inline constexpr std::array kStageAxes = {Axis::kTensor,       Axis::kContext, Axis::kData,
-                                          Axis::kExpertTensor, Axis::kExpert,  Axis::kExpertData};
 
 struct Coordinates {
   int64_t pp = 0;                    // stage

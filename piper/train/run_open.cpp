@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/cost/links.h>
 #include <piper/nn/product.h>
+#include <piper/nn/product_onednn.h>
 #include <piper/report/run_files.h>
 #include <piper/runtime/measure_products.h>
 #include <piper/train/checkpoint_state.h>
@@ -177,19 +178,35 @@ void Run::choose_products() {
       const Json& extra = resumed_->checkpoint().manifest.state.extra;
       const auto found = extra.find(kProductLibraries);
       if (found == extra.end()) return "";
-      if (!found->is_string())
-        throw InvalidInput(fmt::format("{}: '{}' is no text", resumed_->checkpoint().path.string(),
-                                       kProductLibraries));
-      return nn::ProductChoice::parse(found->get<std::string>()).text();
+      try {
+        return nn::ProductChoice::parse(found->is_string() ? found->get<std::string>() : "").text();
+      } catch (const InvalidInput& problem) {
+        throw InvalidInput(
+            fmt::format("{}: {}", resumed_->checkpoint().path.string(), problem.what()));
+      }
     }
     const auto choice = runtime::product_choice_of(request_.cluster.curves);
     return choice ? choice->text() : std::string();
   });
-  if (product_libraries_.empty()) return nn::choose_products(std::nullopt);
+  if (product_libraries_.empty()) {
+    nn::choose_products(std::nullopt);
+    return;
+  }
   const auto choice = nn::ProductChoice::parse(product_libraries_);
-  nn::choose_products(choice);
-  say(fmt::format("matrix products as measured: oneDNN for {} of {} classes, libtorch for the rest",
-                  choice.num_onednn(), nn::product_classes().size()));
+  if (!nn::choose_products(choice)) {  // PIPER_PRODUCTS decides, so the checkpoint says nothing
+    product_libraries_.clear();
+    return;
+  }
+  say(fmt::format("matrix products: oneDNN for {} of {} classes, libtorch for the rest ({})",
+                  choice.num_onednn(), nn::product_classes().size(),
+                  resumed_ ? "as the run began" : "as the cluster file measured"));
+  const std::vector<std::string> present =
+      together(world_, "oneDNN", [] { return std::string(nn::has_onednn() ? "yes" : ""); });
+  if (choice.num_onednn() > 0 && std::ranges::count(present, "") > 0)
+    say(
+        fmt::format("{} of {} processes have no oneDNN: libtorch does all products there, and the "
+                    "last bits differ from those of a run that has it",
+                    std::ranges::count(present, ""), present.size()));
 }
 
 // The processes of one host divide its CPUs, when all may run on the same ones.
