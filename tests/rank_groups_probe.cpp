@@ -1,5 +1,6 @@
-// Prints the groups of meshes, for tests/rank_groups.py: a line "pp tp cp dp ep etp placement" (0: data
-// inside, 1: pipeline inside) is answered by a line of JSON, each axis with its groups of ranks.
+// Prints the groups of meshes, for tests/rank_groups.py: a line "pp tp cp dp ep etp placement" (0:
+// data inside, 1: pipeline inside) is answered by a line of JSON, each axis with its groups of
+// ranks.
 #include <piper/base/json.h>
 #include <piper/strategy/rank_layout.h>
 

@@ -1,5 +1,6 @@
-// piper bench moe: one mixture layer against the products that it is made of, on one rank or on several; with --serve, a
-// partner for scripts/bench_moe or scripts/bench_expert_parallel, which run others' layers and this one in turn.
+// piper bench moe: one mixture layer against the products that it is made of, on one rank or on
+// several; with --serve, a partner for scripts/bench_moe or scripts/bench_expert_parallel, which
+// run others' layers and this one in turn.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
@@ -77,8 +78,8 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
   std::fputs(text.c_str(), stdout);
 }
 
-// Every line "tokens experts top_k" chooses a layer (the last one is kept while the line is the same) and is answered
-// by the seconds of one forward and backward; hidden and ffn are the flags'.
+// Every line "tokens experts top_k" chooses a layer (the last one is kept while the line is the
+// same) and is answered by the seconds of one forward and backward; hidden and ffn are the flags'.
 int serve(const Flags& flags) {
   std::string line, last;
   std::unique_ptr<nn::MoeLayerBench> bench;

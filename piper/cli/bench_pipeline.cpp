@@ -1,5 +1,6 @@
-// piper bench pipeline: steps of a pipeline of linear layers, played by the executor that trains; with --serve, a partner for
-// scripts/bench_pipeline, which runs others' pipelines and this one in turn.
+// piper bench pipeline: steps of a pipeline of linear layers, played by the executor that trains;
+// with --serve, a partner for scripts/bench_pipeline, which runs others' pipelines and this one in
+// turn.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
@@ -92,7 +93,8 @@ train::BenchPart part_of(const Flags& flags, const strategy::Strategy& strategy,
   return part;
 }
 
-// No schedule is faster than its slowest stage's products, and one micro-batch's on the way there and back.
+// No schedule is faster than its slowest stage's products, and one micro-batch's on the way there
+// and back.
 double pipeline_limit(const std::vector<double>& products, int64_t num_micro_batches) {
   double before = 0, limit = 0;
   for (const double seconds : products) {

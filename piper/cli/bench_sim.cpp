@@ -1,5 +1,5 @@
-// piper bench sim: how fast the simulator plays: a whole step of DeepSeek-V3 on 2,048 ranks by default, every rank of it,
-// and the one pipeline that stands for all where that is provable.
+// piper bench sim: how fast the simulator plays: a whole step of DeepSeek-V3 on 2,048 ranks by
+// default, every rank of it, and the one pipeline that stands for all where that is provable.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>

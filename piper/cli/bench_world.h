@@ -1,5 +1,6 @@
-// What the benches of steps over several ranks share (`piper bench pipeline`, `piper bench moe --ranks 2`): the world they
-// run in, their rounds, what they print, and the partner that scripts ask.
+// What the benches of steps over several ranks share (`piper bench pipeline`, `piper bench moe
+// --ranks 2`): the world they run in, their rounds, what they print, and the partner that scripts
+// ask.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -28,8 +29,8 @@ struct WorldBenchFlags {
 // Declares --steps, --save and --cluster; --rounds, --json and --serve are the bench's own.
 void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags);
 
-// Products of fp32 by the libraries that --cluster found the faster ones, or as nn/product.h decides
-// without it. Throws InvalidInput where the file does not say.
+// Products of fp32 by the libraries that --cluster found the faster ones, or as nn/product.h
+// decides without it. Throws InvalidInput where the file does not say.
 void take_product_choice(const WorldBenchFlags& flags);
 
 // Problems of the flags, to be shown together with the bench's own.
@@ -65,8 +66,8 @@ class WorldBench {
   // FOLDER/rank<r>.safetensors: train::BenchRecord, the loss as metadata.
   void save(int64_t rows, const std::string& folder);
 
-  // Answers lines of standard input until it ends: "steps ROWS N" and "limit ROWS N" by the seconds of a step, "save ROWS
-  // FOLDER" by "saved". Every process calls it.
+  // Answers lines of standard input until it ends: "steps ROWS N" and "limit ROWS N" by the seconds
+  // of a step, "save ROWS FOLDER" by "saved". Every process calls it.
   void serve();
 
   bool prints() const { return world_->process() == 0; }

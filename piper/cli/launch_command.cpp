@@ -133,7 +133,8 @@ void Launcher::ended(Child& child, int status) {
   failed_at_ = Clock::now();
 }
 
-// The others hear of a failure through the control channel and end by themselves; those that don't are ended.
+// The others hear of a failure through the control channel and end by themselves; those that don't
+// are ended.
 void Launcher::press_on() {
   if (exit_code_ == 0 || num_running() == 0) return;
   const std::chrono::duration<double> since = Clock::now() - failed_at_;

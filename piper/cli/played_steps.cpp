@@ -19,7 +19,8 @@ using graph::Stream;
 
 constexpr int64_t kMostRanksPlayed = 64;
 
-// Length of the union of the intervals of `communication` less what `compute` covers; both sorted by start.
+// Length of the union of the intervals of `communication` less what `compute` covers; both sorted
+// by start.
 double uncovered(const std::vector<graph::Interval>& communication,
                  const std::vector<graph::Interval>& compute) {
   double seconds = 0, reached = 0;

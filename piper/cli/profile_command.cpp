@@ -82,8 +82,8 @@ runtime::ProfileOptions options_of(const Flags& flags) {
   return options;
 }
 
-// The links between the ranks of the processes that a launcher started; false in all but the first of them, which have
-// then done their part.
+// The links between the ranks of the processes that a launcher started; false in all but the first
+// of them, which have then done their part.
 bool measure_links_of_processes(const comm::Launch& launch, runtime::ProfileOptions& options) {
   if (options.full || !options.device.is_cpu())
     throw InvalidInput(

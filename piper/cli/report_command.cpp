@@ -38,8 +38,8 @@ std::optional<report::StrategyMap> map_of(const Flags& flags) {
   return report::parse_strategy_map(read_json_file(flags.map), flags.map);
 }
 
-// A step of the plan's best, one pipeline played as the plan's stack would run it. Nothing where model or machine are not
-// found by the names that the plan gives, or where it would take long.
+// A step of the plan's best, one pipeline played as the plan's stack would run it. Nothing where
+// model or machine are not found by the names that the plan gives, or where it would take long.
 std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanDocument& plan,
                                          const Json& json) {
   constexpr size_t kMostRanks = 16;

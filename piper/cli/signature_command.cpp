@@ -1,5 +1,5 @@
-// piper signature: one hash over golden plans, predictions and virtual times, so that no change of behaviour goes
-// unnoticed (tests/golden/signature.txt holds its value).
+// piper signature: one hash over golden plans, predictions and virtual times, so that no change of
+// behaviour goes unnoticed (tests/golden/signature.txt holds its value).
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>

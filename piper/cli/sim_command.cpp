@@ -1,4 +1,5 @@
-// piper sim: plays one step in virtual time; prints where the time and the memory go; writes the trace.
+// piper sim: plays one step in virtual time; prints where the time and the memory go; writes the
+// trace.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>

@@ -1,6 +1,6 @@
-// Times all-to-alls against each other: several algorithms on the same buffers, in turn, so that what
-// else the machine does meets all of them. Every algorithm is one RepeatedOperation; what arrives is
-// checked byte by byte before the first and after the last batch.
+// Times all-to-alls against each other: several algorithms on the same buffers, in turn, so that
+// what else the machine does meets all of them. Every algorithm is one RepeatedOperation; what
+// arrives is checked byte by byte before the first and after the last batch.
 #pragma once
 
 #include <piper/cluster/timing.h>
@@ -53,8 +53,9 @@ class DeviceExchanges {
 inline constexpr int64_t kMaxRepeats = 1000, kMaxNativeRepeats = 100'000;
 
 struct ExchangeBenchOptions {
-  // Of one call by the slowest rank's wall clock. At least min_rounds are played; with min_rounds 1 a
-  // call that is late before its first batch takes the one exchange that it has timed, unchecked after.
+  // Of one call by the slowest rank's wall clock. At least min_rounds are played; with min_rounds 1
+  // a call that is late before its first batch takes the one exchange that it has timed, unchecked
+  // after.
   double budget_seconds = 2;
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
   int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange

@@ -87,8 +87,8 @@ class StepPricer {
   };
 
   const Shard& shard(Rank rank) const { return shards_[static_cast<size_t>(layout_.stage(rank))]; }
-  // Ranks with the same rows have the same prices: with a balanced load all of them, with one distribution those of an ep
-  // index, and where all rows are known none in any other micro-batch.
+  // Ranks with the same rows have the same prices: with a balanced load all of them, with one
+  // distribution those of an ep index, and where all rows are known none in any other micro-batch.
   int64_t place_of(Rank rank, int32_t micro_batch) const {
     if (rows_.balanced()) return 0;
     if (!rows_.exact()) return layout_.coordinates(rank).ep;

@@ -43,9 +43,10 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
 
-// By how much times differ on this machine between equal tasks of a rank, and between ranks for a whole step (of a host's cores one is
-// busier than another, for seconds): standard deviations of logarithms, which `piper profile` measures ("task_scatter_ratio" and
-// "rank_scatter_ratio" of cluster.numbers). Absent: 0.
+// By how much times differ on this machine between equal tasks of a rank, and between ranks for a
+// whole step (of a host's cores one is busier than another, for seconds): standard deviations of
+// logarithms, which `piper profile` measures ("task_scatter_ratio" and "rank_scatter_ratio" of
+// cluster.numbers). Absent: 0.
 struct Scatter {
   double task = 0, rank = 0;
   bool none() const { return task == 0 && rank == 0; }
@@ -54,8 +55,8 @@ Scatter scatter(const cluster::Cluster& cluster);
 inline constexpr const char* kTaskScatterName = "task_scatter_ratio";
 inline constexpr const char* kRankScatterName = "rank_scatter_ratio";
 
-// What passes between a rank's giving back a core and the next one's computing on it, where ranks outnumber cores
-// (`piper profile`; "core_hand_over_seconds" of cluster.numbers). Absent: 0.
+// What passes between a rank's giving back a core and the next one's computing on it, where ranks
+// outnumber cores (`piper profile`; "core_hand_over_seconds" of cluster.numbers). Absent: 0.
 double core_hand_over_seconds(const cluster::Cluster& cluster);
 inline constexpr const char* kCoreHandOverName = "core_hand_over_seconds";
 

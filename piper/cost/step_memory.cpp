@@ -9,7 +9,8 @@ using strategy::Strategy;
 
 namespace {
 
-// The head and the modules of multi-token prediction behind it, forward and back (schedule/heads.h).
+// The head and the modules of multi-token prediction behind it, forward and back
+// (schedule/heads.h).
 template <class LayerOf>
 void walk_heads(const EndCost& ends, LayerOf layer, StageWalk& walk) {
   walk.head_forward(ends.head);

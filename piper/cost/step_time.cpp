@@ -18,8 +18,8 @@ int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
   return std::min(cluster.devices_per_node(), s.mesh.world());
 }
 
-// Where ranks share cores, an expert group that meets at every exchange computes in rounds: all of its members
-// must have had a core before any goes on.
+// Where ranks share cores, an expert group that meets at every exchange computes in rounds: all of
+// its members must have had a core before any goes on.
 double rounds(const cluster::Cluster& cluster, const Strategy& s) {
   if (cluster.cores_per_node == 0 || s.mesh.ep == 1) return 1;
   const int64_t together = std::min(s.mesh.ep, ranks_per_node(cluster, s));
@@ -112,7 +112,8 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
   return stage;
 }
 
-// In the order in which a stage plays them: the ends of the model, the layers from the last to the first.
+// In the order in which a stage plays them: the ends of the model, the layers from the last to the
+// first.
 std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t index,
                                                     int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
@@ -225,8 +226,8 @@ std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vect
   return seconds;
 }
 
-// The last backwards follow one another up the pipeline: what slows one delays those before it, as far as they
-// would not have waited anyway.
+// The last backwards follow one another up the pipeline: what slows one delays those before it, as
+// far as they would not have waited anyway.
 void Estimator::delay_last_backwards(const std::vector<Stage>& stages,
                                      const std::vector<StageSeconds>& seconds,
                                      std::vector<double>& finish) {

@@ -2,17 +2,19 @@
 // graph. Tests hold it to the simulation.
 //
 // Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
-// for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient reductions
-// that slow the last backward and outlast it (last_backward.h), norm, statistics and update. Within 2 % of the simulation on a
-// balanced load, 2 % on an uneven one too (of which the slowest rank of a group decides: layer_cost.h).
+// for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient
+// reductions that slow the last backward and outlast it (last_backward.h), norm, statistics and
+// update. Within 2 % of the simulation on a balanced load, 2 % on an uneven one too (of which the
+// slowest rank of a group decides: layer_cost.h).
 //
-// Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores) rounds, and
-// the step takes not less than
+// Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores)
+// rounds, and the step takes not less than
 //
 //   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
 //
-// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the simulation,
-// 25 % where the cores do not divide the ranks evenly; small worlds should be simulated.
+// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the
+// simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
+// simulated.
 #pragma once
 
 #include <piper/cost/last_backward.h>
@@ -50,7 +52,8 @@ struct StepEstimate {
   int64_t fullest_stage = 0;
 };
 
-// One micro-batch, forward and backward, exchanges included: what a split of the layers should balance.
+// One micro-batch, forward and backward, exchanges included: what a split of the layers should
+// balance.
 struct PassSeconds {
   std::vector<double> layers;
   double embedding = 0, head = 0;  // head: with the modules of multi-token prediction

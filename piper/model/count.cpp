@@ -40,7 +40,8 @@ int64_t grouped_parameters(int64_t hidden, const Attention& a) {
          indexer_parameters(hidden, a);
 }
 
-// The biases of a low-rank projection sit on its first factor (DeepSeek's q_a_proj, kv_a_proj_with_mqa).
+// The biases of a low-rank projection sit on its first factor (DeepSeek's q_a_proj,
+// kv_a_proj_with_mqa).
 int64_t latent_parameters(int64_t hidden, const Attention& a) {
   const LatentAttention& l = a.latent;
   const int64_t query = a.num_heads * (l.nope_head_dim + l.rope_head_dim);
@@ -55,8 +56,8 @@ int64_t latent_parameters(int64_t hidden, const Attention& a) {
   return total + indexer_parameters(hidden, a);
 }
 
-// Projections to q, k, v, z and to the two gates b, a; a depthwise convolution over q, k, v; a decay and a step
-// size a head; a norm over the head's values; the way out.
+// Projections to q, k, v, z and to the two gates b, a; a depthwise convolution over q, k, v; a
+// decay and a step size a head; a norm over the head's values; the way out.
 int64_t gated_delta_parameters(int64_t hidden, const GatedDeltaAttention& g) {
   const int64_t key = g.key_heads * g.key_head_dim;
   const int64_t value = g.value_heads * g.value_head_dim;

@@ -1,6 +1,7 @@
-// What a family of models implies without its config.json saying so ("Qwen3 normalises q and k a head"), as a table.
-// Everything here is a default: a key of the config that states the same thing wins.
-// Source: the modeling files of `transformers` 5.23; tests/oracle_parameters.py holds the table to them.
+// What a family of models implies without its config.json saying so ("Qwen3 normalises q and k a
+// head"), as a table. Everything here is a default: a key of the config that states the same thing
+// wins. Source: the modeling files of `transformers` 5.23; tests/oracle_parameters.py holds the
+// table to them.
 #pragma once
 
 #include <piper/model/model.h>

@@ -1,4 +1,5 @@
-// A Hugging Face config.json becomes a Model: one importer built on what keys mean, not on model names.
+// A Hugging Face config.json becomes a Model: one importer built on what keys mean, not on model
+// names.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -10,16 +11,18 @@
 
 namespace piper::model {
 
-// Throws InvalidInput with every problem of the document: missing or nonsensical keys, contradictions, and
-// keys that change shapes and are not supported, by name. `source` names the file in messages.
+// Throws InvalidInput with every problem of the document: missing or nonsensical keys,
+// contradictions, and keys that change shapes and are not supported, by name. `source` names the
+// file in messages.
 //
 // `ignore`: keys to read the document without, by name or by path ("text_config.foo"). What they
 // held is listed in Model::ignored_on_request; a key that the document lacks is passed over.
 Model import_config(const Json& config, const std::string& source,
                     const std::vector<std::string>& ignore = {});
 
-// A path to a config.json, a folder holding one, or a built-in name ("mixtral-8x7b"; case does not matter).
-// Throws InvalidInput (unknown name: with a suggestion; no such file), IoError (a file that cannot be read).
+// A path to a config.json, a folder holding one, or a built-in name ("mixtral-8x7b"; case does not
+// matter). Throws InvalidInput (unknown name: with a suggestion; no such file), IoError (a file
+// that cannot be read).
 Model load_model(const std::string& name_or_path, const std::vector<std::string>& ignore = {});
 
 // The document that load_model() reads, without the keys to ignore.

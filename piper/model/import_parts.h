@@ -1,4 +1,5 @@
-// The pieces of the importer, by concern. Each reads its keys for all layers at once and fills its part of the model.
+// The pieces of the importer, by concern. Each reads its keys for all layers at once and fills its
+// part of the model.
 #pragma once
 
 #include <piper/model/family.h>
@@ -19,7 +20,8 @@ struct Import {
   Model& model;  // layers exist already, hidden and vocabulary are set
 };
 
-// Bounds of what a config may say: generous, yet small enough that no product of two leaves 64 bits.
+// Bounds of what a config may say: generous, yet small enough that no product of two leaves 64
+// bits.
 constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxHeads = 65'536;
 constexpr int64_t kMaxHeadDim = 65'536;
@@ -53,8 +55,8 @@ std::vector<bool> mixture_layers(Import& in);
 // import_towers.cpp: encoders beside the language model. After everything that may read their keys.
 std::vector<Tower> import_towers(Import& in);
 
-// Keys that nothing has read: listed in Model::ignored_keys, or a problem when they would change shapes
-// (known_keys.cpp). Call last.
+// Keys that nothing has read: listed in Model::ignored_keys, or a problem when they would change
+// shapes (known_keys.cpp). Call last.
 void sort_unread_keys(Import& in);
 
 // The value of a key is off, absent, zero or empty.

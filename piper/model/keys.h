@@ -1,9 +1,11 @@
-// The keys of a config.json by meaning: one meaning has several spellings ("num_local_experts", "num_experts",
-// "n_routed_experts"), and may stand in a nested object (text_config, attn_config). Used by the importer alone.
+// The keys of a config.json by meaning: one meaning has several spellings ("num_local_experts",
+// "num_experts", "n_routed_experts"), and may stand in a nested object (text_config, attn_config).
+// Used by the importer alone.
 //
-// A getter takes all spellings of one meaning, the commonest first: it names the key in messages when none is there.
-// Two spellings with different values are a problem (a contradiction). Every problem goes to Problems; getters return
-// nothing or a harmless value then, so that reading goes on and finds the rest.
+// A getter takes all spellings of one meaning, the commonest first: it names the key in messages
+// when none is there. Two spellings with different values are a problem (a contradiction). Every
+// problem goes to Problems; getters return nothing or a harmless value then, so that reading goes
+// on and finds the rest.
 #pragma once
 
 #include <piper/base/json.h>
@@ -25,10 +27,12 @@ std::vector<std::string> remove_key(Json& document, const std::string& key);
 
 class Keys {
  public:
-  // A language model inside a wrapper (text_config) is read instead of the wrapper. `document` must outlive this.
+  // A language model inside a wrapper (text_config) is read instead of the wrapper. `document` must
+  // outlive this.
   Keys(const Json& document, Problems* problems);
 
-  // Values for keys that the config does not hold at all (a key that is null is held). Each one used is noted.
+  // Values for keys that the config does not hold at all (a key that is null is held). Each one
+  // used is noted.
   void set_defaults(Json defaults);
   void take_back_default(Spellings names);  // it was used and does not fit
   // "q_lora_rank is not given: 1536", of every default used.
@@ -41,7 +45,8 @@ class Keys {
   std::optional<double> number(Spellings names, double min, double max);
   std::optional<bool> boolean(Spellings names);
   std::optional<std::string> text(Spellings names);
-  // An array of one value a layer, or one value for all; empty when absent. Another length is a problem.
+  // An array of one value a layer, or one value for all; empty when absent. Another length is a
+  // problem.
   std::vector<int64_t> integers_by_layer(Spellings names, int64_t min, int64_t max,
                                          int64_t num_layers);
   // An array of strings with one entry a layer; empty when absent. A longer one is cut.
@@ -50,14 +55,15 @@ class Keys {
   std::vector<double> numbers(Spellings names, double min, double max);
   const Json* object(Spellings names);
 
-  // The value there is an integer within the bounds, or an array of such. For checks that compare two keys: a value
-  // that is wrong by itself has its own problem already.
+  // The value there is an integer within the bounds, or an array of such. For checks that compare
+  // two keys: a value that is wrong by itself has its own problem already.
   bool sound(Spellings names, int64_t min, int64_t max) const;
   const Json* given(Spellings names) const;  // the first value that is present and not null
   bool is_zero(Spellings names) const;       // given as the number 0
   bool is_text(Spellings names) const;       // given as a string
   bool is_list(Spellings names) const;       // given as an array
-  // The number of layers is not known: arrays with one entry a layer cannot be checked for their length.
+  // The number of layers is not known: arrays with one entry a layer cannot be checked for their
+  // length.
   void forget_layers() { layers_known_ = false; }
   bool layers_known() const { return layers_known_; }
 

@@ -104,7 +104,8 @@ constexpr std::string_view kWithoutEffect[] = {
     "moe_router_dtype",
 };
 
-// A part of a key's name that speaks of shapes. Such a key that nobody reads must not pass in silence.
+// A part of a key's name that speaks of shapes. Such a key that nobody reads must not pass in
+// silence.
 constexpr std::string_view kOfShapes[] = {
     "mamba",
     "ssm_",

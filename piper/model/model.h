@@ -1,5 +1,6 @@
-// What a model is: its layers and the shapes of everything in them. Built by import.h from a Hugging Face
-// config.json or a built-in; measured by count.h (parameters, FLOPs, bytes). Knows no machine and no tensor.
+// What a model is: its layers and the shapes of everything in them. Built by import.h from a
+// Hugging Face config.json or a built-in; measured by count.h (parameters, FLOPs, bytes). Knows no
+// machine and no tensor.
 #pragma once
 
 #include <cstdint>
@@ -128,8 +129,8 @@ struct FeedForward {
   bool is_moe() const { return num_experts > 0; }
   // Something dense runs beside the routed experts.
   bool has_shared() const { return is_moe() && (shared_ffn > 0 || parallel_dense_ffn > 0); }
-  // Residual dense MLP beside the mixture (Arctic); 0 = none. Shared experts and this one have 3 or 2 matrices as
-  // stated by num_dense_matrices.
+  // Residual dense MLP beside the mixture (Arctic); 0 = none. Shared experts and this one have 3 or
+  // 2 matrices as stated by num_dense_matrices.
   int64_t parallel_dense_ffn = 0;
   int64_t num_dense_matrices = 3;
 
@@ -201,8 +202,9 @@ struct Model {
   std::vector<std::string>
       assumptions;  // what the document leaves open and how it was read, one line each
 
-  // Modules of multi-token prediction that are trained (with_mtp(); DeepSeek-V3, section 2.2): the layer of module k is
-  // layers[num_layers() + k - 1]. What is said of "the model" without them means the first num_layers() layers.
+  // Modules of multi-token prediction that are trained (with_mtp(); DeepSeek-V3, section 2.2): the
+  // layer of module k is layers[num_layers() + k - 1]. What is said of "the model" without them
+  // means the first num_layers() layers.
   int64_t mtp_depth = 0;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()) - mtp_depth; }
@@ -210,7 +212,8 @@ struct Model {
   int64_t mtp_depth_of(int64_t layer) const {
     return layer < num_layers() ? 0 : layer - num_layers() + 1;
   }
-  // Positions of a sequence that a layer sees: module k joins position i with token i + k, so the last k have none.
+  // Positions of a sequence that a layer sees: module k joins position i with token i + k, so the
+  // last k have none.
   int64_t positions(int64_t layer, int64_t sequence) const {
     return sequence - mtp_depth_of(layer);
   }
@@ -226,8 +229,8 @@ struct Model {
 
 inline constexpr int64_t kMaxMtpDepth = 4;
 
-// The model with `depth` modules of multi-token prediction, each with a layer like its last one. Requires
-// 0 <= depth <= kMaxMtpDepth and a model without modules.
+// The model with `depth` modules of multi-token prediction, each with a layer like its last one.
+// Requires 0 <= depth <= kMaxMtpDepth and a model without modules.
 Model with_mtp(Model model, int64_t depth);
 
 }  // namespace piper::model

@@ -3,13 +3,14 @@
 //   xn = norm(x1);  p = softmax(W_router xn), or sigmoid;  e_1..e_k = the k largest of p (+ selection bias), within the
 //   best groups where routing is limited to groups;  w_j = s p_ej (/ sum_j p_ej when normalised)
 //
-// DeepSeek-V2 (softmax, groups by their best expert), DeepSeek-V3 section 2.1.2 (sigmoid, a bias that only chooses, groups
-// by the sum of their two best).
+// DeepSeek-V2 (softmax, groups by their best expert), DeepSeek-V3 section 2.1.2 (sigmoid, a bias
+// that only chooses, groups by the sum of their two best).
 //
-// Saved for the backward: p [T, E] and e [T, k] (int32); the backward turns p into the gradient of the logits in place.
+// Saved for the backward: p [T, E] and e [T, k] (int32); the backward turns p into the gradient of
+// the logits in place.
 //
-// Where tokens travel in place of their copies, the rows are xn [T, D] themselves, and the backward takes their gradient in
-// place.
+// Where tokens travel in place of their copies, the rows are xn [T, D] themselves, and the backward
+// takes their gradient in place.
 //
 // Experts are chosen by exact scores, as transformers does: the choice among experts is as stable
 // as rounding, no more.
@@ -20,16 +21,18 @@
 // among them. The auxiliary loss counts choices, dropped or not (Fedus et al. 2021, section 2.2;
 // Megatron-LM, routing() in router.py).
 //
-// Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al. 2021, eq. 4-6, with
-// the fraction taken over all k choices):
+// Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al.
+// 2021, eq. 4-6, with the fraction taken over all k choices):
 //   a * E * sum_i f_i P_i / global_sequences,  f_i = count_i / (S k),  P_i = mean over the sequence of p_i
-// f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid scores P_i is the mean
-// of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
+// f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
+// scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean over each sequence's
-// tokens, then over the sequences of the global batch, so that it does not depend on the mesh either:
+// z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean
+// over each sequence's tokens, then over the sequences of the global batch, so that it does not
+// depend on the mesh either:
 //   c / S * sum_t (log sum_e exp z_te)^2 / global_sequences,  dL/dz_te = 2 c lse_t softmax(z_t)_e / (S * global_sequences)
-// Saved besides: dL/dlse [T]; and with sigmoid scores the logits instead of p, which would have lost them where p is near 1.
+// Saved besides: dL/dlse [T]; and with sigmoid scores the logits instead of p, which would have
+// lost them where p is near 1.
 #pragma once
 
 #include <piper/nn/parameters.h>

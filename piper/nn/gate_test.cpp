@@ -1,4 +1,5 @@
-// The gate segment beside a plain gate under autograd: both score functions, both drops, auxiliary loss and z-loss.
+// The gate segment beside a plain gate under autograd: both score functions, both drops, auxiliary
+// loss and z-loss.
 #include <doctest/doctest.h>
 #include <piper/nn/gate.h>
 
@@ -40,7 +41,8 @@ std::vector<int> preferences(const std::vector<double>& weights, size_t most) {
   return out;
 }
 
-// Which of the chosen [T, E] are kept: each expert's tokens of a sequence in order of preference, cut off.
+// Which of the chosen [T, E] are kept: each expert's tokens of a sequence in order of preference,
+// cut off.
 at::Tensor keep(const Setting& s, const at::Tensor& chosen, const at::Tensor& weights) {
   const at::Tensor kept = chosen.clone();
   if (s.capacity.factor == 0) return kept;

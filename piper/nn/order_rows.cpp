@@ -1,6 +1,6 @@
-// The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte counts), so the
-// order is found there: a counting sort, which is stable, so rows of one expert stay in token order. What exceeds an
-// expert's capacity is chosen before it, sequence by sequence.
+// The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte
+// counts), so the order is found there: a counting sort, which is stable, so rows of one expert
+// stay in token order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
 

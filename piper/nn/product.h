@@ -19,9 +19,9 @@
 
 namespace piper::nn {
 
-// out[M, N] := beta * out + a[M, K] b[K, N]; beta 0 never reads out. Matrices of one dtype and device, either stride 1 in
-// a and b. No allocation by libtorch; but for an fp32 `out` of bf16 matrices (a main gradient) the product is formed in bf16
-// first. Thread-safe.
+// out[M, N] := beta * out + a[M, K] b[K, N]; beta 0 never reads out. Matrices of one dtype and
+// device, either stride 1 in a and b. No allocation by libtorch; but for an fp32 `out` of bf16
+// matrices (a main gradient) the product is formed in bf16 first. Thread-safe.
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta = 0);
 
 // a b in new storage.
@@ -42,8 +42,8 @@ ProductChoice choice_by_rule();
 bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor& a,
                 const at::Tensor& b);
 
-// Whether some products go to oneDNN here by the rule or by PIPER_PRODUCTS. PIPER_PRODUCTS is read once. Throws InvalidInput for a
-// value that it knows not, or for "onednn" in a build without it.
+// Whether some products go to oneDNN here by the rule or by PIPER_PRODUCTS. PIPER_PRODUCTS is read
+// once. Throws InvalidInput for a value that it knows not, or for "onednn" in a build without it.
 bool uses_onednn();
 // The same for a value of PIPER_PRODUCTS (nullptr: unset).
 bool uses_onednn(const char* wanted, bool is_faster_here);

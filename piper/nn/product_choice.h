@@ -51,7 +51,8 @@ class ProductChoice {
   // Of the class whose rows and width are nearest by their ratio.
   ProductLibrary of(ProductForm form, int64_t rows, int64_t width) const;
   int64_t num_onednn() const;
-  // A word for each form and a letter for each class: t libtorch, o oneDNN; "tttooooo oooooooo ...".
+  // A word for each form and a letter for each class: t libtorch, o oneDNN; "tttooooo oooooooo
+  // ...".
   std::string text() const;
   bool operator==(const ProductChoice&) const = default;
 

@@ -1,7 +1,8 @@
 // libtorch holds a oneDNN of its own, and both libraries export their insides under the same names:
 // linked side by side, whichever comes first answers for both, and then products are refused
 // (dnnl_unimplemented) or, worse, run half in one version and half in the other. So the library is
-// loaded apart: its names are seen by nobody (RTLD_LOCAL) and it sees its own first (RTLD_DEEPBIND).
+// loaded apart: its names are seen by nobody (RTLD_LOCAL) and it sees its own first
+// (RTLD_DEEPBIND).
 #include <dlfcn.h>
 #include <piper/nn/product_onednn.h>
 

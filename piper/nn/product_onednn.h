@@ -5,7 +5,8 @@
 
 namespace piper::nn {
 
-// c[m, n] := beta * c + op(a) op(b), row-major, leading dimensions in elements (BLAS's sgemm with rows for columns).
+// c[m, n] := beta * c + op(a) op(b), row-major, leading dimensions in elements (BLAS's sgemm with
+// rows for columns).
 struct OnednnProduct {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
@@ -20,7 +21,8 @@ struct OnednnProduct {
 
 // oneDNN was there when Piper was built, and is there now.
 bool has_onednn();
-// False: not done (nothing was written). Thread-safe; on the calling thread alone when OpenMP has one thread there.
+// False: not done (nothing was written). Thread-safe; on the calling thread alone when OpenMP has
+// one thread there.
 bool onednn_product(const OnednnProduct& product);
 
 }  // namespace piper::nn

@@ -16,7 +16,8 @@ struct Pair {
   ReferenceResult forward;
 };
 
-// Gradients of one batch by the segments and by the reference, in fp64. `edit` may change the weights first.
+// Gradients of one batch by the segments and by the reference, in fp64. `edit` may change the
+// weights first.
 template <class Edit>
 Pair both(const model::Model& model, const Batch& batch, Edit edit,
           const strategy::Capacity& capacity = {}) {
@@ -180,8 +181,8 @@ TEST_CASE("the auxiliary loss is the Switch form by sequence") {
   const Pair pair = both(model, 3, 6, kAsInitialised);
   CHECK(pair.statistics.auxiliary_loss ==
         doctest::Approx(pair.forward.auxiliary_loss.item<double>() / 3));
-  // With a perfectly even router f_i = P_i = 1/E, so each layer's and sequence's loss is the coefficient itself; a
-  // random router on few tokens lies above.
+  // With a perfectly even router f_i = P_i = 1/E, so each layer's and sequence's loss is the
+  // coefficient itself; a random router on few tokens lies above.
   CHECK(pair.statistics.auxiliary_loss > 2 * model.router_aux_coefficient);
   model.router_aux_coefficient = 0;
   const Pair none = both(model, 3, 6, kAsInitialised);

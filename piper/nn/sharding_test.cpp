@@ -71,7 +71,8 @@ auto random_batches(const model::Model& model, int64_t ep) {
   };
 }
 
-// An expert group of one rank a batch; dense gradients are summed over it, experts' lie where the expert is.
+// An expert group of one rank a batch; dense gradients are summed over it, experts' lie where the
+// expert is.
 NamedTensors sharded(const model::Model& model, const std::vector<Batch>& batches,
                      strategy::AllToAll all_to_all = strategy::AllToAll::kFlat,
                      double capacity_factor = 0) {
@@ -168,7 +169,8 @@ TEST_CASE("every mesh starts with the same weights") {
     }
     pieces += part.size();
   }
-  // Two ranks hold every dense tensor of their stage, both stages hold the tied table, one rank holds each expert.
+  // Two ranks hold every dense tensor of their stage, both stages hold the tied table, one rank
+  // holds each expert.
   const size_t experts = 2 * 6 * 3;
   CHECK(pieces == 2 * (whole.size() - experts + 1) + experts);
 }

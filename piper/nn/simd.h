@@ -50,8 +50,9 @@ void widest(const Body& body) {
 }
 #endif
 
-// exp(x) without a branch, so that loops over it become vectors: x = n ln 2 + r, 2^n by the exponent's bits, e^r by the
-// polynomial of Cephes' expf. Relative error below 2e-7 for -87 <= x <= 88; clamped outside.
+// exp(x) without a branch, so that loops over it become vectors: x = n ln 2 + r, 2^n by the
+// exponent's bits, e^r by the polynomial of Cephes' expf. Relative error below 2e-7 for -87 <= x <=
+// 88; clamped outside.
 PIPER_INLINE float vector_exp(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;

@@ -231,7 +231,8 @@ class ModelStage final : public Stage {
     return options_.mtp_target_tokens.at(static_cast<size_t>(block.depth - 1));
   }
 
-  // Angles for positions 0 .. sequence - 1 (at least); one table for each head size, grown when longer text comes.
+  // Angles for positions 0 .. sequence - 1 (at least); one table for each head size, grown when
+  // longer text comes.
   const RopeTable& rope(int64_t head_dim, int64_t sequence) {
     RopeTable& table = rope_[head_dim];
     if (!table.cosine.defined() || table.cosine.size(0) < sequence)

@@ -1,13 +1,14 @@
 // One rank's share of the model as segments: parameters, and functions that never communicate.
 //
-// Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R received rows,
-// E experts, L local experts, F expert ffn, K top-k, N rows sent (T*K, less what a capacity drops), P peers of the expert
-// group. The N rows are in dispatch order: sorted by global expert, then by token; so rows for one peer are contiguous.
+// Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R
+// received rows, E experts, L local experts, F expert ffn, K top-k, N rows sent (T*K, less what a
+// capacity drops), P peers of the expert group. The N rows are in dispatch order: sorted by global
+// expert, then by token; so rows for one peer are contiguous.
 //
-// Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the weight's size) and
-// returns input gradients. A Tape holds what the backward needs besides the tensors passed in again by the caller.
-// A null tape means: nothing will be differentiated, keep nothing. A backward consumes its tape: some of what it holds
-// turns into gradients in place.
+// Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the
+// weight's size) and returns input gradients. A Tape holds what the backward needs besides the
+// tensors passed in again by the caller. A null tape means: nothing will be differentiated, keep
+// nothing. A backward consumes its tape: some of what it holds turns into gradients in place.
 //
 // Thread safety: one Stage belongs to one thread.
 #pragma once
@@ -38,7 +39,8 @@ struct Parameter {
   bool decays = true;  // weight decay applies (matrices yes, norms no)
 };
 
-// A view of a parameter under its Hugging Face name: fused or stacked storage is exported and imported piecewise.
+// A view of a parameter under its Hugging Face name: fused or stacked storage is exported and
+// imported piecewise.
 struct NamedPiece {
   std::string name;
   at::Tensor value;      // a contiguous view
@@ -56,14 +58,16 @@ struct Routing {
   at::Tensor token;             // [N] int64 (or int32): source token of each row
   at::Tensor position;          // [T, K]: row of token t's j-th copy; -1 = dropped
   std::vector<int64_t> counts;  // [E] rows for each global expert, from this rank
-  // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from each peer for
-  // each local expert, [P * L], peer-major. Received rows are ordered by peer, then local expert.
+  // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from
+  // each peer for each local expert, [P * L], peer-major. Received rows are ordered by peer, then
+  // local expert.
   std::vector<int64_t> received_counts;
 
-  // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then returns norm(x1), a row for
-  // each of the T tokens, and its backward takes theirs; the experts receive U rows, one for each token of a member, and
-  // return as many sums of weighted results; merge adds one row to each token, and its backward leaves no weights' gradient.
-  // The caller fills these after the exchange of routes: R copies by peer, local expert, token.
+  // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then
+  // returns norm(x1), a row for each of the T tokens, and its backward takes theirs; the experts
+  // receive U rows, one for each token of a member, and return as many sums of weighted results;
+  // merge adds one row to each token, and its backward leaves no weights' gradient. The caller
+  // fills these after the exchange of routes: R copies by peer, local expert, token.
   bool deduplicated = false;
   at::Tensor received_row;        // [R] int32: among the U rows
   at::Tensor received_position;   // [U, up to L] int32: copies of each row; -1 = none
@@ -75,12 +79,14 @@ struct StageOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   uint64_t seed = 0;
-  // Number of sequences in the global batch: the per-sequence auxiliary loss is summed over sequences and divided by
-  // it. Number of target tokens in the global batch: the divisor of the loss.
+  // Number of sequences in the global batch: the per-sequence auxiliary loss is summed over
+  // sequences and divided by it. Number of target tokens in the global batch: the divisor of the
+  // loss.
   int64_t global_sequences = 1;
   int64_t global_target_tokens = 1;
-  // Multi-token prediction: the losses of the modules count mtp_weight / depth each (eq. 25), their auxiliary losses
-  // with them. Target tokens in the global batch, by module: the divisors of their losses.
+  // Multi-token prediction: the losses of the modules count mtp_weight / depth each (eq. 25), their
+  // auxiliary losses with them. Target tokens in the global batch, by module: the divisors of their
+  // losses.
   double mtp_weight = 0;
   std::vector<int64_t> mtp_target_tokens;
 };
@@ -92,8 +98,8 @@ struct StageStatistics {
   double auxiliary_loss = 0;  // already scaled by coefficient and divided by global_sequences
   double z_loss = 0;          // the same
   double mtp_loss = 0;  // mean over the modules, already divided by their targets; not weighted
-  // By layer, of this rank: how often each global expert was chosen; the rows routed to it, which without a capacity are
-  // as many.
+  // By layer, of this rank: how often each global expert was chosen; the rows routed to it, which
+  // without a capacity are as many.
   std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
 };
 
@@ -115,17 +121,18 @@ class Stage {
   virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,
                                         const at::Tensor& x1_TD, Tape& tape) = 0;
 
-  // With a tape it adds auxiliary loss, z-loss and the experts' counts to the statistics (so a first pass whose tape is
-  // recomputed later counts once).
+  // With a tape it adds auxiliary loss, z-loss and the experts' counts to the statistics (so a
+  // first pass whose tape is recomputed later counts once).
   virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
                                   Routing& routing, Tape* tape) = 0;  // -> rows
-  // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1. `g_rows` may be consumed.
+  // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1.
+  // `g_rows` may be consumed.
   virtual at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows,
                                    const at::Tensor& g_weights, const at::Tensor& gx_TD,
                                    const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
 
-  // Shared experts of a mixture layer: x1 -> x1 + shared(norm(x1)), the residual that merge adds to. Their backward takes
-  // and returns what the dense MLP's does; its result is the gate's gx_TD.
+  // Shared experts of a mixture layer: x1 -> x1 + shared(norm(x1)), the residual that merge adds
+  // to. Their backward takes and returns what the dense MLP's does; its result is the gate's gx_TD.
   virtual at::Tensor shared_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
   virtual at::Tensor shared_backward(int32_t layer, const at::Tensor& gx_TD,
                                      const at::Tensor& x1_TD, Tape& tape) = 0;
@@ -144,17 +151,19 @@ class Stage {
   virtual MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD,
                                         const at::Tensor& returned, const Routing& routing) = 0;
 
-  // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored. With a tape it also adds the gradient of
-  // the head's table and leaves the gradient of norm(x) in the tape (the logits live for one chunk of tokens only): all
-  // products of the head are in its forward, so run it once a micro-batch, not again for recomputation.
+  // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored. With a tape it also
+  // adds the gradient of the head's table and leaves the gradient of norm(x) in the tape (the
+  // logits live for one chunk of tokens only): all products of the head are in its forward, so run
+  // it once a micro-batch, not again for recomputation.
   virtual void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) = 0;
   virtual at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor& targets_T,
                                    Tape& tape) = 0;
   virtual at::Tensor logits(const at::Tensor& x_TD) = 0;  // for evaluation and parity tests, [T, V]
 
-  // Modules of multi-token prediction (mtp.h), on the last stage; `layer` is that of the module. The join: from what
-  // the head before it reads to the input of the module's layer, and back (g_x: the gradient of the former from that
-  // head). tokens and targets are those of the whole sequences, as for embedding and head.
+  // Modules of multi-token prediction (mtp.h), on the last stage; `layer` is that of the module.
+  // The join: from what the head before it reads to the input of the module's layer, and back (g_x:
+  // the gradient of the former from that head). tokens and targets are those of the whole
+  // sequences, as for embedding and head.
   virtual at::Tensor mtp_join_forward(int32_t layer, const at::Tensor& x_TD,
                                       const at::Tensor& tokens_BS) = 0;
   virtual at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
@@ -168,27 +177,29 @@ class Stage {
   // --- parameters ---
   virtual std::vector<Parameter>& parameters() = 0;
   virtual std::vector<NamedPiece> named_pieces() = 0;
-  // Marks the gradients as zero without touching them: the first backward of a step overwrites. Read them through
-  // dense_gradients() and expert_gradients(), or call parameters() or named_pieces() after the last backward, which
-  // zero what no backward has reached.
+  // Marks the gradients as zero without touching them: the first backward of a step overwrites.
+  // Read them through dense_gradients() and expert_gradients(), or call parameters() or
+  // named_pieces() after the last backward, which zero what no backward has reached.
   virtual void zero_gradients() = 0;
-  // One contiguous buffer per reduction, in the order and with the kinds of schedule::SegmentKind: dense gradients by
-  // layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when there is none.
+  // One contiguous buffer per reduction, in the order and with the kinds of schedule::SegmentKind:
+  // dense gradients by layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when
+  // there is none.
   virtual at::Tensor dense_gradients(int32_t layer) = 0;
   virtual at::Tensor expert_gradients(int32_t layer) = 0;
-  // A table that the first and the last of several stages hold (Model::shares_embedding): its gradient on either
-  // (contiguous, equal shapes), which the graph sums. Undefined elsewhere.
+  // A table that the first and the last of several stages hold (Model::shares_embedding): its
+  // gradient on either (contiguous, equal shapes), which the graph sums. Undefined elsewhere.
   virtual at::Tensor tied_embedding_gradient() = 0;
   virtual StageStatistics take_statistics() = 0;
-  // The bias that only chooses experts, [E], to be moved from outside (it has no gradient); undefined where the layer is
-  // elsewhere or has none.
+  // The bias that only chooses experts, [E], to be moved from outside (it has no gradient);
+  // undefined where the layer is elsewhere or has none.
   virtual at::Tensor selection_bias(int32_t layer) = 0;
 };
 
-// Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first stage, final norm and
-// head on the last, and the modules of multi-token prediction (with those or tied embeddings both ends hold the table). Initial values are a counter-based function of
-// (seed, Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model needs a layer
-// that this Piper cannot train, naming it.
+// Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first
+// stage, final norm and head on the last, and the modules of multi-token prediction (with those or
+// tied embeddings both ends hold the table). Initial values are a counter-based function of (seed,
+// Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model
+// needs a layer that this Piper cannot train, naming it.
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options);
 

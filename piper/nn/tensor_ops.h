@@ -1,9 +1,11 @@
-// The element-wise work of the segments on tensors: on the CPU kernels.h (one pass, no scratch), on any other device the
-// compositions of at:: calls in namespace any_device, which are also the oracle of the kernels' tests.
+// The element-wise work of the segments on tensors: on the CPU kernels.h (one pass, no scratch), on
+// any other device the compositions of at:: calls in namespace any_device, which are also the
+// oracle of the kernels' tests.
 //
-// All tensors of a call share dtype (fp32, fp64 or bf16) and device, but that gradients of weights, the angles of rotations and
-// what belongs to the router (scores, weights of rows) are main_type() of it; indices are int32 (tokens and targets int64). Matrices
-// are contiguous unless a comment says "rows": then only the last dimension must be. Legend: stage.h.
+// All tensors of a call share dtype (fp32, fp64 or bf16) and device, but that gradients of weights,
+// the angles of rotations and what belongs to the router (scores, weights of rows) are main_type()
+// of it; indices are int32 (tokens and targets int64). Matrices are contiguous unless a comment
+// says "rows": then only the last dimension must be. Legend: stage.h.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -20,7 +22,8 @@ inline at::ScalarType main_type(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-// What the router's backward needs; `auxiliary` and `g_log_sum` are undefined without an auxiliary loss and a z-loss.
+// What the router's backward needs; `auxiliary` and `g_log_sum` are undefined without an auxiliary
+// loss and a z-loss.
 struct RouterGradients {
   at::Tensor expert, position;    // [T, K]
   at::Tensor weights, g_weights;  // [N], dispatch order
@@ -41,11 +44,13 @@ struct DispatchOrder {
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
 };
 
-// y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be x.
+// y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be
+// x.
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon);
 // The same in new storage.
 at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double epsilon);
-// g (rows): dL/dy becomes dL/dx (+ residual). weight_gradient := beta * weight_gradient + its gradient; beta 0 or 1.
+// g (rows): dL/dy becomes dL/dx (+ residual). weight_gradient := beta * weight_gradient + its
+// gradient; beta 0 or 1.
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual = {});
 // x (rows, [T, heads, head_dim], T = B * sequence) turns by the angles of its position, or back.
@@ -86,14 +91,17 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int
                          bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat));
-// The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's rank is the sum of its two
-// best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group first among equals.
+// The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's
+// rank is the sum of its two best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group
+// first among equals.
 void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best);
-// scores become the gradient of the logits. With sigmoid scores the auxiliary gradient is that of scores divided by their
-// row's sum; with sigmoid scores and g_log_sum the first argument holds the logits, not the scores.
+// scores become the gradient of the logits. With sigmoid scores the auxiliary gradient is that of
+// scores divided by their row's sum; with sigmoid scores and g_log_sum the first argument holds the
+// logits, not the scores.
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 
-// Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale * dloss/dlogits.
+// Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale
+// * dloss/dlogits.
 double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 
 namespace any_device {

@@ -192,7 +192,8 @@ TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
   CHECK(at::allclose(order.weights, at::tensor({.6 / .9, .5 / .8, .3 / .8, .3 / .9}, at::kDouble)));
 }
 
-// Two sequences of 4 tokens, one choice each among 3 experts; experts take 2 rows of a sequence at factor 1.
+// Two sequences of 4 tokens, one choice each among 3 experts; experts take 2 rows of a sequence at
+// factor 1.
 TEST_CASE("beyond the capacity the smaller weight or the later token goes, sequence by sequence") {
   at::Tensor p = at::full({8, 3}, .1, at::kDouble);
   const at::Tensor expert = at::tensor({0, 0, 0, 1, 2, 2, 2, 2}, at::kInt).view({8, 1});
@@ -273,7 +274,8 @@ TEST_CASE("cross-entropy and its gradient equal the composition; ignored rows gi
   });
 }
 
-// Storage rounds, arithmetic does not: beside the same operation in fp32 on the same values, one rounding of the result.
+// Storage rounds, arithmetic does not: beside the same operation in fp32 on the same values, one
+// rounding of the result.
 void check_rounded(const at::Tensor& bf16, const at::Tensor& fp32) {
   CHECK((bf16.scalar_type() == at::kBFloat16));
   const at::Tensor wide = bf16.to(at::kFloat);

@@ -39,7 +39,8 @@ int64_t sum(const std::vector<int64_t>& counts, size_t first, size_t count) {
   return total;
 }
 
-// rows[i] holds, for every member j, a stretch of sizes(i, j) rows; member j receives them in the order of i.
+// rows[i] holds, for every member j, a stretch of sizes(i, j) rows; member j receives them in the
+// order of i.
 template <class Sizes>
 Tensors exchange_rows(const Tensors& rows, Sizes sizes) {
   const size_t ranks = rows.size();
@@ -192,7 +193,8 @@ class Step {
   }
 
  private:
-  // From the input of a head (layer: that of the module behind it) to its gradient, through all modules behind it.
+  // From the input of a head (layer: that of the module behind it) to its gradient, through all
+  // modules behind it.
   void heads(int32_t layer, Tensors& x) {
     const Tensors h = x;
     const bool is_module = layer > model_.num_layers();

@@ -1,5 +1,5 @@
-// For tests: tiny models, and one step of the whole model with the ranks of an expert group played one after another in
-// this thread; the exchanges are copies of rows.
+// For tests: tiny models, and one step of the whole model with the ranks of an expert group played
+// one after another in this thread; the exchanges are copies of rows.
 #pragma once
 
 #include <piper/model/model.h>
@@ -16,9 +16,9 @@
 
 namespace piper::nn::testing {
 
-// 2 layers; hidden 24, vocabulary 40, 4 heads of 6; 6 experts of ffn 10, 2 chosen. family "mixtral" (2 key heads,
-// normalised weights), "qwen3_moe" (2 key heads, norm by head, normalised), "olmoe" (4 key heads, norm over all heads),
-// "llama" (dense, 2 key heads).
+// 2 layers; hidden 24, vocabulary 40, 4 heads of 6; 6 experts of ffn 10, 2 chosen. family "mixtral"
+// (2 key heads, normalised weights), "qwen3_moe" (2 key heads, norm by head, normalised), "olmoe"
+// (4 key heads, norm over all heads), "llama" (dense, 2 key heads).
 model::Model tiny_model(const std::string& family);
 
 // Of pp stages with ep ranks each; layers divide evenly.
@@ -50,8 +50,8 @@ struct RoutingMargin {
 // any precision it uses.
 constexpr double kRoutingMargin = 1e-4;
 
-// The stages of one expert group (ep index = index), each with its own batch: forward, backward. Gradients add up.
-// `capacity` is that of the stages' strategy, for the margin.
+// The stages of one expert group (ep index = index), each with its own batch: forward, backward.
+// Gradients add up. `capacity` is that of the stages' strategy, for the margin.
 RoutingMargin run_step(const model::Model& model, const std::vector<Stage*>& group,
                        const std::vector<Batch>& batches, const strategy::Capacity& capacity = {});
 

@@ -34,7 +34,8 @@ double largest_top_k(const model::Model& model) {
   return most == nullptr ? 1 : static_cast<double>(most->top_k);
 }
 
-// Seconds of one flat exchange, and of what factors multiply: the same, but where rows for one node cross once.
+// Seconds of one flat exchange, and of what factors multiply: the same, but where rows for one node
+// cross once.
 struct Flat {
   double seconds = 0, plain = 0;
   double part() const { return plain > 0 ? seconds / plain : 1; }
@@ -168,7 +169,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
   const ExchangeForm own = cost::form_of(s);
-  // What prices call flat is node-aware order; by distance it is slower between nodes, and played where that is cheap.
+  // What prices call flat is node-aware order; by distance it is slower between nodes, and played
+  // where that is cheap.
   const double by_distance =
       flat.part() < 1 ? 1 : played_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
   for (cost::PricedForm p : cost::priced_forms(site, load)) {

@@ -1,10 +1,10 @@
-// A faster network never makes a prediction slower: random strategies on random machines, one level's bandwidth, cards or
-// latency improved at a time.
+// A faster network never makes a prediction slower: random strategies on random machines, one
+// level's bandwidth, cards or latency improved at a time.
 //
-// Strictly so where operations share nothing: then every task's end is a maximum of sums of prices. Where they share
-// links, what becomes ready sooner may meet an operation that it used to miss and slow it (Graham's anomalies, 1969:
-// of any resource that serves whoever comes). The bounds are those: in 6000 draws the worst was 0.8 % in the simulation
-// and 0.06 % in the closed form.
+// Strictly so where operations share nothing: then every task's end is a maximum of sums of prices.
+// Where they share links, what becomes ready sooner may meet an operation that it used to miss and
+// slow it (Graham's anomalies, 1969: of any resource that serves whoever comes). The bounds are
+// those: in 6000 draws the worst was 0.8 % in the simulation and 0.06 % in the closed form.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/example_model.h>
@@ -173,7 +173,8 @@ TEST_CASE(
                      << ", nothing shared " << -worst_alone << ", shared " << -worst_shared);
 }
 
-// What hides of reductions behind an exchange goes with the exchange when that gets shorter, but no further.
+// What hides of reductions behind an exchange goes with the exchange when that gets shorter, but no
+// further.
 TEST_CASE("of any axes under a stack: a faster link, where exchanges of tokens cross once") {
   strategy::Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};
   s.mesh = {.pp = 4, .ep = 16, .dp = 32};
@@ -194,8 +195,9 @@ TEST_CASE("of any axes under a stack: a faster link, where exchanges of tokens c
   }
 }
 
-// PIPER_TEST_DRAWS=n for more of them. What is left: pipelines that are played action by action (Graham's anomalies), and
-// start-ups of an exchange that its flat form has and the stack's flat price leaves out.
+// PIPER_TEST_DRAWS=n for more of them. What is left: pipelines that are played action by action
+// (Graham's anomalies), and start-ups of an exchange that its flat form has and the stack's flat
+// price leaves out.
 TEST_CASE("of any axes under a stack: better links make no closed form slower beyond 0.2 %") {
   const uint64_t seed = stack::example::seed_or(20261122);
   MESSAGE("seed ", seed);

@@ -21,7 +21,8 @@ bool quicker(const WholeCandidate& a, const WholeCandidate& b) {
   return a.step_seconds() < b.step_seconds();
 }
 
-// Of the front, which is made of closed forms too, whoever may be quicker than all that were played is ranked with them.
+// Of the front, which is made of closed forms too, whoever may be quicker than all that were played
+// is ranked with them.
 void join_front(WholePlan& plan) {
   const auto is_ranked = [&](const WholeCandidate& c) {
     const Json strategy = strategy::to_json(c.strategy);
@@ -88,8 +89,8 @@ double play(const WholeRequest& r, const WholeCandidate& c) {
 
 void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
   const int64_t num_threads = threads_of(r);
-  // Whom playing slows down lets others up, who are played in their turn. Nobody among the first leaves them unplayed, so that
-  // all of them can be played at once.
+  // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
+  // leaves them unplayed, so that all of them can be played at once.
   for (int64_t plays = 0; plays < kMostPlays;) {
     std::vector<WholeCandidate*> next = next_played(r, plan, count, kMostPlays - plays);
     if (next.empty()) {

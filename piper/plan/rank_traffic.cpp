@@ -15,7 +15,8 @@ using strategy::Strategy;
 
 double of(int64_t count) { return static_cast<double>(count); }
 
-// What one rank of a pipeline stage says in a step, axis by axis: bytes of a pair, or of a ring's hop.
+// What one rank of a pipeline stage says in a step, axis by axis: bytes of a pair, or of a ring's
+// hop.
 struct StageBytes {
   std::array<double, kNumAxes> bytes{};
   double& operator[](Axis axis) { return bytes[static_cast<size_t>(axis)]; }

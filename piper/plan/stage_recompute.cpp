@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kMostRounds = 3;  // of moving layers and choosing again
 
-// Layers weigh what their stage makes of them; the stage that a layer lies on now stands for the one it goes to.
+// Layers weigh what their stage makes of them; the stage that a layer lies on now stands for the
+// one it goes to.
 std::vector<int64_t> balanced(stack::Estimator& estimator, const Strategy& s,
                               const StageChoice& choice, double imbalance) {
   const int64_t stages = s.mesh.num_virtual_stages();

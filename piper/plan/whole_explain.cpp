@@ -49,8 +49,9 @@ std::string link_of(const WholeRequest& r, const Strategy& s, const char* part) 
   return "";
 }
 
-// By which factor one part would have to shrink for the family to draw level; nullopt when no part is large enough. Compute and
-// update are left out: a faster device would speed up the winner as well.
+// By which factor one part would have to shrink for the family to draw level; nullopt when no part
+// is large enough. Compute and update are left out: a faster device would speed up the winner as
+// well.
 struct Shrink {
   Part part;
   double factor = 0;

@@ -29,8 +29,8 @@ using strategy::Strategy;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Shapes of a round, after so many: a part of those, so that a bar of yesterday costs little, but enough for many threads to
-// share. Nothing of the machine is in it.
+// Shapes of a round, after so many: a part of those, so that a bar of yesterday costs little, but
+// enough for many threads to share. Nothing of the machine is in it.
 int64_t round_size(int64_t num_visited) {
   constexpr int64_t kLeast = 8, kMost = 128, kPart = 16;
   return std::clamp(num_visited / kPart, kLeast, kMost);
@@ -122,7 +122,8 @@ class Visit {
       size_t state = 0;
       for_each_state(s, [&] {
         const LoadsByRecompute& here = loads[state++];
-        // What is best for the stages as they are is not always best for those to come: tighter limits begin elsewhere.
+        // What is best for the stages as they are is not always best for those to come: tighter
+        // limits begin elsewhere.
         for (const double part : {1.0, 0.92, 0.85}) {
           const double limit = part * r_.memory_limit_bytes;
           const auto choice = choose_by_stage(here, limit);
@@ -174,7 +175,8 @@ class Visit {
   void price(const Strategy& s) {
     const WholeFamily family = family_of(s);
     kept_.count_priced(family);
-    // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of its family.
+    // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
+    // its family.
     const stack::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
     if (bytes.peak_bytes > r_.memory_limit_bytes) {
       if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
@@ -211,9 +213,10 @@ class Visit {
   std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
 };
 
-// Shapes are visited in rounds, the most promising first: what they leave is the bar for the others. Every shape of a round sees
-// what was kept when the round began and what it has found itself, and what all found is merged in their order, so that
-// the answer does not depend on how many threads share a round.
+// Shapes are visited in rounds, the most promising first: what they leave is the bar for the
+// others. Every shape of a round sees what was kept when the round began and what it has found
+// itself, and what all found is merged in their order, so that the answer does not depend on how
+// many threads share a round.
 class Search {
  public:
   explicit Search(const WholeRequest& request)
@@ -269,7 +272,8 @@ class Search {
     });
   }
 
-  // From the `done`-th shape on, those that are not beaten; returns how many have been looked at then.
+  // From the `done`-th shape on, those that are not beaten; returns how many have been looked at
+  // then.
   int64_t gather_round(int64_t done) {
     round_.clear();
     const int64_t size = round_size(num_visited_);

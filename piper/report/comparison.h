@@ -65,8 +65,9 @@ Json to_json(const Comparison& comparison);
 // Throws InvalidInput with all problems; unknown keys are refused.
 Comparison parse_comparison(const Json& json, const std::string& source);
 
-// What was measured and lies beyond a bound from what was assumed, with the figures: a line each, the step first, then its
-// components that moved the step by more than `bound` of it, then memory (beyond kMemoryBound) by rank. Empty = nothing.
+// What was measured and lies beyond a bound from what was assumed, with the figures: a line each,
+// the step first, then its components that moved the step by more than `bound` of it, then memory
+// (beyond kMemoryBound) by rank. Empty = nothing.
 inline constexpr double kMemoryBound = 0.05;
 struct Deviation {
   std::string name, assumed, measured;

@@ -1,5 +1,5 @@
-// What is timed: one operation each, on operands of its own, made once and then called repeatedly. On the CPU these are the
-// kernels that training runs (nn/); on an accelerator libtorch's.
+// What is timed: one operation each, on operands of its own, made once and then called repeatedly.
+// On the CPU these are the kernels that training runs (nn/); on an accelerator libtorch's.
 #pragma once
 
 #include <piper/nn/product_choice.h>
@@ -18,8 +18,8 @@ struct OperandsOn {
   at::ScalarType dtype = at::kFloat;
 };
 
-// y[m, n] = x[m, k] w[n, k]^T. Weights are rotated through memory larger than a core's private caches, as a layer's
-// weights are in training.
+// y[m, n] = x[m, k] w[n, k]^T. Weights are rotated through memory larger than a core's private
+// caches, as a layer's weights are in training.
 Prepare gemm(int64_t m, int64_t n, int64_t k, const OperandsOn& on);
 
 // A product of a class by one library, fp32, weights rotated as in gemm().
@@ -28,8 +28,8 @@ Prepare product_of(const nn::ProductClass& shape, nn::ProductLibrary library,
 
 struct AttentionShape {
   int64_t batch = 1, sequence = 0, heads = 0, head_dim = 0, kv_heads = 0;
-  // FLOPs of causal attention, half of the s^2 scores: QK^T and PV; the backward counts twice that, as MFU does (kernels
-  // that compute QK^T again do more).
+  // FLOPs of causal attention, half of the s^2 scores: QK^T and PV; the backward counts twice that,
+  // as MFU does (kernels that compute QK^T again do more).
   double flops(bool backward) const;
 };
 Prepare attention(const AttentionShape& shape, bool backward, const OperandsOn& on);
@@ -44,10 +44,12 @@ struct ExpertsShape {
 Prepare experts_one_by_one(const ExpertsShape& shape, const OperandsOn& on);
 // By libtorch's grouped product: fp32 and bf16.
 Prepare experts_grouped(const ExpertsShape& shape, const OperandsOn& on);
-// `total` rows over the experts in proportion to 1 / (index + 1)^skew; skew 0 = evenly. They sum to `total`.
+// `total` rows over the experts in proportion to 1 / (index + 1)^skew; skew 0 = evenly. They sum to
+// `total`.
 std::vector<int64_t> skewed_rows(int64_t num_experts, int64_t total, double skew);
 
-// The attention part of a layer: query, key and value in one product, attention, output projection; forward.
+// The attention part of a layer: query, key and value in one product, attention, output projection;
+// forward.
 struct AttentionPart {
   AttentionShape attention;
   int64_t hidden = 0;

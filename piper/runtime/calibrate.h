@@ -1,6 +1,7 @@
-// How far whole segments are from the sum of their priced operations on this machine: measured on one reference layer,
-// kept as numbers of the cluster, and applied by cost/segment_time.h. Micro-benchmarks run each operation hot and alone;
-// a segment's operations evict each other's operands, and its small operations are more than its GEMMs.
+// How far whole segments are from the sum of their priced operations on this machine: measured on
+// one reference layer, kept as numbers of the cluster, and applied by cost/segment_time.h.
+// Micro-benchmarks run each operation hot and alone; a segment's operations evict each other's
+// operands, and its small operations are more than its GEMMs.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -13,7 +14,8 @@ namespace piper::runtime {
 struct CalibrateOptions {
   int64_t num_ranks = 4;
   int64_t num_cores = 2;
-  // Of forward and backward over the reference layers (with 5, factors of one machine differed by up to 40 %, with 40 by up to 6 %).
+  // Of forward and backward over the reference layers (with 5, factors of one machine differed by
+  // up to 40 %, with 40 by up to 6 %).
   int64_t num_repeats = 25;
 };
 

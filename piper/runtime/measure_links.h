@@ -1,5 +1,6 @@
 // Curves of communication between ranks, with their alpha-beta fits: messages to the next rank,
-// all-to-all and all-reduce, and on demand the all-reduce's two halves, among all ranks and among fewer.
+// all-to-all and all-reduce, and on demand the all-reduce's two halves, among all ranks and among
+// fewer.
 #pragma once
 
 #include <piper/cluster/curve.h>
@@ -16,7 +17,8 @@ namespace piper::runtime {
 
 struct LinkOptions {
   int64_t num_ranks = 4;
-  // Groups of 2, 4, 8 .. ranks besides all, messages up to 64 MB, and "reduce-scatter" and "all-gather".
+  // Groups of 2, 4, 8 .. ranks besides all, messages up to 64 MB, and "reduce-scatter" and
+  // "all-gather".
   bool full = false;
   double tight = 0.02;
   double operand_bytes =
@@ -34,9 +36,10 @@ std::vector<cluster::Curve> measure_links_of(
 // links.
 int64_t num_link_points(const LinkOptions& options);
 
-// "point-to-point", "all-to-all", "all-reduce" of all ranks, and "..., 2 ranks" of fewer. Axis: bytes (of a message; of what
-// one rank holds for all; of what is summed or gathered). Amount: what leaves a rank, in an all-reduce in one of its two
-// halves. Empty with one rank. Throws CommError when a rank fails.
+// "point-to-point", "all-to-all", "all-reduce" of all ranks, and "..., 2 ranks" of fewer. Axis:
+// bytes (of a message; of what one rank holds for all; of what is summed or gathered). Amount: what
+// leaves a rank, in an all-reduce in one of its two halves. Empty with one rank. Throws CommError
+// when a rank fails.
 std::vector<cluster::Curve> measure_links(
     const LinkOptions& options, TimeShares& shares, ProfileJournal& journal,
     const std::function<void(const std::string& curve)>& after_point);

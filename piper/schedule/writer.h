@@ -34,9 +34,9 @@ class StepWriter {
   graph::SegmentId id_of(const Segment& segment);
   graph::SlotShape id_of(const SlotMeaning& meaning);
 
-  // All members of a group write the same exchanges in the same order: the n-th of one is the n-th of the other, so n
-  // names the operation. A message is named by what it carries, since with several chunks a rank may want messages in
-  // another order than its neighbour has them.
+  // All members of a group write the same exchanges in the same order: the n-th of one is the n-th
+  // of the other, so n names the operation. A message is named by what it carries, since with
+  // several chunks a rank may want messages in another order than its neighbour has them.
   graph::OperationId exchange(graph::GroupId group, size_t n);
   graph::OperationId message(Rank from, Rank to, const Message& message);
 
@@ -80,13 +80,15 @@ class RankWriter {
   // Sums over `members`, which are the same on all of them.
   graph::TaskId reduce(const Segment& segment, const std::vector<Rank>& members,
                        const graph::ShortList<graph::TaskId>& after);
-  // Sends the slot to the rank of the same data index on another place of the pipeline, and frees it.
+  // Sends the slot to the rank of the same data index on another place of the pipeline, and frees
+  // it.
   void send(int64_t pp, const Message& message, graph::SlotId slot);
   // After the last compute task written.
   graph::SlotId receive(int64_t pp, const Message& message, const SlotMeaning& meaning);
 
-  // In phase kBackwardInput a segment with weights keeps what it would free, for its part in phase kBackwardWeights;
-  // the embedding, which has no input, writes nothing. What is due since the last call, in the order of the backward.
+  // In phase kBackwardInput a segment with weights keeps what it would free, for its part in phase
+  // kBackwardWeights; the embedding, which has no input, writes nothing. What is due since the last
+  // call, in the order of the backward.
   struct WeightsDue {
     Segment segment;
     graph::ShortList<graph::SlotId> slots;

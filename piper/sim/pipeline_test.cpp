@@ -1,6 +1,7 @@
-// The table of pipeline schedules that everybody quotes, from the simulation: with p stages, m micro-batches, F and B
-// seconds for a stage's forward and backward and free communication, the bubble is (p-1)(F+B) under GPipe and under
-// 1F1B; the peak of activations is m under GPipe and p-i at stage i under 1F1B, and never above m.
+// The table of pipeline schedules that everybody quotes, from the simulation: with p stages, m
+// micro-batches, F and B seconds for a stage's forward and backward and free communication, the
+// bubble is (p-1)(F+B) under GPipe and under 1F1B; the peak of activations is m under GPipe and p-i
+// at stage i under 1F1B, and never above m.
 #include <doctest/doctest.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
@@ -98,7 +99,8 @@ TEST_CASE("activations peak at m under GPipe and at p-i under 1F1B") {
 }
 
 TEST_CASE("recomputation costs one forward for each backward, the bubble stays as it was") {
-  // A layer's second forward needs no gradient: while the pipeline drains it runs ahead, in the bubble.
+  // A layer's second forward needs no gradient: while the pipeline drains it runs ahead, in the
+  // bubble.
   const StepGraph step = pipeline(4, 8, PipelineSchedule::k1F1B, Recompute::kFull);
   const graph::Timeline timeline = sim::play(step, prices(step));
   CHECK(timeline.seconds() == 8 * (kForward + kForward + kBackward) + 3 * (kForward + kBackward));
@@ -106,8 +108,8 @@ TEST_CASE("recomputation costs one forward for each backward, the bubble stays a
 }
 
 TEST_CASE("a transfer is hidden when its receive is posted ahead, and costs its time at the ends") {
-  // Steady state under GPipe: stage 1 has F_{j} to compute while F_{j+1} arrives, as long as the transfer (1 s) is
-  // no longer than F. Filling: one transfer each way stays visible.
+  // Steady state under GPipe: stage 1 has F_{j} to compute while F_{j+1} arrives, as long as the
+  // transfer (1 s) is no longer than F. Filling: one transfer each way stays visible.
   const StepGraph step = pipeline(2, 8, PipelineSchedule::kGPipe);
   cost::Prices with_transfers = prices(step);
   for (const graph::Task& task : step.graph.tasks())

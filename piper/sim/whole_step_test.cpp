@@ -1,4 +1,5 @@
-// Whole steps of any axes (stack/whole_step.h), played: the closed form of stack::Estimator against what comes out.
+// Whole steps of any axes (stack/whole_step.h), played: the closed form of stack::Estimator against
+// what comes out.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -81,7 +82,8 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
   CHECK(errors.back().size <= 0.05);
 }
 
-// What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers and every round waits.
+// What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers
+// and every round waits.
 TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the played step") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const cluster::Cluster cluster = cluster::load_cluster("frontier");
@@ -121,7 +123,8 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's cl
     const graph::Timeline timeline = sim::play(whole.step, whole.prices, false);
     const auto peak = static_cast<double>(*std::ranges::max_element(timeline.peak_bytes));
     const double closed = estimator.estimate(s).peak_bytes;
-    // How long copies to the host stay behind their forwards is a matter of speed: what is priced is enough for any.
+    // How long copies to the host stay behind their forwards is a matter of speed: what is priced
+    // is enough for any.
     if (strategy::offloads_activations(s.offload)) {
       CHECK(peak <= closed * (1 + 1e-6));
       CHECK(peak >= 0.9 * closed);

@@ -164,7 +164,8 @@ double in_flight(const Strategy& s, int64_t stage) {
                                        s.num_micro_batches);
 }
 
-// Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p - 1 means.
+// Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p -
+// 1 means.
 double Estimator::bubble_of(const Strategy& s, const std::vector<Busy>& stages, size_t busiest,
                             double message) {
   if (s.mesh.pp == 1) return 0;
@@ -201,7 +202,8 @@ Estimator::Busy Estimator::busy_of(const Strategy& s, const StageSums& u) const 
   return b;
 }
 
-// Neighbours in a search share everything but schedule, ZeRO, offload and placement: the sums of the last call are kept.
+// Neighbours in a search share everything but schedule, ZeRO, offload and placement: the sums of
+// the last call are kept.
 const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s,
                                                                const Prices& prices) {
   Sums& last = *sums_;
@@ -223,7 +225,8 @@ const std::vector<Estimator::StageSums>& Estimator::stage_sums(const Strategy& s
   return last.stages;
 }
 
-// Where a V turns, a rank's second chunk follows its first at once: weights may come in later than forwards.
+// Where a V turns, a rank's second chunk follows its first at once: weights may come in later than
+// forwards.
 bool Estimator::awaits_weights(const Strategy& s, const StageSums& sums, int64_t stage,
                                const StageOverlap& like) const {
   if (!strategy::is_v(s.schedule) || stage + 1 < s.mesh.pp || like.gathered <= 0) return false;

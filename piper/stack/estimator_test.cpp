@@ -37,7 +37,8 @@ struct World {
   Estimator on(const cluster::Cluster& other) const {
     return {model, other, stack, strategy::Precision::kBf16, kSequence};
   }
-  // Calls check(strategy) for each random strategy; the seed and the strategy stand in a failure's message.
+  // Calls check(strategy) for each random strategy; the seed and the strategy stand in a failure's
+  // message.
   void for_each(auto check) const {
     MESSAGE("seed ", seed());
     example::StrategyDraw draw(kDrawnFrom, seed());
@@ -177,7 +178,8 @@ TEST_CASE("less latency is never slower") {
   });
 }
 
-// Copies to the host and back share a link: one that is ready sooner may meet another that it used to miss (Graham 1969).
+// Copies to the host and back share a link: one that is ready sooner may meet another that it used
+// to miss (Graham 1969).
 TEST_CASE("a higher compute efficiency is never slower, but for copies that meet by 1 %") {
   const World w;
   Estimator slow = w.estimator(), fast = w.estimator();

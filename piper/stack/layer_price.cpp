@@ -145,7 +145,8 @@ class LayerPricer {
     pass.linear(t, hidden_, width);
   }
 
-  // Scores that are written out: both products as plain ones over all pairs, and the passes of softmax and dropout.
+  // Scores that are written out: both products as plain ones over all pairs, and the passes of
+  // softmax and dropout.
   void unfused_scores(LayerPass& pass) {
     const auto n = static_cast<double>(layer_.attention.num_heads) / tp_;
     const int64_t window = layer_.attention.window;
@@ -329,7 +330,8 @@ class LayerPricer {
     add(p_.feed_forward, pass, 0.5);
   }
 
-  // Blocks whose products are divided: attention always, the feed-forward unless its experts are not.
+  // Blocks whose products are divided: attention always, the feed-forward unless its experts are
+  // not.
   void tensor_collectives() {
     if (s_.tp == 1) return;
     const double bytes = kElement * s_.tokens * hidden_;

@@ -18,7 +18,8 @@ const T& one_of(const std::vector<T>& values, std::mt19937_64& random) {
   return values[random() % values.size()];
 }
 
-// A sound strategy on 64 devices with a pipeline, of any schedule and split, 32 to 256 sequences a step.
+// A sound strategy on 64 devices with a pipeline, of any schedule and split, 32 to 256 sequences a
+// step.
 strategy::Strategy draw(const model::Model& model, std::mt19937_64& random) {
   for (;;) {
     strategy::Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};

@@ -87,7 +87,8 @@ class Estimator::OverlapWalk {
     });
   }
 
-  // Reductions behind the last gradients of each chunk, layer by layer; beside them runs what the rank has still to do.
+  // Reductions behind the last gradients of each chunk, layer by layer; beside them runs what the
+  // rank has still to do.
   void last(const Tail& tail, StageOverlap& out) const {
     Beside beside = idle_;
     double alone = 0;
@@ -116,8 +117,8 @@ class Estimator::OverlapWalk {
                (1 - hidden_) * (traffic_.dense.reduce.total() + traffic_.experts.reduce.total());
   }
 
-  // Updated weights that come in from the start on, chunk after chunk, each before its first forward; what does not hide of
-  // them comes at the end.
+  // Updated weights that come in from the start on, chunk after chunk, each before its first
+  // forward; what does not hide of them comes at the end.
   void first(StageOverlap& out) const {
     const double all =
         traffic_.gathers * (traffic_.dense.gather.total() + traffic_.experts.gather.total());
@@ -230,7 +231,8 @@ class Estimator::OverlapWalk {
     return sum;
   }
 
-  // visit(layer or null for an end, parameters, an end's seconds forward and backward); backwards: from the head.
+  // visit(layer or null for an end, parameters, an end's seconds forward and backward); backwards:
+  // from the head.
   void for_each_layer(int64_t chunk, bool backwards, auto visit) const {
     const EndPrice& ends = prices_.ends;
     const bool head = chunk + 1 == std::ssize(s_.layers_per_stage);
@@ -368,8 +370,9 @@ StageOverlap Estimator::stage_overlap(const Strategy& s, const Prices& prices,
   return out;
 }
 
-// Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the stage behind it, and what
-// slows one slows the end; the stages behind have been done before. Split backwards end together.
+// Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the
+// stage behind it, and what slows one slows the end; the stages behind have been done before. Split
+// backwards end together.
 double Estimator::shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
                                const std::vector<double>& earlier) {
   double tail = 0, slowed = 0, gathered = 0, first = 0;

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-// What the states of a stage (weights, gradients, optimizer) take: bytes, and seconds of reductions and update.
+// What the states of a stage (weights, gradients, optimizer) take: bytes, and seconds of reductions
+// and update.
 namespace piper::stack {
 
 using strategy::Strategy;
@@ -62,8 +63,8 @@ StateTraffic Estimator::state_traffic(const Strategy& s, const StageSums& sums) 
   };
   StateTraffic traffic{.dense = of(replicas, stride, sums.dense_parameters),
                        .experts = of(edp, expert_stride, sums.expert_parameters)};
-  // With ZeRO 3 weights are gathered for forward and backward of every micro-batch, with ZeRO 2 and more gradients are
-  // scattered after each, unless the stack keeps both whole in a pipeline.
+  // With ZeRO 3 weights are gathered for forward and backward of every micro-batch, with ZeRO 2 and
+  // more gradients are scattered after each, unless the stack keeps both whole in a pipeline.
   const bool keeps = s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
   const double m = keeps ? 1.0 : static_cast<double>(s.num_micro_batches);
   traffic.reduces = s.zero >= 2 ? m : 1;

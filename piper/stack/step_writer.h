@@ -1,4 +1,5 @@
-// What whole_step.cpp writes with: tables of all ranks (StepWriter) and one rank's tasks (RankWriter). Not for others.
+// What whole_step.cpp writes with: tables of all ranks (StepWriter) and one rank's tasks
+// (RankWriter). Not for others.
 #pragma once
 
 #include <piper/schedule/transfers.h>
@@ -25,7 +26,8 @@ class StepWriter {
   const StepParts& parts() const { return parts_; }
   const strategy::Strategy& strategy() const { return strategy_; }
   const strategy::RankLayout& layout() const { return layout_; }
-  // With ZeRO 2 and 3 states travel with every micro-batch, unless the stack keeps them whole in a pipeline.
+  // With ZeRO 2 and 3 states travel with every micro-batch, unless the stack keeps them whole in a
+  // pipeline.
   EveryMicroBatch every() const { return every_; }
   WholeStep take();
 

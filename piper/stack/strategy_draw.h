@@ -1,5 +1,5 @@
-// Random strategies over every axis, for the tests of this folder and of those to its right. A seed is a sequence: the same
-// on every machine.
+// Random strategies over every axis, for the tests of this folder and of those to its right. A seed
+// is a sequence: the same on every machine.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,7 +21,8 @@ inline uint64_t seed_or(uint64_t usual) {
   return given != nullptr ? std::strtoull(given, nullptr, 10) : usual;
 }
 
-// What is drawn from; a value that stands twice comes twice as often. The other axes are the whole of their lists.
+// What is drawn from; a value that stands twice comes twice as often. The other axes are the whole
+// of their lists.
 struct DrawnFrom {
   std::vector<int64_t> tp, cp, dp, ep, micro_batch_sequences, num_micro_batches;
   bool micro_batches_times_pp = false;

@@ -158,8 +158,9 @@ class RankTasks {
     }
   }
 
-  // A forward and the backward behind it, turn by turn; what stands between them in the list follows the forward. The
-  // backward's rows go on their way first, so that from then on one's rows travel while the other computes.
+  // A forward and the backward behind it, turn by turn; what stands between them in the list
+  // follows the forward. The backward's rows go on their way first, so that from then on one's rows
+  // travel while the other computes.
   size_t pair(size_t first) {
     const std::vector<Item>& items = plan_.items;
     size_t second = first + 1;

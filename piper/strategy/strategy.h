@@ -16,8 +16,8 @@
 
 namespace piper::strategy {
 
-// Order of the micro-batches on a stage, and where a backward is split into its two parts (gradient of the input, of the
-// weights):
+// Order of the micro-batches on a stage, and where a backward is split into its two parts (gradient
+// of the input, of the weights):
 //   kGPipe        all forwards, then all backwards
 //   k1F1B         Narayanan et al. 2019 (PipeDream-flush)
 //   kInterleaved  Narayanan et al. 2021: vpp chunks a rank, dealt round robin
@@ -32,8 +32,9 @@ constexpr bool is_v(PipelineSchedule s) {
   return s == PipelineSchedule::kZbV || s == PipelineSchedule::kDualPipeV;
 }
 constexpr bool splits_backward(PipelineSchedule s) { return s >= PipelineSchedule::kZbH1; }
-// What a layer does not keep of its forward for its backward, and computes again (Korthikanti et al. 2022, selective and
-// full recomputation). Norms are always computed again: nothing normalised is ever kept.
+// What a layer does not keep of its forward for its backward, and computes again (Korthikanti et
+// al. 2022, selective and full recomputation). Norms are always computed again: nothing normalised
+// is ever kept.
 //   kAttention  what attention keeps besides x and x1: queries, keys, values, output, row sums
 //   kExperts    what the feed-forward nets (routed, shared, dense) keep: both projections before the activation. Rows that
 //               have travelled are kept: nothing is exchanged again
@@ -48,8 +49,9 @@ constexpr bool drops_attention(Recompute r) {
 }
 constexpr bool drops_experts(Recompute r) { return r >= Recompute::kExperts; }
 
-// Of GEMMs. With the last three, weights and activations between operations are bf16, and operands are converted before
-// each product: kFp8 with one scale a tensor, kMxfp8 with one for 32 values, kNvfp4 with one for 16.
+// Of GEMMs. With the last three, weights and activations between operations are bf16, and operands
+// are converted before each product: kFp8 with one scale a tensor, kMxfp8 with one for 32 values,
+// kNvfp4 with one for 16.
 enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4 };
 inline constexpr std::array kPrecisions{Precision::kFp32, Precision::kBf16,  Precision::kFp64,
                                         Precision::kFp8,  Precision::kMxfp8, Precision::kNvfp4};
@@ -63,13 +65,15 @@ constexpr bool offloads_optimizer(Offload o) {
 }
 constexpr bool offloads_activations(Offload o) { return o >= Offload::kActivations; }
 
-// Which axis neighbouring devices differ in, innermost first; tensor, context and expert groups come first in both.
+// Which axis neighbouring devices differ in, innermost first; tensor, context and expert groups
+// come first in both.
 //   kDataInside      tp-cp-ep-dp-pp: a stage's ranks stay together, messages between stages travel far
 //   kPipelineInside  tp-cp-ep-pp-dp: a pipeline's ranks stay together, gradients travel far
 enum class Placement : uint8_t { kDataInside, kPipelineInside };
 inline constexpr std::array kPlacements{Placement::kDataInside, Placement::kPipelineInside};
 
-// How rows travel to their experts: the algorithms of piper/collective/algorithms.h, one header each.
+// How rows travel to their experts: the algorithms of piper/collective/algorithms.h, one header
+// each.
 //   kFlat         rotated by rank, everything at once
 //   kNodeAware    the same in an order that spares the cards
 //   kNaive        the same in the order of ranks
@@ -105,8 +109,9 @@ inline constexpr std::array kAllToAlls{
     AllToAll::kHaloPrinted, AllToAll::kHaloSwitch, AllToAll::kHalo,  AllToAll::kThreeLevel};
 std::vector<AllToAll> every_all_to_all();  // those and the deduplicated one
 
-// How gradients are summed over the ranks that hold the same parameters: everyone to the owner of each share and back, or
-// inside the nodes first, so that one sum of a node crosses (collective/reductions.h).
+// How gradients are summed over the ranks that hold the same parameters: everyone to the owner of
+// each share and back, or inside the nodes first, so that one sum of a node crosses
+// (collective/reductions.h).
 enum class Reduction : uint8_t { kDirect, kHierarchical };
 inline constexpr std::array kReductions{Reduction::kDirect, Reduction::kHierarchical};
 
@@ -119,8 +124,8 @@ inline constexpr int64_t kMaxCount = 1'000'000;
 // The same of vpp, etp, tp and cp.
 inline constexpr int64_t kMaxDegree = 1024;
 
-// Degrees of the axes. The attention mesh tp x cp x dp and the expert mesh etp x ep x edp are two ways to cut the same
-// ranks of a stage: edp = tp x cp x dp / (etp x ep).
+// Degrees of the axes. The attention mesh tp x cp x dp and the expert mesh etp x ep x edp are two
+// ways to cut the same ranks of a stage: edp = tp x cp x dp / (etp x ep).
 struct Mesh {
   int64_t pp = 1;
   int64_t ep = 1;
@@ -147,8 +152,9 @@ struct Strategy {
   std::string model;    // name, for messages
   std::string cluster;  // name, for messages
   Mesh mesh;
-  // Sums to the model's layers; 0 only in the last entry (the head alone); size pp x vpp: virtual stages in the order of the model. Virtual stage v lies on rank
-  // v % pp of the pipeline, in a V on rank min(v, 2 pp - 1 - v).
+  // Sums to the model's layers; 0 only in the last entry (the head alone); size pp x vpp: virtual
+  // stages in the order of the model. Virtual stage v lies on rank v % pp of the pipeline, in a V
+  // on rank min(v, 2 pp - 1 - v).
   std::vector<int64_t> layers_per_stage;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   Recompute recompute = Recompute::kNone;
@@ -173,7 +179,8 @@ struct Strategy {
     return recompute_per_stage.empty() ? recompute
                                        : recompute_per_stage[static_cast<size_t>(stage)];
   }
-  // What the planner foretold (free form: written by plan, shown by report); null: nothing. Shared by copies, never changed.
+  // What the planner foretold (free form: written by plan, shown by report); null: nothing. Shared
+  // by copies, never changed.
   std::shared_ptr<const Json> predicted;
 };
 
@@ -181,7 +188,8 @@ struct Strategy {
 // layers. PIPER_CHECKs that the stage is there.
 int64_t first_layer(const Strategy& strategy, int64_t stage);
 
-// Whether the model's first and last layers lie on different ranks: each then has its own copy of a table that both use.
+// Whether the model's first and last layers lie on different ranks: each then has its own copy of a
+// table that both use.
 constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.schedule); }
 
 // Whether tokens travel in place of their copies: results are then weighted where the experts are.
@@ -196,10 +204,11 @@ constexpr bool deduplicates(const Strategy& s) {
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
-// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not done when left out
-// (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth: none) and `placement`, `all_to_all`, `reduction`,
-// `moe_schedule` (the first of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also contradictions: degrees,
-// products, sums).
+// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not
+// done when left out (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth:
+// none) and `placement`, `all_to_all`, `reduction`, `moe_schedule` (the first of their list) is
+// required: a strategy has no silent defaults. Throws InvalidInput with all problems (also
+// contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:
 //   'mesh.ep' is 3; allowed: a divisor of 'mesh.dp' 4 (1, 2, 4)

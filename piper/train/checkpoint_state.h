@@ -1,4 +1,5 @@
-// A rank's state as a checkpoint holds it: under names that no mesh changes, so that any mesh finds what it needs.
+// A rank's state as a checkpoint holds it: under names that no mesh changes, so that any mesh finds
+// what it needs.
 //
 //   parameter/<piece>       value, under its Hugging Face name: an expert goes by its index in the whole layer
 //   first_moment/<piece>    of AdamW, the same part of its parameter's moment

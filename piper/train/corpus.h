@@ -1,7 +1,8 @@
-// What a run trains on: byte text, or indexed datasets of tokens. Either is one long stream of tokens; they differ in how training
-// draws from it (data.h).
+// What a run trains on: byte text, or indexed datasets of tokens. Either is one long stream of
+// tokens; they differ in how training draws from it (data.h).
 //
-// Thread safety: immutable but for a fingerprint that is computed once; any number of threads may read it.
+// Thread safety: immutable but for a fingerprint that is computed once; any number of threads may
+// read it.
 #pragma once
 
 #include <piper/train/indexed_dataset.h>
@@ -52,8 +53,8 @@ class Corpus {
   // The part [begin, end); `what` is appended to the source ("validation part").
   Corpus part(int64_t begin, int64_t end, const std::string& what) const;
 
-  // Throws InvalidInput naming file and position of the first token outside the vocabulary, in the whole of what this is a part of.
-  // `progress` gets tokens checked and in all; may be empty.
+  // Throws InvalidInput naming file and position of the first token outside the vocabulary, in the
+  // whole of what this is a part of. `progress` gets tokens checked and in all; may be empty.
   void check_vocabulary(int64_t vocabulary,
                         const std::function<void(int64_t, int64_t)>& progress = {}) const;
 
@@ -70,8 +71,8 @@ class Corpus {
   std::shared_ptr<Fingerprint> fingerprint_;
 };
 
-// Files and folders of byte text (read_text), one after the other; or prefixes of indexed datasets; not both. Throws InvalidInput,
-// IoError. `paths` is not empty.
+// Files and folders of byte text (read_text), one after the other; or prefixes of indexed datasets;
+// not both. Throws InvalidInput, IoError. `paths` is not empty.
 Corpus read_corpus(const std::vector<std::filesystem::path>& paths,
                    const FingerprintRule& rule = {});
 
@@ -79,7 +80,8 @@ struct CorpusSplit {
   Corpus train;
   Corpus validation;  // the last tokens; shares none with training, whatever the sequence length
 };
-// `validation_fraction` in (0, 1); both parts get at least one token. Throws InvalidInput otherwise.
+// `validation_fraction` in (0, 1); both parts get at least one token. Throws InvalidInput
+// otherwise.
 CorpusSplit split_corpus(const Corpus& corpus, double validation_fraction);
 
 // Throws InvalidInput unless the corpus holds one window: sequence + 1 tokens.

@@ -1,4 +1,5 @@
-// For tests that a run equals another one: small models, and training in fp64 on the ranks of one process.
+// For tests that a run equals another one: small models, and training in fp64 on the ranks of one
+// process.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -155,7 +156,8 @@ inline double largest_difference(const std::map<std::string, at::Tensor>& a,
   return largest;
 }
 
-// Latent attention with yarn, sigmoid scores with a bias in groups, shared experts; and Qwen2's gate and biases.
+// Latent attention with yarn, sigmoid scores with a bias in groups, shared experts; and Qwen2's
+// gate and biases.
 inline model::Model deepseek_like() {
   model::Model m = small_model();
   m.name = "small-latent";

@@ -30,7 +30,8 @@ struct Change {
   Strategy strategy;
 };
 
-// On the same ranks, the gentlest first: more recomputation, smaller micro-batches, both, experts over more ranks.
+// On the same ranks, the gentlest first: more recomputation, smaller micro-batches, both, experts
+// over more ranks.
 std::vector<Change> changes(const Strategy& s) {
   std::vector<Change> list;
   for (const Recompute recompute : strategy::kRecomputes) {

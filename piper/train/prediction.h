@@ -1,5 +1,5 @@
-// What is foretold for one step of a strategy on a cluster: the graph, its prices and its simulated timeline. The run
-// plays the very same graph object.
+// What is foretold for one step of a strategy on a cluster: the graph, its prices and its simulated
+// timeline. The run plays the very same graph object.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -26,10 +26,12 @@ struct Prediction {
   double kept = 1;  // the part of all copies of tokens that a capacity keeps
 };
 
-// Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy and model.
+// Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy
+// and model.
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
 
-// Prices and simulates it. `load` = real expert loads, when known; `slowdown`: what compute takes, over what the cluster says.
+// Prices and simulates it. `load` = real expert loads, when known; `slowdown`: what compute takes,
+// over what the cluster says.
 Prediction predict(const schedule::StepGraph& step, const model::Model& model,
                    const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                    const cost::ExpertLoad& load = {}, double slowdown = 1);
@@ -64,8 +66,8 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
                            const std::optional<Prediction>& prediction,
                            const Measurement& measured);
 
-// The share of rows of every expert and, with a capacity, the part that was not dropped, from the rows of one step: what
-// predict() takes.
+// The share of rows of every expert and, with a capacity, the part that was not dropped, from the
+// rows of one step: what predict() takes.
 cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
                          const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 

@@ -10,8 +10,8 @@
 namespace piper::train {
 namespace {
 
-// The statistics that a step sums over the world: these, then the choices of every expert of every mixture layer and, with
-// a capacity, its rows.
+// The statistics that a step sums over the world: these, then the choices of every expert of every
+// mixture layer and, with a capacity, its rows.
 enum Statistic : size_t {
   kSquaredNorm,
   kLossSum,
@@ -109,7 +109,8 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
   return sums;
 }
 
-// Every parameter counts once over the mesh: replicas take a slice each, a table that both ends hold counts on the first stage.
+// Every parameter counts once over the mesh: replicas take a slice each, a table that both ends
+// hold counts on the first stage.
 void RankTrainer::local_statistics(std::span<double> statistics) {
   const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
   const strategy::Mesh& mesh = run_.strategy.mesh;

@@ -1,6 +1,7 @@
 // One rank's life in a run: its stage, optimizer and player, and what a step means to them.
 //
-// Thread safety: one RankTrainer belongs to its rank's thread; what RunShared holds is shared and immutable.
+// Thread safety: one RankTrainer belongs to its rank's thread; what RunShared holds is shared and
+// immutable.
 #pragma once
 
 #include <piper/runtime/player.h>
@@ -25,11 +26,13 @@ struct TrainOptions {
   LearningRateSchedule learning_rate;
   double clip_norm = 1.0;  // of the whole mesh's gradient; 0 = no clipping
   double timeout_seconds = 120;
-  // Models with a selection bias balance their experts by it, without an auxiliary loss (Wang et al. 2024; DeepSeek-V3,
-  // section 2.1.2): after a step the bias of an expert with fewer rows than the mean grows by this, with more it shrinks. By
-  // the counts of the global batch; 0 = the bias stays.
+  // Models with a selection bias balance their experts by it, without an auxiliary loss (Wang et
+  // al. 2024; DeepSeek-V3, section 2.1.2): after a step the bias of an expert with fewer rows than
+  // the mean grows by this, with more it shrinks. By the counts of the global batch; 0 = the bias
+  // stays.
   double bias_update = 1e-3;
-  // Lambda of the losses of multi-token prediction (DeepSeek-V3, eq. 25), of models with modules for it.
+  // Lambda of the losses of multi-token prediction (DeepSeek-V3, eq. 25), of models with modules
+  // for it.
   double mtp_weight = 0.3;
 };
 
@@ -59,8 +62,8 @@ struct StepOutcome {
   double learning_rate = 0;
   bool stop = false;     // some rank was asked to stop after this step
   bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
-  // How often each expert was chosen in this step, by layer (mixture layers only), and the rows it computed: without a
-  // capacity as many.
+  // How often each expert was chosen in this step, by layer (mixture layers only), and the rows it
+  // computed: without a capacity as many.
   std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
   std::optional<double> dropped_fraction;  // of all choices; with a capacity
   double load_imbalance =
@@ -88,9 +91,10 @@ class RankTrainer {
   // Runs step `number` (from 1). `timeline` as for runtime::Player::play.
   StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
 
-  // The losses of one global batch with the weights as they are: plays the same step, backward included, and drops its
-  // gradients. So it runs on every mesh as training does, at a step's cost; no weight, optimizer state or later step changes.
-  // `number` is apart from those of all steps and other evaluations of the run; `batches` is asked for `batch` as its step.
+  // The losses of one global batch with the weights as they are: plays the same step, backward
+  // included, and drops its gradients. So it runs on every mesh as training does, at a step's cost;
+  // no weight, optimizer state or later step changes. `number` is apart from those of all steps and
+  // other evaluations of the run; `batches` is asked for `batch` as its step.
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
   Rank rank() const { return rank_; }

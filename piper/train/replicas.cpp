@@ -78,7 +78,8 @@ std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const A
 
 std::vector<std::string> drifted_replicas(const strategy::Mesh& mesh,
                                           const std::vector<std::string>& handed_in) {
-  // By what has to be equal: stage, share of the experts (0 for what every rank of the stage holds), name.
+  // By what has to be equal: stage, share of the experts (0 for what every rank of the stage
+  // holds), name.
   std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<Copy>> groups;
   for (size_t r = 0; r < handed_in.size(); ++r) {
     const Rank rank(static_cast<int64_t>(r));

@@ -1,6 +1,7 @@
-// A whole run: predict, train on one thread a rank, watch, checkpoint, compare, and leave a folder behind that
-// `piper report` reads. The ranks may live in several processes: each calls run_training() with the same request, and
-// process 0, which holds rank 0, writes everything but its peers' shards of checkpoints; the folder is one that all see.
+// A whole run: predict, train on one thread a rank, watch, checkpoint, compare, and leave a folder
+// behind that `piper report` reads. The ranks may live in several processes: each calls
+// run_training() with the same request, and process 0, which holds rank 0, writes everything but
+// its peers' shards of checkpoints; the folder is one that all see.
 //
 //   RUN/strategy.json       the strategy, as planned
 //   RUN/metrics.jsonl       a line a step
@@ -43,11 +44,13 @@ struct RunRequest {
   TrainOptions options;
   int64_t checkpoint_every = 0;  // steps; 0 = none
   int64_t keep_checkpoints = 2;
-  // Steps between two looks at whether replicas still hold the same bits (replicas.h); before every save besides.
+  // Steps between two looks at whether replicas still hold the same bits (replicas.h); before every
+  // save besides.
   int64_t check_replicas_every = 0;
   int64_t validate_every = 0;      // steps, and after the last one; 0 = never
   int64_t validation_windows = 0;  // the first ones of `validation`; 0 = all
-  // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy a save is waited for.
+  // Train on while a copy of the state is written (checkpoint_writer.h). Without room for the copy
+  // a save is waited for.
   bool async_save = true;
   bool fresh = false;   // delete the folder's checkpoints first
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
@@ -55,14 +58,16 @@ struct RunRequest {
   bool export_weights = false;
   int64_t memory_limit_bytes =
       0;  // of the tensors of one rank, as if its device had no more; 0 = none
-  // Relative; steps whose time leaves the prediction by more are said, with the component (deviation.h). 0 = never.
+  // Relative; steps whose time leaves the prediction by more are said, with the component
+  // (deviation.h). 0 = never.
   double deviation_bound = 0.25;
   comm::World* world =
       nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
-  // Run the reference layers before the first step and after every one (speed_check.h), and let `comparison` count how much slower
-  // than in its profile the machine was.
+  // Run the reference layers before the first step and after every one (speed_check.h), and let
+  // `comparison` count how much slower than in its profile the machine was.
   bool speed_check = false;
-  // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end. Thread-safe; may be empty.
+  // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end.
+  // Thread-safe; may be empty.
   std::function<bool()> stop_requested;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
@@ -79,7 +84,8 @@ struct RunResult {
   // Made before the run, with balanced load; none where the cluster has no figures for the
   // precision.
   std::optional<Prediction> prediction;
-  // Made after it, with the loads of the measured step, and at the speed of the machine during the run where that was measured.
+  // Made after it, with the loads of the measured step, and at the speed of the machine during the
+  // run where that was measured.
   std::optional<Prediction> prediction_with_load;
   Measurement measurement;
   report::Comparison comparison;  // against prediction_with_load
@@ -89,8 +95,8 @@ struct RunResult {
   std::optional<bool> same_order;
 };
 
-// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError; std::runtime_error when a rank runs out of
-// memory (out_of_memory.h). A save that fails ends the run at the next
+// Throws InvalidInput (what cannot be trained or resumed), IoError, CommError; std::runtime_error
+// when a rank runs out of memory (out_of_memory.h). A save that fails ends the run at the next
 // step, or at the end; a save under way when something else fails is still completed.
 RunResult run_training(const RunRequest& request);
 

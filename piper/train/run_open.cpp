@@ -1,4 +1,5 @@
-// What a run does before its first step: what the processes agree on, the folder, the checkpoint to go on from.
+// What a run does before its first step: what the processes agree on, the folder, the checkpoint to
+// go on from.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
@@ -259,7 +260,8 @@ void Run::open_folder() {
 
 namespace {
 
-// The same model with another number of trained modules: how many, when the fingerprint is that one's.
+// The same model with another number of trained modules: how many, when the fingerprint is that
+// one's.
 std::optional<int64_t> other_mtp_depth(const model::Model& model, const std::string& fingerprint) {
   model::Model alone = model;
   alone.layers.resize(static_cast<size_t>(model.num_layers()));

@@ -1,8 +1,9 @@
-// One run's state, shared by the files that play its parts (run_open.cpp, run.cpp, run_watch.cpp, run_save.cpp, run_close.cpp)
-// and by nobody else: run.h is the way in.
+// One run's state, shared by the files that play its parts (run_open.cpp, run.cpp, run_watch.cpp,
+// run_save.cpp, run_close.cpp) and by nobody else: run.h is the way in.
 //
-// Thread safety: members that ranks' threads call say so by taking a RankTrainer or a Transport, which are the rank's own;
-// what they share is immutable, atomic, behind a mutex, or rank 0's alone.
+// Thread safety: members that ranks' threads call say so by taking a RankTrainer or a Transport,
+// which are the rank's own; what they share is immutable, atomic, behind a mutex, or rank 0's
+// alone.
 #pragma once
 
 #include <piper/comm/local.h>
@@ -30,7 +31,8 @@ namespace piper::train::parts {
 
 namespace fs = std::filesystem;
 
-// Operations beside the steps' own: a barrier before each save and, after the last step, what process 0 gathers.
+// Operations beside the steps' own: a barrier before each save and, after the last step, what
+// process 0 gathers.
 inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step

@@ -193,7 +193,8 @@ int64_t RunRecorder::median_step() const {
   return nearest->second;
 }
 
-// Doubles throughout, which hold every count of bytes: state, peak, number of tasks, their intervals, memory samples.
+// Doubles throughout, which hold every count of bytes: state, peak, number of tasks, their
+// intervals, memory samples.
 std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
   const std::lock_guard lock(mutex_);
   const graph::Timeline& timeline = timelines_.at(step_number);

@@ -17,7 +17,8 @@ namespace piper::train {
 
 struct RunResult;
 
-// Thread-safe where ranks meet: each rank writes its own entries of a timeline; record() is rank 0's.
+// Thread-safe where ranks meet: each rank writes its own entries of a timeline; record() is rank
+// 0's.
 class RunRecorder {
  public:
   RunRecorder(const schedule::StepGraph& step, const strategy::Strategy& strategy,
@@ -34,7 +35,8 @@ class RunRecorder {
   void record(int64_t step_number, double seconds,
               const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
-  // How much slower than profiled the machine was in each step from `first_step` on (speed_check.h); of steps not named, not at all.
+  // How much slower than profiled the machine was in each step from `first_step` on
+  // (speed_check.h); of steps not named, not at all.
   void set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns);
   double slowdown_of(int64_t step_number) const;
   // Of the kept steps the one whose time is nearest the median of all of the run's, at one speed of
@@ -43,7 +45,8 @@ class RunRecorder {
   int64_t median_step() const;
   // 16 to 64 steps, by the bytes of a timeline.
   int64_t most_kept() const { return most_kept_; }
-  // What a rank's routers chose in a step, by (layer, micro-batch); and of a strategy that deduplicates, the distinct tokens.
+  // What a rank's routers chose in a step, by (layer, micro-batch); and of a strategy that
+  // deduplicates, the distinct tokens.
   using ByMicroBatch = std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>;
   void set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,
                   const ByMicroBatch& distinct);
@@ -53,8 +56,9 @@ class RunRecorder {
   void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);
   // Of the median step.
   CountedTraffic measured_traffic() const;
-  // What a rank noted of a step, as bytes for another process of the same kind of machine; and their way in there, where
-  // `clock_offset_seconds` is added to its times. Throws CommError when they are of another graph.
+  // What a rank noted of a step, as bytes for another process of the same kind of machine; and
+  // their way in there, where `clock_offset_seconds` is added to its times. Throws CommError when
+  // they are of another graph.
   std::string part_of(Rank rank, int64_t step_number) const;
   void add_part(Rank rank, int64_t step_number, const std::string& part,
                 double clock_offset_seconds);
@@ -91,7 +95,8 @@ class RunRecorder {
   std::map<int64_t, double> slowdowns_;  // by step number
   std::vector<int64_t> state_bytes_;
   std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank
-  // Rows of each expert by layer: of the steps in timelines_; and over the whole run, in stretches of equal length.
+  // Rows of each expert by layer: of the steps in timelines_; and over the whole run, in stretches
+  // of equal length.
   std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows_of_step_;
   struct Span {
     int64_t last_step = 0, num_steps = 0;

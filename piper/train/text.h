@@ -47,9 +47,9 @@ std::vector<std::filesystem::path> text_files(const std::filesystem::path& path,
 // Text of text_files(). Throws as it does, and InvalidInput when all are empty.
 Text read_text(const std::filesystem::path& path, const std::vector<std::string>& extensions = {});
 
-// The default text: the project's own README.md, docs/ and piper/ below `project`, in that order, each
-// folder as read_text does but without folders named build, .git, .venv, __pycache__. A part that is absent
-// is left out; throws IoError when all are.
+// The default text: the project's own README.md, docs/ and piper/ below `project`, in that order,
+// each folder as read_text does but without folders named build, .git, .venv, __pycache__. A part
+// that is absent is left out; throws IoError when all are.
 Text read_own_text(const std::filesystem::path& project);
 
 // Throws InvalidInput naming the first byte that is no token of the vocabulary. Reads the text only

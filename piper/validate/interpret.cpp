@@ -210,7 +210,8 @@ class Interpreter {
     return true;
   }
 
-  // Where interleaving is not stated: as deep as the layers divide, at most 4 chunks, where Megatron would.
+  // Where interleaving is not stated: as deep as the layers divide, at most 4 chunks, where
+  // Megatron would.
   void chunks() {
     strategy::Strategy& s = c_.strategy;
     const int64_t layers = c_.model.num_layers(), pp = s.mesh.pp;
@@ -231,8 +232,8 @@ class Interpreter {
     if (pp > 1 && layers % (pp * vpp) != 0) c_.assumed.emplace_back("layers split evenly");
   }
 
-  // nanotron: a stage ends with the block that reaches its share of all parameters, the head counted, the embedding
-  // not.
+  // nanotron: a stage ends with the block that reaches its share of all parameters, the head
+  // counted, the embedding not.
   std::vector<int64_t> split_by_parameters() const {
     const model::Model& m = c_.model;
     const auto layer = static_cast<double>(model::count_layer(m, m.layers.front()).total());
