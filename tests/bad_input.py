@@ -40,6 +40,7 @@ def cases(folder):
     yield "bytes of nothing", ["bench", "flows", "--bytes", "0"], ["--bytes: is 0; allowed: a number greater than 0"]
     yield "unknown command", ["modle", "x"], ["unknown command 'modle'", "did you mean 'model'"]
     yield "unknown flag", ["plan", "--modle", "x"], ["'--modle'", "did you mean '--model'"]
+    yield "unknown flag of a command's command", ["bench", "alltoall", "--sizes", "3"], ["'--sizes'", "(see piper bench alltoall --help)"]
     yield "unknown unit", ["bench", "alltoall", "--pair-bytes", "4Q"], ["--pair-bytes", "4Q"]
     yield "unit of another kind", ["bench", "alltoall", "--pair-bytes", "4ms"], ["--pair-bytes", "4ms"]
     yield "no such config", ["model", str(folder / "none" / "config.json")], ["config.json"]

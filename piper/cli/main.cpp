@@ -79,6 +79,14 @@ const CLI::App* innermost(const CLI::App* app) {
   return app;
 }
 
+// "bench alltoall": the words that lead to a subcommand, without the program's own.
+std::string command_words(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  if (parent == nullptr) return "";
+  const std::string before = command_words(*parent);
+  return before.empty() ? app.get_name() : before + " " + app.get_name();
+}
+
 // CLI11 knows that an argument was not expected; what was meant is ours to guess.
 std::string unexpected_arguments(const CLI::App& root) {
   const CLI::App* app = innermost(&root);
@@ -93,7 +101,7 @@ std::string unexpected_arguments(const CLI::App& root) {
                          : command ? "command"
                                    : "argument",
                          word, did_you_mean(word, names_of(*app, flag)));
-    if (app != &root) lines += fmt::format(" (see piper {} --help)", app->get_name());
+    if (app != &root) lines += fmt::format(" (see piper {} --help)", command_words(*app));
     if (flag || command) break;  // what follows is most likely its value, or its arguments
   }
   return lines;
@@ -135,7 +143,7 @@ int run(int argc, char** argv) {
     if (const std::string unexpected = unexpected_arguments(app); !unexpected.empty())
       problems.push_back(unexpected);
     problems.push_back(
-        fmt::format("{} (see piper {} --help)", error.what(), innermost(&app)->get_name()));
+        fmt::format("{} (see piper {} --help)", error.what(), command_words(*innermost(&app))));
     return complain_of_flags(fmt::format("{}", fmt::join(problems, "\n")));
   } catch (const CLI::ParseError& error) {
     return complain_of_flags(error.what());

@@ -6,14 +6,17 @@
 // giving way to whoever else wants the core: waking takes as long. Then it sleeps between looks: tens of microseconds while a request is outstanding, up to
 // a millisecond when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
 // processes on several hosts it looks every tenth of a millisecond while a message is expected.
+// A library that calls abort() leaves the thread without MPI (mpi_abort.h): it answers its commands and waits for the end.
 #include <mpi.h>
 #include <piper/base/error.h>
 #include <piper/comm/doorbell.h>
+#include <piper/comm/mpi_abort.h>
 #include <piper/comm/mpi_notes.h>
 #include <piper/comm/mpi_payloads.h>
 #include <piper/comm/mpi_plugin.h>
 #include <piper/comm/mpi_result.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +25,7 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -38,6 +42,9 @@ constexpr std::chrono::microseconds kLook{30};
 // MPI_Abort kills all processes at once, and some mpiruns lose what was written just before.
 constexpr std::chrono::milliseconds kLastWords{500};
 
+// Whose library has aborted says so only when nobody has named a dead process by then.
+constexpr std::chrono::seconds kOthersFirst{2};
+
 // A failed process ends the run, after it and the others have said why.
 void abort_at_exit(int status, void*) {
   std::fflush(nullptr);
@@ -45,18 +52,34 @@ void abort_at_exit(int status, void*) {
   MPI_Abort(MPI_COMM_WORLD, status == 0 ? 1 : status);
 }
 
+// No call of MPI would return any more; its launcher ends the others when a process is gone without MPI_Finalize.
+void leave_without_mpi(int status, void*) {
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(kLastWords);
+  _exit(status == 0 ? 1 : status);
+}
+
 class MpiWireThread final : public MpiWire {
  public:
   MpiWireThread() {
     std::promise<void> ready;
     thread_ = std::thread([this, &ready] { run(ready); });
-    ready.get_future().get();
+    try {
+      ready.get_future().get();
+    } catch (...) {
+      thread_.join();
+      throw;
+    }
   }
 
   ~MpiWireThread() override {
     command([this] { ending_ = true; });
-    thread_.join();
-    if (!finalized_) on_exit(abort_at_exit, nullptr);
+    ended_->get_future().wait();
+    if (gone_)
+      thread_.detach();  // it never returns from the library
+    else
+      thread_.join();
+    if (!finalized_) on_exit(gone_ ? leave_without_mpi : abort_at_exit, nullptr);
   }
 
   int64_t process() const override { return process_; }
@@ -79,6 +102,7 @@ class MpiWireThread final : public MpiWire {
     const std::vector<int> sent_at = places(sent_bytes), received_at = places(received_bytes);
     std::promise<int> result;
     command([&] {
+      if (gone_) return result.set_value(MPI_ERR_OTHER);
       while (notes_->sending()) notes_->send();  // their senders take them for sent
       result.set_value(MPI_Alltoallv(sent.data(), sent_bytes.data(), sent_at.data(), MPI_BYTE,
                                      received.data(), received_bytes.data(), received_at.data(),
@@ -102,24 +126,26 @@ class MpiWireThread final : public MpiWire {
   void send_note(int64_t process, std::span<const std::byte> head,
                  std::span<const std::byte> body) override {
     command([this, process, note = MpiNotes::pack(head, body)]() mutable {
-      if (!abandoned_) notes_->give(process, std::move(note));
+      if (!quiet()) notes_->give(process, std::move(note));
     });
   }
 
   void send_payload(int64_t process, uint64_t id, std::span<const std::byte> bytes) override {
     command([this, process, id, bytes] {
-      if (!abandoned_) payloads_->send(process, id, bytes);
+      if (!quiet()) in_mpi([&] { payloads_->send(process, id, bytes); });
     });
   }
 
   void expect_payload(int64_t process, uint64_t id, std::span<std::byte> bytes) override {
     command([this, process, id, bytes] {
-      if (!abandoned_) payloads_->expect(process, id, bytes);
+      if (!quiet()) in_mpi([&] { payloads_->expect(process, id, bytes); });
     });
   }
 
   bool cancel_payload(int64_t process, uint64_t id) override {
-    command([this, process, id] { payloads_->cancel(process, id); });
+    command([this, process, id] {
+      if (!gone_) in_mpi([&] { payloads_->cancel(process, id); });
+    });
     return true;
   }
 
@@ -144,6 +170,12 @@ class MpiWireThread final : public MpiWire {
     bell_.ring();
   }
 
+  template <typename Call>
+  static void in_mpi(const Call& call) {
+    const MpiAbort::Catching catching(true);
+    call();
+  }
+
   void run(std::promise<void>& ready) {
     try {
       initialise();
@@ -152,6 +184,8 @@ class MpiWireThread final : public MpiWire {
       ready.set_exception(std::current_exception());
       return;
     }
+    const std::shared_ptr<std::promise<void>> ended = ended_;  // outlives this object
+    const MpiAbort abort([this] { go_on_without_mpi(); });
     int64_t num_idle = 0;
     while (!ending_) {
       const uint32_t rings = bell_.count();
@@ -161,6 +195,24 @@ class MpiWireThread final : public MpiWire {
       if (!moved && !ending_) sleep(num_idle, rings);
     }
     if (peaceful_) finalize();
+    ended->set_value();
+  }
+
+  // Called where the library has aborted; only commands still come.
+  void go_on_without_mpi() {
+    const std::shared_ptr<std::promise<void>> ended = ended_;  // outlives this object
+    gone_ = true;
+    const auto since = std::chrono::steady_clock::now();
+    for (bool told = false; !ending_;) {
+      const uint32_t rings = bell_.count();
+      const bool moved = run_commands();
+      if (!told && !abandoned_ && std::chrono::steady_clock::now() - since > kOthersFirst) {
+        told = true;
+        events_->process_lost(process_, "its MPI library ended it; what it said stands above");
+      }
+      if (!moved && !ending_) bell_.wait(rings, std::chrono::milliseconds(1));
+    }
+    ended->set_value();
   }
 
   void initialise() {
@@ -225,13 +277,19 @@ class MpiWireThread final : public MpiWire {
   }
 
   bool run_commands() {
-    std::deque<std::function<void()>> commands;
     {
       const std::lock_guard lock(mutex_);
-      commands.swap(commands_);
+      std::move(commands_.begin(), commands_.end(), std::back_inserter(running_));
+      commands_.clear();
     }
-    for (const auto& command : commands) command();
-    return !commands.empty();
+    const bool any = !running_.empty();
+    while (!running_.empty()) {
+      // Where one never returns, go_on_without_mpi() goes on with the rest.
+      const std::function<void()> action = std::move(running_.front());
+      running_.pop_front();
+      action();
+    }
+    return any;
   }
 
   // Until the bell is rung once more than `rings` times, at most.
@@ -248,16 +306,21 @@ class MpiWireThread final : public MpiWire {
     if (!outstanding() && bell_.shared()) return kIdle;
     return std::min(busy() ? kBusy : kIdle, kShortest << std::min<int64_t>(num_idle / 16, 6));
   }
+  // Nothing is posted any more.
+  bool quiet() const { return abandoned_ || gone_; }
   bool outstanding() const { return notes_->sending() || !payloads_->empty(); }
   bool busy() const { return outstanding() || (events_ != nullptr && events_->expects_messages()); }
 
   // Whether anything has moved.
   bool look() {
+    const MpiAbort::Catching in_mpi(true);
     bool moved = notes_->send();
     moved = notes_->take([this](int64_t process, std::span<const std::byte> note) {
+      const MpiAbort::Catching not_in_mpi(false);
       events_->note_arrived(process, note);
     }) || moved;
     return payloads_->look([this](const MpiPayloads::Done& done) {
+      const MpiAbort::Catching not_in_mpi(false);
       if (done.sent)
         events_->payload_sent(done.process, done.id);
       else
@@ -281,6 +344,8 @@ class MpiWireThread final : public MpiWire {
 
   Doorbell bell_;
 
+  std::deque<std::function<void()>> running_;  // commands that the thread has taken
+
   // The thread's own; process_, num_processes_ and one_host_ do not change after the constructor.
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;  // of the bells
@@ -294,6 +359,8 @@ class MpiWireThread final : public MpiWire {
   std::unique_ptr<MpiPayloads> payloads_;
   std::chrono::steady_clock::time_point idle_since_;
   bool abandoned_ = false, peaceful_ = false, ending_ = false, finalized_ = false;
+  bool gone_ = false;  // the library has aborted
+  std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
   std::thread thread_;  // last
 };
 
