@@ -3,6 +3,7 @@
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
+#include <piper/schedule/layer_kind.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,31 +20,53 @@ using schedule::SegmentKind;
 // more than this many are looked at.
 constexpr int64_t kMaxGroupsLookedAt = 16;
 
-// Compute of a layer's parts, forward, and of the shared experts backward: what runs again, and what hides exchanges
-// (schedule/layer.h).
-struct Parts {
-  bool is_moe = false;
-  double attention = 0, gate = 0, nets = 0;  // forward; nets: routed, shared or dense
-  double shared = 0, shared_backward = 0;
+// One pass of a layer: computing in order, exchanges beside it, each task waiting for the rows that it reads; whoever comes
+// next waits for the rest.
+struct PassSeconds {
+  double compute = 0;  // less what runs again
+  double recompute = 0;
+  double waiting = 0;  // for rows
+  double ahead = 0;    // from the beginning until the first task that does not run again
 };
 
-// The part of an exchange that compute does not hide.
-double exposed(double exchange, double hidden_by) { return std::max(0.0, exchange - hidden_by); }
-
-// `rows`: of one exchange; `combined_again`: of that which brings the experts' results back once more.
-RecomputeCost recompute_cost(const Parts& p, double rows, double combined_again,
-                             strategy::Recompute recompute) {
-  if (recompute == strategy::Recompute::kFull) {
-    const double again = exposed(rows, p.shared) + combined_again;
-    return {.compute = p.attention + p.gate + p.nets,
-            .ahead = p.attention + p.gate + p.nets + again,
-            .exchange = again + exposed(rows, p.shared_backward) + rows};
+// compute(task): seconds of computing; exchange(task): of communication.
+template <class Compute, class Exchange>
+PassSeconds play(const std::vector<schedule::LayerTask>& tasks, Compute compute,
+                 Exchange exchange) {
+  struct Arriving {
+    schedule::LayerSlotList rows;
+    double at;
+  };
+  PassSeconds of;
+  std::vector<Arriving> arriving;
+  double now = 0, sent = 0;
+  const auto wait_until = [&](double at) {
+    of.waiting += std::max(0.0, at - now);
+    now = std::max(now, at);
+  };
+  bool is_ahead = true;
+  for (const schedule::LayerTask& task : tasks) {
+    std::erase_if(arriving, [&](const Arriving& rows) {
+      if (std::ranges::find_first_of(rows.rows, task.reads) == rows.rows.end()) return false;
+      wait_until(rows.at);
+      return true;
+    });
+    if (!task.is_recomputed && is_ahead) {
+      of.ahead = now;
+      is_ahead = false;
+    }
+    if (task.kind != graph::TaskKind::kCompute) {
+      sent = std::max(sent, now) + exchange(task);
+      if (task.kind == graph::TaskKind::kAllToAll) arriving.push_back({task.writes, sent});
+      continue;
+    }
+    const double seconds = compute(task);
+    (task.is_recomputed ? of.recompute : of.compute) += seconds;
+    now += seconds;
   }
-  const double attention = strategy::drops_attention(recompute) ? p.attention : 0;
-  const double nets = strategy::drops_experts(recompute) ? p.nets : 0;
-  return {.compute = attention + nets,
-          .ahead = p.is_moe ? 0 : nets,
-          .exchange = exposed(rows, p.shared_backward + nets) + exposed(rows, attention)};
+  for (const Arriving& rows : arriving) wait_until(rows.at);
+  if (is_ahead) of.ahead = now;
+  return of;
 }
 
 }  // namespace
@@ -147,12 +170,12 @@ std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
 }
 
 LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64_t ep_index) {
-  const bool exchanged =
-      model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe() && s.mesh.ep > 1;
+  const schedule::LayerKind kind =
+      schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const SegmentWork work =
       rows(s.micro_batch_sequences, s.mesh, s.capacity.factor, s.all_to_all).work(layer, ep_index);
-  return layer_memory(model_, layer, work, exchanged, s.recompute,
-                      exchanged ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
+  return layer_memory(model_, layer, work, schedule::layer_passes(kind, s.recompute),
+                      kind.exchanges ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
 }
 
 Routed LayerCosts::routed(int32_t layer) const {
@@ -201,37 +224,13 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   const std::vector<SegmentWork> busiest =
       works(layer, sequences, mesh, capacity_factor, form.algorithm);
   const SegmentWork& work = busiest.front();
-  const bool moe = model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
-  std::vector<SegmentKind> segments =
-      moe ? std::vector{SegmentKind::kAttention, SegmentKind::kGate, SegmentKind::kExperts,
-                        SegmentKind::kMerge}
-          : std::vector{SegmentKind::kAttention, SegmentKind::kDenseMlp};
-  if (model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
-    segments.push_back(SegmentKind::kSharedExperts);
   LayerCost cost;
-  Parts parts{.is_moe = moe};
-  for (const SegmentKind kind : segments) {
-    double forward = 0, backward = 0;
-    for (const SegmentWork& of : busiest) {
-      forward = std::max(forward, segment_seconds(model_, {kind, layer}, Phase::kForward, of,
-                                                  cluster_, precision_));
-      backward = std::max(backward, segment_seconds(model_, {kind, layer}, Phase::kBackward, of,
-                                                    cluster_, precision_));
-    }
-    cost.forward += forward;
-    cost.backward += backward;
-    if (kind == SegmentKind::kAttention)
-      parts.attention = forward;
-    else if (kind == SegmentKind::kGate)
-      parts.gate = forward;
-    else if (kind != SegmentKind::kMerge)
-      parts.nets += forward;
-    if (kind == SegmentKind::kSharedExperts) {
-      parts.shared = forward;
-      parts.shared_backward = backward;
-    }
-  }
-  const bool exchanged = moe && mesh.ep > 1;
+  strategy::Strategy s;
+  s.mesh = mesh;
+  s.all_to_all = form.algorithm;
+  const schedule::LayerKind kind =
+      schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
+  const bool exchanged = kind.exchanges;
   const ExchangeSeconds exchange =
       exchanged ? exchange_seconds(layer, work, mesh, capacity_factor, form) : ExchangeSeconds{};
   if (exchanged) {
@@ -243,12 +242,40 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
     cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
-  cost.exchange_forward = exposed(exchange.counts + exchange.rows, parts.shared) + exchange.rows;
+  std::map<std::pair<SegmentKind, Phase>, double> known;
+  const auto segment = [&](SegmentKind of_kind, Phase phase) {
+    const auto [found, is_new] = known.try_emplace({of_kind, phase}, 0);
+    if (is_new)
+      for (const SegmentWork& of : busiest)
+        found->second = std::max(found->second, segment_seconds(model_, {of_kind, layer}, phase, of,
+                                                                cluster_, precision_));
+    return found->second;
+  };
+  const auto play_pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
+    return play(
+        tasks,
+        [&](const schedule::LayerTask& task) {
+          return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
+        },
+        [&](const schedule::LayerTask& task) {
+          return task.kind == graph::TaskKind::kAllToAll ? exchange.rows : exchange.counts;
+        });
+  };
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
-    RecomputeCost& with = cost.by_recompute[static_cast<size_t>(recompute)];
-    const bool sums = form.algorithm == strategy::AllToAll::kHaloDedup;  // nobody reads them
-    with = recompute_cost(parts, exchange.rows, sums ? 0 : exchange.rows, recompute);
-    with.memory = layer_memory(model_, layer, work, exchanged, recompute, cost.exchange_scratch);
+    const schedule::LayerPasses& passes = schedule::layer_passes(kind, recompute);
+    const PassSeconds again = play_pass(passes.recompute, Phase::kForward);
+    const PassSeconds backward = play_pass(passes.backward, Phase::kBackward);
+    if (recompute == strategy::Recompute::kNone) {
+      const PassSeconds forward = play_pass(passes.forward, Phase::kForward);
+      cost.forward = forward.compute;
+      cost.backward = backward.compute;
+      cost.exchange_forward = forward.waiting;
+    }
+    cost.by_recompute[static_cast<size_t>(recompute)] = {
+        .compute = again.recompute + backward.recompute,
+        .ahead = again.ahead + backward.ahead,
+        .exchange = again.waiting + backward.waiting,
+        .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
   }
   return cost;
 }

@@ -1,12 +1,11 @@
-// The lives of a layer's slots during one micro-batch's forward and backward on one rank, by the
-// table in schedule/step.h: a slot is born with the task that writes it and dies with its last
-// reader.
+// Bytes of a layer's slots during one micro-batch's forward and backward on one rank, task by task as the layer's program has
+// them (schedule/layer_passes.h).
 #pragma once
 
 #include <piper/cost/activation.h>
 #include <piper/cost/live_bytes.h>
 #include <piper/model/model.h>
-#include <piper/strategy/strategy.h>
+#include <piper/schedule/layer_passes.h>
 
 #include <cstdint>
 
@@ -29,14 +28,13 @@ struct KeptBytes {
 // Relative to a live input: the forward leaves the layer's output and what is kept (the input among
 // it, but not counted again), the backward starts with the gradient of the output live and ends
 // with that of the input, everything kept and the input released.
-// Beside an exchange its scratch is live (exchange_form.h); where shared experts run meanwhile, beside their peak.
+// Beside an exchange its scratch is live (exchange_form.h), and beside what computes meanwhile.
 struct LayerMemory {
   Stretch forward;
   Stretch backward;  // preceded by the layer's recomputation where there is one
   KeptBytes kept;    // with the layer's input
 };
 LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
-                         bool exchanged, strategy::Recompute recompute,
-                         int64_t exchange_scratch = 0);
+                         const schedule::LayerPasses& passes, int64_t exchange_scratch = 0);
 
 }  // namespace piper::cost

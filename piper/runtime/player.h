@@ -133,10 +133,9 @@ class Player {
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }
-  // The first slot of a kind among a task's reads or writes; nullptr when there is none.
-  SlotValue* find_read(const graph::Task& task, schedule::SlotKind kind);
-  SlotValue* find_write(const graph::Task& task, schedule::SlotKind kind);
-  void put(const graph::Task& task, schedule::SlotKind kind, at::Tensor tensor);
+  SlotValue& write(const graph::Task& task, size_t i) { return value(step_.graph.writes(task)[i]); }
+  // The first slot of a kind; nullptr when there is none.
+  SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
   nn::Tape* new_tape(const graph::Task& task);
   nn::Routing& routing_of(const graph::Task& task);
   const std::vector<int64_t>& counts_of(const graph::Task& task);

@@ -14,33 +14,21 @@ using schedule::Segment;
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
-Player::SlotValue* Player::find_read(const Task& task, SlotKind kind) {
-  for (const graph::SlotId slot : step_.graph.reads(task))
+Player::SlotValue* Player::find(std::span<const graph::SlotId> slots, SlotKind kind) {
+  for (const graph::SlotId slot : slots)
     if (step_.meaning(slot).kind == kind) return &value(slot);
   return nullptr;
-}
-
-Player::SlotValue* Player::find_write(const Task& task, SlotKind kind) {
-  for (const graph::SlotId slot : step_.graph.writes(task))
-    if (step_.meaning(slot).kind == kind) return &value(slot);
-  return nullptr;
-}
-
-void Player::put(const Task& task, SlotKind kind, at::Tensor tensor) {
-  SlotValue* slot = find_write(task, kind);
-  PIPER_CHECK(slot != nullptr, "no slot to write in " + schedule::task_name(step_, task));
-  slot->tensor = std::move(tensor);
 }
 
 nn::Tape* Player::new_tape(const Task& task) {
-  SlotValue* slot = find_write(task, SlotKind::kTape);
+  SlotValue* slot = find(step_.graph.writes(task), SlotKind::kTape);
   if (slot == nullptr) return nullptr;  // nothing will be differentiated
   slot->tape = std::make_unique<nn::Tape>();
   return slot->tape.get();
 }
 
 nn::Routing& Player::routing_of(const Task& task) {
-  SlotValue* slot = find_read(task, SlotKind::kRouting);
+  SlotValue* slot = find(step_.graph.reads(task), SlotKind::kRouting);
   PIPER_CHECK(slot != nullptr && slot->routing != nullptr,
               "no routing for " + schedule::task_name(step_, task));
   return *slot->routing;
@@ -71,48 +59,32 @@ void Player::run_segment(const Task& task) {
   PIPER_CHECK(false, "no segment runs in parts: " + schedule::task_name(step_, task));
 }
 
-namespace {
-
-// The tensor of the first read of any of the kinds: with one expert rank the exchanges vanish and a neighbour's slot
-// stands in (rows for received rows, ...).
-template <class Find>
-const at::Tensor& first_of(Find find, std::initializer_list<SlotKind> kinds) {
-  for (const SlotKind kind : kinds)
-    if (auto* slot = find(kind)) return slot->tensor;
-  PIPER_CHECK(false, "a compute task lacks a tensor to read");
-  __builtin_unreachable();
-}
-
-}  // namespace
-
+// Below, in(i) is the i-th slot that the task reads and out(i) the i-th that it writes, in the order of the table.
 void Player::run_forward(const Task& task, const Segment& segment) {
-  const auto tensor = [&](std::initializer_list<SlotKind> kinds) -> const at::Tensor& {
-    return first_of([&](SlotKind kind) { return find_read(task, kind); }, kinds);
-  };
+  const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
+  const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
-      return put(task, SlotKind::kHidden, stage_.embedding_forward(batch_of(task).tokens_BS));
+      out(0) = stage_.embedding_forward(batch_of(task).tokens_BS);
+      return;
     case SegmentKind::kAttention:
-      return put(task, SlotKind::kHidden,
-                 stage_.attention_forward(layer, tensor({SlotKind::kHidden}), positions(layer),
-                                          new_tape(task)));
+      out(0) = stage_.attention_forward(layer, in(0), positions(layer), new_tape(task));
+      return;
     case SegmentKind::kDenseMlp:
-      return put(task, SlotKind::kHidden,
-                 stage_.dense_mlp_forward(layer, tensor({SlotKind::kHidden}), new_tape(task)));
+      out(0) = stage_.dense_mlp_forward(layer, in(0), new_tape(task));
+      return;
     case SegmentKind::kSharedExperts:
-      return put(task, SlotKind::kHidden,
-                 stage_.shared_forward(layer, tensor({SlotKind::kHidden}), new_tape(task)));
+      out(0) = stage_.shared_forward(layer, in(0), new_tape(task));
+      return;
     case SegmentKind::kGate: {
       auto routing = std::make_unique<nn::Routing>();
-      put(task, SlotKind::kRows,
-          stage_.gate_forward(layer, tensor({SlotKind::kHidden}), positions(layer), *routing,
-                              new_tape(task)));
+      out(0) = stage_.gate_forward(layer, in(0), positions(layer), *routing, new_tape(task));
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
           !strategy::deduplicates(strategy_))
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
       if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
-      find_write(task, SlotKind::kRouting)->routing = std::move(routing);
+      write(task, 1).routing = std::move(routing);
       return;
     }
     case SegmentKind::kExperts: {
@@ -120,53 +92,29 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       if (task.phase == Phase::kForward)
         received_rows_[layer] += std::accumulate(routing.received_counts.begin(),
                                                  routing.received_counts.end(), int64_t{0});
-      return put(task, SlotKind::kExpertRows,
-                 stage_.experts_forward(layer, tensor({SlotKind::kReceived, SlotKind::kRows}),
-                                        routing, new_tape(task)));
+      out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
+      return;
     }
-    case SegmentKind::kMerge: {
-      // Reads the rows back, then x1 (the only kHidden).
-      return put(task, SlotKind::kHidden,
-                 stage_.merge_forward(layer, tensor({SlotKind::kReturned, SlotKind::kExpertRows}),
-                                      routing_of(task), tensor({SlotKind::kHidden})));
-    }
+    case SegmentKind::kMerge:
+      out(0) = stage_.merge_forward(layer, in(0), routing_of(task), in(2));
+      return;
     case SegmentKind::kHead:
       if (layer >= 0)
-        return stage_.mtp_head_forward(layer, tensor({SlotKind::kHidden}), batch_of(task).targets_T,
-                                       new_tape(task));
-      return stage_.head_forward(tensor({SlotKind::kHidden}), batch_of(task).targets_T,
-                                 new_tape(task));
+        return stage_.mtp_head_forward(layer, in(0), batch_of(task).targets_T, new_tape(task));
+      return stage_.head_forward(in(0), batch_of(task).targets_T, new_tape(task));
     case SegmentKind::kMtpJoin:
-      return put(
-          task, SlotKind::kHidden,
-          stage_.mtp_join_forward(layer, tensor({SlotKind::kHidden}), batch_of(task).tokens_BS));
-    case SegmentKind::kDenseGradients:
-    case SegmentKind::kExpertGradients:
-    case SegmentKind::kTiedEmbedding:
-    case SegmentKind::kGradientNorm:
-    case SegmentKind::kStatistics:
-    case SegmentKind::kOptimizer:
-    case SegmentKind::kTensor:
-    case SegmentKind::kContext:
-    case SegmentKind::kWeights:
-    case SegmentKind::kHostCopy:
-    case SegmentKind::kMessageWait:
-      PIPER_CHECK(false, "not a forward segment");
+      out(0) = stage_.mtp_join_forward(layer, in(0), batch_of(task).tokens_BS);
+      return;
+    default:
+      PIPER_CHECK(false, "not a forward segment: " + schedule::task_name(step_, task));
   }
 }
 
 void Player::run_backward(const Task& task, const Segment& segment) {
-  const auto tensor = [&](std::initializer_list<SlotKind> kinds) -> const at::Tensor& {
-    return first_of([&](SlotKind kind) { return find_read(task, kind); }, kinds);
-  };
-  const auto hidden = [&](size_t i) -> const at::Tensor& {  // the i-th kHidden among the reads
-    for (const graph::SlotId slot : step_.graph.reads(task))
-      if (step_.meaning(slot).kind == SlotKind::kHidden && i-- == 0) return value(slot).tensor;
-    PIPER_CHECK(false, "a backward task lacks an activation");
-    __builtin_unreachable();
-  };
+  const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
+  const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };
   const auto tape = [&]() -> nn::Tape& {
-    SlotValue* slot = find_read(task, SlotKind::kTape);
+    SlotValue* slot = find(step_.graph.reads(task), SlotKind::kTape);
     PIPER_CHECK(slot != nullptr && slot->tape != nullptr,
                 "no tape for " + schedule::task_name(step_, task));
     return *slot->tape;
@@ -174,66 +122,39 @@ void Player::run_backward(const Task& task, const Segment& segment) {
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
-      return stage_.embedding_backward(batch_of(task).tokens_BS,
-                                       tensor({SlotKind::kHiddenGradient}));
+      return stage_.embedding_backward(batch_of(task).tokens_BS, in(0));
     case SegmentKind::kAttention:
-      return put(task, SlotKind::kHiddenGradient,
-                 stage_.attention_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0),
-                                           hidden(1), positions(layer), tape()));
+      out(0) = stage_.attention_backward(layer, in(0), in(1), in(2), positions(layer), tape());
+      return;
     case SegmentKind::kDenseMlp:
-      return put(
-          task, SlotKind::kHiddenGradient,
-          stage_.dense_mlp_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
+      out(0) = stage_.dense_mlp_backward(layer, in(0), in(1), tape());
+      return;
     case SegmentKind::kSharedExperts:
-      return put(
-          task, SlotKind::kHiddenGradient,
-          stage_.shared_backward(layer, tensor({SlotKind::kHiddenGradient}), hidden(0), tape()));
+      out(0) = stage_.shared_backward(layer, in(0), in(1), tape());
+      return;
     case SegmentKind::kGate:
-      return put(task, SlotKind::kHiddenGradient,
-                 stage_.gate_backward(
-                     layer, tensor({SlotKind::kRowsGradient, SlotKind::kReceivedGradient}),
-                     tensor({SlotKind::kRoutingGradient}), tensor({SlotKind::kHiddenGradient}),
-                     hidden(0), routing_of(task), tape()));
-    case SegmentKind::kExperts: {
-      const SlotKind written = find_write(task, SlotKind::kReceivedGradient)
-                                   ? SlotKind::kReceivedGradient
-                                   : SlotKind::kRowsGradient;
-      return put(task, written,
-                 stage_.experts_backward(
-                     layer, tensor({SlotKind::kExpertRowsGradient, SlotKind::kReturnedGradient}),
-                     tensor({SlotKind::kReceived, SlotKind::kRows}), routing_of(task), tape()));
-    }
+      out(0) = stage_.gate_backward(layer, in(0), in(1), in(2), in(3), routing_of(task), tape());
+      return;
+    case SegmentKind::kExperts:
+      out(0) = stage_.experts_backward(layer, in(0), in(1), routing_of(task), tape());
+      return;
     case SegmentKind::kMerge: {
       const bool deduplicates = strategy::deduplicates(strategy_);
       nn::Stage::MergeGradients gradients = stage_.merge_backward(
-          layer, tensor({SlotKind::kHiddenGradient}),
-          deduplicates ? at::Tensor() : tensor({SlotKind::kReturned, SlotKind::kExpertRows}),
-          routing_of(task));
-      if (deduplicates)
-        return put(task, SlotKind::kReturnedGradient, std::move(gradients.returned));
-      put(task, SlotKind::kReturnedGradient, std::move(gradients.returned));
-      return put(task, SlotKind::kRoutingGradient, std::move(gradients.weights));
+          layer, in(0), deduplicates ? at::Tensor() : in(1), routing_of(task));
+      out(0) = std::move(gradients.returned);
+      if (!deduplicates) out(1) = std::move(gradients.weights);
+      return;
     }
     case SegmentKind::kHead:
-      return put(task, SlotKind::kHiddenGradient,
-                 layer >= 0 ? stage_.mtp_head_backward(layer, hidden(0), tape())
-                            : stage_.head_backward(hidden(0), batch_of(task).targets_T, tape()));
-    case SegmentKind::kMtpJoin:  // reads two gradients: of the module's input, and from the head
-      return put(task, SlotKind::kHiddenGradient,
-                 stage_.mtp_join_backward(layer, read(task, 0).tensor, read(task, 1).tensor,
-                                          hidden(0), batch_of(task).tokens_BS));
-    case SegmentKind::kDenseGradients:
-    case SegmentKind::kExpertGradients:
-    case SegmentKind::kTiedEmbedding:
-    case SegmentKind::kGradientNorm:
-    case SegmentKind::kStatistics:
-    case SegmentKind::kOptimizer:
-    case SegmentKind::kTensor:
-    case SegmentKind::kContext:
-    case SegmentKind::kWeights:
-    case SegmentKind::kHostCopy:
-    case SegmentKind::kMessageWait:
-      PIPER_CHECK(false, "not a backward segment");
+      out(0) = layer >= 0 ? stage_.mtp_head_backward(layer, in(0), tape())
+                          : stage_.head_backward(in(0), batch_of(task).targets_T, tape());
+      return;
+    case SegmentKind::kMtpJoin:
+      out(0) = stage_.mtp_join_backward(layer, in(0), in(1), in(2), batch_of(task).tokens_BS);
+      return;
+    default:
+      PIPER_CHECK(false, "not a backward segment: " + schedule::task_name(step_, task));
   }
 }
 

@@ -111,8 +111,8 @@ class RankLowering {
     (is_forward ? mb.activation : mb.gradient) = writer_.receive(
         rank_received_from(action, placing_, pp_rank_),
         {!is_forward, virtual_stage_before(action, placing_, pp_rank_), action.micro_batch},
-        is_forward ? layer_output(step_.model, here.first_layer - 1)
-                   : layer_input_gradient(here.last_layer + 1));
+        is_forward ? layer_output(step_, here.first_layer - 1)
+                   : layer_input_gradient(step_, here.last_layer + 1));
   }
 
   void send(const Action& action) {
@@ -161,8 +161,7 @@ class RankLowering {
     mb.layers.resize(static_cast<size_t>(here.last_layer - here.first_layer + 1));
     for (int32_t layer = here.first_layer; layer <= here.last_layer; ++layer) {
       LayerSlots& slots = mb.layers[static_cast<size_t>(layer - here.first_layer)];
-      slots.x = x;
-      x = write_layer_forward(writer_, layer, slots);
+      x = write_layer_forward(writer_, layer, x, slots);
     }
     mb.activation = x;
     if (here.is_last) heads_forward(mb);
@@ -173,8 +172,8 @@ class RankLowering {
     mb.modules.resize(static_cast<size_t>(step_.model.mtp_depth));
     for (size_t i = 0; i < mb.modules.size(); ++i) {
       LayerSlots& slots = mb.modules[i];
-      slots.x = write_join_forward(writer_, layer_of_module(i), mb.heads[i].x);
-      const SlotId x = write_layer_forward(writer_, layer_of_module(i), slots);
+      const SlotId joined = write_join_forward(writer_, layer_of_module(i), mb.heads[i].x);
+      const SlotId x = write_layer_forward(writer_, layer_of_module(i), joined, slots);
       mb.heads.push_back(write_head_forward(writer_, layer_of_module(i), x));
     }
   }
@@ -243,12 +242,9 @@ class RankLowering {
   }
 
   SlotId layer_backward(const Action& action, int32_t layer, LayerSlots& slots, SlotId gradient) {
-    if (step_.strategy.recompute == strategy::Recompute::kFull) {
-      writer_.begin(Phase::kRecompute, action.micro_batch);
-      write_layer_recompute(writer_, layer, slots);
-      begin(action);
-    }
-    return write_layer_backward(writer_, layer, slots, gradient);
+    begin(action);
+    write_layer_recompute(writer_, layer, slots);
+    return write_layer_backward(writer_, layer, gradient, slots);
   }
 
   int32_t layer_of_module(size_t i) const {

@@ -1,0 +1,216 @@
+#include <piper/base/error.h>
+#include <piper/schedule/layer_passes.h>
+
+#include <algorithm>
+#include <set>
+
+namespace piper::schedule {
+namespace {
+
+using Slots = std::set<LayerSlot>;
+using strategy::Recompute;
+
+bool is_dropped(Recompute recompute, SegmentKind segment) {
+  switch (segment) {
+    case SegmentKind::kAttention:
+      return strategy::drops_attention(recompute);
+    case SegmentKind::kDenseMlp:
+    case SegmentKind::kSharedExperts:
+    case SegmentKind::kExperts:
+      return strategy::drops_experts(recompute);
+    default:
+      return false;
+  }
+}
+
+LayerTask task_of(const Operation& operation) {
+  return {.kind = operation.kind,
+          .segment = operation.segment,
+          .group = operation.group,
+          .reads = operation.reads,
+          .writes = operation.writes,
+          .frees = {},
+          .is_recomputed = false,
+          .is_beside_exchange = false};
+}
+
+template <class Keep>
+LayerSlotList filtered(const LayerSlotList& slots, Keep keep) {
+  LayerSlotList left;
+  for (const LayerSlot slot : slots)
+    if (slot.valid() && keep(slot)) left.push_back(slot);
+  return left;
+}
+
+// What a list of tasks reads that it has not written itself.
+Slots needs(const std::vector<LayerTask>& tasks) {
+  Slots read, written;
+  for (const LayerTask& task : tasks) {
+    for (const LayerSlot slot : task.reads)
+      if (!written.contains(slot)) read.insert(slot);
+    written.insert(task.writes.begin(), task.writes.end());
+  }
+  return read;
+}
+
+// Every slot that lives at the start or is written here ends with its last reader, or else with its writer; those of
+// `stays` do not.
+void free_slots(std::vector<LayerTask>& tasks, const Slots& stays) {
+  Slots done = stays;
+  for (size_t i = tasks.size(); i-- > 0;) {
+    LayerTask& task = tasks[i];
+    for (const LayerSlotList& list : {task.reads, task.writes})
+      for (const LayerSlot slot : list)
+        if (done.insert(slot).second) task.frees.push_back(slot);
+  }
+}
+
+void mark_exchanges(std::vector<LayerTask>& tasks) {
+  std::vector<LayerSlotList> arriving;
+  for (LayerTask& task : tasks) {
+    std::erase_if(arriving, [&](const LayerSlotList& rows) {
+      return std::ranges::find_first_of(rows, task.reads) != rows.end();
+    });
+    task.is_beside_exchange = task.kind == graph::TaskKind::kCompute && !arriving.empty();
+    if (task.kind == graph::TaskKind::kAllToAll) arriving.push_back(task.writes);
+  }
+}
+
+class PassMaker {
+ public:
+  PassMaker(const LayerProgram& program, Recompute recompute)
+      : program_(program), recompute_(recompute) {
+    passes_.slots = program.slots;
+    passes_.x = program.x;
+    passes_.output = program.output;
+    passes_.output_gradient = program.output_gradient;
+    passes_.x_gradient = program.x_gradient;
+  }
+
+  LayerPasses make() {
+    passes_.backward = backward();
+    const Slots wanted = wanted_by_backward();
+    Slots kept = wanted;
+    if (recompute_ == Recompute::kFull) {
+      passes_.recompute = again(program_.forward.operations(), wanted);
+      free_slots(passes_.recompute, wanted);
+      kept = {program_.x};
+    }
+    passes_.forward = forward(kept);
+    kept.insert(program_.x);
+    passes_.kept.assign(kept.begin(), kept.end());
+    kept.insert(program_.output);
+    free_slots(passes_.forward, kept);
+    free_slots(passes_.backward, {program_.x_gradient});
+    for (std::vector<LayerTask>* pass : {&passes_.forward, &passes_.recompute, &passes_.backward})
+      mark_exchanges(*pass);
+    return std::move(passes_);
+  }
+
+ private:
+  bool is_tape(LayerSlot slot) const { return passes_.slots[slot.index()].kind == SlotKind::kTape; }
+
+  std::vector<LayerTask> backward() {
+    std::vector<LayerTask> tasks;
+    for (const Operation& operation : program_.backward.operations()) {
+      if (!operation.runs_again) {
+        tasks.push_back(task_of(operation));
+        continue;
+      }
+      if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) continue;
+      for (const LayerTask& task : tape_again(operation.segment)) tasks.push_back(task);
+    }
+    return tasks;
+  }
+
+  // A segment's forward for its tape alone: what else it writes is there already, and goes to slots of its own.
+  std::vector<LayerTask> tape_again(SegmentKind segment) {
+    std::vector<LayerTask> tasks;
+    for (const Operation& operation : program_.forward.operations()) {
+      if (operation.segment != segment || operation.kind != graph::TaskKind::kCompute) continue;
+      LayerTask task = task_of(operation);
+      task.is_recomputed = true;
+      task.writes = {};
+      for (const LayerSlot slot : operation.writes) {
+        if (!is_tape(slot)) passes_.slots.push_back(passes_.slots[slot.index()]);
+        task.writes.push_back(is_tape(slot) ? slot : LayerSlot(std::ssize(passes_.slots) - 1));
+      }
+      tasks.push_back(task);
+    }
+    return tasks;
+  }
+
+  Slots wanted_by_backward() const {
+    Slots wanted = needs(passes_.backward);
+    wanted.erase(program_.output_gradient);
+    return wanted;
+  }
+
+  std::vector<LayerTask> forward(const Slots& kept) const {
+    std::vector<LayerTask> tasks;
+    for (const Operation& operation : program_.forward.operations()) {
+      tasks.push_back(task_of(operation));
+      tasks.back().writes = filtered(
+          operation.writes, [&](LayerSlot slot) { return !is_tape(slot) || kept.contains(slot); });
+    }
+    return tasks;
+  }
+
+  // Those of the operations that it takes to write `wanted` from x.
+  std::vector<LayerTask> again(const std::vector<Operation>& operations, Slots wanted) const {
+    std::vector<LayerTask> tasks;
+    for (size_t i = operations.size(); i-- > 0;) {
+      const Operation& operation = operations[i];
+      if (std::ranges::none_of(operation.writes,
+                               [&](LayerSlot slot) { return wanted.contains(slot); }))
+        continue;
+      wanted.insert(operation.reads.begin(), operation.reads.end());
+      tasks.push_back(task_of(operation));
+      tasks.back().is_recomputed = true;
+    }
+    std::ranges::reverse(tasks);
+    return tasks;
+  }
+
+  const LayerProgram& program_;
+  Recompute recompute_;
+  LayerPasses passes_;
+};
+
+}  // namespace
+
+LayerPasses passes_of(const LayerProgram& program, Recompute recompute) {
+  return PassMaker(program, recompute).make();
+}
+
+void LayerPass::compute(SegmentKind segment, const LayerSlotList& reads,
+                        const LayerSlotList& writes) {
+  add({.segment = segment, .reads = reads, .writes = writes});
+}
+
+void LayerPass::exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing) {
+  add({.kind = graph::TaskKind::kExchangeCounts,
+       .segment = segment,
+       .group = group,
+       .reads = {routing},
+       .writes = {}});
+}
+
+void LayerPass::all_to_all(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,
+                           const LayerSlotList& writes) {
+  add({.kind = graph::TaskKind::kAllToAll,
+       .segment = segment,
+       .group = group,
+       .reads = reads,
+       .writes = writes});
+}
+
+void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }
+
+void LayerPass::add(Operation operation) {
+  operation.reads = filtered(operation.reads, [](LayerSlot) { return true; });
+  operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
+  operations_.push_back(operation);
+}
+
+}  // namespace piper::schedule

@@ -1,0 +1,113 @@
+#include <doctest/doctest.h>
+#include <piper/schedule/layer_kind.h>
+#include <piper/schedule/step.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace piper::schedule {
+namespace {
+
+using strategy::Recompute;
+
+std::vector<LayerKind> every_kind() {
+  std::vector<LayerKind> kinds{LayerKind{}};
+  for (const bool shared : {false, true})
+    for (const bool exchanges : {false, true})
+      for (const bool deduplicates : {false, true})
+        kinds.push_back({.is_moe = true,
+                         .has_shared = shared,
+                         .exchanges = exchanges,
+                         .deduplicates = deduplicates && exchanges});
+  return kinds;
+}
+
+using Lives = std::set<LayerSlot>;
+
+// Runs a pass on the slots that are alive: nothing is read that is not there, written twice or freed twice.
+void run(const std::vector<LayerTask>& tasks, Lives& alive) {
+  for (const LayerTask& task : tasks) {
+    for (const LayerSlot slot : task.reads) CHECK(alive.contains(slot));
+    for (const LayerSlot slot : task.writes) CHECK(alive.insert(slot).second);
+    for (const LayerSlot slot : task.frees) CHECK(alive.erase(slot) == 1);
+  }
+}
+
+std::string text(const std::vector<LayerTask>& tasks) {
+  std::string text;
+  for (const LayerTask& task : tasks) {
+    text += text.empty() ? "" : ", ";
+    if (task.kind == graph::TaskKind::kExchangeCounts) text += "counts ";
+    if (task.kind == graph::TaskKind::kAllToAll) text += "rows ";
+    text += name(task.segment);
+    if (task.is_recomputed) text += " again";
+    if (task.is_beside_exchange) text += " (beside)";
+  }
+  return text;
+}
+
+TEST_CASE("slots live from their writer to their last reader, in every kind of layer") {
+  for (const LayerKind& kind : every_kind())
+    for (const Recompute recompute : strategy::kRecomputes) {
+      const LayerPasses passes = passes_of(layer_program(kind), recompute);
+      CAPTURE(text(passes.backward));
+      Lives alive{passes.x};
+      run(passes.forward, alive);
+      CHECK(alive.erase(passes.output) == 1);
+      CHECK(alive == Lives(passes.kept.begin(), passes.kept.end()));
+      if (recompute == Recompute::kFull) CHECK(passes.kept.size() == 1);
+      run(passes.recompute, alive);
+      alive.insert(passes.output_gradient);
+      run(passes.backward, alive);
+      CHECK(alive == Lives{passes.x_gradient});
+    }
+}
+
+// The same, written by hand from step.h.
+TEST_CASE("a mixture with shared experts whose rows travel") {
+  const LayerKind kind{.is_moe = true, .has_shared = true, .exchanges = true};
+  const auto passes = [&](Recompute recompute) {
+    return passes_of(layer_program(kind), recompute);
+  };
+  const std::string forward =
+      "attention, gate, counts gate, rows gate, shared (beside), experts, rows experts, "
+      "merge";
+  for (const Recompute recompute : strategy::kRecomputes)
+    CHECK(text(passes(recompute).forward) == forward);
+
+  CHECK(passes(Recompute::kNone).recompute.empty());
+  CHECK(text(passes(Recompute::kNone).backward) ==
+        "merge, rows experts, shared (beside), experts, rows gate, gate, attention");
+  CHECK(text(passes(Recompute::kAttention).backward) ==
+        "merge, rows experts, shared (beside), experts, rows gate, "
+        "attention again (beside), gate, attention");
+  CHECK(text(passes(Recompute::kExperts).backward) ==
+        "merge, rows experts, shared again (beside), shared (beside), "
+        "experts again (beside), experts, rows gate, gate, attention");
+  CHECK(text(passes(Recompute::kFull).recompute) ==
+        "attention again, gate again, rows gate again, shared again (beside), "
+        "experts again, rows experts again");
+  CHECK(text(passes(Recompute::kFull).backward) == text(passes(Recompute::kNone).backward));
+
+  // What is added up where the experts are is not read by any backward, and does not come back twice.
+  LayerKind sums = kind;
+  sums.deduplicates = true;
+  CHECK(text(passes_of(layer_program(sums), Recompute::kFull).recompute) ==
+        "attention again, gate again, rows gate again, shared again (beside), "
+        "experts again");
+}
+
+TEST_CASE("a dense layer") {
+  const auto passes = [](Recompute recompute) {
+    return passes_of(layer_program(LayerKind{}), recompute);
+  };
+  CHECK(text(passes(Recompute::kNone).forward) == "attention, dense mlp");
+  CHECK(text(passes(Recompute::kAttentionAndExperts).backward) ==
+        "dense mlp again, dense mlp, attention again, attention");
+  CHECK(passes(Recompute::kNone).kept.size() == 4);  // x, x1 and two tapes
+  CHECK(passes(Recompute::kExperts).kept.size() == 3);
+}
+
+}  // namespace
+}  // namespace piper::schedule

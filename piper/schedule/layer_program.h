@@ -1,0 +1,66 @@
+// What a layer does with a micro-batch on one rank, forward and backward: operations over the layer's slots. Each kind of layer
+// and each schedule of a mixture layer is one program (layer_kind.h), written once:
+//
+//   layer_passes.h   derives from it what is kept, run again and freed, whatever is recomputed
+//   layer.h          writes its tasks into a step
+//   cost/            adds up its seconds and its bytes (layer_cost.h, layer_memory.h)
+//
+// A program states only what is read and written. Nothing in it depends on routing, sizes or ranks.
+#pragma once
+
+#include <piper/schedule/step.h>
+#include <piper/strategy/rank_layout.h>
+
+#include <iterator>
+#include <vector>
+
+namespace piper::schedule {
+
+// A slot of a program; one storage for each micro-batch that is on its way.
+using LayerSlot = StrongId<struct LayerSlotTag>;
+using LayerSlotList = graph::ShortList<LayerSlot>;  // none() entries are left out
+
+struct Operation {
+  graph::TaskKind kind = graph::TaskKind::kCompute;
+  SegmentKind segment = SegmentKind::kAttention;   // of communication: whose rows move
+  strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
+  LayerSlotList reads, writes;                     // in the order that step.h fixes
+  bool runs_again =
+      false;  // backward: here the segment's forward runs once more if its tape was dropped
+};
+
+class LayerPass {
+ public:
+  void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes);
+  // Counts travel to the same ranks as the rows of the next all-to-all, which waits for them.
+  void exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing);
+  void all_to_all(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,
+                  const LayerSlotList& writes);
+  void run_again(SegmentKind segment);
+
+  const std::vector<Operation>& operations() const { return operations_; }
+
+ private:
+  void add(Operation operation);
+  std::vector<Operation> operations_;
+};
+
+// What a program's slot holds, and which segment writes it.
+struct ProgramSlot {
+  SlotKind kind = SlotKind::kHidden;
+  SegmentKind writer = SegmentKind::kAttention;
+};
+
+struct LayerProgram {
+  LayerSlot slot(SlotKind kind, SegmentKind writer) {
+    slots.push_back({kind, writer});
+    return LayerSlot(std::ssize(slots) - 1);
+  }
+
+  std::vector<ProgramSlot> slots;
+  LayerPass forward, backward;
+  // The layer's input and output, which come from the layer before and go to the next one; and their gradients.
+  LayerSlot x, output, output_gradient, x_gradient;
+};
+
+}  // namespace piper::schedule

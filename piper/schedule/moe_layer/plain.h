@@ -1,0 +1,12 @@
+// The mixture layer as everybody writes it: rows go to their experts, are computed with, come back and are added up. Shared
+// experts compute while the rows travel, and their backward, like whatever is recomputed, while gradients do.
+#pragma once
+
+#include <piper/schedule/layer_kind.h>
+
+namespace piper::schedule {
+
+// From x1 to the program's output, and from its gradient to that of x1, which is returned.
+LayerSlot write_plain_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot x1);
+
+}  // namespace piper::schedule
