@@ -104,9 +104,9 @@ std::string bytes_text(const PlaceReport& r) {
   for (size_t level = 0; level < r.chosen.bytes.by_level.size(); ++level) {
     const auto& by_axis = r.chosen.bytes.by_level[level];
     std::vector<std::string> parts;
-    for (size_t axis = 0; axis < plan::kNumAxes; ++axis)
+    for (size_t axis = 0; axis < strategy::kNumAxes; ++axis)
       if (by_axis[axis] > 0.005 * r.chosen.bytes.total(level))
-        parts.push_back(fmt::format("{} {}", plan::name(static_cast<plan::Axis>(axis)),
+        parts.push_back(fmt::format("{} {}", strategy::name(static_cast<strategy::Axis>(axis)),
                                     format_bytes(by_axis[axis])));
     table.rows.push_back({level_name(r, level), format_bytes(r.given.bytes.total(level)),
                           format_bytes(r.chosen.bytes.total(level)),
@@ -178,9 +178,9 @@ Json bytes_json(const PlaceReport& r, const plan::PlacedBytes& bytes) {
   Json levels = Json::array();
   for (size_t level = 0; level < bytes.by_level.size(); ++level) {
     Json by_axis = Json::object();
-    for (size_t axis = 0; axis < plan::kNumAxes; ++axis)
+    for (size_t axis = 0; axis < strategy::kNumAxes; ++axis)
       if (bytes.by_level[level][axis] > 0)
-        by_axis[plan::name(static_cast<plan::Axis>(axis))] = bytes.by_level[level][axis];
+        by_axis[strategy::name(static_cast<strategy::Axis>(axis))] = bytes.by_level[level][axis];
     levels.push_back({{"level", level_name(r, level)},
                       {"bytes", bytes.total(level)},
                       {"bytes_by_axis", by_axis}});

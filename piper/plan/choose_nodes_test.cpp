@@ -15,7 +15,7 @@ using namespace example_places;
 std::vector<RankGroup> expert_groups(int32_t num_groups, int32_t size) {
   std::vector<RankGroup> groups;
   for (int32_t g = 0; g < num_groups; ++g) {
-    groups.push_back({Axis::kExperts, false, 100, std::vector<int32_t>(static_cast<size_t>(size))});
+    groups.push_back({Axis::kExpert, false, 100, std::vector<int32_t>(static_cast<size_t>(size))});
     std::iota(groups.back().ranks.begin(), groups.back().ranks.end(), g * size);
   }
   return groups;

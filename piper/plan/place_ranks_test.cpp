@@ -65,13 +65,13 @@ TEST_CASE("the price of a placement, counted by hand") {
   // Two nodes of two on one switch; ranks 0 1 2 3 in pairs of 100 bytes and one ring of 30.
   const cluster::Allocation a = allocation({{0, 0}, {0, 0}}, {2, 2});
   const Slots slots = slots_of(a);
-  const std::vector<RankGroup> groups{{Axis::kExperts, false, 100, {0, 2}},
+  const std::vector<RankGroup> groups{{Axis::kExpert, false, 100, {0, 2}},
                                       {Axis::kData, true, 30, {0, 1, 2, 3}}};
   const PlacementPrice far = price_placement(slots, groups, {0, 1, 2, 3});
   // 200 of the pair cross, and two hops of the ring.
   CHECK(far.bytes.total(0) == doctest::Approx(60));
   CHECK(far.bytes.total(1) == doctest::Approx(260));
-  CHECK(far.bytes.by_level[1][static_cast<size_t>(Axis::kExperts)] == doctest::Approx(200));
+  CHECK(far.bytes.by_level[1][static_cast<size_t>(Axis::kExpert)] == doctest::Approx(200));
   const double inner = 1 / 100.0, node = 1 / 10.0;
   CHECK(far.seconds == doctest::Approx((60 * inner + 260 * node) / 4));
   const PlacementPrice near = price_placement(slots, groups, {0, 2, 1, 3});
@@ -141,7 +141,7 @@ TEST_CASE("expert groups of four nodes go onto switches that hold four, not acro
   const Slots slots = slots_of(a);
   std::vector<RankGroup> groups;
   for (int32_t g = 0; g < 3; ++g) {
-    RankGroup group{Axis::kExperts, false, 100, std::vector<int32_t>(8)};
+    RankGroup group{Axis::kExpert, false, 100, std::vector<int32_t>(8)};
     std::iota(group.ranks.begin(), group.ranks.end(), 8 * g);
     groups.push_back(group);
   }
@@ -163,7 +163,7 @@ TEST_CASE("a placement is called the best only when the search of all has ended"
   const cluster::Allocation a = allocation({{0, 0}, {0, 0}, {0, 0}}, {4, 4, 4});
   std::vector<RankGroup> groups;
   for (int32_t g = 0; g < 4; ++g)
-    groups.push_back({Axis::kExperts, false, 100, {3 * g, 3 * g + 1, 3 * g + 2}});
+    groups.push_back({Axis::kExpert, false, 100, {3 * g, 3 * g + 1, 3 * g + 2}});
   CHECK(place_ranks(slots_of(a), groups, 12).is_best);
   CHECK(!place_ranks(slots_of(a), groups, 12, {.max_branches = 1}).is_best);
 }
@@ -172,8 +172,8 @@ TEST_CASE("nodes in random order: the median of what they cost") {
   // Two groups of two nodes on two switches: as listed none is torn, in two of three orders both are.
   const cluster::Allocation a = allocation({{0, 0}, {0, 0}, {1, 0}, {1, 0}}, {1, 1, 1, 1});
   const Slots slots = slots_of(a);
-  const std::vector<RankGroup> groups{{Axis::kExperts, false, 100, {0, 1}},
-                                      {Axis::kExperts, false, 100, {2, 3}}};
+  const std::vector<RankGroup> groups{{Axis::kExpert, false, 100, {0, 1}},
+                                      {Axis::kExpert, false, 100, {2, 3}}};
   const Placing placing = place_ranks(slots, groups, 4);
   CHECK(placing.seconds == placing.given_seconds);
   CHECK(placing.least_seconds == doctest::Approx(placing.seconds));
@@ -201,7 +201,7 @@ TEST_CASE("an exchange that stays on its switch is faster in virtual time, too")
   // Two switches of two nodes of four, listed in turn; groups of eight ranks.
   const cluster::Allocation a = allocation({{0, 0}, {1, 0}, {0, 0}, {1, 0}}, {4, 4, 4, 4});
   const Slots slots = slots_of(a);
-  std::vector<RankGroup> groups(2, {Axis::kExperts, false, 1e6, std::vector<int32_t>(8)});
+  std::vector<RankGroup> groups(2, {Axis::kExpert, false, 1e6, std::vector<int32_t>(8)});
   std::iota(groups[0].ranks.begin(), groups[0].ranks.end(), 0);
   std::iota(groups[1].ranks.begin(), groups[1].ranks.end(), 8);
   const Placing placing = place_ranks(slots, groups, 16);

@@ -15,7 +15,7 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
   if (strategy::deduplicates(strategy)) return std::nullopt;
   int64_t messages = 0;
   for (const RankGroup& group : groups)
-    if (group.axis == Axis::kExperts)
+    if (group.axis == Axis::kExpert)
       messages += std::ssize(group.ranks) * (std::ssize(group.ranks) - 1);
   if (messages == 0 || messages > most_messages || pair_bytes < 1) return std::nullopt;
   sim::Placement placed;
@@ -27,7 +27,7 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
   const auto bytes = static_cast<int64_t>(std::llround(pair_bytes));
   std::vector<collective::MemberSteps> steps(placement.size());
   for (const RankGroup& group : groups) {
-    if (group.axis != Axis::kExperts) continue;
+    if (group.axis != Axis::kExpert) continue;
     std::vector<Rank> members;
     for (const int32_t rank : group.ranks) members.emplace_back(rank);
     const collective::Topology among = collective::topology_among(topology, members);

@@ -10,7 +10,7 @@
 namespace piper::plan {
 namespace {
 
-constexpr auto kExperts = static_cast<size_t>(Axis::kExperts);
+constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
 constexpr int64_t kMostPlayedOfStep = 50'000;  // messages: some 0.1 s, for each order
 constexpr double kSame = 1e-9;
 // Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that wait alike the one with less
@@ -102,10 +102,10 @@ struct Waited {
 };
 
 std::vector<Waited> waited(const ExposedSeconds& exposed) {
-  return {{exposed.exchange, {Axis::kExperts}},
+  return {{exposed.exchange, {Axis::kExpert}},
           {exposed.tensor, {Axis::kTensor, Axis::kExpertTensor}},
           {exposed.context, {Axis::kContext}},
-          {exposed.messages, {Axis::kMessages}},
+          {exposed.messages, {Axis::kPipeline}},
           {exposed.reductions, {Axis::kData, Axis::kExpertData, Axis::kEnds}}};
 }
 

@@ -36,14 +36,14 @@ TEST_CASE("an axis is busy as long as the busiest member of its slowest group") 
     const std::vector<RankGroup> groups{{axis, is_ring, 10, std::move(ranks)}};
     return busy_seconds(two.machine, slots, groups, placement)[static_cast<size_t>(axis)];
   };
-  CHECK(busy(Axis::kExperts, false, {0, 1, 2, 3}, order) == near(3 * 0.1));
+  CHECK(busy(Axis::kExpert, false, {0, 1, 2, 3}, order) == near(3 * 0.1));
   // Three here, one there: the one says all of its bytes to the other node.
-  CHECK(busy(Axis::kExperts, false, {1, 2, 3, 4}, order) == near(3 * 1.0));
-  CHECK(busy(Axis::kExperts, false, {2, 3, 4, 5}, order) == near(2 * 1.0));
+  CHECK(busy(Axis::kExpert, false, {1, 2, 3, 4}, order) == near(3 * 1.0));
+  CHECK(busy(Axis::kExpert, false, {2, 3, 4, 5}, order) == near(2 * 1.0));
   CHECK(busy(Axis::kData, true, {0, 1, 2, 3}, order) == near(0.1));
   // Both members of a node carry what leaves it.
   CHECK(busy(Axis::kData, true, {2, 3, 4, 5}, order) == near(0.5));
-  CHECK(busy(Axis::kExperts, false, {0, 1, 2, 3}, {0, 4, 1, 5, 2, 6, 3, 7}) == near(2.0));
+  CHECK(busy(Axis::kExpert, false, {0, 1, 2, 3}, {0, 4, 1, 5, 2, 6, 3, 7}) == near(2.0));
 }
 
 TEST_CASE(

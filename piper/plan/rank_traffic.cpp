@@ -36,15 +36,9 @@ class Writer {
       StageBytes& bytes = stages[static_cast<size_t>(stage)];
       const int64_t n = layout_.num_members();
       for (int64_t member = 0; member < n; ++member) {
-        const auto add_axis = [&](Axis axis, strategy::Axis of) {
-          add(axis, stage, member, layout_.members(of, member), bytes);
-        };
-        add_axis(Axis::kExperts, strategy::Axis::kExpert);
-        add_axis(Axis::kExpertTensor, strategy::Axis::kExpertTensor);
-        add_axis(Axis::kTensor, strategy::Axis::kTensor);
-        add_axis(Axis::kContext, strategy::Axis::kContext);
-        add_axis(Axis::kData, strategy::Axis::kData);
-        add_axis(Axis::kExpertData, strategy::Axis::kExpertData);
+        for (const Axis axis : {Axis::kExpert, Axis::kExpertTensor, Axis::kTensor, Axis::kContext,
+                                Axis::kData, Axis::kExpertData})
+          add(axis, stage, member, layout_.members(axis, member), bytes);
       }
     }
     add_messages();
@@ -111,7 +105,7 @@ class Writer {
     if (!f.is_moe()) return;
     const double passes = again ? 3 : 2;
     const double rows = layer_rows(index) * of(model_.hidden) * element_ * micro_batches();
-    stage[Axis::kExperts] += 2 * passes * rows / of(s_.mesh.ep);
+    stage[Axis::kExpert] += 2 * passes * rows / of(s_.mesh.ep);
     stage[Axis::kExpertTensor] += hop(2 * passes * rows * of(s_.mesh.etp), s_.mesh.etp);
   }
 
@@ -145,7 +139,7 @@ class Writer {
   void add(Axis axis, int64_t stage, int64_t member, const Members& group, StageBytes& bytes) {
     if (group.first != member || group.size < 2 || bytes[axis] <= 0) return;
     RankGroup result{
-        .axis = axis, .is_ring = axis != Axis::kExperts, .bytes = bytes[axis], .ranks = {}};
+        .axis = axis, .is_ring = axis != Axis::kExpert, .bytes = bytes[axis], .ranks = {}};
     for (int64_t i = 0; i < group.size; ++i)
       result.ranks.push_back(
           static_cast<int32_t>(layout_.rank(stage, group.first + i * group.stride).value));
@@ -169,7 +163,7 @@ class Writer {
       if (a != b) pairs[{std::min(a, b), std::max(a, b)}] += bytes;
     }
     for (const auto& [stages, sum] : pairs)
-      add_pairs(Axis::kMessages, stages.first, stages.second, sum);
+      add_pairs(Axis::kPipeline, stages.first, stages.second, sum);
   }
 
   void add_ends() {
@@ -186,28 +180,6 @@ class Writer {
 };
 
 }  // namespace
-
-const char* name(Axis axis) {
-  switch (axis) {
-    case Axis::kExperts:
-      return "experts";
-    case Axis::kExpertTensor:
-      return "expert tensor";
-    case Axis::kTensor:
-      return "tensor";
-    case Axis::kContext:
-      return "context";
-    case Axis::kMessages:
-      return "messages";
-    case Axis::kData:
-      return "data";
-    case Axis::kExpertData:
-      return "expert data";
-    case Axis::kEnds:
-      return "ends";
-  }
-  return "";
-}
 
 std::vector<RankGroup> rank_traffic(const model::Model& model, const Strategy& strategy) {
   return Writer(model, strategy).all();

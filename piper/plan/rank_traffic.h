@@ -18,7 +18,7 @@
 #pragma once
 
 #include <piper/model/model.h>
-#include <piper/strategy/strategy.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <array>
 #include <cstdint>
@@ -26,23 +26,13 @@
 
 namespace piper::plan {
 
-enum class Axis : uint8_t {
-  kExperts,
-  kExpertTensor,
-  kTensor,
-  kContext,
-  kMessages,
-  kData,
-  kExpertData,
-  kEnds
-};
-inline constexpr size_t kNumAxes = 8;
-const char* name(Axis axis);  // "experts", "expert tensor", ...
+using strategy::Axis;
+using strategy::kNumAxes;
 
 // kPairs: every member sends `bytes` to every other. kRing: `bytes` over each hop of a ring through all members, which
 // leaves every node, switch, rack that it visits once.
 struct RankGroup {
-  Axis axis = Axis::kExperts;
+  Axis axis = Axis::kExpert;
   bool is_ring = false;
   double bytes = 0;
   std::vector<int32_t> ranks;  // two or more, ascending

@@ -33,7 +33,7 @@ void write_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& 
     writer.compute(segment, lists);
     return;
   }
-  const TaskId written = writer.exchange(task.kind, segment, lists, counts);
+  const TaskId written = writer.collective(task.kind, task.group, segment, lists, {counts});
   counts = task.kind == TaskKind::kExchangeCounts ? written : TaskId::none();
 }
 

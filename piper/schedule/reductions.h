@@ -5,7 +5,6 @@
 #include <piper/schedule/writer.h>
 
 #include <cstdint>
-#include <vector>
 
 namespace piper::schedule {
 
@@ -25,7 +24,8 @@ class Reductions {
   void write_update();
 
  private:
-  void reduce(const Segment& segment, const std::vector<Rank>& members, graph::TaskId after);
+  void reduce(strategy::Axis axis, const Segment& segment,
+              const graph::ShortList<graph::TaskId>& after);
   void write_tied_embedding();
 
   RankWriter& writer_;

@@ -91,8 +91,9 @@ RankWriter::RankWriter(StepWriter& step, Rank rank)
     : step_(step),
       rank_(rank),
       at_(step.layout.coordinates(rank)),
-      expert_group_(step.graph().add_group(step.layout.group(strategy::Axis::kExpert, rank))),
-      first_slot_(step.graph().slots().size()) {}
+      first_slot_(step.graph().slots().size()) {
+  groups_.fill(graph::GroupId::none());
+}
 
 void RankWriter::begin(graph::Phase phase, int32_t micro_batch) {
   phase_ = phase;
@@ -150,25 +151,16 @@ TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
   return last_compute_;
 }
 
-TaskId RankWriter::exchange(TaskKind kind, const Segment& segment, const Slots& slots,
-                            TaskId after) {
+TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment& segment,
+                              const Slots& slots, const graph::ShortList<TaskId>& after) {
+  graph::GroupId& group = groups_[static_cast<size_t>(axis)];
+  if (!group.valid()) group = step_.graph().add_group(step_.layout.group(axis, rank_));
   return write({.kind = kind,
-                .segment = step_.id_of(segment),
-                .operation = step_.exchange(expert_group_, count_up(num_exchanges_, expert_group_)),
-                .group = expert_group_,
-                .dependencies = {after}},
-               slots);
-}
-
-TaskId RankWriter::reduce(const Segment& segment, const std::vector<Rank>& members,
-                          const graph::ShortList<TaskId>& after) {
-  const graph::GroupId group = step_.graph().add_group(members);
-  return write({.kind = TaskKind::kAllReduce,
                 .segment = step_.id_of(segment),
                 .operation = step_.exchange(group, count_up(num_exchanges_, group)),
                 .group = group,
                 .dependencies = after},
-               {});
+               slots);
 }
 
 void RankWriter::send(int64_t pp, const Message& message, SlotId slot) {

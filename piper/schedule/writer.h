@@ -5,6 +5,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/rank_layout.h>
 
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
@@ -74,12 +75,9 @@ class RankWriter {
   graph::SlotId slot(SlotKind kind, const Segment& segment);
   graph::TaskId compute(const Segment& segment, const Slots& slots,
                         const graph::ShortList<graph::TaskId>& after = {});
-  // Between the ranks of the expert group. `segment` is the one whose rows (or counts) move.
-  graph::TaskId exchange(graph::TaskKind kind, const Segment& segment, const Slots& slots,
-                         graph::TaskId after = graph::TaskId::none());
-  // Sums over `members`, which are the same on all of them.
-  graph::TaskId reduce(const Segment& segment, const std::vector<Rank>& members,
-                       const graph::ShortList<graph::TaskId>& after);
+  // Between the ranks of the group. `segment` is the one whose rows, counts or gradients move.
+  graph::TaskId collective(graph::TaskKind kind, strategy::Axis axis, const Segment& segment,
+                           const Slots& slots, const graph::ShortList<graph::TaskId>& after);
   // Sends the slot to the rank of the same data index on another place of the pipeline, and frees
   // it.
   void send(int64_t pp, const Message& message, graph::SlotId slot);
@@ -104,12 +102,12 @@ class RankWriter {
   StepWriter& step_;
   Rank rank_;
   strategy::Coordinates at_;
-  graph::GroupId expert_group_;
   graph::Phase phase_ = graph::Phase::kForward;
   int32_t micro_batch_ = -1;
   graph::TaskId last_compute_ = graph::TaskId::none();
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_
+  std::array<graph::GroupId, strategy::kNumAxes> groups_;  // none() until it is used
   std::vector<std::pair<graph::GroupId, size_t>> num_exchanges_;
   std::vector<WeightsDue> weights_due_;
 };

@@ -9,6 +9,7 @@ using graph::Phase;
 using graph::TaskKind;
 using schedule::Segment;
 using schedule::SegmentKind;
+using strategy::Axis;
 using strategy::Recompute;
 
 cost::Moves part_of(const cost::Moves& moves, double part) {
@@ -136,11 +137,11 @@ class Writer {
 
   void attention(const Travel& tensor, const Travel& context, int32_t layer, double seconds) {
     const Segment segment{SegmentKind::kAttention, layer};
-    for (const auto& [travel, partners, kind] :
-         {std::tuple{&tensor, Partners::kTensor, SegmentKind::kTensor},
-          {&context, Partners::kContext, SegmentKind::kContext}}) {
+    for (const auto& [travel, axis, kind] :
+         {std::tuple{&tensor, Axis::kTensor, SegmentKind::kTensor},
+          {&context, Axis::kContext, SegmentKind::kContext}}) {
       if (travel->moves.total() <= 0) continue;
-      const int32_t one = post(TaskKind::kCollective, {kind, layer}, partners, travel->moves);
+      const int32_t one = post(TaskKind::kCollective, {kind, layer}, axis, travel->moves);
       const double beside = std::min(travel->hidden, seconds);
       compute(segment, beside);
       wait(one);
@@ -157,7 +158,7 @@ class Writer {
                  behind = std::min(back.hidden, seconds / 2);
     exchange(segment, SegmentKind::kGate, there, before, turns);
     if (p.expert_tensor.moves.total() > 0)
-      wait(post(TaskKind::kCollective, {SegmentKind::kTensor, layer}, Partners::kExpertTensor,
+      wait(post(TaskKind::kCollective, {SegmentKind::kTensor, layer}, Axis::kExpertTensor,
                 p.expert_tensor.moves));
     compute(segment, seconds - before - behind);
     make_due();
@@ -169,7 +170,7 @@ class Writer {
                 bool turns) {
     if (travel.moves.total() <= 0) return compute(beside, seconds);
     const int32_t one =
-        post(TaskKind::kAllToAll, {rows, beside.layer}, Partners::kExperts, travel.moves);
+        post(TaskKind::kAllToAll, {rows, beside.layer}, Axis::kExpert, travel.moves);
     list_.back().needs = &travel.needs;
     compute(beside, seconds);
     make_due();
@@ -245,28 +246,28 @@ class Writer {
   std::vector<int32_t> gather(const States& s, double part,
                               TaskKind task = TaskKind::kStateCollective) {
     std::vector<int32_t> posted;
-    const auto add = [&](Partners partners, const Reduction& r, double parameters, double all) {
+    const auto add = [&](Axis axis, const Reduction& r, double parameters, double all) {
       if (r.gather.total() <= 0 || parameters <= 0 || part <= 0) return;
-      posted.push_back(post(task, {SegmentKind::kWeights, s.layer}, partners,
+      posted.push_back(post(task, {SegmentKind::kWeights, s.layer}, axis,
                             part_of(r.gather, part * parameters / all)));
     };
-    add(Partners::kData, stage_.traffic.dense, s.dense, stage_.dense_parameters);
-    add(Partners::kExpertData, stage_.traffic.experts, s.experts, stage_.expert_parameters);
+    add(Axis::kData, stage_.traffic.dense, s.dense, stage_.dense_parameters);
+    add(Axis::kExpertData, stage_.traffic.experts, s.experts, stage_.expert_parameters);
     return posted;
   }
 
   std::vector<int32_t> reduce(const States& s, double part,
                               TaskKind task = TaskKind::kStateCollective) {
     std::vector<int32_t> posted;
-    const auto add = [&](Partners partners, SegmentKind kind, const Reduction& r, double parameters,
+    const auto add = [&](Axis axis, SegmentKind kind, const Reduction& r, double parameters,
                          double all) {
       if (r.reduce.total() <= 0 || parameters <= 0 || part <= 0) return;
       posted.push_back(
-          post(task, {kind, s.layer}, partners, part_of(r.reduce, part * parameters / all)));
+          post(task, {kind, s.layer}, axis, part_of(r.reduce, part * parameters / all)));
     };
-    add(Partners::kData, SegmentKind::kDenseGradients, stage_.traffic.dense, s.dense,
+    add(Axis::kData, SegmentKind::kDenseGradients, stage_.traffic.dense, s.dense,
         stage_.dense_parameters);
-    add(Partners::kExpertData, SegmentKind::kExpertGradients, stage_.traffic.experts, s.experts,
+    add(Axis::kExpertData, SegmentKind::kExpertGradients, stage_.traffic.experts, s.experts,
         stage_.expert_parameters);
     return posted;
   }
@@ -277,13 +278,13 @@ class Writer {
       list_.push_back(
           {.kind = Piece::Kind::kCompute, .phase = phase_, .segment = segment, .seconds = seconds});
   }
-  int32_t post(TaskKind task, const Segment& segment, Partners partners, const cost::Moves& moves) {
+  int32_t post(TaskKind task, const Segment& segment, Axis axis, const cost::Moves& moves) {
     const int32_t number = num_posts_++;
     list_.push_back({.kind = Piece::Kind::kPost,
                      .phase = phase_,
                      .segment = segment,
                      .task = task,
-                     .partners = partners,
+                     .axis = axis,
                      .moves = moves,
                      .post = number});
     return number;

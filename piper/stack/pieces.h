@@ -17,24 +17,12 @@
 #include <piper/graph/graph.h>
 #include <piper/schedule/step.h>
 #include <piper/stack/step_parts.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
 #include <vector>
 
 namespace piper::stack {
-
-// Whom a collective is of; kHost: the device and its host.
-enum class Partners : uint8_t {
-  kTensor,
-  kContext,
-  kExpertTensor,
-  kExperts,
-  kData,
-  kExpertData,
-  kHost,
-  kWorld
-};
-inline constexpr size_t kNumPartners = 8;
 
 struct Piece {
   enum class Kind : uint8_t { kCompute, kPost, kWait, kTurn } kind = Kind::kCompute;
@@ -43,7 +31,7 @@ struct Piece {
   double seconds = 0;  // of computing
   // kPost:
   graph::TaskKind task = graph::TaskKind::kCollective;
-  Partners partners = Partners::kTensor;
+  strategy::Axis axis = strategy::Axis::kTensor;  // whose collective it is
   cost::Moves moves;
   const cost::LevelNeeds* needs = nullptr;  // of this one; else its group's
   int32_t post =

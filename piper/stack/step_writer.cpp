@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 namespace piper::stack {
+
+using strategy::Axis;
 
 using graph::OperationId;
 using graph::Phase;
@@ -24,28 +25,6 @@ std::vector<char> marked(const std::vector<Rank>& ranks, int64_t world) {
   std::vector<char> is_here(static_cast<size_t>(world));
   for (const Rank rank : ranks) is_here[rank.index()] = 1;
   return is_here;
-}
-
-// Of whom a layout knows.
-std::optional<strategy::Axis> axis_of(Partners partners) {
-  switch (partners) {
-    case Partners::kTensor:
-      return strategy::Axis::kTensor;
-    case Partners::kContext:
-      return strategy::Axis::kContext;
-    case Partners::kExpertTensor:
-      return strategy::Axis::kExpertTensor;
-    case Partners::kExperts:
-      return strategy::Axis::kExpert;
-    case Partners::kData:
-      return strategy::Axis::kData;
-    case Partners::kExpertData:
-      return strategy::Axis::kExpertData;
-    case Partners::kHost:
-    case Partners::kWorld:
-      break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -102,32 +81,27 @@ TaskId StepWriter::add(const graph::NewTask& task, double seconds, double transi
   return graph().add(task);
 }
 
-std::vector<Rank> StepWriter::members(Partners partners, Rank rank) const {
-  if (const auto axis = axis_of(partners)) return layout_.group(*axis, rank);
-  return partners == Partners::kHost ? std::vector<Rank>{rank} : layout_.world();
-}
-
-StepWriter::Group& StepWriter::group(Partners partners, Rank rank) {
-  std::vector<Rank> ranks = members(partners, rank);
+StepWriter::Group& StepWriter::group(Axis axis, Rank rank) {
+  std::vector<Rank> ranks = layout_.group(axis, rank);
   const auto [found, is_new] = groups_.try_emplace(
-      {partners, ranks.front().value, ranks.back().value, std::ssize(ranks)}, Group{});
+      {axis, ranks.front().value, ranks.back().value, std::ssize(ranks)}, Group{});
   if (is_new) {
     found->second.ranks = ranks;
-    found->second.pattern = pattern_of(partners, rank, ranks);
+    found->second.pattern = pattern_of(axis, rank, ranks);
     found->second.id = graph().add_group(std::move(ranks));
   }
   return found->second;
 }
 
 // As the stack prices it: for a group that begins at device 0.
-int32_t StepWriter::pattern_of(Partners partners, Rank rank, const std::vector<Rank>& ranks) {
-  if (partners == Partners::kWorld) return -1;
-  if (partners == Partners::kHost)
+int32_t StepWriter::pattern_of(Axis axis, Rank rank, const std::vector<Rank>& ranks) {
+  if (axis == Axis::kWorld) return -1;
+  if (axis == Axis::kRank)
     return new_pattern(
         {.seconds = 1, .needs = {{first_host_port_ + rank.value, cost::kWholeShare}}});
-  if (ranks.size() < 2 || partners == Partners::kExperts) return -1;
+  if (ranks.size() < 2 || axis == Axis::kExpert) return -1;
   const cost::LevelNeeds needs =
-      estimator_.rates().ring_needs(std::ssize(ranks), layout_.distance(*axis_of(partners)));
+      estimator_.rates().ring_needs(std::ssize(ranks), layout_.distance(axis));
   return new_pattern(ports_.among(ranks, needs.part, 1));
 }
 
@@ -212,11 +186,11 @@ TaskId RankWriter::compute(const Segment& segment, double seconds, double transi
   return computed_;
 }
 
-TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners partners,
+TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Axis axis,
                               const cost::Moves& moves, const After& after, const Slots& slots,
                               const cost::LevelNeeds* needs) {
-  Posted& posted = posted_[static_cast<size_t>(partners)];
-  if (posted.group == nullptr) posted.group = &step_.group(partners, rank_);
+  Posted& posted = posted_[static_cast<size_t>(axis)];
+  if (posted.group == nullptr) posted.group = &step_.group(axis, rank_);
   return step_.add({.rank = rank_,
                     .kind = kind,
                     .phase = phase_,
@@ -231,17 +205,17 @@ TaskId RankWriter::collective(TaskKind kind, const Segment& segment, Partners pa
 }
 
 TaskId RankWriter::post(const Piece& piece, const After& after) {
-  return collective(piece.task, piece.segment, piece.partners, piece.moves, after, {}, piece.needs);
+  return collective(piece.task, piece.segment, piece.axis, piece.moves, after, {}, piece.needs);
 }
 
 TaskId RankWriter::copy(double seconds, const After& after, const Slots& slots) {
-  return collective(TaskKind::kHostCopy, {SegmentKind::kHostCopy, -1}, Partners::kHost,
+  return collective(TaskKind::kHostCopy, {SegmentKind::kHostCopy, -1}, Axis::kRank,
                     {.latency = 0, .transfer = seconds}, after, slots);
 }
 
 TaskId RankWriter::sum_over_world(const After& after) {
-  return collective(TaskKind::kAllReduce, {SegmentKind::kStatistics, -1}, Partners::kWorld, {},
-                    after, {});
+  return collective(TaskKind::kAllReduce, {SegmentKind::kStatistics, -1}, Axis::kWorld, {}, after,
+                    {});
 }
 
 // A message is of the forward or of the backward, whether or not one of its ends splits the latter.

@@ -45,7 +45,7 @@ class StepWriter {
         own_patterns;  // of operations with needs of their own
     std::vector<graph::OperationId> operations;
   };
-  Group& group(Partners partners, Rank rank);
+  Group& group(strategy::Axis axis, Rank rank);
   // `needs`: of this operation; null: as the stack prices all of the group's.
   graph::OperationId nth(Group& group, size_t n, const cost::Moves& moves,
                          const cost::LevelNeeds* needs);
@@ -55,9 +55,8 @@ class StepWriter {
                              int32_t micro_batch);
 
  private:
-  std::vector<Rank> members(Partners partners, Rank rank) const;
   int32_t new_pattern(const cost::Transfer& transfer);
-  int32_t pattern_of(Partners partners, Rank rank, const std::vector<Rank>& members);
+  int32_t pattern_of(strategy::Axis axis, Rank rank, const std::vector<Rank>& members);
   int32_t pattern_of(Group& group, const cost::LevelNeeds& needs);
   graph::OperationId new_operation(int32_t pattern, const cost::Moves& moves);
 
@@ -70,7 +69,7 @@ class StepWriter {
   int32_t first_host_port_;
   WholeStep out_;
   std::map<std::pair<schedule::SegmentKind, int32_t>, graph::SegmentId> segments_;
-  std::map<std::tuple<Partners, int64_t, int64_t, int64_t>, Group> groups_;
+  std::map<std::tuple<strategy::Axis, int64_t, int64_t, int64_t>, Group> groups_;
   std::unordered_map<uint64_t, int32_t> message_patterns_;  // by from and to
   std::vector<int32_t> messages_;                           // operations; -1: not yet
 };
@@ -100,7 +99,7 @@ class RankWriter {
 
  private:
   graph::TaskId collective(graph::TaskKind kind, const schedule::Segment& segment,
-                           Partners partners, const cost::Moves& moves, const After& after,
+                           strategy::Axis axis, const cost::Moves& moves, const After& after,
                            const Slots& slots, const cost::LevelNeeds* needs = nullptr);
   void begin_message(const schedule::Action& action);
 
@@ -115,7 +114,7 @@ class RankWriter {
     StepWriter::Group* group = nullptr;
     size_t num = 0;
   };
-  std::array<Posted, kNumPartners> posted_;
+  std::array<Posted, strategy::kNumAxes> posted_;
 };
 
 }  // namespace piper::stack

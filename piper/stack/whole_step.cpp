@@ -21,6 +21,7 @@ using schedule::Action;
 using schedule::Item;
 using schedule::Segment;
 using schedule::SegmentKind;
+using strategy::Axis;
 using strategy::Strategy;
 
 // What all ranks of a stage do: its items, and the pieces of its actions.
@@ -311,16 +312,16 @@ class RankTasks {
     std::vector<TaskId> posted;
     graph::ShortList<TaskId> after = pending;
     after.push_back(out_.computed());
-    for (const auto& [partners, reduction, kind] :
-         {std::tuple{Partners::kData, &t.dense, SegmentKind::kDenseGradients},
-          {Partners::kExpertData, &t.experts, SegmentKind::kExpertGradients}}) {
+    for (const auto& [axis, reduction, kind] :
+         {std::tuple{Axis::kData, &t.dense, SegmentKind::kDenseGradients},
+          {Axis::kExpertData, &t.experts, SegmentKind::kExpertGradients}}) {
       const cost::Moves& all = reduction->*what;
       if (all.total() <= 0 || part <= 0) continue;
       const bool gathers = what == &Reduction::gather;
       const TaskId task = out_.post({.phase = Phase::kUpdate,
                                      .segment = {gathers ? SegmentKind::kWeights : kind, -1},
                                      .task = TaskKind::kStateCollective,
-                                     .partners = partners,
+                                     .axis = axis,
                                      .moves = {part * all.latency, part * all.transfer}},
                                     after);
       posted.push_back(task);

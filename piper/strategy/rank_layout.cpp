@@ -1,6 +1,8 @@
 #include <piper/base/error.h>
 #include <piper/strategy/rank_layout.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace piper::strategy {
@@ -45,8 +47,24 @@ Coordinates RankLayout::coordinates(Rank rank) const {
           .edp = m / mesh_.ranks_per_expert_set()};
 }
 
+const char* name(Axis axis) {
+  static constexpr std::array<const char*, kNumAxes> kNames{
+      "expert", "expert tensor", "tensor", "context", "pipeline",
+      "data",   "expert data",   "ends",   "world",   "rank"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
 int64_t RankLayout::size(Axis axis) const {
-  return axis == Axis::kPipeline ? mesh_.pp : members(axis, 0).size;
+  switch (axis) {
+    case Axis::kPipeline:
+      return mesh_.pp;
+    case Axis::kEnds:
+      return std::min<int64_t>(2, mesh_.pp);
+    case Axis::kWorld:
+      return num_ranks();
+    default:
+      return members(axis, 0).size;
+  }
 }
 
 Members RankLayout::members(Axis axis, int64_t member) const {
@@ -64,17 +82,23 @@ Members RankLayout::members(Axis axis, int64_t member) const {
       return {member / layer * layer + member % mesh_.etp, mesh_.etp, mesh_.ep};
     case Axis::kExpertData:
       return {member % layer, layer, members_ / layer};
+    case Axis::kRank:
+      return {member, 1, 1};
     case Axis::kPipeline:
+    case Axis::kEnds:
+    case Axis::kWorld:
       break;
   }
-  throw InternalError("a pipeline's ranks are members of different stages");
+  throw InternalError("these ranks are members of different stages");
 }
 
 std::vector<Rank> RankLayout::group(Axis axis, Rank rank) const {
+  if (axis == Axis::kWorld) return world();
   const int64_t own_stage = stage(rank), own_member = member(rank);
   std::vector<Rank> ranks;
-  if (axis == Axis::kPipeline) {
-    for (int64_t s = 0; s < mesh_.pp; ++s) ranks.push_back(this->rank(s, own_member));
+  if (axis == Axis::kPipeline || axis == Axis::kEnds) {
+    const int64_t step = axis == Axis::kPipeline ? 1 : std::max<int64_t>(1, mesh_.pp - 1);
+    for (int64_t s = 0; s < mesh_.pp; s += step) ranks.push_back(this->rank(s, own_member));
     return ranks;
   }
   const Members group = members(axis, own_member);
@@ -101,9 +125,13 @@ int64_t RankLayout::distance(Axis axis) const {
     case Axis::kExpertData:
       return members(axis, 0).stride * far;
     case Axis::kPipeline:
+      return num_together();
+    case Axis::kEnds:
+    case Axis::kWorld:
+    case Axis::kRank:
       break;
   }
-  return num_together();
+  throw InternalError("these ranks have no equal distance");
 }
 
 ExpertRange experts_of(const Mesh& mesh, int64_t num_experts, int64_t ep_index) {

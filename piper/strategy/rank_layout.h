@@ -23,23 +23,31 @@
 
 namespace piper::strategy {
 
-// What the ranks of a group share:
+// Every kind of group that communicates, and what its ranks share:
+//   kExpert        the experts of a layer: tokens are exchanged here
+//   kExpertTensor  the matrices of an expert
 //   kTensor        the matrices of a layer (not of its experts)
 //   kContext       a sequence
-//   kData          the same parameters of all but the experts: dp x cp ranks
-//   kExpertTensor  the matrices of an expert
-//   kExpert        the experts of a layer: tokens are exchanged here
-//   kExpertData    the same experts
 //   kPipeline      the layers: the same member of every stage
+//   kData          the same parameters of all but the experts: dp x cp ranks
+//   kExpertData    the same experts
+//   kEnds          the embedding's table, which first and last stage may both hold: the same member of both
+//   kWorld         the step: all ranks
+//   kRank          nothing: a rank alone, with its host
 enum class Axis : uint8_t {
+  kExpert,
+  kExpertTensor,
   kTensor,
   kContext,
+  kPipeline,
   kData,
-  kExpertTensor,
-  kExpert,
   kExpertData,
-  kPipeline
+  kEnds,
+  kWorld,
+  kRank
 };
+inline constexpr size_t kNumAxes = 10;
+const char* name(Axis axis);  // "expert", "expert tensor", ...
 
 struct Coordinates {
   int64_t pp = 0;                    // stage
@@ -71,13 +79,13 @@ class RankLayout {
   int64_t member(Rank rank) const;
 
   int64_t size(Axis axis) const;
-  // The group of a member within its stage; not of kPipeline.
+  // The group of a member within its stage; not of kPipeline, kEnds, kWorld.
   Members members(Axis axis, int64_t member) const;
-  // The same as ranks, and kPipeline's; by ascending index on the axis.
+  // The same of a rank, on every axis; by ascending index on the axis.
   std::vector<Rank> group(Axis axis, Rank rank) const;
   std::vector<Rank> world() const;
 
-  // From a rank to the next of its group. With kPipelineInside, where groups of kData and
+  // From a rank to the next of its group; not of kEnds, kWorld, kRank. With kPipelineInside, where groups of kData and
   // kExpertData have no equal distance, that of blocks.
   int64_t distance(Axis axis) const;
   // Members that sit on neighbouring devices.

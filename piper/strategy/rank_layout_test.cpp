@@ -63,6 +63,19 @@ TEST_CASE("two meshes over one stage: tp 2 cp 2 dp 2 and etp 2 ep 2 edp 2") {
   CHECK(values(layout.group(Axis::kExpertTensor, Rank(13))) == std::vector{12, 13});
   CHECK(values(layout.group(Axis::kExpert, Rank(13))) == std::vector{13, 15});
   CHECK(values(layout.group(Axis::kExpertData, Rank(13))) == std::vector{9, 13});
+  CHECK(values(layout.group(Axis::kEnds, Rank(13))) == std::vector{5, 13});
+}
+
+TEST_CASE("first and last stage, the world and a rank alone") {
+  const RankLayout layout(Mesh{.pp = 4, .dp = 2}, Placement::kPipelineInside);
+  CHECK(values(layout.group(Axis::kEnds, layout.rank(3, 1))) == std::vector{4, 7});
+  CHECK(layout.size(Axis::kEnds) == 2);
+  CHECK(layout.size(Axis::kWorld) == 8);
+  CHECK(RankLayout(Mesh{.dp = 2}).size(Axis::kEnds) == 1);
+  CHECK(values(RankLayout(Mesh{.dp = 2}).group(Axis::kEnds, Rank(1))) == std::vector{1});
+  CHECK(values(layout.group(Axis::kRank, Rank(6))) == std::vector{6});
+  CHECK(std::string(name(Axis::kExpertTensor)) == "expert tensor");
+  CHECK(std::string(name(Axis::kRank)) == "rank");
 }
 
 TEST_CASE("every rank has one place, and every place one rank, under either placement") {
@@ -85,8 +98,9 @@ TEST_CASE("the groups of every axis part the world, have its size, and differ in
   for (const Mesh& mesh : meshes())
     for (const Placement placement : kPlacements) {
       const RankLayout layout(mesh, placement);
-      for (const Axis axis : {Axis::kTensor, Axis::kContext, Axis::kData, Axis::kExpertTensor,
-                              Axis::kExpert, Axis::kExpertData, Axis::kPipeline}) {
+      for (const Axis axis :
+           {Axis::kTensor, Axis::kContext, Axis::kData, Axis::kExpertTensor, Axis::kExpert,
+            Axis::kExpertData, Axis::kPipeline, Axis::kWorld, Axis::kRank}) {
         std::multiset<int> seen;
         std::set<std::vector<int>> groups;
         for (const Rank rank : layout.world()) {
