@@ -61,7 +61,7 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t rows) {
   strategy::Strategy s;
   s.mesh.pp = flags.ranks;
   s.layers_per_stage = strategy::even_split(flags.linear_layers / 2, flags.ranks);
-  s.schedule = parse_schedule(flags.schedule);
+  s.schedule = parse_word<strategy::PipelineSchedule>("--schedule", flags.schedule);
   s.sequence = rows;
   s.micro_batch_sequences = 1;
   s.num_micro_batches = s.global_batch_sequences = flags.micro_batches;

@@ -102,7 +102,8 @@ WholeQuestion question_of(const Flags& flags) {
       throw InvalidInput(fmt::format("--devices {}: {} has {}", devices, q.request.cluster.name,
                                      q.request.cluster.num_devices()));
   q.request.sequence = flags.sequence;
-  if (!flags.precision.empty()) q.request.precision = parse_precision(flags.precision);
+  if (!flags.precision.empty())
+    q.request.precision = parse_word<strategy::Precision>("--precision", flags.precision);
   q.stack = flags.stack;
   q.top = 1;
   q.num_threads = flags.threads;

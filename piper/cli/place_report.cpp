@@ -106,7 +106,7 @@ std::string bytes_text(const PlaceReport& r) {
     std::vector<std::string> parts;
     for (size_t axis = 0; axis < strategy::kNumAxes; ++axis)
       if (by_axis[axis] > 0.005 * r.chosen.bytes.total(level))
-        parts.push_back(fmt::format("{} {}", strategy::name(static_cast<strategy::Axis>(axis)),
+        parts.push_back(fmt::format("{} {}", strategy::name(strategy::kAxes[axis]),
                                     format_bytes(by_axis[axis])));
     table.rows.push_back({level_name(r, level), format_bytes(r.given.bytes.total(level)),
                           format_bytes(r.chosen.bytes.total(level)),
@@ -180,7 +180,7 @@ Json bytes_json(const PlaceReport& r, const plan::PlacedBytes& bytes) {
     Json by_axis = Json::object();
     for (size_t axis = 0; axis < strategy::kNumAxes; ++axis)
       if (bytes.by_level[level][axis] > 0)
-        by_axis[strategy::name(static_cast<strategy::Axis>(axis))] = bytes.by_level[level][axis];
+        by_axis[strategy::name(strategy::kAxes[axis])] = bytes.by_level[level][axis];
     levels.push_back({{"level", level_name(r, level)},
                       {"bytes", bytes.total(level)},
                       {"bytes_by_axis", by_axis}});

@@ -49,21 +49,9 @@ cost::Statistic parse_statistic(const std::string& text) {
   throw InvalidInput(fmt::format("--for is '{}'; allowed: mean, p95, worst", text));
 }
 
-template <class Values>
-auto choose(const char* flag, const std::string& text, const Values& values)
-    -> std::optional<typename Values::value_type> {
-  if (text.empty()) return std::nullopt;
-  std::vector<std::string> names;
-  for (const auto value : values) {
-    names.emplace_back(strategy::name(value));
-    if (text == names.back()) return value;
-  }
-  throw InvalidInput(fmt::format("{} is '{}'; allowed: {}", flag, text, fmt::join(names, ", ")));
-}
-
 cost::FixedForm fixed_exchange(const Flags& flags) {
   cost::FixedForm fixed{
-      .algorithm = choose("--all-to-all", flags.all_to_all, strategy::every_all_to_all()),
+      .algorithm = parse_word_if_given<strategy::AllToAll>("--all-to-all", flags.all_to_all),
       .chunk_bytes = flags.all_to_all_chunk_bytes};
   if (fixed.chunk_bytes && fixed.algorithm != strategy::AllToAll::kHalo &&
       fixed.algorithm != strategy::AllToAll::kHaloSwitch &&
@@ -80,7 +68,7 @@ strategy::Capacity capacity_of(const Flags& flags) {
     throw InvalidInput(
         "--drop says which copies go beyond --capacity-factor; give both or neither");
   strategy::Capacity capacity{.factor = flags.capacity_factor.value_or(0)};
-  if (!flags.drop.empty()) capacity.drop = parse_drop(flags.drop);
+  if (!flags.drop.empty()) capacity.drop = parse_word<strategy::Drop>("--drop", flags.drop);
   return capacity;
 }
 
@@ -92,12 +80,15 @@ plan::Request request_of(const Flags& flags) {
   request.sequence = flags.sequence;
   request.global_batch_sequences = flags.global_batch;
   request.fixed = flags.fixed;
-  if (!flags.schedule.empty()) request.fixed.schedule = parse_schedule(flags.schedule);
+  request.fixed.schedule =
+      parse_word_if_given<strategy::PipelineSchedule>("--schedule", flags.schedule);
   if (!flags.recompute.empty()) request.fixed.recompute = parse_recompute(flags.recompute);
-  if (!flags.precision.empty()) request.precision = parse_precision(flags.precision);
+  if (!flags.precision.empty())
+    request.precision = parse_word<strategy::Precision>("--precision", flags.precision);
   request.fixed.exchange = fixed_exchange(flags);
   request.fixed.capacity = capacity_of(flags);
-  request.fixed.reduction = choose("--reduction", flags.reduction, strategy::kReductions);
+  request.fixed.reduction =
+      parse_word_if_given<strategy::Reduction>("--reduction", flags.reduction);
   request.paper_form = flags.paper;
   request.load = load_of(flags.load);
   request.num_load_samples = flags.load.num_samples;
@@ -189,8 +180,8 @@ int answer_every_axis(const Flags& flags, const plan::Request& request,
   q.fixed.recompute = request.fixed.recompute;
   q.fixed.exchange = request.fixed.exchange;
   q.fixed.capacity = request.fixed.capacity;
-  q.fixed.offload = choose("--offload", flags.offload, strategy::kOffloads);
-  q.fixed.placement = choose("--placement", flags.placement, strategy::kPlacements);
+  q.fixed.offload = parse_word_if_given<strategy::Offload>("--offload", flags.offload);
+  q.fixed.placement = parse_word_if_given<strategy::Placement>("--placement", flags.placement);
   return answer_whole(q);
 }
 

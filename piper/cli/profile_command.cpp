@@ -49,7 +49,7 @@ std::filesystem::path partial_of(const Flags& flags) {
 std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& names) {
   std::vector<strategy::Precision> precisions;
   for (const std::string& name : names) {
-    const strategy::Precision precision = parse_precision(name);
+    const strategy::Precision precision = parse_word<strategy::Precision>("--precision", name);
     if (!strategy::runs(precision))
       throw InvalidInput(fmt::format(
           "--precision is '{}', which Piper prices and does not execute; allowed: fp32, bf16, fp64",

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/standard_input.h>
@@ -18,37 +19,12 @@
 namespace piper::cli {
 namespace {
 
-using strategy::Drop;
 using strategy::PipelineSchedule;
 using strategy::Precision;
 using strategy::Recompute;
 using strategy::Strategy;
 
 constexpr int64_t kMost = int64_t{1} << 24;
-
-template <class Enum>
-std::vector<std::string> names(const std::vector<Enum>& values) {
-  std::vector<std::string> list;
-  for (const Enum value : values) list.emplace_back(strategy::name(value));
-  return list;
-}
-
-const std::vector<PipelineSchedule> kSchedules(strategy::kPipelineSchedules.begin(),
-                                               strategy::kPipelineSchedules.end());
-const std::vector<Precision> kPrecisions(strategy::kPrecisions.begin(),
-                                         strategy::kPrecisions.end());
-const std::vector<Drop> kDrops = {Drop::kProbability, Drop::kPosition};
-
-template <class Enum>
-Enum parse(const char* flag, const std::string& text, const std::vector<Enum>& values) {
-  std::string allowed;
-  for (const Enum value : values) {
-    if (text == strategy::name(value)) return value;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", strategy::name(value));
-  }
-  throw InvalidInput(fmt::format("{} is '{}'; allowed: {}{}", flag, text, allowed,
-                                 did_you_mean(text, names(values))));
-}
 
 std::vector<std::string> axes_given(const StrategyFlags& f) {
   std::vector<std::string> given;
@@ -177,27 +153,25 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.mesh.vpp = f.vpp.value_or(1);
   s.zero = f.zero.value_or(0);
   s.sequence_parallel = f.sequence_parallel;
-  if (!f.offload.empty())
-    s.offload = parse("--offload", f.offload,
-                      std::vector(strategy::kOffloads.begin(), strategy::kOffloads.end()));
+  if (!f.offload.empty()) s.offload = parse_word<strategy::Offload>("--offload", f.offload);
   if (!f.placement.empty())
-    s.placement = parse("--placement", f.placement,
-                        std::vector(strategy::kPlacements.begin(), strategy::kPlacements.end()));
+    s.placement = parse_word<strategy::Placement>("--placement", f.placement);
   if (!f.all_to_all.empty())
-    s.all_to_all = parse("--all-to-all", f.all_to_all, strategy::every_all_to_all());
+    s.all_to_all = parse_word<strategy::AllToAll>("--all-to-all", f.all_to_all);
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   if (!f.reduction.empty())
-    s.reduction = parse("--reduction", f.reduction,
-                        std::vector(strategy::kReductions.begin(), strategy::kReductions.end()));
-  s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B : parse_schedule(f.schedule);
+    s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
+  s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
+                                  : parse_word<PipelineSchedule>("--schedule", f.schedule);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
     throw InvalidInput(fmt::format(
         "--drop is '{}', but nothing is dropped without --capacity-factor; give both or neither",
         f.drop));
   s.capacity.factor = f.capacity_factor.value_or(0);
-  if (!f.drop.empty()) s.capacity.drop = parse_drop(f.drop);
-  s.precision = f.precision.empty() ? f.default_precision : parse_precision(f.precision);
+  if (!f.drop.empty()) s.capacity.drop = parse_word<strategy::Drop>("--drop", f.drop);
+  s.precision =
+      f.precision.empty() ? f.default_precision : parse_word<Precision>("--precision", f.precision);
   const int64_t fallback = model.max_positions > 0
                                ? std::min(f.default_sequence, model.max_positions)
                                : f.default_sequence;
@@ -344,19 +318,15 @@ void require_runnable(const Strategy& s, const model::Model& model, const std::s
   throw InvalidInput(lines);
 }
 
-PipelineSchedule parse_schedule(const std::string& text) {
-  return parse("--schedule", text, kSchedules);
-}
-Recompute parse_recompute(const std::string& text) {
-  if (const auto recompute = strategy::recompute_from(text)) return *recompute;
-  return parse("--recompute", text,
-               std::vector(strategy::kRecomputes.begin(), strategy::kRecomputes.end()));
-}
-Precision parse_precision(const std::string& text) {
-  return parse("--precision", text, kPrecisions);
+void refuse_word(const char* flag, const std::string& text, const std::vector<std::string>& names) {
+  throw InvalidInput(fmt::format("{} is '{}'; allowed: {}{}", flag, text, fmt::join(names, ", "),
+                                 did_you_mean(text, names)));
 }
 
-Drop parse_drop(const std::string& text) { return parse("--drop", text, kDrops); }
+Recompute parse_recompute(const std::string& text) {
+  if (const auto recompute = strategy::recompute_from(text)) return *recompute;
+  return parse_word<Recompute>("--recompute", text);
+}
 
 std::string describe(const Strategy& s) {
   const std::string capacity = s.capacity.is_limited()

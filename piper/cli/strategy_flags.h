@@ -69,10 +69,23 @@ Priced priced_from_flags(StrategyFlags flags);
 void require_runnable(const strategy::Strategy& strategy, const model::Model& model,
                       const std::string& command);
 
-strategy::PipelineSchedule parse_schedule(const std::string& text);
+// Throws InvalidInput with what is allowed and what was most likely meant.
+[[noreturn]] void refuse_word(const char* flag, const std::string& text,
+                              const std::vector<std::string>& names);
+// The enumerator that a flag names, in the words of its traits.
+template <HasTraits Enum>
+Enum parse_word(const char* flag, const std::string& text) {
+  const std::optional<Enum> found = find_by_name<Enum>(text);
+  if (!found) refuse_word(flag, text, names_of<Enum>());
+  return *found;
+}
+// None where the flag is not given.
+template <HasTraits Enum>
+std::optional<Enum> parse_word_if_given(const char* flag, const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return parse_word<Enum>(flag, text);
+}
 strategy::Recompute parse_recompute(const std::string& text);
-strategy::Precision parse_precision(const std::string& text);
-strategy::Drop parse_drop(const std::string& text);
 
 // "pp 2 x ep 2 x dp 2, 4 x 1 sequences, 1f1b, recompute none, fp32".
 std::string describe(const strategy::Strategy& strategy);

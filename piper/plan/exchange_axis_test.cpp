@@ -265,7 +265,7 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   const stack::Rates rates(cluster, request.precision);
   const ExchangeVerdict verdict =
       explain_exchange(model, cluster, chosen.strategy, &stack, &rates, request.imbalance);
-  CHECK(verdict.options.size() == strategy::every_all_to_all().size());
+  CHECK(verdict.options.size() == strategy::kEveryAllToAll.size());
   CHECK(verdict.options.front().chosen);
   request.fixed.exchange.algorithm = AllToAll::kHalo;
   CHECK(best().estimate.seconds > chosen.estimate.seconds);

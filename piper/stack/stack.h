@@ -75,7 +75,7 @@ struct Stack {
   double hidden_exchange = 0;   // to the experts and back
   bool deduplicates_rows =
       false;  // a row for several experts of a node crosses once: with the flat exchange
-  bool chooses_exchange = false;  // runs any of strategy::every_all_to_all(): the search picks one
+  bool chooses_exchange = false;  // runs any of strategy::kEveryAllToAll: the search picks one
   // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as FP8 with scales, and
   // is converted before it leaves instead of where it arrives.
   double dispatch_element_bytes = 2;

@@ -14,14 +14,4 @@ int64_t expert_capacity(double factor, int64_t sequence, int64_t top_k, int64_t 
   return static_cast<int64_t>(std::min(rows, static_cast<double>(sequence)));
 }
 
-const char* name(Drop drop) {
-  switch (drop) {
-    case Drop::kProbability:
-      return "probability";
-    case Drop::kPosition:
-      return "position";
-  }
-  return "?";
-}
-
 }  // namespace piper::strategy

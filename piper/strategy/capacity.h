@@ -4,6 +4,9 @@
 // micro-batch this is Megatron-LM's expert capacity (get_capacity, moe_utils.py).
 #pragma once
 
+#include <piper/base/traits.h>
+
+#include <array>
 #include <cstdint>
 
 namespace piper::strategy {
@@ -11,6 +14,10 @@ namespace piper::strategy {
 // Which copies an expert keeps: those with the largest weights (Megatron-LM's "probs"), or those of the first tokens
 // ("position"). Of equal weights the lower token's.
 enum class Drop { kProbability, kPosition };
+inline constexpr std::array kDropTraits{NamedValue<Drop>{Drop::kProbability, "probability"},
+                                        NamedValue<Drop>{Drop::kPosition, "position"}};
+static_assert(are_in_order(kDropTraits));
+constexpr const auto& rows(Drop) { return kDropTraits; }
 
 struct Capacity {
   double factor = 0;  // 0 = dropless
@@ -26,7 +33,5 @@ inline constexpr double kLeastCapacityFactor = 0.01, kLargestCapacityFactor = 10
 // drops nothing: a token chooses an expert once. With factor 0 that is the answer too. What a product of decimals lies
 // above a whole number by rounding does not count.
 int64_t expert_capacity(double factor, int64_t sequence, int64_t top_k, int64_t num_experts);
-
-const char* name(Drop drop);  // "probability", "position"
 
 }  // namespace piper::strategy

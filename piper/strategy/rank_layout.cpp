@@ -2,7 +2,6 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 namespace piper::strategy {
@@ -45,13 +44,6 @@ Coordinates RankLayout::coordinates(Rank rank) const {
           .etp = m % mesh_.etp,
           .ep = m / mesh_.etp % mesh_.ep,
           .edp = m / mesh_.ranks_per_expert_set()};
-}
-
-const char* name(Axis axis) {
-  static constexpr std::array<const char*, kNumAxes> kNames{
-      "expert", "expert tensor", "tensor", "context", "pipeline",
-      "data",   "expert data",   "ends",   "world",   "rank"};
-  return kNames[static_cast<size_t>(axis)];
 }
 
 int64_t RankLayout::size(Axis axis) const {

@@ -18,6 +18,7 @@
 #include <piper/base/strong_id.h>
 #include <piper/strategy/strategy.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -46,8 +47,20 @@ enum class Axis : uint8_t {
   kWorld,
   kRank
 };
-inline constexpr size_t kNumAxes = 10;
-const char* name(Axis axis);  // "expert", "expert tensor", ...
+inline constexpr std::array kAxisTraits{NamedValue<Axis>{Axis::kExpert, "expert"},
+                                        NamedValue<Axis>{Axis::kExpertTensor, "expert tensor"},
+                                        NamedValue<Axis>{Axis::kTensor, "tensor"},
+                                        NamedValue<Axis>{Axis::kContext, "context"},
+                                        NamedValue<Axis>{Axis::kPipeline, "pipeline"},
+                                        NamedValue<Axis>{Axis::kData, "data"},
+                                        NamedValue<Axis>{Axis::kExpertData, "expert data"},
+                                        NamedValue<Axis>{Axis::kEnds, "ends"},
+                                        NamedValue<Axis>{Axis::kWorld, "world"},
+                                        NamedValue<Axis>{Axis::kRank, "rank"}};
+static_assert(are_in_order(kAxisTraits));
+constexpr const auto& rows(Axis) { return kAxisTraits; }
+inline constexpr auto kAxes = values_of<Axis>();
+inline constexpr size_t kNumAxes = kAxes.size();
 
 struct Coordinates {
   int64_t pp = 0;                    // stage

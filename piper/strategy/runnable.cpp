@@ -24,12 +24,8 @@ int64_t common_experts(const model::Model& model) {
 
 }  // namespace
 
-bool runs(PipelineSchedule s) {
-  return s == PipelineSchedule::kGPipe || s == PipelineSchedule::k1F1B;
-}
-bool runs(Precision p) {
-  return p == Precision::kFp32 || p == Precision::kBf16 || p == Precision::kFp64;
-}
+bool runs(PipelineSchedule s) { return traits(s).runs; }
+bool runs(Precision p) { return traits(p).runs; }
 
 std::vector<std::string> not_runnable(const Strategy& s) {
   std::vector<std::string> lines;

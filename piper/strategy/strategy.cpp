@@ -7,19 +7,13 @@
 namespace piper::strategy {
 namespace {
 
-template <class Enum>
-Enum choose(ObjectReader& reader, const std::string& key, const std::vector<Enum>& values) {
-  std::vector<std::string> names;
-  for (const Enum value : values) names.push_back(name(value));
-  const std::string chosen = reader.choice(key, names);
-  for (const Enum value : values)
-    if (chosen == name(value)) return value;
-  return values.front();
+template <HasTraits Enum>
+Enum choose(ObjectReader& reader, const std::string& key) {
+  return find_by_name<Enum>(reader.choice(key, names_of<Enum>())).value_or(Enum{});
 }
 
 std::vector<std::string> recompute_names() {
-  std::vector<std::string> names;
-  for (const Recompute recompute : kRecomputes) names.emplace_back(name(recompute));
+  std::vector<std::string> names = names_of<Recompute>();
   names.insert(names.end(), {"norm", "all"});
   return names;
 }
@@ -73,22 +67,16 @@ void read_capacity(ObjectReader& reader, Capacity& capacity) {
   if (reader.has("capacity_factor")) {
     capacity.factor =
         reader.number("capacity_factor", kLeastCapacityFactor, kLargestCapacityFactor);
-    capacity.drop = choose(reader, "drop", std::vector{Drop::kProbability, Drop::kPosition});
+    capacity.drop = choose<Drop>(reader, "drop");
   } else if (reader.has("drop")) {
     reader.problem("drop", "is given without 'capacity_factor'; allowed: both or neither");
   }
 }
 
-template <class Enum>
-Enum choose_or_first(ObjectReader& reader, const std::string& key,
-                     const std::vector<Enum>& values) {
+template <HasTraits Enum>
+Enum choose_or_first(ObjectReader& reader, const std::string& key) {
   reader.ignore(key);
-  return reader.has(key) ? choose(reader, key, values) : values.front();
-}
-
-template <class Enum, size_t n>
-std::vector<Enum> list(const std::array<Enum, n>& values) {
-  return {values.begin(), values.end()};
+  return reader.has(key) ? choose<Enum>(reader, key) : Enum{};
 }
 
 void read_recompute_per_stage(ObjectReader& reader, std::vector<Recompute>& per_stage) {
@@ -108,12 +96,12 @@ void read_recompute_per_stage(ObjectReader& reader, std::vector<Recompute>& per_
 // What is not done when it is left out, and what has a first choice.
 void read_options(ObjectReader& reader, Strategy& s) {
   s.sequence_parallel = reader.boolean("sequence_parallel", false);
-  s.offload = choose_or_first(reader, "offload", list(kOffloads));
-  s.placement = choose_or_first(reader, "placement", list(kPlacements));
-  s.all_to_all = choose_or_first(reader, "all_to_all", every_all_to_all());
+  s.offload = choose_or_first<Offload>(reader, "offload");
+  s.placement = choose_or_first<Placement>(reader, "placement");
+  s.all_to_all = choose_or_first<AllToAll>(reader, "all_to_all");
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
-  s.reduction = choose_or_first(reader, "reduction", list(kReductions));
-  s.moe_schedule = choose_or_first(reader, "moe_schedule", std::vector{MoeSchedule::kPlain});
+  s.reduction = choose_or_first<Reduction>(reader, "reduction");
+  s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
   read_recompute_per_stage(reader, s.recompute_per_stage);
 }
 
@@ -128,6 +116,12 @@ bool numbers_are_sound(const Json& json) {
 }
 
 }  // namespace
+
+std::optional<Recompute> recompute_from(std::string_view text) {
+  if (text == "norm") return Recompute::kNone;
+  if (text == "all") return Recompute::kFull;
+  return find_by_name<Recompute>(text);
+}
 
 int64_t first_layer(const Strategy& strategy, int64_t stage) {
   PIPER_CHECK(stage >= 0 && stage <= static_cast<int64_t>(strategy.layers_per_stage.size()),
@@ -206,9 +200,9 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
   s.model = reader.text("model", "");
   s.cluster = reader.text("cluster", "");
   read_numbers(reader, s);
-  s.schedule = choose(reader, "schedule", list(kPipelineSchedules));
+  s.schedule = choose<PipelineSchedule>(reader, "schedule");
   s.recompute = recompute_from(reader.choice("recompute", recompute_names())).value_or(s.recompute);
-  s.precision = choose(reader, "precision", list(kPrecisions));
+  s.precision = choose<Precision>(reader, "precision");
   read_capacity(reader, s.capacity);
   read_options(reader, s);
   if (const Json* predicted = reader.object("predicted"))

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <piper/base/json_fwd.h>
+#include <piper/base/traits.h>
 #include <piper/model/model.h>
 #include <piper/strategy/capacity.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -24,14 +26,26 @@ namespace piper::strategy {
 //   kZbH1, kZbV   Qi et al. 2024, zero bubble; V: two chunks a rank, the second on the way back
 //   kDualPipeV    DeepSeek 2025: the V with forward and backward of two micro-batches overlapped
 enum class PipelineSchedule : uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
-inline constexpr std::array kPipelineSchedules{
-    PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-    PipelineSchedule::kZbH1,  PipelineSchedule::kZbV,  PipelineSchedule::kDualPipeV};
-// Two chunks a rank in the shape of a V: the first rank holds both ends of the model.
-constexpr bool is_v(PipelineSchedule s) {
-  return s == PipelineSchedule::kZbV || s == PipelineSchedule::kDualPipeV;
-}
-constexpr bool splits_backward(PipelineSchedule s) { return s >= PipelineSchedule::kZbH1; }
+struct PipelineScheduleTraits {
+  PipelineSchedule value;
+  const char* name;
+  bool is_v;  // two chunks a rank in the shape of a V: the first rank holds both ends of the model
+  bool splits_backward;
+  bool runs;  // this Piper executes it
+};
+inline constexpr std::array kPipelineScheduleTraits{
+    PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false, true},
+    PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false, true},
+    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false, false},
+    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true, false},
+    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true, false},
+    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true, false}};
+static_assert(are_in_order(kPipelineScheduleTraits));
+constexpr const auto& rows(PipelineSchedule) { return kPipelineScheduleTraits; }
+inline constexpr auto kPipelineSchedules = values_of<PipelineSchedule>();
+constexpr bool is_v(PipelineSchedule s) { return traits(s).is_v; }
+constexpr bool splits_backward(PipelineSchedule s) { return traits(s).splits_backward; }
+
 // What a layer does not keep of its forward for its backward, and computes again (Korthikanti et
 // al. 2022, selective and full recomputation). Norms are always computed again: nothing normalised
 // is ever kept.
@@ -40,37 +54,71 @@ constexpr bool splits_backward(PipelineSchedule s) { return s >= PipelineSchedul
 //               have travelled are kept: nothing is exchanged again
 //   kFull       everything but the layer's input; rows travel again
 enum class Recompute : uint8_t { kNone, kAttention, kExperts, kAttentionAndExperts, kFull };
-inline constexpr std::array kRecomputes{Recompute::kNone, Recompute::kAttention,
-                                        Recompute::kExperts, Recompute::kAttentionAndExperts,
-                                        Recompute::kFull};
-// kFull drops both.
-constexpr bool drops_attention(Recompute r) {
-  return r == Recompute::kAttention || r >= Recompute::kAttentionAndExperts;
-}
-constexpr bool drops_experts(Recompute r) { return r >= Recompute::kExperts; }
+struct RecomputeTraits {
+  Recompute value;
+  const char* name;
+  bool drops_attention, drops_experts;
+};
+inline constexpr std::array kRecomputeTraits{
+    RecomputeTraits{Recompute::kNone, "none", false, false},
+    RecomputeTraits{Recompute::kAttention, "attention", true, false},
+    RecomputeTraits{Recompute::kExperts, "experts", false, true},
+    RecomputeTraits{Recompute::kAttentionAndExperts, "attention+experts", true, true},
+    RecomputeTraits{Recompute::kFull, "full", true, true}};
+static_assert(are_in_order(kRecomputeTraits));
+constexpr const auto& rows(Recompute) { return kRecomputeTraits; }
+inline constexpr auto kRecomputes = values_of<Recompute>();
+constexpr bool drops_attention(Recompute r) { return traits(r).drops_attention; }
+constexpr bool drops_experts(Recompute r) { return traits(r).drops_experts; }
 
 // Of GEMMs. With the last three, weights and activations between operations are bf16, and operands
 // are converted before each product: kFp8 with one scale a tensor, kMxfp8 with one for 32 values,
 // kNvfp4 with one for 16.
 enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4 };
-inline constexpr std::array kPrecisions{Precision::kFp32, Precision::kBf16,  Precision::kFp64,
-                                        Precision::kFp8,  Precision::kMxfp8, Precision::kNvfp4};
+struct PrecisionTraits {
+  Precision value;
+  const char* name;
+  bool runs;  // this Piper executes it
+};
+inline constexpr std::array kPrecisionTraits{PrecisionTraits{Precision::kFp32, "fp32", true},
+                                             PrecisionTraits{Precision::kBf16, "bf16", true},
+                                             PrecisionTraits{Precision::kFp64, "fp64", true},
+                                             PrecisionTraits{Precision::kFp8, "fp8", false},
+                                             PrecisionTraits{Precision::kMxfp8, "mxfp8", false},
+                                             PrecisionTraits{Precision::kNvfp4, "nvfp4", false}};
+static_assert(are_in_order(kPrecisionTraits));
+constexpr const auto& rows(Precision) { return kPrecisionTraits; }
+inline constexpr auto kPrecisions = values_of<Precision>();
 
 // What lives in host memory between its uses.
 enum class Offload : uint8_t { kNone, kOptimizer, kActivations, kOptimizerAndActivations };
-inline constexpr std::array kOffloads{Offload::kNone, Offload::kOptimizer, Offload::kActivations,
-                                      Offload::kOptimizerAndActivations};
-constexpr bool offloads_optimizer(Offload o) {
-  return o == Offload::kOptimizer || o == Offload::kOptimizerAndActivations;
-}
-constexpr bool offloads_activations(Offload o) { return o >= Offload::kActivations; }
+struct OffloadTraits {
+  Offload value;
+  const char* name;
+  bool optimizer, activations;
+};
+inline constexpr std::array kOffloadTraits{
+    OffloadTraits{Offload::kNone, "none", false, false},
+    OffloadTraits{Offload::kOptimizer, "optimizer", true, false},
+    OffloadTraits{Offload::kActivations, "activations", false, true},
+    OffloadTraits{Offload::kOptimizerAndActivations, "optimizer+activations", true, true}};
+static_assert(are_in_order(kOffloadTraits));
+constexpr const auto& rows(Offload) { return kOffloadTraits; }
+inline constexpr auto kOffloads = values_of<Offload>();
+constexpr bool offloads_optimizer(Offload o) { return traits(o).optimizer; }
+constexpr bool offloads_activations(Offload o) { return traits(o).activations; }
 
 // Which axis neighbouring devices differ in, innermost first; tensor, context and expert groups
 // come first in both.
 //   kDataInside      tp-cp-ep-dp-pp: a stage's ranks stay together, messages between stages travel far
 //   kPipelineInside  tp-cp-ep-pp-dp: a pipeline's ranks stay together, gradients travel far
 enum class Placement : uint8_t { kDataInside, kPipelineInside };
-inline constexpr std::array kPlacements{Placement::kDataInside, Placement::kPipelineInside};
+inline constexpr std::array kPlacementTraits{
+    NamedValue<Placement>{Placement::kDataInside, "tp-cp-ep-dp-pp"},
+    NamedValue<Placement>{Placement::kPipelineInside, "tp-cp-ep-pp-dp"}};
+static_assert(are_in_order(kPlacementTraits));
+constexpr const auto& rows(Placement) { return kPlacementTraits; }
+inline constexpr auto kPlacements = values_of<Placement>();
 
 // How rows travel to their experts: the algorithms of piper/collective/algorithms.h, one header
 // each.
@@ -102,21 +150,48 @@ enum class AllToAll : uint8_t {
   kThreeLevel,
   kHaloDedup
 };
-// Those that move rows as they are, written from counts alone.
-inline constexpr std::array kAllToAlls{
-    AllToAll::kFlat,        AllToAll::kNodeAware,  AllToAll::kNaive, AllToAll::kPairwise,
-    AllToAll::kWindowed,    AllToAll::kBruck,      AllToAll::kTwoD,  AllToAll::kLeader,
-    AllToAll::kHaloPrinted, AllToAll::kHaloSwitch, AllToAll::kHalo,  AllToAll::kThreeLevel};
-std::vector<AllToAll> every_all_to_all();  // those and the deduplicated one
+inline constexpr std::array kAllToAllTraits{
+    NamedValue<AllToAll>{AllToAll::kFlat, "flat"},
+    NamedValue<AllToAll>{AllToAll::kNodeAware, "node-aware"},
+    NamedValue<AllToAll>{AllToAll::kNaive, "naive"},
+    NamedValue<AllToAll>{AllToAll::kPairwise, "pairwise"},
+    NamedValue<AllToAll>{AllToAll::kWindowed, "windowed"},
+    NamedValue<AllToAll>{AllToAll::kBruck, "bruck"},
+    NamedValue<AllToAll>{AllToAll::kTwoD, "2d"},
+    NamedValue<AllToAll>{AllToAll::kLeader, "leader"},
+    NamedValue<AllToAll>{AllToAll::kHaloPrinted, "halo-printed"},
+    NamedValue<AllToAll>{AllToAll::kHaloSwitch, "halo-switch"},
+    NamedValue<AllToAll>{AllToAll::kHalo, "halo"},
+    NamedValue<AllToAll>{AllToAll::kThreeLevel, "three-level"},
+    NamedValue<AllToAll>{AllToAll::kHaloDedup, "halo-dedup"}};
+static_assert(are_in_order(kAllToAllTraits));
+constexpr const auto& rows(AllToAll) { return kAllToAllTraits; }
+inline constexpr auto kEveryAllToAll = values_of<AllToAll>();
+// Those that move rows as they are, written from counts alone: all but the last.
+inline constexpr auto kAllToAlls = [] {
+  std::array<AllToAll, kEveryAllToAll.size() - 1> plain{};
+  std::copy_n(kEveryAllToAll.begin(), plain.size(), plain.begin());
+  return plain;
+}();
 
 // How gradients are summed over the ranks that hold the same parameters: everyone to the owner of
 // each share and back, or inside the nodes first, so that one sum of a node crosses
 // (collective/reductions.h).
 enum class Reduction : uint8_t { kDirect, kHierarchical };
-inline constexpr std::array kReductions{Reduction::kDirect, Reduction::kHierarchical};
+inline constexpr std::array kReductionTraits{
+    NamedValue<Reduction>{Reduction::kDirect, "direct"},
+    NamedValue<Reduction>{Reduction::kHierarchical, "hierarchical"}};
+static_assert(are_in_order(kReductionTraits));
+constexpr const auto& rows(Reduction) { return kReductionTraits; }
+inline constexpr auto kReductions = values_of<Reduction>();
 
 // How a mixture layer's parts follow each other. One so far.
 enum class MoeSchedule : uint8_t { kPlain };
+inline constexpr std::array kMoeScheduleTraits{
+    NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"}};
+static_assert(are_in_order(kMoeScheduleTraits));
+constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
+inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
 // 64 bits.
@@ -217,19 +292,12 @@ std::vector<std::string> contradictions(const Strategy& strategy, const model::M
 // Those that show without a model.
 std::vector<std::string> contradictions(const Strategy& strategy);
 
-// "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"
-const char* name(PipelineSchedule schedule);
-// "none", "attention", "experts", "attention+experts", "full"
-const char* name(Recompute recompute);
+// As files and flags have it.
+template <HasTraits Enum>
+constexpr const char* name(Enum value) {
+  return traits(value).name;
+}
 // By name; "norm" is kNone, since norms are always computed again, and "all" is kFull.
 std::optional<Recompute> recompute_from(std::string_view name);
-const char* name(Precision precision);  // "fp32", "bf16", "fp64", "fp8", "mxfp8", "nvfp4"
-const char* name(Offload offload);  // "none", "optimizer", "activations", "optimizer+activations"
-const char* name(Placement placement);  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
-// "flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed",
-// "halo-switch", "halo", "three-level", "halo-dedup"
-const char* name(AllToAll algorithm);
-const char* name(Reduction reduction);   // "direct", "hierarchical"
-const char* name(MoeSchedule schedule);  // "plain"
 
 }  // namespace piper::strategy

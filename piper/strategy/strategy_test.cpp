@@ -53,7 +53,7 @@ TEST_CASE("what is derived or only for messages may be left out") {
 }
 
 TEST_CASE("every exchange is read by its name, and tokens travel only where experts are spread") {
-  for (const AllToAll algorithm : every_all_to_all()) {
+  for (const AllToAll algorithm : kEveryAllToAll) {
     Json json = sound();
     json["all_to_all"] = name(algorithm);
     CHECK(parse_strategy(json, "s.json").all_to_all == algorithm);
