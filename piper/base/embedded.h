@@ -1,5 +1,6 @@
-// Files of the tree that are built into the program: models and clusters are data in configs/, and the binary must find
-// them from any working directory. cmake/embed.cmake turns them into string literals.
+// Files of the tree that are built into the program: models and clusters are data in configs/, and
+// the binary must find them from any working directory. cmake/embed.cmake turns them into string
+// literals.
 #pragma once
 
 #include <string_view>

@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is ours to bound.
+// Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is
+// ours to bound.
 class StrictBuilder {
  public:
   explicit StrictBuilder(std::string source) : source_(std::move(source)) {}
@@ -36,7 +37,8 @@ class StrictBuilder {
     return put(static_cast<int64_t>(value));
   }
   bool number_float(double value, const std::string& text) {
-    // An integer literal that overflowed arrives here as a double: it must not lose digits in silence.
+    // An integer literal that overflowed arrives here as a double: it must not lose digits in
+    // silence.
     if (text.find_first_of(".eE") == std::string::npos) too_large(text);
     if (!std::isfinite(value)) out_of_range(text);
     return put(value);
@@ -106,7 +108,8 @@ class StrictBuilder {
   }
   bool open(Json container) {
     if (stack_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
-    // Pointers into the parent stay valid: a container is filled only while it is on top of the stack.
+    // Pointers into the parent stay valid: a container is filled only while it is on top of the
+    // stack.
     stack_.push_back(attach(std::move(container)));
     keys_.emplace_back();
     return true;

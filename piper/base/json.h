@@ -1,8 +1,10 @@
-// The one strict way in for JSON from outside (configs, clusters, strategies, checkpoint manifests).
+// The one strict way in for JSON from outside (configs, clusters, strategies, checkpoint
+// manifests).
 //
-// nlohmann/json does the lexing. On top of it: duplicate keys, numbers out of range, depth beyond 64 and
-// trailing text are errors; integers stay integers (-1 never becomes 2^64-1, 3.7 never becomes 3).
-// ObjectReader then checks keys and types and collects *all* problems of a document, each one line:
+// nlohmann/json does the lexing. On top of it: duplicate keys, numbers out of range, depth beyond
+// 64 and trailing text are errors; integers stay integers (-1 never becomes 2^64-1, 3.7 never
+// becomes 3). ObjectReader then checks keys and types and collects *all* problems of a document,
+// each one line:
 //   model.json: 'num_experts' is -1; allowed: an integer from 1 to 1000000
 #pragma once
 
@@ -25,7 +27,8 @@ namespace piper {
 // naming the key or the byte. Linear in the size of the text.
 Json parse_json(std::string_view text, const std::string& source);
 
-// Reads and parses a file of at most `max_bytes`. Throws IoError (absent, unreadable), InvalidInput.
+// Reads and parses a file of at most `max_bytes`. Throws IoError (absent, unreadable),
+// InvalidInput.
 Json read_json_file(const std::filesystem::path& path, int64_t max_bytes = 64 << 20);
 
 // Text of a whole file. Throws IoError naming path and cause.
@@ -36,8 +39,8 @@ std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes 
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 void write_json_file(const std::filesystem::path& path, const Json& json);  // indented by 2
 
-// Collects the problems of one document; finish() throws them together. Each is one line: control characters become '?',
-// and what is longer than 1000 bytes is cut.
+// Collects the problems of one document; finish() throws them together. Each is one line: control
+// characters become '?', and what is longer than 1000 bytes is cut.
 class Problems {
  public:
   explicit Problems(std::string source) : source_(std::move(source)) {}
@@ -56,11 +59,13 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
-// A view of one JSON object that notes every key read. All getters report into Problems and return the
-// fallback (or a harmless value) on error, so that reading goes on and finds the other problems.
+// A view of one JSON object that notes every key read. All getters report into Problems and return
+// the fallback (or a harmless value) on error, so that reading goes on and finds the other
+// problems.
 class ObjectReader {
  public:
-  // `path` is "" at the root, else the JSON path of this object ("levels[2]"). A non-object is a problem.
+  // `path` is "" at the root, else the JSON path of this object ("levels[2]"). A non-object is a
+  // problem.
   ObjectReader(const Json& json, std::string path, Problems* problems);
 
   bool has(const std::string& key) const;  // present and not null

@@ -7,7 +7,8 @@
 
 namespace piper {
 
-// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a typing error.
+// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a typing
+// error.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 // "; did you mean 'x'?" or "".

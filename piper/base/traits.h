@@ -1,5 +1,6 @@
-// A row of traits for each enumerator, the one place that knows its name and properties: parsing, help, tables and
-// decisions ask the row. Rows stand beside the enum, in its order, and begin with `value` and `name`:
+// A row of traits for each enumerator, the one place that knows its name and properties: parsing,
+// help, tables and decisions ask the row. Rows stand beside the enum, in its order, and begin with
+// `value` and `name`:
 //
 //   enum class Fruit : uint8_t { kApple, kPear };
 //   struct FruitTraits { Fruit value; const char* name; bool has_stone; };

@@ -1,4 +1,5 @@
-// Numbers with units for people: "12.3 GiB", "4.56 ms", "671.0 B". JSON keys carry the unit instead.
+// Numbers with units for people: "12.3 GiB", "4.56 ms", "671.0 B". JSON keys carry the unit
+// instead.
 #pragma once
 
 #include <cstdint>

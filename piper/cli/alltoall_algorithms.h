@@ -1,5 +1,5 @@
-// The algorithms of `piper bench alltoall --algorithms`: those of strategy::AllToAll, by name. Those
-// that cut messages may be followed by the largest size of a piece: "halo:64K".
+// The algorithms of `piper bench alltoall --algorithms`: those of strategy::AllToAll, by name.
+// Those that cut messages may be followed by the largest size of a piece: "halo:64K".
 #pragma once
 
 #include <piper/collective/topology.h>

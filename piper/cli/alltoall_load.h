@@ -23,7 +23,8 @@ std::vector<double> receiver_shares(const cost::LoadDistribution& load,
 // 0 .. n - 1 in an order shuffled once for all: the same everywhere.
 std::vector<int64_t> fixed_order(int64_t n);
 
-// By expert, what those of the trace's middle step, first layer, receive. Requires a load of kind kTrace.
+// By expert, what those of the trace's middle step, first layer, receive. Requires a load of kind
+// kTrace.
 const std::vector<double>& middle_of_trace(const cost::LoadDistribution& load);
 
 // Whole bytes for every pair, own parts included.

@@ -8,8 +8,8 @@
 namespace piper::cli {
 namespace {
 
-// As the TCP wire does it: larger messages are offered, all of them go in frames, and connections take
-// turns.
+// As the TCP wire does it: larger messages are offered, all of them go in frames, and connections
+// take turns.
 constexpr int64_t kEagerBytes = 256 << 10;
 
 // What the description says of frames: the bytes that one carries, and those of its heads.
@@ -64,7 +64,8 @@ void add_groups(sim::Fabric& fabric, const collective::Topology& topology,
                            .unit = std::vector<int32_t>(last.size(), 0)});
 }
 
-// Where the ranks of all nodes are processes of one host and share its cores (scripts/lab): what a message takes of a core.
+// Where the ranks of all nodes are processes of one host and share its cores (scripts/lab): what a
+// message takes of a core.
 void share_processors(sim::Fabric& fabric, int64_t num_ranks, const cluster::Cluster& cluster) {
   const auto number = [&](const char* name) {
     const auto found = cluster.numbers.find(name);

@@ -3,8 +3,8 @@
 // and what the simulation predicts.
 //
 // The ranks are threads of this process, or the processes that a launcher started (one rank each):
-// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise. Or over NCCL,
-// each with a GPU of its own.
+// over MPI under an mpirun, where MPI_Alltoallv is an opponent, too; over TCP otherwise. Or over
+// NCCL, each with a GPU of its own.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -39,8 +39,8 @@ struct AllToAllPoint {
   int64_t bytes_per_pair = 0;
   int64_t bytes = 0;  // that a rank sends, its own part included: the mean over the ranks
   comm::ExchangeResult measured;
-  // Least seconds: rates of the cluster, or, without one, a plain copy of as many bytes by all ranks
-  // of the process at once. Absent without a cluster where there are several processes.
+  // Least seconds: rates of the cluster, or, without one, a plain copy of as many bytes by all
+  // ranks of the process at once. Absent without a cluster where there are several processes.
   std::optional<double> limit_seconds;
   std::optional<double> predicted_seconds;  // of the simulation; absent without a cluster
   int64_t num_wrong() const { return measured.num_wrong; }
@@ -62,7 +62,8 @@ AllToAllRun bench_alltoall(comm::World& world, const std::string& transport,
 
 std::string to_text(const AllToAllRun& run);
 Json to_json(const AllToAllRun& run);
-// A picture by itself: seconds over bytes a pair, a curve for every algorithm, the limit among them.
+// A picture by itself: seconds over bytes a pair, a curve for every algorithm, the limit among
+// them.
 std::string to_svg(const AllToAllRun& run);
 
 }  // namespace piper::cli

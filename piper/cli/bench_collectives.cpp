@@ -1,5 +1,6 @@
-// piper bench collectives: all-to-alls played in virtual time on a described cluster. Curves over nodes and sizes for
-// every algorithm, the bandwidth over ranks (Piper, Fig. 5) against eq. 6, and how much of HALO's phase I is hidden.
+// piper bench collectives: all-to-alls played in virtual time on a described cluster. Curves over
+// nodes and sizes for every algorithm, the bandwidth over ranks (Piper, Fig. 5) against eq. 6, and
+// how much of HALO's phase I is hidden.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>

@@ -1,5 +1,6 @@
-// piper bench dedup: tokens on their way to k experts each, as rows for every expert by the exchanges of `bench alltoall`, and
-// once for every node (collective/halo_dedup.h), side by side on the same choices.
+// piper bench dedup: tokens on their way to k experts each, as rows for every expert by the
+// exchanges of `bench alltoall`, and once for every node (collective/halo_dedup.h), side by side on
+// the same choices.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>

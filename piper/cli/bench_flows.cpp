@@ -1,5 +1,5 @@
-// piper bench flows: how fast the player of collectives is: messages a second on one core, and how long an algorithm
-// takes to price.
+// piper bench flows: how fast the player of collectives is: messages a second on one core, and how
+// long an algorithm takes to price.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>

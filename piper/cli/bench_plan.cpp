@@ -1,4 +1,5 @@
-// piper bench plan: how many strategies a second the search over every axis prices on one core, and on all that may be used.
+// piper bench plan: how many strategies a second the search over every axis prices on one core, and
+// on all that may be used.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>

@@ -1,5 +1,5 @@
-// What the benches of exchanges between real ranks ask alike: how many ranks, as threads or as the processes of a launcher, and
-// how long they are timed.
+// What the benches of exchanges between real ranks ask alike: how many ranks, as threads or as the
+// processes of a launcher, and how long they are timed.
 #pragma once
 
 #include <piper/comm/launch.h>
@@ -28,7 +28,8 @@ struct BenchRanks {
   std::unique_ptr<comm::World> world() const;
 };
 
-// Under a launcher its processes are the ranks, whatever --ranks says. What is wrong goes into `problems`, a line each.
+// Under a launcher its processes are the ranks, whatever --ranks says. What is wrong goes into
+// `problems`, a line each.
 BenchRanks read_bench_ranks(const BenchRanksFlags& flags, std::vector<std::string>* problems);
 
 // Whether all processes are on one host, whose clock they share. All of them call it.

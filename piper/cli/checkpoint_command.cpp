@@ -48,7 +48,8 @@ Found inspect(const std::string& given, Depth depth) {
   return found;
 }
 
-// In UTC, of the manifest: the last file of a checkpoint to be written. A time inside would make equal runs differ.
+// In UTC, of the manifest: the last file of a checkpoint to be written. A time inside would make
+// equal runs differ.
 std::string date_of(const Inspection& checkpoint) {
   std::error_code error;
   const auto time = fs::last_write_time(checkpoint.path / "manifest.json", error);

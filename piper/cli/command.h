@@ -1,5 +1,5 @@
-// One file per subcommand: <name>_command.cpp defines add_<name>(), listed in planner_commands.cpp (no torch) or
-// full_commands.cpp, one of which is linked.
+// One file per subcommand: <name>_command.cpp defines add_<name>(), listed in planner_commands.cpp
+// (no torch) or full_commands.cpp, one of which is linked.
 #pragma once
 
 #include <piper/cli/subcommand.h>
@@ -10,8 +10,8 @@
 
 namespace piper::cli {
 
-// Runs after parsing; returns the exit code. Throws InvalidInput, IoError, CommError; main() prints them, one line a
-// problem, and exits with 2 (input) or 1.
+// Runs after parsing; returns the exit code. Throws InvalidInput, IoError, CommError; main() prints
+// them, one line a problem, and exits with 2 (input) or 1.
 using Run = std::function<int()>;
 
 struct Command {

@@ -1,4 +1,5 @@
-// The commands that need no libtorch, in the order of `piper --help`. The full program puts its own among them.
+// The commands that need no libtorch, in the order of `piper --help`. The full program puts its own
+// among them.
 #pragma once
 
 #include <piper/cli/command.h>

@@ -36,7 +36,8 @@ struct BuildFlags {
   bool append_eod = false, overwrite = false, json = false;
 };
 
-// Bytes are the one tokenizer that is built in: byte-pair encoding has no library in the distributions that Piper is built on.
+// Bytes are the one tokenizer that is built in: byte-pair encoding has no library in the
+// distributions that Piper is built on.
 void check_tokenizer(const std::string& tokenizer) {
   if (tokenizer != "bytes")
     throw InvalidInput(fmt::format(

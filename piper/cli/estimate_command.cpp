@@ -1,5 +1,5 @@
-// piper estimate: one strategy priced in full: memory by stage and component, time by component, and the formulas of the
-// paper as printed beside them.
+// piper estimate: one strategy priced in full: memory by stage and component, time by component,
+// and the formulas of the paper as printed beside them.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>

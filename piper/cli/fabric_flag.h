@@ -11,8 +11,8 @@
 
 namespace piper::cli {
 
-// "fat-tree:2": a shape, and by how much its uplinks (a Dragonfly's bundles, a line between centres) are narrower than
-// what lies below (1 without it).
+// "fat-tree:2": a shape, and by how much its uplinks (a Dragonfly's bundles, a line between
+// centres) are narrower than what lies below (1 without it).
 struct FabricShape {
   std::string name;
   double oversubscription = 1;
@@ -21,8 +21,8 @@ struct FabricShape {
 const std::vector<std::string>& fabric_shapes();
 // Throws InvalidInput naming what is allowed.
 FabricShape parse_fabric_shape(const std::string& text);
-// As many nodes as asked for, with the cards, rates, latencies and costs of the cluster's. Throws InvalidInput where the nodes
-// do not make the shape.
+// As many nodes as asked for, with the cards, rates, latencies and costs of the cluster's. Throws
+// InvalidInput where the nodes do not make the shape.
 sim::Fabric shaped_fabric(const FabricShape& shape, const cluster::Cluster& cluster,
                           int64_t num_nodes);
 

@@ -1,5 +1,5 @@
-// Whether a strategy fits into its devices' memory, by the limit that `piper plan` searches under: what estimate, sim and compare
-// say beside their figures.
+// Whether a strategy fits into its devices' memory, by the limit that `piper plan` searches under:
+// what estimate, sim and compare say beside their figures.
 #pragma once
 
 #include <piper/base/json_fwd.h>

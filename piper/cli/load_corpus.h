@@ -9,8 +9,9 @@
 
 namespace piper::cli {
 
-// Byte texts or indexed datasets (train::read_corpus), none = the project's own files; every token is checked against the
-// vocabulary, with a progress bar when that takes reading them. Throws InvalidInput, IoError.
+// Byte texts or indexed datasets (train::read_corpus), none = the project's own files; every token
+// is checked against the vocabulary, with a progress bar when that takes reading them. Throws
+// InvalidInput, IoError.
 train::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabulary);
 
 // "README.md (12.3 KiB)", "pile (1.2 M tokens)"

@@ -1,6 +1,6 @@
-// piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the exit code:
-// 0 done, 1 the world failed (files, ranks, the console) or we did, 2 the input was wrong,
-// 3 stopped and saved (stop_signals.h).
+// piper: finds the subcommand, turns every failure into one clear line a problem, and chooses the
+// exit code: 0 done, 1 the world failed (files, ranks, the console) or we did, 2 the input was
+// wrong, 3 stopped and saved (stop_signals.h).
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
@@ -55,8 +55,9 @@ int complain(const std::exception& error, int code) {
   return code;
 }
 
-// A command line that cannot be read, which all processes of a launcher are given alike: process 0 says what is wrong. (What a
-// command refuses later may be wrong on one host alone, so every process says that.)
+// A command line that cannot be read, which all processes of a launcher are given alike: process 0
+// says what is wrong. (What a command refuses later may be wrong on one host alone, so every
+// process says that.)
 int complain_of_flags(const std::string& problems) {
   return place_in_launch() == 0 ? complain(InvalidInput(problems), 2) : 2;
 }

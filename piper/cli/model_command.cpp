@@ -30,8 +30,8 @@ struct Flags {
   bool json = false;
 };
 
-// Bytes a parameter. bf16: weight and gradient in bf16, Adam's master weight and two moments in fp32 (Piper eq. 2);
-// fp32: no master copy.
+// Bytes a parameter. bf16: weight and gradient in bf16, Adam's master weight and two moments in
+// fp32 (Piper eq. 2); fp32: no master copy.
 struct StateBytes {
   int64_t weight = 2, gradient = 2, optimizer = 12;
 };

@@ -24,8 +24,9 @@ struct PlaceReport {
   plan::PlacementPrice given, chosen;
   double given_step = 0, chosen_step = 0;                 // seconds, plan/placed_steps.h
   std::optional<double> given_exchange, chosen_exchange;  // seconds of one, played
-  // Set where another order had less busy links but a slower exchange, so that the given one was kept: seconds of its exchange.
-  // Bytes of gradients may hide behind the backward, those of an exchange hardly ever.
+  // Set where another order had less busy links but a slower exchange, so that the given one was
+  // kept: seconds of its exchange. Bytes of gradients may hide behind the backward, those of an
+  // exchange hardly ever.
   std::optional<double> refused_exchange;
   double pair_bytes = 0;
   // Where one could choose: the nodes that were free, and what was gained.

@@ -36,8 +36,8 @@ struct PlacedPlan {
   std::vector<OnNodes> ranked;  // fastest as placed first
 };
 
-// Places the first of `ranked`, brings them into the order of their steps as placed. `describe`: its strategy, predicted
-// seconds and what they expose.
+// Places the first of `ranked`, brings them into the order of their steps as placed. `describe`:
+// its strategy, predicted seconds and what they expose.
 struct Placeable {
   strategy::Strategy strategy;
   double seconds = 0;

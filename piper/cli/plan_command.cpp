@@ -1,4 +1,5 @@
-// piper plan: the strategies with the highest predicted MFU that fit, why the best is best, and why not the others.
+// piper plan: the strategies with the highest predicted MFU that fit, why the best is best, and why
+// not the others.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
@@ -100,7 +101,8 @@ plan::Request request_of(const Flags& flags) {
   return request;
 }
 
-// Which search answers: every axis on GPU clusters, unless the question is about what this Piper runs.
+// Which search answers: every axis on GPU clusters, unless the question is about what this Piper
+// runs.
 bool asks_every_axis(const Flags& flags, const cluster::Cluster& cluster) {
   const bool runnable = flags.runnable || flags.paper;
   return !runnable && cluster.kind == "gpu";

@@ -1,5 +1,6 @@
-// What a plan says of its best strategy beside the ranking: how far each assumption moves it, and where its parts stand
-// against the device's roofs. As JSON, for `piper plan` and the page of `piper report`.
+// What a plan says of its best strategy beside the ranking: how far each assumption moves it, and
+// where its parts stand against the device's roofs. As JSON, for `piper plan` and the page of
+// `piper report`.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -13,7 +14,8 @@ plan::ExchangeVerdict exchange_of(const plan::WholeRequest& request,
 // One exchange of a strategy by every algorithm, for `--explain`; nothing where no rows travel.
 void print_exchange(const plan::ExchangeVerdict& verdict);
 
-// {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points": [...]}, "exchange": {...}}
+// {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points":
+// [...]}, "exchange": {...}}
 Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy);
 
 }  // namespace piper::cli

@@ -1,4 +1,5 @@
-// What `piper sim` plays: one step, or one for each sample of what is random, and where its time goes.
+// What `piper sim` plays: one step, or one for each sample of what is random, and where its time
+// goes.
 #pragma once
 
 #include <piper/cli/load_flags.h>
@@ -32,15 +33,16 @@ struct PlayedSteps {
   bool one_pipeline = false;
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
-  // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk schedules alone.
+  // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk
+  // schedules alone.
   std::optional<double> closed_form_seconds;
 };
 
 struct PlayRequest {
   std::optional<cost::LoadDistribution> load;
   sim::Disturbance disturbance;  // a sample's seed is its own: seed + sample
-  // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of several samples each
-  // draws once. Play_steps() alone heeds it.
+  // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of
+  // several samples each draws once. Play_steps() alone heeds it.
   cost::Scatter scatter;
   uint64_t seed = 0;
   int64_t num_samples = 1;
@@ -49,13 +51,13 @@ struct PlayRequest {
   bool is_balanced() const { return !load && disturbance.none(); }
 };
 
-// Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all (sim/symmetry.h). Throws
-// InvalidInput when that is more than can be played.
+// Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all
+// (sim/symmetry.h). Throws InvalidInput when that is more than can be played.
 //
 // With this Piper's exact costs: what it executes, and the further schedules.
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request);
-// Any strategy, as the stack would run it (stack/whole_step.h). Of a load that is not balanced every rank is the busiest
-// of its group: exchanges let none be faster.
+// Any strategy, as the stack would run it (stack/whole_step.h). Of a load that is not balanced
+// every rank is the busiest of its group: exchanges let none be faster.
 PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
                              const stack::Stack& stack);
 // Whether play_steps() knows the strategy.

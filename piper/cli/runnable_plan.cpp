@@ -184,8 +184,8 @@ Json front_json(const plan::Request& request, const plan::Plan& plan) {
   return front;
 }
 
-// How far each figure of the machine moves the best, and its layers against the roofs: by the prices of the stack "piper",
-// relative to each other.
+// How far each figure of the machine moves the best, and its layers against the roofs: by the
+// prices of the stack "piper", relative to each other.
 void add_insight(Json& json, const plan::Request& request, const plan::Plan& plan) {
   const stack::Stack stack = stack::load_stack("piper");
   const plan::WholeRequest whole{

@@ -1,6 +1,7 @@
-// The second price of a strategy that this Piper executes. Its exact costs say what the runtime does at the rates of the
-// micro-benchmarks; on a described machine, where no whole step was measured, whole steps reach less, and a stack
-// (stack/stack.h) says how much: that is what `piper plan` ranks by. Whoever sees one of the two sees the other beside it.
+// The second price of a strategy that this Piper executes. Its exact costs say what the runtime
+// does at the rates of the micro-benchmarks; on a described machine, where no whole step was
+// measured, whole steps reach less, and a stack (stack/stack.h) says how much: that is what `piper
+// plan` ranks by. Whoever sees one of the two sees the other beside it.
 #pragma once
 
 #include <piper/base/json_fwd.h>

@@ -3,8 +3,9 @@
 //   --strategy strategy.json                        what `plan --out` wrote
 //   --pp 2 --ep 2 --dp 2 --schedule 1f1b ...        dp: all ranks of a stage (4 ranks here), a multiple of ep
 //
-// Axes left out: pp 1, ep 1, dp = ep, one sequence a micro-batch, 2 pp micro-batches (1 without a pipeline), 1f1b,
-// no recomputation, dropless, the layers split evenly. With --capacity-factor experts drop by probability. With --global-batch the number of micro-batches follows.
+// Axes left out: pp 1, ep 1, dp = ep, one sequence a micro-batch, 2 pp micro-batches (1 without a
+// pipeline), 1f1b, no recomputation, dropless, the layers split evenly. With --capacity-factor
+// experts drop by probability. With --global-batch the number of micro-batches follows.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -42,22 +43,23 @@ enum class ModelFlag : uint8_t { kRequired, kOptional };
 void add_strategy_flags(Subcommand command, StrategyFlags& flags,
                         ModelFlag model = ModelFlag::kRequired);
 
-// Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with those that do),
-// a strategy that contradicts the model. Reads the file; does not read the cluster. The strategy is one for
-// model::with_mtp(model, strategy.mtp_depth); --mtp-depth may stand beside a file that has none.
+// Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with
+// those that do), a strategy that contradicts the model. Reads the file; does not read the cluster.
+// The strategy is one for model::with_mtp(model, strategy.mtp_depth); --mtp-depth may stand beside
+// a file that has none.
 strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
 
-// Writes how many parameters the model has into a plan's `predicted`, and reads it (0 where it is not said): by it a model is known
-// again under another name.
+// Writes how many parameters the model has into a plan's `predicted`, and reads it (0 where it is
+// not said): by it a model is known again under another name.
 void note_parameters(Json& plan, const model::Model& model);
 int64_t noted_parameters(const Json& plan);
 
-// The cluster that --cluster names, else the one that the strategy file names. Throws InvalidInput when there is
-// neither, or when it has fewer devices than the strategy has ranks.
+// The cluster that --cluster names, else the one that the strategy file names. Throws InvalidInput
+// when there is neither, or when it has fewer devices than the strategy has ranks.
 cluster::Cluster cluster_of(const StrategyFlags& flags, const strategy::Strategy& strategy);
 
-// For pricing: model, cluster and strategy together, with the defaults that suit the cluster (4096 tokens and bf16 on
-// GPUs).
+// For pricing: model, cluster and strategy together, with the defaults that suit the cluster (4096
+// tokens and bf16 on GPUs).
 struct Priced {
   model::Model model;
   cluster::Cluster cluster;

@@ -1,5 +1,6 @@
-// How a command declares its flags. CLI11 reads them, and is seen by subcommand.cpp and main.cpp alone: its templates, in each of fifty
-// files, took longer to compile than the planner. The words are CLI11's.
+// How a command declares its flags. CLI11 reads them, and is seen by subcommand.cpp and main.cpp
+// alone: its templates, in each of fifty files, took longer to compile than the planner. The words
+// are CLI11's.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ class Option;
 
 namespace piper::cli {
 
-// What a value given to a flag must be. `problem` says what is wrong with a text, "" when nothing is; `shown` stands in --help.
+// What a value given to a flag must be. `problem` says what is wrong with a text, "" when nothing
+// is; `shown` stands in --help.
 struct Check {
   std::function<std::string(const std::string& text)> problem;
   std::string shown;
@@ -54,7 +56,8 @@ class Subcommand {
  public:
   explicit Subcommand(CLI::App* app) : app_(app) {}
 
-  // `value` outlives parsing and keeps what it holds when the flag is not given. T: those that subcommand.cpp names.
+  // `value` outlives parsing and keeps what it holds when the flag is not given. T: those that
+  // subcommand.cpp names.
   template <class T>
   Flag add_option(const std::string& names, T& value, const std::string& summary = "");
   template <class T>

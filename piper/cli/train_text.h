@@ -15,8 +15,8 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
 // A table of step time, MFU and memory of every rank. Requires a result with both sides of each.
 void print_comparison(const train::RunResult& result);
 
-// Where the run left what was assumed by more than `bound` (a part of the step), component by component; nothing for a
-// bound of 0, or when nothing did.
+// Where the run left what was assumed by more than `bound` (a part of the step), component by
+// component; nothing for a bound of 0, or when nothing did.
 void print_deviations(const report::Comparison& comparison, double bound);
 
 Json result_json(const train::RunResult& result);

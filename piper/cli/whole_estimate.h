@@ -1,5 +1,5 @@
-// One strategy, or two side by side, priced by a stack (stack/estimator.h): for those that this Piper's runtime does not
-// execute.
+// One strategy, or two side by side, priced by a stack (stack/estimator.h): for those that this
+// Piper's runtime does not execute.
 #pragma once
 
 #include <piper/cli/load_flags.h>
@@ -9,8 +9,8 @@
 
 namespace piper::cli {
 
-// Prints time and memory by component, why the runtime does not execute it, and both under samples of --load. Throws
-// InvalidInput.
+// Prints time and memory by component, why the runtime does not execute it, and both under samples
+// of --load. Throws InvalidInput.
 int estimate_whole(const Priced& priced, const std::string& stack, const LoadFlags& load,
                    bool json);
 

@@ -48,8 +48,8 @@ struct WholeAnswer {
   plan::Imbalances imbalances;
 };
 
-// Searches every axis and plays the best. `progress` may be empty. `question` and `stack` outlive the answer. Throws
-// InvalidInput.
+// Searches every axis and plays the best. `progress` may be empty. `question` and `stack` outlive
+// the answer. Throws InvalidInput.
 WholeAnswer whole_answer(const WholeQuestion& question, const stack::Stack& stack,
                          const std::function<void(int64_t done, int64_t total)>& progress = {});
 
@@ -63,8 +63,8 @@ double whole_mfu(const plan::WholeRequest& request, const plan::WholeCandidate& 
 // A strategy with what was predicted of it, as `--out` writes it.
 Json whole_json(const plan::WholeRequest& request, const plan::WholeCandidate& candidate);
 
-// Fills in what the request leaves open; `defaults` says so. The pointers of the result point into `question` and
-// `stack`.
+// Fills in what the request leaves open; `defaults` says so. The pointers of the result point into
+// `question` and `stack`.
 plan::WholeRequest whole_request(const WholeQuestion& question, const stack::Stack& stack,
                                  std::vector<plan::Default>& defaults);
 

@@ -144,7 +144,8 @@ class Allocator {
     if (outermost.size() > 1) add(std::min(done + 1, last));
   }
 
-  // Units are numbered within the next outer one as they first appear; a node's number says all of them.
+  // Units are numbered within the next outer one as they first appear; a node's number says all of
+  // them.
   void number_devices() {
     const size_t depth = result_.nodes[0].groups.size();
     std::map<std::vector<std::string>, std::vector<std::string>> members;  // by path from outside

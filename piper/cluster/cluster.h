@@ -1,5 +1,6 @@
-// What a machine is and how fast: devices, nested levels of network, measured curves. Every fact carries its
-// source. Read from JSON (built-ins in configs/clusters, or what `piper profile` wrote); knows no model.
+// What a machine is and how fast: devices, nested levels of network, measured curves. Every fact
+// carries its source. Read from JSON (built-ins in configs/clusters, or what `piper profile`
+// wrote); knows no model.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -17,23 +18,24 @@
 
 namespace piper::cluster {
 
-// One level of the machine, innermost first. Members of level 0 are devices; a member of level i is one whole
-// unit of level i-1. E.g. Frontier: node (8 GCDs), switch group (4 nodes), cabinet (32 groups), system.
+// One level of the machine, innermost first. Members of level 0 are devices; a member of level i is
+// one whole unit of level i-1. E.g. Frontier: node (8 GCDs), switch group (4 nodes), cabinet (32
+// groups), system.
 struct Level {
   std::string name;         // "node", "switch_group", "rack", "data_centre", "site"
   int64_t num_members = 1;  // units of the level below that one unit of this level holds
-  // The path between two devices whose innermost common level this is: bandwidth per device, one direction,
-  // when every device of the level communicates at once.
-  // Latency: of one collective or message as its caller sees it (start-up included), not of the wire.
+  // The path between two devices whose innermost common level this is: bandwidth per device, one
+  // direction, when every device of the level communicates at once. Latency: of one collective or
+  // message as its caller sees it (start-up included), not of the wire.
   AlphaBeta link;
-  int64_t num_nics =
-      0;  // network cards of one unit of the level below, through which it speaks here; 0 = not counted
+  // network cards of one unit of the level below, through which it speaks here; 0 = not counted
+  int64_t num_nics = 0;
   double nic_bytes_per_second = 0;  // per NIC, one direction; 0 = not stated
 };
 
-// A measured rate over a regular grid, interpolated multilinearly in the logarithms of coordinates and
-// rate (a power law is exact); outside the grid the nearest edge's rate holds: `outside` says so, and
-// `watch` (of a copy made by watched()) notes it.
+// A measured rate over a regular grid, interpolated multilinearly in the logarithms of coordinates
+// and rate (a power law is exact); outside the grid the nearest edge's rate holds: `outside` says
+// so, and `watch` (of a copy made by watched()) notes it.
 struct Grid {
   std::vector<std::string> axes;            // {"m", "n", "k"} or {"bytes"}
   std::vector<std::vector<double>> points;  // ascending, per axis
@@ -44,15 +46,15 @@ struct Grid {
   bool empty() const { return rate.empty(); }
 };
 
-// How fast one device computes, in one precision ("fp32", "bf16", "fp64"). Rates are those of one device while
-// all devices of its node are busy.
+// How fast one device computes, in one precision ("fp32", "bf16", "fp64"). Rates are those of one
+// device while all devices of its node are busy.
 struct Compute {
   double peak_flops_per_second = 0;  // dense peak: MFU divides by it
   Grid gemm;                         // axes m (rows = tokens), n (out), k (in): FLOP/s
-  Grid
-      attention;  // axes sequence, head_dim: FLOP/s of causal attention, forward (2 half-matmuls counted once)
-  Grid
-      attention_backward;  // the same; the backward counts as twice the forward's FLOPs, as MFU does
+  // axes sequence, head_dim: FLOP/s of causal attention, forward (2 half-matmuls counted once)
+  Grid attention;
+  // the same; the backward counts as twice the forward's FLOPs, as MFU does
+  Grid attention_backward;
   double gemm_efficiency = 0;  // of the peak, for large shapes, where no grid is known
 };
 
@@ -70,11 +72,12 @@ struct Cluster {
   double memory_bytes_per_second = 0;      // streaming bandwidth of one device
   double fixed_task_seconds = 0;           // cost of starting one kernel / one operation
   std::map<std::string, Compute> compute;  // by precision
-  // Element-wise streaming rate by working-set bytes (CPU caches): bytes/s; empty = memory_bytes_per_second.
+  // Element-wise streaming rate by working-set bytes (CPU caches): bytes/s; empty =
+  // memory_bytes_per_second.
   Grid element_wise;
   Grid copy;
-  // CPU only: ranks of a node share these cores (0 = every device computes alone). A compute task holds one
-  // core; ready tasks take cores first come, first served.
+  // CPU only: ranks of a node share these cores (0 = every device computes alone). A compute task
+  // holds one core; ready tasks take cores first come, first served.
   int64_t cores_per_node = 0;
   std::vector<Level> levels;  // innermost first; at least one
   std::map<std::string, double>
@@ -91,9 +94,10 @@ struct Cluster {
   size_t common_level(int64_t device_a, int64_t device_b) const;
 };
 
-// A copy whose measured curves and fitted links note in `watch` what they are asked outside of their points. Links are
-// watched where the cluster holds the points of their fit (curves "point-to-point", "all-to-all" and "all-reduce" of all
-// devices of the node). Not to be shared by threads.
+// A copy whose measured curves and fitted links note in `watch` what they are asked outside of
+// their points. Links are watched where the cluster holds the points of their fit (curves
+// "point-to-point", "all-to-all" and "all-reduce" of all devices of the node). Not to be shared by
+// threads.
 Cluster watched(const Cluster& cluster, std::shared_ptr<Watch> watch);
 
 // Reads and checks a description: all problems at once as InvalidInput. Unknown keys are refused.

@@ -1,5 +1,6 @@
-// Measured curves as they came from the clock, point by point: what a machine's figures were taken from, what the
-// report draws, and what nothing else reads. (The grids and links of cluster.h are what prices are made of.)
+// Measured curves as they came from the clock, point by point: what a machine's figures were taken
+// from, what the report draws, and what nothing else reads. (The grids and links of cluster.h are
+// what prices are made of.)
 #pragma once
 
 #include <piper/cluster/fit.h>

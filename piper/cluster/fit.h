@@ -2,10 +2,11 @@
 //
 //   T(n) = alpha + n * beta,  alpha >= 0, beta > 0
 //
-// Least squares of the *relative* error, (T(n_i) - t_i) / T(n_i): a 512-byte message counts as much as
-// a 512 MB one, otherwise alpha would be lost in the noise of the largest. Robust: samples that lie
-// further from the line than the bulk are weighted down (Huber weights, iterated from a start that
-// outliers cannot pull: the median of pairwise slopes, Theil-Sen). Pure functions, thread-safe.
+// Least squares of the *relative* error, (T(n_i) - t_i) / T(n_i): a 512-byte message counts as much
+// as a 512 MB one, otherwise alpha would be lost in the noise of the largest. Robust: samples that
+// lie further from the line than the bulk are weighted down (Huber weights, iterated from a start
+// that outliers cannot pull: the median of pairwise slopes, Theil-Sen). Pure functions,
+// thread-safe.
 #pragma once
 
 #include <piper/cluster/alpha_beta.h>

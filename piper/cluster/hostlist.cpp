@@ -120,8 +120,8 @@ class Expander {
   size_t at_ = 0;
 };
 
-// "[001-004,017]", or "017" alone. A range goes on from 99 to 100, since it is padded to the digits of its first number,
-// and not from 99 to 0100.
+// "[001-004,017]", or "017" alone. A range goes on from 99 to 100, since it is padded to the digits
+// of its first number, and not from 99 to 0100.
 std::string in_brackets(const std::set<std::pair<size_t, int64_t>>& numbers) {
   std::string text;
   size_t ranges = 0;

@@ -128,7 +128,8 @@ std::map<std::string, double> parse_numbers(ObjectReader& parent) {
   if (json == nullptr) return numbers;
   ObjectReader reader(*json, parent.path("numbers"), parent.problems());
   for (const auto& [name, value] : json->items()) {
-    // By name: a lambda that takes a structured binding from outside is beyond the clang of the fuzz preset.
+    // By name: a lambda that takes a structured binding from outside is beyond the clang of the
+    // fuzz preset.
     const auto unit = std::ranges::find_if(kUnits, [&name = name](const Unit& u) {
       return u.is_prefix ? name.starts_with(u.text) : name.ends_with(u.text);
     });

@@ -11,8 +11,8 @@ namespace piper::cluster {
 
 inline constexpr double kMaxRate = 1e24;  // FLOP/s or bytes/s: far beyond any machine
 
-// {"m": [...], "n": [...], "k": [...], "values": [... row-major, the last axis fastest]} under `key`; empty when it is
-// absent. A hole (null) is a problem.
+// {"m": [...], "n": [...], "k": [...], "values": [... row-major, the last axis fastest]} under
+// `key`; empty when it is absent. A hole (null) is a problem.
 Grid parse_grid(ObjectReader& parent, const std::string& key, const std::vector<std::string>& axes);
 
 // The list under "curves".

@@ -1,8 +1,9 @@
 // What measured curves were asked outside of their points, where only the nearest edge answers.
 //
-// Not outside is what is known all the same: more bytes than the last point of a curve over a working set ("element_wise",
-// "copy") whose last two rates agree within 10 % (the bandwidth of memory is reached), fewer than a first point that takes
-// less than a microsecond, and a message below the smallest where that is latency alone.
+// Not outside is what is known all the same: more bytes than the last point of a curve over a
+// working set ("element_wise", "copy") whose last two rates agree within 10 % (the bandwidth of
+// memory is reached), fewer than a first point that takes less than a microsecond, and a message
+// below the smallest where that is latency alone.
 #pragma once
 
 #include <piper/base/json_fwd.h>

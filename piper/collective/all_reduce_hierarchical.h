@@ -21,8 +21,8 @@ namespace piper::collective {
 
 MemberSteps all_reduce_hierarchical(int64_t member, const Topology& topology, int64_t count);
 
-// Long buffers are summed in even pieces of at most so many elements, so that scratch stays small and one piece crosses
-// while another is added inside.
+// Long buffers are summed in even pieces of at most so many elements, so that scratch stays small
+// and one piece crosses while another is added inside.
 inline constexpr int64_t kReductionPiece = int64_t{1} << 20;
 inline int64_t num_reduction_pieces(int64_t count) {
   return std::max<int64_t>(1, (count + kReductionPiece - 1) / kReductionPiece);

@@ -9,7 +9,8 @@
 //                      sent       2nd      v       1st
 //                      output  | of 0  | of 1   | of 2  |
 //
-// Nodes are not looked at: members of one node reach for the next node's first card together (node-aware order does not).
+// Nodes are not looked at: members of one node reach for the next node's first card together
+// (node-aware order does not).
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -108,9 +108,9 @@ class Writer {
     int32_t source;
   };
 
-  // The round in which a piece is handed on by `counterpart`: one more than the number of its packet,
-  // as its target, who knows of the source's rows its own alone, can guess it. Exact for even counts
-  // and members whose numbers follow each other.
+  // The round in which a piece is handed on by `counterpart`: one more than the number of its
+  // packet, as its target, who knows of the source's rows its own alone, can guess it. Exact for
+  // even counts and members whose numbers follow each other.
   int64_t handed_on_round(int32_t source, int64_t counterpart, const Piece& piece) const {
     const int64_t size = units_.size(units_.unit(counterpart));
     const int64_t order =

@@ -8,8 +8,8 @@
 namespace piper::collective {
 namespace {
 
-// Where `to` stands among node_aware_targets of `from`, for both of them. Nodes that are smaller than
-// the largest one leave numbers out.
+// Where `to` stands among node_aware_targets of `from`, for both of them. Nodes that are smaller
+// than the largest one leave numbers out.
 class Positions {
  public:
   explicit Positions(const Units& nodes) : nodes_(nodes) {

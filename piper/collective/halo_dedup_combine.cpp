@@ -70,8 +70,8 @@ class Writer {
   }
 
  private:
-  // Piece p is handed in in round p, beside the exchange inside the unit, and crosses while the next
-  // one is.
+  // Piece p is handed in in round p, beside the exchange inside the unit, and crosses while the
+  // next one is.
   static int64_t crossing_round(int64_t p) { return p + 1; }
 
   Block input(int64_t begin, int64_t num) const {

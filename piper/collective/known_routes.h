@@ -1,6 +1,7 @@
-// What the members of a deduplicated exchange (halo_dedup.h) tell each other before it can be written, as messages whose
-// sizes everyone knows without asking; and what a member knows when it has heard them. Experts lie on the members in equal
-// runs: expert e on member e / experts_a_member.
+// What the members of a deduplicated exchange (halo_dedup.h) tell each other before it can be
+// written, as messages whose sizes everyone knows without asking; and what a member knows when it
+// has heard them. Experts lie on the members in equal runs: expert e on member e /
+// experts_a_member.
 //
 //   f tells t                 for each of its tokens and of t's experts a bit: whether that expert is chosen
 //     t in another unit       the rows of each piece that t will get, 4 bytes each
@@ -33,16 +34,17 @@ int64_t dedup_pieces(int64_t chunk_bytes, int64_t num_tokens, int64_t row_bytes)
 TokenRoutes members_of_experts(const TokenRoutes& experts, int64_t experts_a_member);
 
 int64_t told_bytes(int64_t from, int64_t to, const Units& units, const RoutesShape& shape);
-// Writes told_bytes(from, to) bytes. `experts`: by token of `from`, the experts chosen, ascending; `members`: theirs.
+// Writes told_bytes(from, to) bytes. `experts`: by token of `from`, the experts chosen, ascending;
+// `members`: theirs.
 void tell(const TokenRoutes& experts, const TokenRoutes& members, int64_t from, int64_t to,
           const Units& units, const RoutesShape& shape, std::span<std::byte> message);
 
-// How many of a member's tokens go to each member, then how many enter each unit: all that the bytes of dispatch and
-// combine depend on. `members`: by token, as members_of_experts.
+// How many of a member's tokens go to each member, then how many enter each unit: all that the
+// bytes of dispatch and combine depend on. `members`: by token, as members_of_experts.
 std::vector<int64_t> distinct_tokens(const TokenRoutes& members, const Units& units);
 
-// The rows that `member` sends each other one in a dispatch, where distinct(f) is f's distinct_tokens. In a combine it
-// sends what it receives in the dispatch.
+// The rows that `member` sends each other one in a dispatch, where distinct(f) is f's
+// distinct_tokens. In a combine it sends what it receives in the dispatch.
 std::vector<int64_t> dispatched_rows(
     int64_t member, const Units& units,
     const std::function<const std::vector<int64_t>&(int64_t from)>& distinct);
@@ -52,8 +54,8 @@ class KnownRoutes {
  public:
   KnownRoutes(int64_t member, const Units& units, const RoutesShape& shape,
               const TokenRoutes& experts);
-  // What `from` told; from every member once, itself included, ascending. Throws CommError for a message that is none of
-  // these.
+  // What `from` told; from every member once, itself included, ascending. Throws CommError for a
+  // message that is none of these.
   void hear(int64_t from, std::span<const std::byte> message);
 
   // --- after the last was heard ---

@@ -63,7 +63,8 @@ double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repea
   return static_cast<double>(last - first) * 1e-9 / static_cast<double>(repeats);
 }
 
-// Seconds of one operation after work of their own (BenchOptions::bytes_between): the same on all ranks.
+// Seconds of one operation after work of their own (BenchOptions::bytes_between): the same on all
+// ranks.
 double time_apart(Player& player, const Work& work, int64_t bytes) {
   for (std::byte& byte : player.between) byte ^= std::byte{1};
   const int64_t start = now_ns();
@@ -106,7 +107,8 @@ cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, do
     sampler.add(time_batch(player, work, bytes, repeats));
     const double batch = sampler.samples().back() * static_cast<double>(repeats);
     used += batch;
-    // The warm-up was luckier than what follows: shorter batches, or three of them take all day on a busy machine.
+    // The warm-up was luckier than what follows: shorter batches, or three of them take all day on
+    // a busy machine.
     if (batch > kLongBatch * options.batch_seconds)
       repeats = std::max<int64_t>(
           1, static_cast<int64_t>(static_cast<double>(repeats) * options.batch_seconds / batch));

@@ -38,8 +38,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Reads what a ByteWriter wrote. What is missing reads as zero or "" and clears ok(): check it once,
-// at the end. Never allocates more than there are bytes.
+// Reads what a ByteWriter wrote. What is missing reads as zero or "" and clears ok(): check it
+// once, at the end. Never allocates more than there are bytes.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -1,5 +1,5 @@
-// A transport that notes what passes through it: which bytes each operation sent to, and received from, each peer. For
-// holding the bytes of a real run against their prediction.
+// A transport that notes what passes through it: which bytes each operation sent to, and received
+// from, each peer. For holding the bytes of a real run against their prediction.
 #pragma once
 
 #include <piper/comm/transport.h>
@@ -24,8 +24,8 @@ struct CountedBytes {
   int64_t bytes = 0;
 };
 
-// Everything is done by `inner`, which outlives it. Belongs to the rank's thread, as any endpoint. Messages to itself count
-// too.
+// Everything is done by `inner`, which outlives it. Belongs to the rank's thread, as any endpoint.
+// Messages to itself count too.
 class CountedTransport final : public Transport {
  public:
   explicit CountedTransport(Transport& inner) : inner_(inner) {}

@@ -31,8 +31,8 @@ class DeviceOperations {
     // Row `to` of target := (or +=) row `from` of source, for each pair.
     virtual void move(std::byte* target, const std::byte* source, void* stream) = 0;
   };
-  // Rows of `row_bytes` each, no target row twice; `adds` in elements, else the bytes are copied. What
-  // it takes from the device's memory is taken here, as far as the device allows.
+  // Rows of `row_bytes` each, no target row twice; `adds` in elements, else the bytes are copied.
+  // What it takes from the device's memory is taken here, as far as the device allows.
   virtual std::unique_ptr<Rows> prepare_rows(std::span<const collective::RowPair> pairs, bool adds,
                                              Element element, int64_t row_bytes) = 0;
 };

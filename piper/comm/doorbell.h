@@ -1,6 +1,7 @@
-// How a thread that can only ask again and again (the MPI wire's) sleeps, and what wakes it: asking takes the processor from
-// ranks that compute. Each process has a word of memory; whoever has something for it counts the word up and wakes the
-// thread that sleeps on it (futex(2)). Words that lie in memory shared by the processes of a host wake across them.
+// How a thread that can only ask again and again (the MPI wire's) sleeps, and what wakes it: asking
+// takes the processor from ranks that compute. Each process has a word of memory; whoever has
+// something for it counts the word up and wakes the thread that sleeps on it (futex(2)). Words that
+// lie in memory shared by the processes of a host wake across them.
 //
 // Linux only, needs nothing else: the plug-in that uses it links no Piper.
 #pragma once
@@ -24,8 +25,8 @@ class Doorbell {
   using Word = std::atomic<uint32_t>;
   static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free);
 
-  // From now on the words are these, by process, and each process can ring every other; or none, and it is alone again.
-  // Nobody waits or rings meanwhile. The memory outlives the use of it.
+  // From now on the words are these, by process, and each process can ring every other; or none,
+  // and it is alone again. Nobody waits or rings meanwhile. The memory outlives the use of it.
   void share(std::vector<Word*> words, int64_t own) {
     words_ = std::move(words);
     own_ = words_.empty() ? &alone_ : words_.at(static_cast<size_t>(own));

@@ -5,8 +5,9 @@
 //                       +--> mailbox of rank 1 (match) <--+
 //            the one who posts second copies, then rings both bells
 //
-// A long message is copied by whichever of the two comes to wait first (SharedCopy): otherwise the last rank of an exchange
-// would copy for all that wait for it, and write their buffers from the wrong core.
+// A long message is copied by whichever of the two comes to wait first (SharedCopy): otherwise the
+// last rank of an exchange would copy for all that wait for it, and write their buffers from the
+// wrong core.
 //
 // Locks: a mailbox's mutex is held while looking up, never while copying or ringing; a bell's mutex
 // is held while a request changes to its final state. No two are ever held together, except the
@@ -183,8 +184,8 @@ class LocalState {
   std::deque<Mailbox> mailboxes_;  // by receiver
   std::deque<Bell> bells_;
   RemoteSide* remote_;  // null when there are no other processes
-  // A thread looks for a moment before it sleeps while a core would stand still (to wake one that does takes longer than to change
-  // threads), unless a wire's thread needs it.
+  // A thread looks for a moment before it sleeps while a core would stand still (to wake one that
+  // does takes longer than to change threads), unless a wire's thread needs it.
   const bool looks_first_;
   const int64_t num_cores_;           // that this process may run on
   std::atomic<int64_t> num_busy_{0};  // ranks that have an endpoint and do not wait

@@ -36,7 +36,8 @@ class LocalRequest final : public Request {
   std::shared_ptr<Posting> posting_;
 };
 
-// Counted apart: one count that all ranks' requests change would travel from core to core with each.
+// Counted apart: one count that all ranks' requests change would travel from core to core with
+// each.
 std::shared_ptr<LocalState> own_count(std::shared_ptr<LocalState> state) {
   LocalState* const at = state.get();
   return {at, [keep = std::move(state)](LocalState*) {}};

@@ -11,7 +11,8 @@ namespace {
 thread_local const std::function<void()>* what_to_do = nullptr;
 thread_local bool caught = false;
 
-// abort() raises the signal in its own thread and holds no lock meanwhile: ordinary code may run here.
+// abort() raises the signal in its own thread and holds no lock meanwhile: ordinary code may run
+// here.
 void on_abort(int) {
   if (what_to_do != nullptr && caught) {
     caught = false;

@@ -1,15 +1,15 @@
-// An MPI whose library calls abort(), a part of mpi_wire.cpp. UCX, below MPICH and some Open MPIs, does so when a process dies
-// whose memory it reads just then. The process's other threads hear of that death by the control connection; they shall say
-// who died before this process ends too.
+// An MPI whose library calls abort(), a part of mpi_wire.cpp. UCX, below MPICH and some Open MPIs,
+// does so when a process dies whose memory it reads just then. The process's other threads hear of
+// that death by the control connection; they shall say who died before this process ends too.
 #pragma once
 
 #include <functional>
 
 namespace piper::comm {
 
-// While one lives, abort() in the thread that made it calls go_on(), which does not return; in every other thread it ends the
-// process, as ever. At most one for a thread. Sets the process's action for SIGABRT and does not set it back: there is one
-// wire in a process.
+// While one lives, abort() in the thread that made it calls go_on(), which does not return; in
+// every other thread it ends the process, as ever. At most one for a thread. Sets the process's
+// action for SIGABRT and does not set it back: there is one wire in a process.
 class MpiAbort {
  public:
   explicit MpiAbort(std::function<void()> go_on);
@@ -17,8 +17,8 @@ class MpiAbort {
   MpiAbort(const MpiAbort&) = delete;
   MpiAbort& operator=(const MpiAbort&) = delete;
 
-  // Whether abort() is caught while it lives; it is not otherwise. Around calls of MPI, not around Piper's own code that
-  // they call back.
+  // Whether abort() is caught while it lives; it is not otherwise. Around calls of MPI, not around
+  // Piper's own code that they call back.
   class Catching {
    public:
     explicit Catching(bool on);

@@ -1,8 +1,9 @@
 // Notes over MPI, a part of mpi_wire.cpp: messages with tag 0 into a ring of posted receives.
 //
-// A message holds one note or several: those that were given since the last message left, and those that had to wait because
-// kMaxLeaving messages to the same process were still on their way. So thousands of notes at once are few messages, and MPI never
-// has more of them to look after than that. Used by one thread at a time.
+// A message holds one note or several: those that were given since the last message left, and those
+// that had to wait because kMaxLeaving messages to the same process were still on their way. So
+// thousands of notes at once are few messages, and MPI never has more of them to look after than
+// that. Used by one thread at a time.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +22,8 @@ namespace piper::comm {
 class MpiNotes {
  public:
   static constexpr int kTag = 0;
-  // What is longer goes from buffer to buffer: fewer copies, three wake-ups more, which up to here take longer than the copies.
+  // What is longer goes from buffer to buffer: fewer copies, three wake-ups more, which up to here
+  // take longer than the copies.
   static constexpr size_t kMaxNoteBytes = 34 * 1024;
 
   // `bell` and `result` outlive it.

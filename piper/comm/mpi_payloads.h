@@ -1,9 +1,10 @@
-// Payloads over MPI, a part of mpi_wire.cpp: from buffer to buffer with a tag made from the sender's id, in pieces of at most
-// 1 GiB, one after another.
+// Payloads over MPI, a part of mpi_wire.cpp: from buffer to buffer with a tag made from the
+// sender's id, in pieces of at most 1 GiB, one after another.
 //
-// All expected receives are posted, so that none of them can hold up another one. Sends are posted kMaxPosted to a process at
-// a time, and requests are asked for in windows of kWindow, from where something was last found on: with thousands outstanding
-// a look costs no more than with hundreds, unless nothing has moved at all. Used by one thread at a time.
+// All expected receives are posted, so that none of them can hold up another one. Sends are posted
+// kMaxPosted to a process at a time, and requests are asked for in windows of kWindow, from where
+// something was last found on: with thousands outstanding a look costs no more than with hundreds,
+// unless nothing has moved at all. Used by one thread at a time.
 #pragma once
 
 #include <mpi.h>

@@ -22,8 +22,8 @@ class MpiWire : public Wire {
   virtual bool one_host() const = 0;  // whether all processes share one
   // Process 0's text, in all processes.
   virtual std::string broadcast(const std::string& text) = 0;
-  // The MPI's own MPI_Alltoallv, by process, back to back: an opponent to be timed, not what carries
-  // a run. Every process calls it, and no message is on its way. Throws CommError.
+  // The MPI's own MPI_Alltoallv, by process, back to back: an opponent to be timed, not what
+  // carries a run. Every process calls it, and no message is on its way. Throws CommError.
   virtual void all_to_all(std::span<const std::byte> sent, std::span<const int> sent_bytes,
                           std::span<std::byte> received, std::span<const int> received_bytes) = 0;
 };

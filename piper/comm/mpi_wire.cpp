@@ -1,12 +1,14 @@
 // The wire over MPI, as a plug-in (mpi_plugin.h). Uses MPI's C interface only, and of Piper only
 // what headers hold, so that it links nothing but MPI.
 //
-// One thread makes all MPI calls. Notes (mpi_notes.h) and payloads (mpi_payloads.h) are its work; this file is how it is told,
-// how it sleeps, and how MPI begins and ends. While messages are on their way or expected it looks on for kLook after the last one,
-// giving way to whoever else wants the core: waking takes as long. Then it sleeps between looks: tens of microseconds while a request is outstanding, up to
-// a millisecond when idle, and not at all when a note or payload is posted here, or elsewhere on this host (doorbell.h). With
-// processes on several hosts it looks every tenth of a millisecond while a message is expected.
-// A library that calls abort() leaves the thread without MPI (mpi_abort.h): it answers its commands and waits for the end.
+// One thread makes all MPI calls. Notes (mpi_notes.h) and payloads (mpi_payloads.h) are its work;
+// this file is how it is told, how it sleeps, and how MPI begins and ends. While messages are on
+// their way or expected it looks on for kLook after the last one, giving way to whoever else wants
+// the core: waking takes as long. Then it sleeps between looks: tens of microseconds while a
+// request is outstanding, up to a millisecond when idle, and not at all when a note or payload is
+// posted here, or elsewhere on this host (doorbell.h). With processes on several hosts it looks
+// every tenth of a millisecond while a message is expected. A library that calls abort() leaves the
+// thread without MPI (mpi_abort.h): it answers its commands and waits for the end.
 #include <mpi.h>
 #include <piper/base/error.h>
 #include <piper/comm/doorbell.h>
@@ -52,7 +54,8 @@ void abort_at_exit(int status, void*) {
   MPI_Abort(MPI_COMM_WORLD, status == 0 ? 1 : status);
 }
 
-// No call of MPI would return any more; its launcher ends the others when a process is gone without MPI_Finalize.
+// No call of MPI would return any more; its launcher ends the others when a process is gone without
+// MPI_Finalize.
 void leave_without_mpi(int status, void*) {
   std::fflush(nullptr);
   std::this_thread::sleep_for(kLastWords);
@@ -151,7 +154,8 @@ class MpiWireThread final : public MpiWire {
 
   void abandon() override {
     command([this] {
-      // Without a further call of MPI nothing moves any more. After a peaceful end there is nothing to give up.
+      // Without a further call of MPI nothing moves any more. After a peaceful end there is nothing
+      // to give up.
       abandoned_ = !peaceful_;
       if (events_ != nullptr) events_->abandoned();
     });
@@ -238,7 +242,8 @@ class MpiWireThread final : public MpiWire {
     payloads_ = std::make_unique<MpiPayloads>(comm_, num_processes_, bell_, result_);
   }
 
-  // A cache line of shared memory for each process. Where the MPI has none, the thread goes on looking.
+  // A cache line of shared memory for each process. Where the MPI has none, the thread goes on
+  // looking.
   void share_bell(MPI_Comm host) {
     constexpr MPI_Aint kLine = 64;
     void* mine = nullptr;

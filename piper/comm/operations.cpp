@@ -59,7 +59,8 @@ class Both final : public Operation {
   std::unique_ptr<Operation> one_, other_;  // null: done
 };
 
-// An all-reduce over nodes, piece by piece; the next one starts where one of the two under way is done.
+// An all-reduce over nodes, piece by piece; the next one starts where one of the two under way is
+// done.
 class PiecewiseSum final : public Operation {
  public:
   PiecewiseSum(Transport& transport, Group group, OperationName name, Element element,

@@ -77,9 +77,9 @@ std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationN
                                             std::span<std::byte> buffer,
                                             const Allocate& allocate = {});
 
-// The same over nodes (collective/all_reduce_hierarchical.h): inside them first, so that one sum of a node crosses.
-// Bit-equal on every member and transport, in another order of addition. In pieces, two of them under way. `topology`: of
-// the members.
+// The same over nodes (collective/all_reduce_hierarchical.h): inside them first, so that one sum of
+// a node crosses. Bit-equal on every member and transport, in another order of addition. In pieces,
+// two of them under way. `topology`: of the members.
 std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group&, OperationName,
                                                          Element, std::span<std::byte> buffer,
                                                          const collective::Topology& topology);
@@ -100,8 +100,9 @@ std::unique_ptr<RepeatedOperation> make_exchange(Transport&, const Group&, std::
 std::unique_ptr<Operation> join(std::unique_ptr<Operation> one, std::unique_ptr<Operation> other);
 
 // Advances until done, sleeping between completions; throws CommError after `timeout_seconds`
-// naming rank, operation, peer and bytes: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch', waiting
-// for rank 2 (receive, 4096 bytes)", and what of all ranks is unmatched where the transport knows.
+// naming rank, operation, peer and bytes: "rank 1: timed out after 2.0 s in 'F3 L2 dispatch',
+// waiting for rank 2 (receive, 4096 bytes)", and what of all ranks is unmatched where the transport
+// knows.
 void wait(Transport&, Operation&, double timeout_seconds);
 
 }  // namespace piper::comm

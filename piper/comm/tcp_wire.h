@@ -1,13 +1,13 @@
-// The wire over TCP: two connections for each pair of processes, one thread a process that sleeps in
-// the reactor, never spins.
+// The wire over TCP: two connections for each pair of processes, one thread a process that sleeps
+// in the reactor, never spins.
 //
 //   small   notes without a body, or with one of a few KB
 //   large   other notes, and payloads
 //
-// What a socket has taken cannot be overtaken. With one connection the answer to an offer waits for all
-// that travels the same way, so that two processes that offer each other large messages send one
-// after the other. Notes go out from the poster's thread when the socket takes them, else ahead of
-// payloads; payloads are cut into chunks, so that several take turns, and are read straight into
+// What a socket has taken cannot be overtaken. With one connection the answer to an offer waits for
+// all that travels the same way, so that two processes that offer each other large messages send
+// one after the other. Notes go out from the poster's thread when the socket takes them, else ahead
+// of payloads; payloads are cut into chunks, so that several take turns, and are read straight into
 // the receiver's buffer.
 #pragma once
 

@@ -30,7 +30,8 @@ struct OperationName {
   std::string what;
 };
 
-// Which of many requests have completed, by numbers that their owner gave them: so that nobody asks each of thousands. Thread-safe.
+// Which of many requests have completed, by numbers that their owner gave them: so that nobody asks
+// each of thousands. Thread-safe.
 class Completions {
  public:
   void reserve(size_t count) { numbers_.reserve(count); }
@@ -61,8 +62,8 @@ class Request {
   virtual ~Request() = default;
   virtual bool done()
       const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
-  // Adds `number` to `completions`, which outlive the request, once it is done or has gone wrong: now, or when that happens. At
-  // most once a request; its owner's thread.
+  // Adds `number` to `completions`, which outlive the request, once it is done or has gone wrong:
+  // now, or when that happens. At most once a request; its owner's thread.
   virtual void tell(Completions& completions, int32_t number) = 0;
 };
 

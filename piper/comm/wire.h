@@ -2,8 +2,8 @@
 // bytes mean is message_protocol.h's business. Internal to the world of several processes.
 //
 // Two things travel: notes, copied when they are given; and payloads of any size, which go from the
-// sender's buffer into the receiver's. Notes of up to a few KB arrive in order between two processes;
-// everything else may overtake.
+// sender's buffer into the receiver's. Notes of up to a few KB arrive in order between two
+// processes; everything else may overtake.
 //
 // Implementations: tcp_wire.h, mpi_wire.cpp (a plug-in, see mpi_plugin.h).
 #pragma once

@@ -39,9 +39,8 @@ class World {
   virtual std::string failure_reason() const = 0;
 
   // Every process's text, by process. All processes call it in the same order with the same `what`;
-  // throws CommError that names who is missing after a bounded wait. All texts together stay below 64
-  // MB. Only the process's main thread
-  // calls it, before or after run_ranks.
+  // throws CommError that names who is missing after a bounded wait. All texts together stay below
+  // 64 MB. Only the process's main thread calls it, before or after run_ranks.
   virtual std::vector<std::string> share(const std::string& what, const std::string& text) = 0;
 
   // What a local rank is doing, for messages about ranks that die or hang. Cheap: meant to be
@@ -49,8 +48,8 @@ class World {
   virtual void note(Rank rank, int64_t step, std::string_view operation) = 0;
 };
 
-// "" while no failure is known here; else a sentence: "rank 3 (host a, pid 7) ..." or "rank 3 failed:
-// ...". Thread-safe.
+// "" while no failure is known here; else a sentence: "rank 3 (host a, pid 7) ..." or "rank 3
+// failed: ...". Thread-safe.
 std::string failure_of(const World& world);
 
 // Runs `body` once for every local rank of `world`, each in a thread of its own, and returns when

@@ -1,7 +1,9 @@
-// Read these formulas beside the segments of nn/ (attention.cpp, dense_mlp.cpp, gate.cpp, experts.cpp, head.cpp): each
-// term is one tensor there. nn/memory_test.cpp holds them to the counting allocator.
+// Read these formulas beside the segments of nn/ (attention.cpp, dense_mlp.cpp, gate.cpp,
+// experts.cpp, head.cpp): each term is one tensor there. nn/memory_test.cpp holds them to the
+// counting allocator.
 //
-// T tokens, D hidden, F ffn, R received rows, N rows of the largest local expert; e bytes an element.
+// T tokens, D hidden, F ffn, R received rows, N rows of the largest local expert; e bytes an
+// element.
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
 
@@ -25,16 +27,17 @@ const model::Layer& layer_of(const model::Model& model, const schedule::Segment&
   return model.layers[static_cast<size_t>(segment.layer)];
 }
 
-// Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient (nn/product.cpp): none in
-// fp32 and fp64. In bf16 the library packs the weight into a layout of its own first.
+// Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient
+// (nn/product.cpp): none in fp32 and fp64. In bf16 the library packs the weight into a layout of
+// its own first.
 int64_t product_bytes(int64_t element_bytes, int64_t rows, int64_t columns) {
   if (main_element_bytes(element_bytes) == element_bytes) return 0;
   return element_bytes * rows * columns;
 }
 
-// Bytes of scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread): a block of scores, its row
-// maxima and sums, and a block of the output; backward: two blocks of scores and one row of sums. All in fp32 beside bf16,
-// which has blocks of its own besides.
+// Bytes of scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread): a block
+// of scores, its row maxima and sums, and a block of the output; backward: two blocks of scores and
+// one row of sums. All in fp32 beside bf16, which has blocks of its own besides.
 struct FlashScratch {
   int64_t forward, backward;
 };
@@ -133,8 +136,9 @@ int64_t routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
          work.received_tokens * std::min(f.top_k, work.local_experts) * kIndexBytes;
 }
 
-// Where tokens travel no rows are made, and what goes before them shows: choosing groups (the ranks of all and the best of
-// them), while there is no routing yet; then the sums of the losses in fp64, of sigmoid scores beside their probabilities.
+// Where tokens travel no rows are made, and what goes before them shows: choosing groups (the ranks
+// of all and the best of them), while there is no routing yet; then the sums of the losses in fp64,
+// of sigmoid scores beside their probabilities.
 int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& work, int64_t choice,
                              int64_t scores, int64_t auxiliary, int64_t log_sums) {
   const int64_t main = main_element_bytes(work.element_bytes);
@@ -164,7 +168,8 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
-  // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits for a moment.
+  // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits
+  // for a moment.
   const bool z_loss = model.router_z_coefficient != 0;
   const int64_t log_sums = z_loss ? work.tokens() : 0;
   const bool keeps_logits = z_loss && f.score == model::Score::kSigmoid;
@@ -184,7 +189,8 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                                                 product_bytes(e, f.num_experts, model.hidden)};
 }
 
-// As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the activation.
+// As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the
+// activation.
 SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f,
                           const SegmentWork& work) {
   const int64_t x = work.tokens() * model.hidden,
@@ -210,8 +216,8 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
       .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
                                                  product_bytes(e, 2 * f.ffn, model.hidden))};
   if (!work.deduplicated()) return rows;
-  // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put out is kept; backward,
-  // its gradient, its input again and that one's gradient.
+  // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put
+  // out is kept; backward, its gradient, its input again and that one's gradient.
   const int64_t copies = e * work.received_rows * model.hidden;
   const int64_t tokens = e * work.received_tokens * model.hidden;
   return {.tape = rows.tape + copies,
@@ -228,8 +234,8 @@ SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
       .backward_transient = 0};
 }
 
-// Beside mtp.cpp: state and embedding side by side, one of the two before its norm, the tokens' indices. The backward's
-// output has one position a sequence more than the module.
+// Beside mtp.cpp: state and embedding side by side, one of the two before its norm, the tokens'
+// indices. The backward's output has one position a sequence more than the module.
 SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
   const int64_t e = work.element_bytes, x = work.tokens() * model.hidden;
   const int64_t index = work.sequences > 1 ? kIndexOfTokenBytes * work.tokens() : 0;  // else a view

@@ -11,8 +11,9 @@
 
 namespace piper::cost {
 
-// Experts with alike many rows: each takes half to all of the rows of the class before it. A thin product is not a part of a
-// thick one, so that neither the number of experts nor the sum of their rows would do.
+// Experts with alike many rows: each takes half to all of the rows of the class before it. A thin
+// product is not a part of a thick one, so that neither the number of experts nor the sum of their
+// rows would do.
 struct ExpertsOfSize {
   int32_t num_experts = 0;
   int64_t rows = 0;  // of all of them
@@ -25,9 +26,11 @@ struct SegmentWork {
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
-  // The local experts with rows beside the largest, by size; all empty: they share what is left evenly.
+  // The local experts with rows beside the largest, by size; all empty: they share what is left
+  // evenly.
   std::array<ExpertsOfSize, 8> other_experts;
-  // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of a member; else -1
+  // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
+  // a member; else -1
   int64_t received_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;

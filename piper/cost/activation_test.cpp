@@ -7,7 +7,8 @@ namespace {
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
-// 2 sequences of 8 tokens; hidden 16, 4 heads of 4 sharing 2 key heads; 4 experts of ffn 6, 2 chosen, 2 of them here.
+// 2 sequences of 8 tokens; hidden 16, 4 heads of 4 sharing 2 key heads; 4 experts of ffn 6, 2
+// chosen, 2 of them here.
 model::Model small() {
   model::Model m;
   m.hidden = 16;

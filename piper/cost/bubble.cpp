@@ -7,24 +7,24 @@ namespace {
 
 using strategy::PipelineSchedule;
 
-// p ranks, v chunks a rank, m micro-batches; seconds of one chunk: f, i, w; c: a message. n: the first micro-batches that a
-// pipeline of p fills itself with.
+// p ranks, v chunks a rank, m micro-batches; seconds of one chunk: f, i, w; c: a message. n: the
+// first micro-batches that a pipeline of p fills itself with.
 struct Pipeline {
   double p, v, m, f, i, w, c;
   double n() const { return std::min(m, p); }
 
   double gpipe() const { return (p - 1) * (f + i + w + 2 * c); }
 
-  // Stage 0 has p micro-batches on the way: every p-th one waits for a message down the pipeline and back. The last few
-  // go round among the last stages.
+  // Stage 0 has p micro-batches on the way: every p-th one waits for a message down the pipeline
+  // and back. The last few go round among the last stages.
   double one_f_one_b(int64_t rounds, int64_t rest) const {
     return (p - 1) * (f + i + w) + 2 * c *
                                        ((p - 1) * (1 + static_cast<double>(rounds)) +
                                         std::max(0.0, static_cast<double>(rest) - 1));
   }
 
-  // Places of a round of p that no micro-batch fills idle once a chunk: in one round alone both ways, behind other rounds
-  // only in the backwards (the forwards stand between backwards).
+  // Places of a round of p that no micro-batch fills idle once a chunk: in one round alone both
+  // ways, behind other rounds only in the backwards (the forwards stand between backwards).
   double interleaved(int64_t last_round) const {
     const double unfilled =
         static_cast<double>(last_round) > 0 ? p - static_cast<double>(last_round) : 0;
@@ -38,8 +38,9 @@ struct Pipeline {
            (n() - 1) * (std::max({0.0, i + c - w, i - f}) + 2 * c);
   }
 
-  // The steady V: what the ranks' first actions wait for and what they do not catch up with. With few micro-batches or light
-  // weights' parts: the way of the first micro-batch down and up and back, behind which the others hide.
+  // The steady V: what the ranks' first actions wait for and what they do not catch up with. With
+  // few micro-batches or light weights' parts: the way of the first micro-batch down and up and
+  // back, behind which the others hide.
   double zb_v() const {
     const double longer = std::max(f, i);
     const double steady = std::max((p - 1) * longer + (p - 2) * std::max(0.0, w - i),
@@ -50,7 +51,8 @@ struct Pipeline {
     return std::max(steady, way);
   }
 
-  // The same; with fewer than 2p micro-batches whole backwards remain where weights' parts would fill.
+  // The same; with fewer than 2p micro-batches whole backwards remain where weights' parts would
+  // fill.
   double dualpipev() const {
     const double steady = (p - 1) * (f + std::max(0.0, i - w + c) + 3 * c) +
                           std::max(0.0, (p - 1) * (i - f + 2 * c) - f) +
@@ -60,7 +62,8 @@ struct Pipeline {
   }
 };
 
-// Those of the first n forwards (n in the order in which chunks are interleaved) whose micro-batch exists.
+// Those of the first n forwards (n in the order in which chunks are interleaved) whose micro-batch
+// exists.
 int64_t existing_forwards(int64_t pp, int64_t vpp, int64_t m, int64_t n) {
   const int64_t whole = m / pp * pp * vpp, rest = m % pp;
   if (n <= whole) return n;

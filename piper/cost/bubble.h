@@ -1,5 +1,6 @@
-// The closed form of a pipeline: what its schedule idles, and what it holds, for equal chunks. pipeline_player.h plays the
-// same schedules action by action, for chunks that differ; a test holds the two to each other.
+// The closed form of a pipeline: what its schedule idles, and what it holds, for equal chunks.
+// pipeline_player.h plays the same schedules action by action, for chunks that differ; a test holds
+// the two to each other.
 #pragma once
 
 #include <piper/strategy/strategy.h>
@@ -15,9 +16,10 @@ struct RankPassSeconds {
   double backward_weights = 0;  // of a whole backward, the two are one after the other
 };
 
-// By how much a step's forwards and backwards, over all ranks, are longer than one rank's own work, m (F + I + W).
-// `message`: seconds between two neighbouring chunks on different ranks, either way; it travels while ranks compute.
-// With f, i, w of one chunk (F / vpp, ...), b = i + w, p = pp, v = vpp, m micro-batches and no messages:
+// By how much a step's forwards and backwards, over all ranks, are longer than one rank's own work,
+// m (F + I + W). `message`: seconds between two neighbouring chunks on different ranks, either way;
+// it travels while ranks compute. With f, i, w of one chunk (F / vpp, ...), b = i + w, p = pp, v =
+// vpp, m micro-batches and no messages:
 //
 //   gpipe, 1f1b  (p-1)(f+b)                           Huang et al. 2019, Narayanan et al. 2019
 //   interleaved  (p-1)(f+b)                           Narayanan et al. 2021; m a multiple of p
@@ -25,15 +27,16 @@ struct RankPassSeconds {
 //   zb-v         (p-1) max(f, i, 2(i-w))              Qi et al. 2024: none inside a rank where f = i = w; m >= 2p-1, w <= i
 //   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)      m >= 2p; pairs played one after the other
 //
-// With messages the first four are exact, the V's nearly; beyond the conditions they follow the longest chain of actions:
-// within 5 % of the played step (a quarter of a percent on average) for i from 0.7 to 2.5 f, w from 0.2 to 1.3 f and
-// messages up to 0.1 f. Requires pp, vpp, num_micro_batches >= 1 and vpp as the schedule has it. Thread-safe, some
-// nanoseconds.
+// With messages the first four are exact, the V's nearly; beyond the conditions they follow the
+// longest chain of actions: within 5 % of the played step (a quarter of a percent on average) for i
+// from 0.7 to 2.5 f, w from 0.2 to 1.3 f and messages up to 0.1 f. Requires pp, vpp,
+// num_micro_batches >= 1 and vpp as the schedule has it. Thread-safe, some nanoseconds.
 double bubble_seconds(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                       int64_t num_micro_batches, const RankPassSeconds& pass, double message = 0);
 
-// The most chunks whose activations a rank holds at once, each counted from its forward to the end of its whole backward
-// or of the weights' part: exact, for any number of micro-batches. Divided by vpp: micro-batches of the rank's layers.
+// The most chunks whose activations a rank holds at once, each counted from its forward to the end
+// of its whole backward or of the weights' part: exact, for any number of micro-batches. Divided by
+// vpp: micro-batches of the rank's layers.
 int64_t chunk_forwards_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                                  int64_t rank, int64_t num_micro_batches);
 inline double rank_forwards_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,

@@ -44,7 +44,8 @@ class Dedup {
 
   double starts() const { return (m_ * pieces_ + m_ * hand_pieces_ * (r_ - 1) + r_ - 1) * start(); }
 
-  // Rows for all units but its own of the level below, a member's, on its share. A token enters a node once at most.
+  // Rows for all units but its own of the level below, a member's, on its share. A token enters a
+  // node once at most.
   double beyond() const {
     double longest = 0;
     const double row = std::min(into_node_ * hottest_of(r_), tokens_) / r_;

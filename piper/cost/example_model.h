@@ -23,8 +23,8 @@ inline model::Model mixture(int64_t layers, bool tied = false) {
   return model;
 }
 
-// Nodes of 4 devices with 2 NICs of 10 GB/s, in groups of 2, of which there are 2. 1 TFLOP/s, all of it reached
-// by GEMMs; 100 GB/s of memory; starting an operation costs nothing.
+// Nodes of 4 devices with 2 NICs of 10 GB/s, in groups of 2, of which there are 2. 1 TFLOP/s, all
+// of it reached by GEMMs; 100 GB/s of memory; starting an operation costs nothing.
 inline cluster::Cluster nodes() {
   cluster::Cluster c;
   c.name = "nodes";

@@ -137,7 +137,8 @@ class Closed {
     const double u = groups ? level(1).members : n_;
     const double units = n_ / u, here = u / r_;
     const double arrived = (units - 1) * u;
-    // Packed, and arrived; of one source, or for one member of one other node, they lie right as they are.
+    // Packed, and arrived; of one source, or for one member of one other node, they lie right as
+    // they are.
     const double passed_on = r_ == 1 && !groups ? 0 : (groups ? 2 : 1) * (here - 1) * units * r_;
     const double handed_on = m_ > 1 ? 2 * (r_ - 1) * m_ : 0;
     return (arrived + passed_on + handed_on) * d_;
@@ -150,8 +151,8 @@ class Closed {
   double touched(double bytes) const { return 2 * bytes * s_.memory_seconds_per_byte; }
   // The busiest receiver of so many that share a port, over the mean.
   double hottest_of(double members) const { return (hot_ + (members - 1) * others_) / members; }
-  // A member's rows for all units but its own of the level below, on its share; `shared_by`: members that take in together
-  // what is for any of them.
+  // A member's rows for all units but its own of the level below, on its share; `shared_by`:
+  // members that take in together what is for any of them.
   double across(size_t l, double shared_by) const {
     const double below = level(l - 1).members;
     const double by = std::max(shared_by, l == 1 ? s_.members_of_card : below);
@@ -189,8 +190,8 @@ class Closed {
                     start_ + far_latency() + in + std::max((n_ - 1 - last) * start_, out));
   }
 
-  // A round in which everybody sends `bytes` so far. On its way a message waits for the latency, while those that share its
-  // card use it; only messages that start near a boundary cross it.
+  // A round in which everybody sends `bytes` so far. On its way a message waits for the latency,
+  // while those that share its card use it; only messages that start near a boundary cross it.
   double round(double distance, double bytes) const {
     const double near = std::min(distance, n_ - distance);
     double latency = near_latency(), own = inside(bytes), shared = near < r_ ? own : 0;
@@ -231,7 +232,8 @@ class Closed {
            std::max({messages * start_, start_ + busy, messages * touched(bytes)});
   }
 
-  // Inside the node, by one member to all others: of one other node the rows lie right as they came.
+  // Inside the node, by one member to all others: of one other node the rows lie right as they
+  // came.
   double handed_out(double bytes, double hot) const {
     const double busy = inside((r_ - 1) * bytes * hot);
     return m_ > 1 ? packed(r_ - 1, bytes, busy) : std::max((r_ - 1) * start_, start_ + busy);
@@ -295,7 +297,8 @@ class Closed {
     const double first_there =
         start_ + far_latency() + alone(whole ? u * d_ : rows_together * piece);
     const double after = std::max(last * start_, inside(last * piece)) + inner_latency;
-    // What came in a packet with others' rows is copied to its place; behind the own row it waits for no start.
+    // What came in a packet with others' rows is copied to its place; behind the own row it waits
+    // for no start.
     const double there = start_ + beyond + far_latency(),
                  own_copied = s_.local_seconds + touched(d_);
     const double copied =

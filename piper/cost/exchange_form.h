@@ -1,12 +1,14 @@
-// Seconds and scratch of one exchange by any algorithm, in closed form: what the search prices exchanges other than the
-// flat one with, as a multiple of that one.
+// Seconds and scratch of one exchange by any algorithm, in closed form: what the search prices
+// exchanges other than the flat one with, as a multiple of that one.
 //
-// The same ports and costs as sim/placement.h gives the player of messages: a start-up for every message, one latency a
-// way, a member's share of every level that its bytes cross, copies at the memory's bandwidth. A stage takes
+// The same ports and costs as sim/placement.h gives the player of messages: a start-up for every
+// message, one latency a way, a member's share of every level that its bytes cross, copies at the
+// memory's bandwidth. A stage takes
 //
 //   max(start-ups, bytes on each level's share, copies that feed it) + the latency of the farthest way
 //
-// and stages that wait for each other add up. D bytes a pair, R members a node, N nodes, M = N - 1, n = N R:
+// and stages that wait for each other add up. D bytes a pair, R members a node, N nodes, M = N - 1,
+// n = N R:
 //
 //   exchange       messages of a member                      what it waits for
 //   flat, node-aware, windowed   n-1 of D                    nothing
@@ -21,10 +23,11 @@
 //   three-level    beyond the group, the nodes, inside       each for the one before
 //   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, and added on the way back
 //
-// Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the player is 1 to 9 %, naive
-// orders 13 %; docs/collectives.md has the worst cases. kFlat's own order, rotated by distance, is priced as the node-aware
-// one: what all_to_all_seconds() means. One rank is hot, wherever a load says that some are. A further algorithm: its case
-// in form_seconds and in scratch_bytes. Pure functions, thread-safe.
+// Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the
+// player is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
+// order, rotated by distance, is priced as the node-aware one: what all_to_all_seconds() means. One
+// rank is hot, wherever a load says that some are. A further algorithm: its case in form_seconds
+// and in scratch_bytes. Pure functions, thread-safe.
 #pragma once
 
 #include <piper/cost/exchange_time.h>
@@ -49,8 +52,8 @@ ExchangeForm form_of(const strategy::Strategy& strategy);
 // "halo in pieces of 64.00 KiB"
 std::string to_text(const ExchangeForm& form);
 
-// How the members of a group lie and how fast they are. Groups whose units hold different numbers of members are taken as
-// even.
+// How the members of a group lie and how fast they are. Groups whose units hold different numbers
+// of members are taken as even.
 struct ExchangeSite {
   struct Level {
     double members = 1;          // of the group, in one unit
@@ -66,16 +69,16 @@ struct ExchangeSite {
   double members() const { return levels.back().members; }
 };
 
-// `hot`: bytes for the busiest member over the mean `pair_bytes`, the others alike. `spread`: of the tokens whose copies
-// these are; left out, each copy is a token of its own.
+// `hot`: bytes for the busiest member over the mean `pair_bytes`, the others alike. `spread`: of
+// the tokens whose copies these are; left out, each copy is a token of its own.
 struct ExchangeLoad {
   double pair_bytes = 0;
   double hot = 1;
   TokenSpread spread = {};
 };
 
-// The layer whose router chose, and the bytes of a token's row: what a spread follows from. Without a layer each copy is a
-// token of its own.
+// The layer whose router chose, and the bytes of a token's row: what a spread follows from. Without
+// a layer each copy is a token of its own.
 struct Routed {
   const model::FeedForward* layer = nullptr;
   double row_bytes = 0;
@@ -84,11 +87,11 @@ struct Routed {
 
 double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
 
-// Seconds over those of one message a pair, all posted at once, in node-aware order: what all_to_all_seconds() and measured
-// curves price. 1 for kFlat and kNodeAware.
+// Seconds over those of one message a pair, all posted at once, in node-aware order: what
+// all_to_all_seconds() and measured curves price. 1 for kFlat and kNodeAware.
 double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
-// The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that `routed` sent out. 1 for
-// groups of one.
+// The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that
+// `routed` sent out. 1 for groups of one.
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
                    double pair_bytes, const Routed& routed = {});
 double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
@@ -107,23 +110,27 @@ struct FixedForm {
   std::optional<strategy::AllToAll> algorithm;
   std::optional<int64_t> chunk_bytes;
 };
-// Every algorithm that is not excluded, each in its best pieces (powers of two), cheapest first; ties in the order of
-// strategy::kAllToAlls, of which the flat one is the first.
+// Every algorithm that is not excluded, each in its best pieces (powers of two), cheapest first;
+// ties in the order of strategy::kAllToAlls, of which the flat one is the first.
 std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
                                      const FixedForm& fixed = {});
 
-// One message a pair, all posted at once, without scratch: what exchanges are priced as multiples of.
+// One message a pair, all posted at once, without scratch: what exchanges are priced as multiples
+// of.
 constexpr bool is_plain(strategy::AllToAll a) {
   return a == strategy::AllToAll::kFlat || a == strategy::AllToAll::kNodeAware;
 }
-// Of the two the one in the order that the price means: over several nodes the node-aware one, since rotated by distance
-// all members of a node reach for one card at a time (played, up to 1.8 times slower); in one node the two are the same.
+// Of the two the one in the order that the price means: over several nodes the node-aware one,
+// since rotated by distance all members of a node reach for one card at a time (played, up to 1.8
+// times slower); in one node the two are the same.
 strategy::AllToAll plain_exchange(const ExchangeSite& site);
 
-// By so much an exchange must be cheaper than the plain one to be chosen: what the closed form may be off by.
+// By so much an exchange must be cheaper than the plain one to be chosen: what the closed form may
+// be off by.
 inline constexpr double kFormTie = 0.1;
-// The cheapest, or the plain one where none is cheaper by more than that. `flat_part`: seconds of the flat exchange over what
-// the factors multiply; less than 1 where it alone leaves out what crosses twice, which makes it the plain one.
+// The cheapest, or the plain one where none is cheaper by more than that. `flat_part`: seconds of
+// the flat exchange over what the factors multiply; less than 1 where it alone leaves out what
+// crosses twice, which makes it the plain one.
 PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
                      const FixedForm& fixed = {}, double flat_part = 1);
 

@@ -124,8 +124,9 @@ double PortSeconds::longest() const {
 
 namespace {
 
-// Calls visit(level, first, last, inner_first, inner_last) for every level at which `self` has partners: members
-// first..last are in its unit of the level, inner_first..inner_last (oneself included) in that of the level below.
+// Calls visit(level, first, last, inner_first, inner_last) for every level at which `self` has
+// partners: members first..last are in its unit of the level, inner_first..inner_last (oneself
+// included) in that of the level below.
 template <class F>
 void for_each_level(const cluster::Cluster& cluster, const Group& group, int64_t self, F visit) {
   int64_t unit = 1, inner_first = self, inner_last = self;

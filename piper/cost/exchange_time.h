@@ -14,8 +14,8 @@
 // is the level's bandwidth per device, and never more than its share of the network cards of its
 // unit: num_nics x nic_bytes_per_second / devices of the unit, because all devices of a unit
 // communicate at once (every expert group of the world exchanges at the same time). In an uneven
-// exchange members that sit behind one port (devices_of_port) have their shares of it together: what
-// one leaves, the others take.
+// exchange members that sit behind one port (devices_of_port) have their shares of it together:
+// what one leaves, the others take.
 //
 // Inside one node, a cluster that has measured its exchange (numbers["all_to_all_latency_seconds"]
 // and
@@ -44,8 +44,8 @@ inline constexpr double kMessageGapSeconds = 1e-6;
 // One device's share of a level's bandwidth when all devices of the level communicate, bytes/s.
 double device_bandwidth(const cluster::Cluster& cluster, size_t level);
 
-// Devices that one port of a level serves: a network card, or what leads out of a unit where no cards are counted; of level
-// 0 every device has its own.
+// Devices that one port of a level serves: a network card, or what leads out of a unit where no
+// cards are counted; of level 0 every device has its own.
 int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
 
 inline constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
@@ -64,7 +64,8 @@ struct Traffic {
 // level and, above the innermost, what crosses it on its way further.
 double busy_seconds(const cluster::Cluster& cluster, const Traffic& traffic, size_t level);
 
-// How long the ports are busy with what the members of one operation move in one direction, the longest of all levels.
+// How long the ports are busy with what the members of one operation move in one direction, the
+// longest of all levels.
 class PortSeconds {
  public:
   // The cluster outlives it.
@@ -130,9 +131,10 @@ class UnevenTraffic {
   std::vector<double> before_;  // by member: bytes to all before it; one more at the end
 };
 
-// A reduction's exchanges, each once there and once back: `inside` among the members of a node, `across` among those that
-// carry the same shares in every node. Direct: `across` alone, among all. `pair_bytes`: of a message between two members.
-// Groups whose nodes hold different numbers of members are taken as even.
+// A reduction's exchanges, each once there and once back: `inside` among the members of a node,
+// `across` among those that carry the same shares in every node. Direct: `across` alone, among all.
+// `pair_bytes`: of a message between two members. Groups whose nodes hold different numbers of
+// members are taken as even.
 struct ReductionWay {
   Group group;
   double pair_bytes = 0;
@@ -143,8 +145,9 @@ struct ReductionWays {
 ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
                              strategy::Reduction form);
 
-// Reduce-scatter, additions in a fixed order, all-gather; each member owns one share of the buffer. Long buffers of the
-// hierarchical form go in pieces, one of which crosses while another is added inside.
+// Reduce-scatter, additions in a fixed order, all-gather; each member owns one share of the buffer.
+// Long buffers of the hierarchical form go in pieces, one of which crosses while another is added
+// inside.
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
                           strategy::Reduction form = strategy::Reduction::kDirect);
 // What takes `inside` and `across` seconds for a whole buffer in one piece.

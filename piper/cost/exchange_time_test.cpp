@@ -58,8 +58,8 @@ TEST_CASE("uneven equals even when all pairs are equal, and the busiest member c
 
 TEST_CASE("members behind one card have their shares of it together") {
   const cluster::Cluster cluster = example::nodes();
-  // From node 0 (devices 0 to 3, two a card) 8 MB to device 4 and nothing to its neighbour 5: both shares of the card, 10
-  // GB/s, are its.
+  // From node 0 (devices 0 to 3, two a card) 8 MB to device 4 and nothing to its neighbour 5: both
+  // shares of the card, 10 GB/s, are its.
   const auto hot = [&](const std::vector<Rank>& members) {
     std::vector<double> bytes(members.size() * members.size(), 0.0);
     for (size_t from = 0; from < 4; ++from) bytes[from * members.size() + 4] = 2e6;

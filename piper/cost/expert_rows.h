@@ -10,14 +10,15 @@
 
 namespace piper::cost {
 
-// Of `tokens` of a rank those that have an expert on some of the `ep` members of its group, when routers favour none.
+// Of `tokens` of a rank those that have an expert on some of the `ep` members of its group, when
+// routers favour none.
 int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_members,
                         int64_t tokens);
 // Sets received_tokens: where tokens travel in place of their copies (strategy::deduplicates).
 void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, SegmentWork& work);
 
-// Every rank routes its T * k rows, less what a capacity drops, by the same distribution. Thread-safe after
-// construction.
+// Every rank routes its T * k rows, less what a capacity drops, by the same distribution.
+// Thread-safe after construction.
 class ExpertRows {
  public:
   // Throws InvalidInput when `load` does not fit the model (layers, experts, shares not summing to
@@ -31,11 +32,13 @@ class ExpertRows {
   int64_t rows_to(int32_t layer, int64_t to) const;
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   SegmentWork work(int32_t layer, int64_t ep_index) const;
-  // With exact(): of a rank, by its dp index, in a micro-batch; and what it sends to the experts of ep index `to`.
+  // With exact(): of a rank, by its dp index, in a micro-batch; and what it sends to the experts of
+  // ep index `to`.
   SegmentWork work(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
   int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp, int64_t to) const;
-  // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not exact(), those to expect when
-  // every expert is as likely as any other. `units`: of the expert group.
+  // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not
+  // exact(), those to expect when every expert is as likely as any other. `units`: of the expert
+  // group.
   std::vector<int64_t> distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,
                                 const collective::Units& units) const;
 

@@ -1,5 +1,6 @@
-// Activations that live with the host between forward and backward: which of a stage's, when they leave and come back, and
-// how many stay on the device. A stage's order of actions decides all of it.
+// Activations that live with the host between forward and backward: which of a stage's, when they
+// leave and come back, and how many stay on the device. A stage's order of actions decides all of
+// it.
 //
 //   out   behind the forward; the second forward behind that waits until it has left: a burst of forwards is slowed to the
 //         speed of the copies instead of filling the device
@@ -15,7 +16,8 @@
 
 namespace piper::cost {
 
-// A chunk's micro-batch is chunk * micro-batches + micro-batch; places are those in the stage's list (schedule::actions).
+// A chunk's micro-batch is chunk * micro-batches + micro-batch; places are those in the stage's
+// list (schedule::actions).
 struct HostCopies {
   static constexpr int32_t kNone = -1;
   struct Back {
@@ -23,8 +25,8 @@ struct HostCopies {
     int32_t which;
   };
   std::vector<char> is_copied;
-  std::vector<int32_t>
-      starts_behind;  // the forward whose copy out must have ended (a chunk's micro-batch), or kNone
+  // the forward whose copy out must have ended (a chunk's micro-batch), or kNone
+  std::vector<int32_t> starts_behind;
   std::vector<Back> back;  // in order
   double copied_part = 0;  // of all forwards
   int64_t most_held = 0;   // forwards of a chunk on the device at once, those on their way included

@@ -1,4 +1,5 @@
-// Which activations leave for the host, in what order, and what stays: held to the plain rules, action by action.
+// Which activations leave for the host, in what order, and what stays: held to the plain rules,
+// action by action.
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/host_copies.h>

@@ -1,4 +1,5 @@
-// A device's link to its host during a step: copies either way, in the order in which they are posted, as sim plays them.
+// A device's link to its host during a step: copies either way, in the order in which they are
+// posted, as sim plays them.
 //
 //   a copy starts once it is posted, the one posted before it has started, and the copy it is behind has ended
 //   n copies that move share the link: each goes at 1/n of its speed alone
@@ -18,8 +19,8 @@ class HostLink {
   explicit HostLink(size_t most_copies);
   // As it was made.
   void reset();
-  // Copies are numbered from 0. `seconds`: alone; `behind`: a copy posted before, or kNone. Requires `at` no earlier than
-  // that of the copy before and than any end that was asked for.
+  // Copies are numbered from 0. `seconds`: alone; `behind`: a copy posted before, or kNone.
+  // Requires `at` no earlier than that of the copy before and than any end that was asked for.
   void post(double at, double seconds, int32_t behind = kNone);
   // When that copy ends, if nothing is posted until then. Over all calls, a copy takes time
   // linear in those that move at once.

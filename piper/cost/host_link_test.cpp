@@ -13,7 +13,8 @@ TEST_CASE("two copies at once go at half their speed") {
   HostLink link(2);
   link.post(0, 2);
   link.post(1, 2);
-  // Alone until 1, when half of the first is left; together that takes until 3; half of the second is left.
+  // Alone until 1, when half of the first is left; together that takes until 3; half of the second
+  // is left.
   CHECK(link.end_of(0) == 3);
   CHECK(link.end_of(1) == 4);
   link.reset();

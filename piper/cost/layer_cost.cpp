@@ -20,8 +20,8 @@ using schedule::SegmentKind;
 // more than this many are looked at.
 constexpr int64_t kMaxGroupsLookedAt = 16;
 
-// One pass of a layer: computing in order, exchanges beside it, each task waiting for the rows that it reads; whoever comes
-// next waits for the rest.
+// One pass of a layer: computing in order, exchanges beside it, each task waiting for the rows that
+// it reads; whoever comes next waits for the rest.
 struct PassSeconds {
   double compute = 0;  // less what runs again
   double recompute = 0;

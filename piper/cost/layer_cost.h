@@ -58,8 +58,8 @@ struct EndCost {
   int64_t hidden_bytes = 0;  // of x
 };
 
-// The work of a balanced micro-batch: every expert gets the same rows (rounded up), and drops those beyond its
-// capacity (factor 0: dropless).
+// The work of a balanced micro-batch: every expert gets the same rows (rounded up), and drops those
+// beyond its capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
                           double capacity_factor = 0);
@@ -87,8 +87,8 @@ class LayerCosts {
                            const ExchangeForm& form) const;
   // Memory of a layer on a rank of this ep index; balanced: the same on all.
   LayerMemory memory(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
-  // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced, else
-  // those with most rows in sum and in one layer.
+  // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced,
+  // else those with most rows in sum and in one layer.
   std::vector<int64_t> fullest_ep_indices(const strategy::Strategy& strategy,
                                           std::span<const int32_t> layers);
   const EndCost& ends(int64_t micro_batch_sequences);
@@ -100,8 +100,8 @@ class LayerCosts {
   struct ExchangeSeconds {
     double rows = 0, counts = 0;  // one exchange of each
   };
-  // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until others
-  // are asked for.
+  // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until
+  // others are asked for.
   struct Loaded;
   const ExpertRows& rows(int64_t sequences, const strategy::Mesh& mesh, double capacity_factor,
                          strategy::AllToAll algorithm);

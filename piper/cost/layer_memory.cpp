@@ -32,7 +32,8 @@ class Walk {
   }
 
  private:
-  // Above what is live while a task runs. The parts of a tape that is not kept still exist for a moment.
+  // Above what is live while a task runs. The parts of a tape that is not kept still exist for a
+  // moment.
   int64_t beside(const LayerTask& task, bool is_forward) const {
     if (task.kind == TaskKind::kAllToAll) return scratch_;
     if (task.kind != TaskKind::kCompute) return 0;

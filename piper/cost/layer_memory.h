@@ -1,5 +1,5 @@
-// Bytes of a layer's slots during one micro-batch's forward and backward on one rank, task by task as the layer's program has
-// them (schedule/layer_passes.h).
+// Bytes of a layer's slots during one micro-batch's forward and backward on one rank, task by task
+// as the layer's program has them (schedule/layer_passes.h).
 #pragma once
 
 #include <piper/cost/activation.h>

@@ -58,7 +58,8 @@ Ports::Ports(const cluster::Cluster& cluster, std::vector<char> is_here)
     const double shares =
         static_cast<double>(devices) / std::min(static_cast<double>(devices), stands_for);
     const int64_t num_ports = 2 * ((world + devices - 1) / devices);
-    // Every rank that stands for others has its share, also where those of several stages meet at a port.
+    // Every rank that stands for others has its share, also where those of several stages meet at a
+    // port.
     std::vector<int64_t> present(static_cast<size_t>(num_ports / 2));
     for (int64_t rank = 0; rank < world && stands_for > 1; ++rank)
       present[static_cast<size_t>(rank / devices)] += is_here_[static_cast<size_t>(rank)];
@@ -92,8 +93,8 @@ Transfer Ports::finish(Uses uses) const {
     double seconds = 0;
     for (; i < uses.seconds.size() && uses.seconds[i].first == port; ++i)
       seconds += uses.seconds[i].second;
-    // Rounded down: alone, an operation never needs more than there is; also where only some of those that share a port in
-    // turn are here.
+    // Rounded down: alone, an operation never needs more than there is; also where only some of
+    // those that share a port in turn are here.
     const double part = seconds / uses.longest;
     if (part >= kLeastTransfer)
       transfer.needs.push_back(

@@ -21,8 +21,8 @@ std::vector<char> all(size_t world) { return std::vector<char>(world, 1); }
 
 }  // namespace
 
-// Nodes of 4 devices with 2 cards, 2 nodes a group, 2 groups: 16 devices. Ports: 32 of devices, then
-// (each card serves 2 devices) 16 of nodes, then 4 of groups.
+// Nodes of 4 devices with 2 cards, 2 nodes a group, 2 groups: 16 devices. Ports: 32 of devices,
+// then (each card serves 2 devices) 16 of nodes, then 4 of groups.
 TEST_CASE("ports: a device's own, one a network card, one an uplink of a switch group") {
   const cluster::Cluster cluster = example::nodes();
   const Ports ports(cluster, all(16));

@@ -67,8 +67,8 @@ std::vector<size_t> steps_for(const LoadDistribution& load, int64_t experts) {
   return steps;
 }
 
-// The shares in descending order, read at the middles of so many equal parts, and dealt out in an order that holds for a layer:
-// neighbours in the order would share a rank.
+// The shares in descending order, read at the middles of so many equal parts, and dealt out in an
+// order that holds for a layer: neighbours in the order would share a rank.
 std::vector<double> stretched(std::vector<double> share, int64_t experts, Random random) {
   std::ranges::sort(share, std::greater<>());
   std::vector<double> result(static_cast<size_t>(experts));

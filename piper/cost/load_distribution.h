@@ -10,9 +10,9 @@
 //   trace:FILE         what routers of a real run chose (see below); samples lie evenly over its
 //                      steps
 //
-// Which experts are popular differs by layer and sample (zipf, hot-expert), by sample (hot-rank), by
-// layer (drift). Samples are functions of (distribution, model, ep, seed, index): the same on every
-// machine.
+// Which experts are popular differs by layer and sample (zipf, hot-expert), by sample (hot-rank),
+// by layer (drift). Samples are functions of (distribution, model, ep, seed, index): the same on
+// every machine.
 //
 // A trace is text, compressed by gzip or not (trace_file.h), one of
 //   CSV    a header "iter,layer,e0,e1,..." and a line of counts for each step and layer (lines in
@@ -20,8 +20,8 @@
 //   JSON   {"steps": [[[count, ...], ...], ...]}: counts by step, layer, expert
 //   JSON   {"data": {NAME: [[count, ...], ...], ...}}: a text is a step, its counts by layer, expert.
 //          Names that say "_top1" count one expert a token: they are left out where others are there
-// Counts are rows routed to the expert in one step, of all ranks or of one. The j-th mixture layer of
-// the model reads layer j of the trace, or j modulo its layers where it has fewer. Of steps with
+// Counts are rows routed to the expert in one step, of all ranks or of one. The j-th mixture layer
+// of the model reads layer j of the trace, or j modulo its layers where it has fewer. Of steps with
 // different numbers of experts those nearest to the model's are read. Where that is another number
 // still, each row's shares in descending order are read at as many quantiles as the model has
 // experts (between two, by interpolation), and which expert has which is drawn by layer.
@@ -48,8 +48,8 @@ struct LoadDistribution {
   std::vector<std::vector<std::vector<double>>> trace;
 };
 
-// Reads the words above; trace:FILE reads the file. Throws InvalidInput (naming the word and what is
-// allowed; a trace's line or path), IoError.
+// Reads the words above; trace:FILE reads the file. Throws InvalidInput (naming the word and what
+// is allowed; a trace's line or path), IoError.
 LoadDistribution parse_load(const std::string& text);
 
 // What parse_load reads after "trace:", from text. `source` names it in errors.
@@ -64,8 +64,8 @@ ExpertLoad sample_load(const LoadDistribution& distribution, const model::Model&
 // "32 experts of the trace stretched over 128"; empty where nothing is.
 std::string stretch_of(const LoadDistribution& distribution, const model::Model& model);
 
-// Rows of the busiest of `ep` ranks over the mean, mean over the layers with experts; 1 where the load is even. Requires that ep
-// divides the experts.
+// Rows of the busiest of `ep` ranks over the mean, mean over the layers with experts; 1 where the
+// load is even. Requires that ep divides the experts.
 double imbalance_of(const ExpertLoad& load, int64_t ep);
 
 // Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.

@@ -168,7 +168,8 @@ TEST_CASE("a trace of other experts lends its distribution: quantiles of its sha
   CHECK(stretch_of(load, of_experts(1, 1)) == "2 experts of the trace drawn together to 1");
   std::vector<double> share = sample_load(load, of_experts(1, 4), 1, 0, 0, 1).share[0];
   std::ranges::sort(share, std::greater<>());
-  // Middles of quarters on two values at 1/4 and 3/4: 0.75, then 3/4 and 1/4 of the way between, then 0.25; the sum is 2.
+  // Middles of quarters on two values at 1/4 and 3/4: 0.75, then 3/4 and 1/4 of the way between,
+  // then 0.25; the sum is 2.
   const std::vector<double> expected{0.375, 0.3125, 0.1875, 0.125};
   for (size_t i = 0; i < 4; ++i) CHECK(share[i] == near(expected[i]));
   // Which expert has which differs by layer and not by sample.

@@ -45,7 +45,8 @@ class StageWalk {
   void join_forward(const HeadCost& module);
   // Leaves the gradient in the place of the output; unless a join still reads that, beside it.
   void head_backward(const HeadCost& head, bool is_joined);
-  // From the gradients of the module's input and of what the head `before` read, to the latter as a whole.
+  // From the gradients of the module's input and of what the head `before` read, to the latter as a
+  // whole.
   void join_backward(const HeadCost& module, const HeadCost& before);
   // No head: the output is sent, the gradient received.
   void transfer(int64_t hidden);

@@ -17,8 +17,8 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
   const strategy::Strategy* of = nullptr;
   for (const strategy::Strategy& strategy : strategies) {
     if (of == nullptr || of->precision != strategy.precision || of->sequence != strategy.sequence) {
-      // It prices the update per parameter, from the far end of the curves: asked before the watch begins, and below with
-      // the parameters that there are.
+      // It prices the update per parameter, from the far end of the curves: asked before the watch
+      // begins, and below with the parameters that there are.
       const std::vector<cluster::Outside> before = watch->outside();
       estimator.emplace(model, watched, strategy.precision, strategy.sequence);
       watch->restart_from(before);

@@ -1,6 +1,6 @@
-// Which measured curves a prediction leaned on beyond their measured points: there the nearest edge answers, and whoever
-// reads the prediction should know. Found by pricing the strategies once more on a watched copy of the cluster, so that
-// the search itself keeps no notes.
+// Which measured curves a prediction leaned on beyond their measured points: there the nearest edge
+// answers, and whoever reads the prediction should know. Found by pricing the strategies once more
+// on a watched copy of the cluster, so that the search itself keeps no notes.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -12,8 +12,9 @@
 
 namespace piper::cost {
 
-// All strategies together: each curve and axis once, with the extremes that any of them asked. Curves that the cluster
-// does not have are not "outside": there peak and bandwidth price. Requires what Estimator::estimate() requires of each.
+// All strategies together: each curve and axis once, with the extremes that any of them asked.
+// Curves that the cluster does not have are not "outside": there peak and bandwidth price. Requires
+// what Estimator::estimate() requires of each.
 std::vector<cluster::Outside> outside_measured(const model::Model& model,
                                                const cluster::Cluster& cluster,
                                                std::span<const strategy::Strategy> strategies);

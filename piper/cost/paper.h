@@ -1,6 +1,7 @@
 // Piper's formulas as they are printed (Dash and Wang, "Piper", sections III, IV-C, VI-A), under a
-// name of their own: for reproducing the paper's figures and for showing them beside the exact ones.
-// The planner decides with the exact forms (layer_memory.h, segment_time.h), because as printed
+// name of their own: for reproducing the paper's figures and for showing them beside the exact
+// ones. The planner decides with the exact forms (layer_memory.h, segment_time.h), because as
+// printed
 //
 //   - the expert activations of eq. 2-5 are divided by EP although `b` is undivided in the attention
 //     terms: b would have to be the batch of one rank and of the whole group at once;
@@ -90,7 +91,8 @@ double dispatch_bytes(const PaperModel& model, const Batch& batch, int64_t ep);
 // Eq. 6, 4 b s k d / (EP B_NIC): dispatch and combine of a layer's forward with a NIC for each GPU.
 double all_to_all_seconds(const PaperModel& model, const Batch& batch, int64_t ep,
                           double nic_bytes_per_second);
-// The same where `gpus_per_nic` GPUs share a NIC: on Frontier (8 GCDs, 4 NICs) 8 b s k d / (EP B_NIC).
+// The same where `gpus_per_nic` GPUs share a NIC: on Frontier (8 GCDs, 4 NICs) 8 b s k d / (EP
+// B_NIC).
 double all_to_all_seconds(const PaperModel& model, const Batch& batch, int64_t ep,
                           double nic_bytes_per_second, double gpus_per_nic);
 // Section III-B.2: bytes that one GPU sends to the next stage, 2 b s d, b being what it holds.

@@ -194,7 +194,8 @@ TEST_CASE("the units of Table IV cannot be exchanged: no single one fits all row
 }
 
 TEST_CASE("191.5 TFLOP/s is the peak behind 20 % MFU, and 1.7 T parameters reach 17.2 %") {
-  // One GCD, one second of step without exposed communication: MFU is the achieved rate by the peak.
+  // One GCD, one second of step without exposed communication: MFU is the achieved rate by the
+  // peak.
   CHECK(mfu(39.38e12, 191.5e12, 1, 1, 0).value() == doctest::Approx(0.2056).epsilon(0.001));
   CHECK(mfu(33e12, 191.5e12, 1, 1, 0).value() == doctest::Approx(0.1723).epsilon(0.001));
   // From 512 to 1,024 GCDs the rate falls to 0.838; 73 % from 64 to 1,024 implies 45.2 at 64.

@@ -1,15 +1,17 @@
-// Plays the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number of chunks a rank, split
-// backwards, uneven stages. The plain truth that the closed forms of pipeline_time.h are held to, and fast enough for the
-// best candidates of a search: it plays nothing but the lists, no segments, streams or devices (that is sim's work).
+// Plays the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number of
+// chunks a rank, split backwards, uneven stages. The plain truth that the closed forms of
+// pipeline_time.h are held to, and fast enough for the best candidates of a search: it plays
+// nothing but the lists, no segments, streams or devices (that is sim's work).
 //
 //   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has sent k
 //   backward (or the input's part) when its rank is free, its forward has run and stage v+1 has sent k's gradient
 //   the weights' part when its rank is free
 //
-// each rank in the order of its list. Messages travel while ranks compute; as in the lowered step (schedule/transfers.h)
-// a rank takes the message for an action once the action two before it has ended. Between two virtual stages of one
-// rank nothing travels. Activations may live with the host meanwhile (host_copies.h): a forward then waits until what left
-// before it has left, a backward until what it needs is back.
+// each rank in the order of its list. Messages travel while ranks compute; as in the lowered step
+// (schedule/transfers.h) a rank takes the message for an action once the action two before it has
+// ended. Between two virtual stages of one rank nothing travels. Activations may live with the host
+// meanwhile (host_copies.h): a forward then waits until what left before it has left, a backward
+// until what it needs is back.
 #pragma once
 
 #include <piper/cost/host_link.h>
@@ -46,18 +48,20 @@ struct RankSeconds {
 // Allocates when it is made, never when it plays. Not thread-safe.
 class PipelinePlayer {
  public:
-  // Requires what schedule::actions() requires. `copies_activations`: they go to the host and come back.
+  // Requires what schedule::actions() requires. `copies_activations`: they go to the host and come
+  // back.
   PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                  int64_t num_micro_batches, bool copies_activations = false);
 
-  // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two actions of a pair
-  // (DualPipeV) start together, once both could, and end together, by their `pair_saves` earlier than one after the other;
-  // else they are two actions like others. By rank; valid until the next call.
+  // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two
+  // actions of a pair (DualPipeV) start together, once both could, and end together, by their
+  // `pair_saves` earlier than one after the other; else they are two actions like others. By rank;
+  // valid until the next call.
   std::span<const RankSeconds> play(std::span<const ChunkSeconds> chunks,
                                     bool pairs_overlap = false) &;
 
-  // The most chunk-forwards whose activations a rank holds at once: from the forward to the end of the whole backward or
-  // of the weights' part. By rank; of the lists alone.
+  // The most chunk-forwards whose activations a rank holds at once: from the forward to the end of
+  // the whole backward or of the weights' part. By rank; of the lists alone.
   std::span<const int64_t> peak_chunk_forwards() const& { return peaks_; }
   std::span<const int64_t> peak_chunk_forwards() && = delete;
   int64_t num_actions() const { return static_cast<int64_t>(steps_.size()); }
@@ -88,8 +92,8 @@ class PipelinePlayer {
   void post(const Step& step, std::span<const ChunkSeconds> chunks);
 
   std::vector<Step> steps_;
-  // Of forwards by stage and micro-batch, then of backwards; then two more: what is there from the start, and what nobody
-  // needs.
+  // Of forwards by stage and micro-batch, then of backwards; then two more: what is there from the
+  // start, and what nobody needs.
   std::vector<double> ends_;
   std::vector<Rank> ranks_;
   std::vector<RankSeconds> times_;

@@ -97,10 +97,11 @@ TEST_CASE("interleaved (Narayanan et al. 2021): bubble (p-1)(F+B)/v, (warm-up+1)
         }
 }
 
-// Conditions: m >= p, I >= W and F >= W. Qi et al. print (p-1)(F+B-2W) with B the whole backward, I + W here. It is the
-// first rank's: the drain, one input's part a rank, filled with weights' parts. With W > I it promises what cannot be, for
-// the last rank starts (p-1) F late whatever the others do; with W > F the weights' parts that ranks run in the drain are
-// longer than what they fill. Together: (p-1) max(F, I, F+I-W).
+// Conditions: m >= p, I >= W and F >= W. Qi et al. print (p-1)(F+B-2W) with B the whole backward, I
+// + W here. It is the first rank's: the drain, one input's part a rank, filled with weights' parts.
+// With W > I it promises what cannot be, for the last rank starts (p-1) F late whatever the others
+// do; with W > F the weights' parts that ranks run in the drain are longer than what they fill.
+// Together: (p-1) max(F, I, F+I-W).
 TEST_CASE("ZB-H1 (Qi et al. 2024): bubble (p-1)(F+B-2W), p micro-batches held on every stage") {
   for (const int64_t p : kRanks)
     for (const int64_t m : {p, p + 1, 2 * p, 33 * p})
@@ -119,10 +120,11 @@ TEST_CASE("ZB-H1 (Qi et al. 2024): bubble (p-1)(F+B-2W), p micro-batches held on
                 std::max({t.forward, t.input, t.forward + t.input - t.weights}));
 }
 
-// Conditions: F = I = W and m >= 2p-1. What Qi et al. call the bubble is what a rank idles between its first action and its
-// last (their optimizer step waits for no other rank): zero. A step that ends for all ranks at once is (p-1) chunk-forwards
-// longer, because rank r can start no sooner than the first micro-batch reaches it. Peak: p micro-batches of a whole
-// rank, on every rank, like 1F1B's first.
+// Conditions: F = I = W and m >= 2p-1. What Qi et al. call the bubble is what a rank idles between
+// its first action and its last (their optimizer step waits for no other rank): zero. A step that
+// ends for all ranks at once is (p-1) chunk-forwards longer, because rank r can start no sooner
+// than the first micro-batch reaches it. Peak: p micro-batches of a whole rank, on every rank, like
+// 1F1B's first.
 TEST_CASE("ZB-V (Qi et al. 2024): no bubble when F = I = W, p micro-batches held on every rank") {
   for (const int64_t p : kRanks)
     for (const int64_t m : {2 * p - 1, 2 * p, 3 * p + 1, 20 * p})
@@ -137,10 +139,11 @@ TEST_CASE("ZB-V (Qi et al. 2024): no bubble when F = I = W, p micro-batches held
   CHECK(bubbles(PipelineSchedule::kZbV, 4, 2, 8, {1, 1.5, 0.5}).longest > 1);
 }
 
-// DeepSeek print (PP/2-1)(F&B+B-3W) and PP+1, where PP counts stages, two a rank: with p ranks PP = 2p, so the factor is
-// p-1, and PP+1 chunks are p + 1/2 micro-batches of a whole rank. F, B, W are of a chunk. The formula is what a rank idles
-// when a pair runs as one (both wait for the later input, both hand on at the end), F&B what the two take one after the
-// other, for m >= 2p, F = I and W <= I. Run as two actions, the first hands on before the second begins: (p-1)(F+B-2W),
+// DeepSeek print (PP/2-1)(F&B+B-3W) and PP+1, where PP counts stages, two a rank: with p ranks PP =
+// 2p, so the factor is p-1, and PP+1 chunks are p + 1/2 micro-batches of a whole rank. F, B, W are
+// of a chunk. The formula is what a rank idles when a pair runs as one (both wait for the later
+// input, both hand on at the end), F&B what the two take one after the other, for m >= 2p, F = I
+// and W <= I. Run as two actions, the first hands on before the second begins: (p-1)(F+B-2W),
 // ZB-H1's for a chunk, with few backwards split.
 TEST_CASE("DualPipeV (DeepSeek 2025): bubble (PP/2-1)(F&B+B-3W), PP+1 chunks held, PP = 2p") {
   for (const int64_t p : kRanks)
@@ -239,7 +242,8 @@ TEST_CASE("copies to the host and back: free ones change nothing, long ones are 
         int64_t most = 0;
         for (int64_t rank = 0; rank < p; ++rank)
           most = std::max<int64_t>(most, std::ssize(host_copies(schedule, p, vpp, m, rank).back));
-        // Ranks copy beside each other: those of the busiest one, and at most a few that others wait for.
+        // Ranks copy beside each other: those of the busiest one, and at most a few that others
+        // wait for.
         CHECK(before >= 2000 * static_cast<double>(most));
         CHECK(before <= (most > 0 ? 2000 * static_cast<double>(most + 2 * p * vpp) : 0) + without);
       }

@@ -65,7 +65,8 @@ TEST_CASE("the experts beside the largest are counted by size, each with rows of
   CHECK(others({1, 0, 0, 0}).empty());
 }
 
-// Of one layer of many experts: with few rows each expert is the reading of its weights, whoever has the rows.
+// Of one layer of many experts: with few rows each expert is the reading of its weights, whoever
+// has the rows.
 TEST_CASE("a skewed load does not merge thin experts into thick ones") {
   model::Model model = example::mixture(1);
   model.hidden = 2048;

@@ -1,4 +1,5 @@
-// What every task and slot of a step costs: the one link between a graph (which knows no model) and the players.
+// What every task and slot of a step costs: the one link between a graph (which knows no model) and
+// the players.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -14,15 +15,15 @@
 
 namespace piper::cost {
 
-// Share of all routed rows that each expert of each layer receives: share[layer][expert], each sums to 1. Empty (or
-// an empty layer) = balanced. One distribution for all micro-batches.
-// Rows that one rank sends to every expert, by (layer, micro-batch, dp index): what a run's routers really chose.
+// Share of all routed rows that each expert of each layer receives: share[layer][expert], each sums
+// to 1. Empty (or an empty layer) = balanced. One distribution for all micro-batches. Rows that one
+// rank sends to every expert, by (layer, micro-batch, dp index): what a run's routers really chose.
 using RoutedRows = std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<int64_t>>;
 
 struct ExpertLoad {
   std::vector<std::vector<double>> share;
-  // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being dropped. Empty = what
-  // the capacity leaves of these shares when every sequence is alike.
+  // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being
+  // dropped. Empty = what the capacity leaves of these shares when every sequence is alike.
   std::vector<double> kept;
   // All of a step, or empty. Where it is given, it decides and the shares are not read.
   RoutedRows routed;
@@ -40,12 +41,14 @@ struct Prices {
   std::vector<int64_t> static_bytes;  // by rank: weights, gradients, optimizer, persistent buffers
   std::vector<int32_t> node_of_rank;  // ranks of one node share its cores
   int64_t cores_per_node = 0;         // 0 = every rank computes alone
-  // From the moment when a rank gives its core back until the one that waited longest computes on it.
+  // From the moment when a rank gives its core back until the one that waited longest computes on
+  // it.
   double core_hand_over_seconds = 0;
   Links links;  // what operations share; empty = nothing
 };
 
-// Rank i sits on device i. Requires contradictions(strategy, model) to be empty and world <= cluster.num_devices().
+// Rank i sits on device i. Requires contradictions(strategy, model) to be empty and world <=
+// cluster.num_devices().
 Prices price(const schedule::StepGraph& step, const model::Model& model,
              const strategy::Strategy& strategy, const cluster::Cluster& cluster,
              const ExpertLoad& load = {});

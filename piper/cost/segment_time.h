@@ -1,13 +1,12 @@
 // Seconds of compute on one device (or core) of a cluster, from its measured curves where it has
 // them and from peak and bandwidth where it has not.
 //
-//   GEMM          the grid of rates at (m, n, k); else the larger of  FLOPs / (efficiency x peak)
-//   and
-//                 bytes of the three matrices / memory bandwidth: a GEMM with few rows is bound by
-//                 its weights
-//   attention     the grids at (sequence, head size); else FLOPs / (efficiency x peak), as for
-//   GEMMs element-wise  the rate at this working set; else memory bandwidth any           plus
-//   fixed_task_seconds for each operation started
+//   GEMM          the grid of rates at (m, n, k); else the larger of
+//                 FLOPs / (efficiency x peak) and bytes of the three matrices / memory bandwidth:
+//                 a GEMM with few rows is bound by its weights
+//   attention     the grids at (sequence, head size); else FLOPs / (efficiency x peak), as GEMMs
+//   element-wise  the rate at this working set; else memory bandwidth
+//   any           plus fixed_task_seconds for each operation started
 //
 // Only one path: a CPU differs from a GPU by its curves. Thread-safe.
 #pragma once

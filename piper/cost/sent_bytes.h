@@ -1,5 +1,5 @@
-// The bytes that every communication task of a step sends to every other rank, as integers: what the prices rest on,
-// and what the transport's counters of a real run must show (train/traffic.h).
+// The bytes that every communication task of a step sends to every other rank, as integers: what
+// the prices rest on, and what the transport's counters of a real run must show (train/traffic.h).
 //
 //   send                  the hidden rows of a micro-batch
 //   counts                8 bytes for every expert of the peer, to every other member; and for every count of others that
@@ -26,16 +26,16 @@ struct SentBytes {
   int64_t bytes = 0;  // may be 0: a message all the same
 };
 
-// By task, then by the order of the group's members. Exact where `load.routed` holds the rows of every micro-batch (or
-// the model routes nothing); otherwise what the load's shares come to. `topology`: of all ranks. Same requirements as
-// price().
+// By task, then by the order of the group's members. Exact where `load.routed` holds the rows of
+// every micro-batch (or the model routes nothing); otherwise what the load's shares come to.
+// `topology`: of all ranks. Same requirements as price().
 std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::Model& model,
                                   const strategy::Strategy& strategy,
                                   const collective::Topology& topology,
                                   const ExpertLoad& load = {});
 
-// Values of 8 bytes that the ranks sum at the end of a step: loss sums, norm and flags, and how often every expert was
-// chosen (with a capacity, also the rows it computed).
+// Values of 8 bytes that the ranks sum at the end of a step: loss sums, norm and flags, and how
+// often every expert was chosen (with a capacity, also the rows it computed).
 inline constexpr int64_t kNumScalarStatistics = 7;
 int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy);
 

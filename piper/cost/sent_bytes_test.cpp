@@ -36,7 +36,8 @@ int64_t total(const Sent& sent, Rank from, Rank to, graph::TaskKind kind, graph:
 TEST_CASE("a balanced exchange sends every other member the same rows, and counts beside") {
   const model::Model model = example::mixture(2);
   const Sent s = sent(example::strategy(model, 1, 2, 2, 3), model);
-  // 2 x 16 tokens, top 2, half of the rows to the peer, 8 values of 4 bytes; 2 layers, 3 micro-batches; dispatch and combine.
+  // 2 x 16 tokens, top 2, half of the rows to the peer, 8 values of 4 bytes; 2 layers, 3
+  // micro-batches; dispatch and combine.
   const int64_t rows = 2 * 16 * 2 / 2;
   for (const graph::Phase phase : {graph::Phase::kForward, graph::Phase::kBackward})
     CHECK(total(s, Rank(0), Rank(1), graph::TaskKind::kAllToAll, phase) == rows * 32 * 2 * 3 * 2);
@@ -103,8 +104,9 @@ TEST_CASE("stages send hidden rows, and an all-reduce a share out and a share ba
         2 * 16 * 8 * 4 * 3);
   CHECK(total(s, Rank(2), Rank(0), graph::TaskKind::kSend, graph::Phase::kBackward) ==
         2 * 16 * 8 * 4 * 3);
-  // Rank 0: embedding 32 x 8, layer 0 dense and experts: with two members half of each goes out and half comes back, so
-  // that every value crosses once each way; and the 7 + 2 x 4 statistics of 8 bytes: 4 of 15 to each of three, 3 or 4 of theirs.
+  // Rank 0: embedding 32 x 8, layer 0 dense and experts: with two members half of each goes out and
+  // half comes back, so that every value crosses once each way; and the 7 + 2 x 4 statistics of 8
+  // bytes: 4 of 15 to each of three, 3 or 4 of theirs.
   const int64_t layer = dense_parameters(model, 0, 2) + expert_parameters(model, 0, 1);
   CHECK(total(s, Rank(0), Rank(1), graph::TaskKind::kAllReduce, graph::Phase::kUpdate) ==
         (32 * 8 + layer) * 4 + (4 + 4) * 8);

@@ -7,8 +7,8 @@ namespace piper::cost {
 TEST_CASE("a rank holds its stage's layers, a share of the experts and the ends where they are") {
   const model::Model model = example::mixture(4);
   const strategy::Strategy s = example::strategy(model, 2, 2, 4);
-  // One layer: attention 8*(8+4+4) + 8*8 = 192, router 8*4 = 32, norms 2*8 = 16; experts 4*3*8*16 = 1536.
-  // Embedding 32*8 = 256; final norm 8; head 256.
+  // One layer: attention 8*(8+4+4) + 8*8 = 192, router 8*4 = 32, norms 2*8 = 16; experts 4*3*8*16 =
+  // 1536. Embedding 32*8 = 256; final norm 8; head 256.
   const Shard first = shard_of(model, s, 0), last = shard_of(model, s, 1);
   CHECK(first.dense == 2 * 240 + 256);
   CHECK(first.experts == 2 * 1536 / 2);

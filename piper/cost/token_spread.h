@@ -1,5 +1,5 @@
-// On how many members and nodes the experts of a token lie: what an exchange moves that sends a token to a node once
-// (collective/halo_dedup.h), over what one moves that sends every copy.
+// On how many members and nodes the experts of a token lie: what an exchange moves that sends a
+// token to a node once (collective/halo_dedup.h), over what one moves that sends every copy.
 //
 // Pure functions, thread-safe.
 #pragma once
@@ -10,13 +10,13 @@
 
 namespace piper::cost {
 
-// The chance that a token has at least one of its experts on a unit that holds `experts_of_unit` of them in a row, when
-// routers favour none:
+// The chance that a token has at least one of its experts on a unit that holds `experts_of_unit` of
+// them in a row, when routers favour none:
 //
 //   1 - C(E - e, k) / C(E, k)          k different ones of E, e of them on the unit
 //
-// and where routing is limited to `top_groups` of `num_groups` (DeepSeek-V3) the mean of that over the groups that may be
-// chosen. 0 for a model without experts.
+// and where routing is limited to `top_groups` of `num_groups` (DeepSeek-V3) the mean of that over
+// the groups that may be chosen. 0 for a model without experts.
 double chance_on_unit(const model::FeedForward& f, double experts_of_unit);
 
 // Rows over copies, of everything that a member sends.

@@ -11,8 +11,8 @@ namespace {
 using model::AttentionKind;
 using schedule::SegmentKind;
 
-// Collects the work of one segment. A linear layer adds one GEMM forward, two backward. Of a backward in two parts, the
-// weights' GEMMs are one, everything else is the other.
+// Collects the work of one segment. A linear layer adds one GEMM forward, two backward. Of a
+// backward in two parts, the weights' GEMMs are one, everything else is the other.
 class List {
  public:
   List(graph::Phase phase, double element_bytes)
@@ -222,9 +222,9 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   }
 }
 
-// Routed experts. The largest has rows of its own; the others are taken by classes of size, those without rows do no work. Rows
-// that come from several peers are brought together for each expert and back (two copies forward,
-// three backward).
+// Routed experts. The largest has rows of its own; the others are taken by classes of size, those
+// without rows do no work. Rows that come from several peers are brought together for each expert
+// and back (two copies forward, three backward).
 void experts(List& list, const model::Model& model, const model::FeedForward& ff,
              const SegmentWork& work) {
   if (work.received_rows <= 0 || work.local_experts <= 0) return;
@@ -288,8 +288,8 @@ void head(List& list, const model::Model& model, const SegmentWork& work) {
   list.exponential(2 * tokens * vocabulary);
 }
 
-// Norms of the state (that of its head, then its own) and of the embedding; one projection of both. The backward takes
-// the norms again.
+// Norms of the state (that of its head, then its own) and of the embedding; one projection of both.
+// The backward takes the norms again.
 void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.tokens());
   const auto d = static_cast<double>(model.hidden);

@@ -36,8 +36,8 @@ struct Work {
   double launches = 1;     // operations started, per repetition
 };
 
-// The work of a compute segment in phases forward (and recompute, the same) or backward, whole or in its two parts. Update
-// segments are in update_work().
+// The work of a compute segment in phases forward (and recompute, the same) or backward, whole or
+// in its two parts. Update segments are in update_work().
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work);
 

@@ -1,5 +1,6 @@
-// A strategy in the words of another trainer: the flags or the configuration with which its users run what Piper planned, what it
-// does otherwise than Piper's prediction assumes, and what it cannot express at all.
+// A strategy in the words of another trainer: the flags or the configuration with which its users
+// run what Piper planned, what it does otherwise than Piper's prediction assumes, and what it
+// cannot express at all.
 //
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration

@@ -13,8 +13,8 @@ struct RankHost {
   int64_t slot = 0;
 };
 
-// Open MPI (`mpirun --rankfile FILE`): a line "rank 3=node7 slot=1" a rank. A slot is a core of the host there: so many
-// cores as `cores_per_slot` belong to each ("slot=4-7").
+// Open MPI (`mpirun --rankfile FILE`): a line "rank 3=node7 slot=1" a rank. A slot is a core of the
+// host there: so many cores as `cores_per_slot` belong to each ("slot=4-7").
 std::string open_mpi_rankfile(std::span<const RankHost> ranks, int64_t cores_per_slot = 1);
 
 // Slurm (SLURM_HOSTFILE=FILE srun --distribution=arbitrary): the host of every task, a line each.

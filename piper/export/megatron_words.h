@@ -9,9 +9,10 @@
 
 namespace piper::exporting {
 
-// "Et*11|t*13|t*13|t*11L": the layers of each stage, where they are not the even split that Megatron makes by itself (the
-// layers divided by the stages without a remainder); "" where they are.
-// Layers of every chunk of an interleaved schedule whose chunks are equal; 0 otherwise (the layout says it).
+// "Et*11|t*13|t*13|t*11L": the layers of each stage, where they are not the even split that
+// Megatron makes by itself (the layers divided by the stages without a remainder); "" where they
+// are. Layers of every chunk of an interleaved schedule whose chunks are equal; 0 otherwise (the
+// layout says it).
 int64_t layers_per_chunk(const model::Model& model, const strategy::Strategy& strategy);
 
 std::string pipeline_layout(const model::Model& model, const strategy::Strategy& strategy);

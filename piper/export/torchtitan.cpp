@@ -8,7 +8,8 @@ namespace {
 
 using strategy::Strategy;
 
-// Layers that the two ends have less than the stages between them, which is all that flags can say of a split.
+// Layers that the two ends have less than the stages between them, which is all that flags can say
+// of a split.
 struct Ends {
   int64_t first_less = 0, last_less = 0;
 };
@@ -68,7 +69,8 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   if (s.mesh.etp > 1 && s.mesh.etp != s.mesh.tp)
     exported.cannot.push_back(fmt::format(
         "etp {} beside tp {}: torchtitan divides an expert by 1 or by tp", s.mesh.etp, s.mesh.tp));
-  // Experts are spread over ranks that also shard the rest of the weights; with ZeRO 3 all replicas do.
+  // Experts are spread over ranks that also shard the rest of the weights; with ZeRO 3 all replicas
+  // do.
   const int64_t shard = s.zero == 3 ? s.mesh.dp : std::min(s.mesh.ep, s.mesh.dp);
   add("parallelism.data_parallel_replicate_degree", s.mesh.dp / shard);
   add("parallelism.data_parallel_shard_degree", shard);
@@ -98,7 +100,8 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
           "the split of the layers: only both ends may differ by flag; name the modules of each "
           "stage in parallelism.module_fqns_per_model_part");
   }
-  // With a pipeline the batch of a rank is cut into micro-batches; without one they are accumulated.
+  // With a pipeline the batch of a rank is cut into micro-batches; without one they are
+  // accumulated.
   add("training.local_batch_size",
       pipelines ? s.micro_batch_sequences * s.num_micro_batches : s.micro_batch_sequences);
   add("training.global_batch_size", s.global_batch_sequences);

@@ -6,10 +6,10 @@
 //            exchange |              |         | F0 dispatch|
 //            send     |                                                        | F0 -> rank 2
 //
-// A rank has six streams (what this Piper executes uses four). On a stream, tasks *start* strictly in the order of their ids; a task
-// starts when the task before it on its stream has started (compute: has finished) and all its
-// dependencies have finished. Communication tasks finish by themselves; several may be in flight on
-// one stream.
+// A rank has six streams (what this Piper executes uses four). On a stream, tasks *start* strictly
+// in the order of their ids; a task starts when the task before it on its stream has started
+// (compute: has finished) and all its dependencies have finished. Communication tasks finish by
+// themselves; several may be in flight on one stream.
 //
 // An operation ties the tasks of several ranks together: a send and its receive, or one exchange's
 // / reduction's members. All of its tasks name the same OperationId.
@@ -52,13 +52,16 @@ enum class TaskKind : uint8_t {
   kAllReduce,       // sums a buffer named by `segment` over the group, in rank order
   // Simulation only: any other collective of the group that `segment` names
   kCollective,
-  // Simulation only: the same on a stream of its own, for weights and gradients that travel beside everything else
+  // Simulation only: the same on a stream of its own, for weights and gradients that travel beside
+  // everything else
   kStateCollective,
-  // Simulation only: a copy between the device and its host, on a stream of its own; the group is the rank alone
+  // Simulation only: a copy between the device and its host, on a stream of its own; the group is
+  // the rank alone
   kHostCopy,
 };
 
-// A backward whole, or in two parts: what the stage before waits for, and what adds to the weights' gradients.
+// A backward whole, or in two parts: what the stage before waits for, and what adds to the weights'
+// gradients.
 enum class Phase : uint8_t {
   kForward,
   kRecompute,

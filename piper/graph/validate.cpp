@@ -91,8 +91,9 @@ class OperationCheck {
            a.micro_batch == b.micro_batch && a.segment == b.segment;
   }
 
-  // From one rank to another, messages of the forwards are received in the order in which they are sent, and so are those
-  // of the backwards. (Where a pipeline is a V both go the same way, and a rank may want them in another order.)
+  // From one rank to another, messages of the forwards are received in the order in which they are
+  // sent, and so are those of the backwards. (Where a pipeline is a V both go the same way, and a
+  // rank may want them in another order.)
   void check_messages() {
     std::unordered_map<uint64_t, std::vector<const Task*>> sent, received;
     for (const Task& task : graph_.tasks()) {

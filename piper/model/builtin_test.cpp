@@ -40,7 +40,8 @@ TEST_CASE("a name is found in any case, a typing error gets a suggestion") {
 }
 
 TEST_CASE("totals are what the makers print, within the last printed digit") {
-  // Billions: total, its tolerance, active, its tolerance. Sources: the makers' READMEs and model cards.
+  // Billions: total, its tolerance, active, its tolerance. Sources: the makers' READMEs and model
+  // cards.
   struct Printed {
     const char* name;
     double total, total_within, active, active_within;
@@ -83,7 +84,8 @@ TEST_CASE("totals are what the makers print, within the last printed digit") {
 TEST_CASE(
     "DeepSeek-V3's next-token layer holds the 11.5 billion parameters of its own that the maker "
     "prints") {
-  // README_WEIGHTS.md: "11.5B unique parameters (excluding the shared 0.9B Embedding and 0.9B output Head)".
+  // README_WEIGHTS.md: "11.5B unique parameters (excluding the shared 0.9B Embedding and 0.9B
+  // output Head)".
   CHECK(billions(count_parameters(load_model("deepseek-v3")).next_token_layers) ==
         doctest::Approx(11.5).epsilon(0.01));
 }
@@ -120,7 +122,8 @@ TEST_CASE("the built-ins of Piper's Table IV give its migration sizes") {
 }
 
 TEST_CASE("the X-MoE shapes give the stated totals") {
-  // arXiv 2508.13337: 10.1, 55.2, 201.4 billion. The largest does not follow from its script (ERRATA Piper 6).
+  // arXiv 2508.13337: 10.1, 55.2, 201.4 billion. The largest does not follow from its script
+  // (ERRATA Piper 6).
   CHECK(billions(count_parameters(load_model("xmoe-small")).total()) ==
         doctest::Approx(10.1).epsilon(0.005));
   CHECK(billions(count_parameters(load_model("xmoe-medium")).total()) ==

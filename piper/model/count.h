@@ -28,7 +28,8 @@ struct Parameters {
   int64_t embedding = 0;  // all tables, and what projects and normalises the layers' own inputs
   int64_t head = 0;       // 0 when tied
   int64_t final_norm = 0;
-  // Multi-token prediction, not part of total(): the modules that are trained, else those of the checkpoint.
+  // Multi-token prediction, not part of total(): the modules that are trained, else those of the
+  // checkpoint.
   int64_t next_token_layers = 0;
 
   int64_t total() const;
@@ -38,17 +39,19 @@ struct Parameters {
 LayerParameters count_layer(const Model& model, const Layer& layer);
 Parameters count_parameters(const Model& model);
 
-// Of one module of multi-token prediction, beside its layer: the projection that joins state and embedding, their two
-// norms and that of its head. Embedding and head are the model's own.
+// Of one module of multi-token prediction, beside its layer: the projection that joins state and
+// embedding, their two norms and that of its head. Embedding and head are the model's own.
 int64_t mtp_join_parameters(const Model& model);
 
-// Parameters that one token uses: top_k routed experts instead of all, everything else. `with_embedding`
-// counts the embedding table too (makers differ; the untied head is always counted).
+// Parameters that one token uses: top_k routed experts instead of all, everything else.
+// `with_embedding` counts the embedding table too (makers differ; the untied head is always
+// counted).
 int64_t active_parameters(const Model& model, bool with_embedding = true);
 
-// Matrix-multiplication FLOPs of one token's forward (2 per multiply-add) at sequence length `sequence`:
-// active experts only, causal attention counted as half of sequence^2 scores (as it is computed by flash
-// kernels), router and head included. Backward is twice the forward. This is the numerator of MFU.
+// Matrix-multiplication FLOPs of one token's forward (2 per multiply-add) at sequence length
+// `sequence`: active experts only, causal attention counted as half of sequence^2 scores (as it is
+// computed by flash kernels), router and head included. Backward is twice the forward. This is the
+// numerator of MFU.
 struct TokenFlops {
   double attention_projections = 0;
   double attention_scores = 0;  // QK^T and PV
@@ -58,8 +61,8 @@ struct TokenFlops {
   double dense_mlp = 0;
   double inputs = 0;  // of the layers' own embeddings
   double head = 0;
-  double mtp =
-      0;  // modules of multi-token prediction: joining, layer and head, of the positions that they have
+  // modules of multi-token prediction: joining, layer and head, of the positions that they have
+  double mtp = 0;
   double forward() const {
     return attention_projections + attention_scores + router + routed_experts + shared_experts +
            dense_mlp + inputs + head + mtp;

@@ -112,7 +112,8 @@ TEST_CASE("a gated delta layer is its projections, convolution, decays and norm"
   a.kind = AttentionKind::kGatedDelta;
   a.delta = {
       .key_heads = 2, .value_heads = 4, .key_head_dim = 3, .value_head_dim = 5, .conv_kernel = 4};
-  // q, k 10x6 each, v, z 10x20 each, b, a 10x4 each; conv (6+6+20)x4; decay and step 4 each; norm 5; out 20x10
+  // q, k 10x6 each, v, z 10x20 each, b, a 10x4 each; conv (6+6+20)x4; decay and step 4 each; norm
+  // 5; out 20x10
   CHECK(count_layer(model, model.layers[0]).attention == 120 + 400 + 80 + 128 + 8 + 5 + 200);
 }
 
@@ -143,7 +144,8 @@ TEST_CASE("modules that are trained have layers behind the model's, which count 
 TEST_CASE(
     "a module's work is its join, a layer and the head, on the positions that have a target") {
   const Model model = one_layer({.ffn = 5});
-  // Of 4 tokens the first 3: 2 x (360 projections + 150 MLP) and scores 4 x 12 x 3/2; join 2 x 20 x 10; head 2 x 10 x 7.
+  // Of 4 tokens the first 3: 2 x (360 projections + 150 MLP) and scores 4 x 12 x 3/2; join 2 x 20 x
+  // 10; head 2 x 10 x 7.
   const TokenFlops flops = token_flops(with_mtp(model, 1), 4);
   CHECK(flops.mtp == doctest::Approx(0.75 * (1020 + 72 + 400 + 140)));
   CHECK(flops.forward() == doctest::Approx(token_flops(model, 4).forward() + flops.mtp));

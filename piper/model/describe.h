@@ -13,7 +13,8 @@ std::string describe(const Attention& attention);  // "32 heads of 128, 8 kv, wi
 std::string describe(
     const FeedForward& feed_forward);  // "8 experts of 14336, top 2", "dense 18432"
 
-// Equal layers together: a repeating pattern (full, sliding, full, ...) has as many kinds as it has different layers.
+// Equal layers together: a repeating pattern (full, sliding, full, ...) has as many kinds as it has
+// different layers.
 struct LayerKind {
   std::vector<size_t> layers;  // ascending; never empty
   std::string range() const;   // "0-2, 7"

@@ -6,8 +6,8 @@
 namespace piper::model {
 namespace {
 
-// Mean number of positions that a token attends to. Full: half of the sequence. A sliding span w: the first w tokens
-// see half of it on average, the others all of it. A chunk of w: half of it.
+// Mean number of positions that a token attends to. Full: half of the sequence. A sliding span w:
+// the first w tokens see half of it on average, the others all of it. A chunk of w: half of it.
 double mean_context(int64_t sequence, int64_t span, bool chunked) {
   const auto s = static_cast<double>(sequence), w = static_cast<double>(span);
   if (span <= 0 || span >= sequence) return s / 2;
@@ -56,8 +56,8 @@ void add_latent(double hidden, const Attention& a, int64_t sequence, TokenFlops&
   add_indexer(hidden, rank, a, sequence, out);
 }
 
-// Linear in the sequence: read, correct and write a state of key_head_dim x value_head_dim a head (Gated DeltaNet,
-// arXiv 2412.06464, eq. 10, in its recurrent form), and the convolution before it.
+// Linear in the sequence: read, correct and write a state of key_head_dim x value_head_dim a head
+// (Gated DeltaNet, arXiv 2412.06464, eq. 10, in its recurrent form), and the convolution before it.
 void add_gated_delta(double hidden, const GatedDeltaAttention& g, TokenFlops& out) {
   const auto key = static_cast<double>(g.key_heads * g.key_head_dim);
   const auto value = static_cast<double>(g.value_heads * g.value_head_dim);

@@ -49,7 +49,8 @@ ByLayer expert_widths(Import& in) {
   return ByLayer(in.model.layers.size(), 1);
 }
 
-// Width of all shared experts together: stated at once, or a number of experts of the routed ones' width.
+// Width of all shared experts together: stated at once, or a number of experts of the routed ones'
+// width.
 ByLayer shared_widths(Import& in, const ByLayer& expert_ffn) {
   const int64_t num_layers = in.model.num_layers();
   ByLayer count = in.keys.integers_by_layer(

@@ -1,4 +1,5 @@
-// Where positions come from: rotary embeddings (old keys rope_theta + rope_scaling, new rope_parameters) or a table.
+// Where positions come from: rotary embeddings (old keys rope_theta + rope_scaling, new
+// rope_parameters) or a table.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/model/import_parts.h>
@@ -23,8 +24,8 @@ std::string scaling_kind(ObjectReader& rope) {
   return "none";
 }
 
-// rope_parameters may be split by the kind of layer (Gemma 3: sliding layers have a theta of their own); the model
-// keeps the full-attention one.
+// rope_parameters may be split by the kind of layer (Gemma 3: sliding layers have a theta of their
+// own); the model keeps the full-attention one.
 const Json& full_attention_part(const Json& rope) {
   if (rope.contains("full_attention") && rope["full_attention"].is_object())
     return rope["full_attention"];

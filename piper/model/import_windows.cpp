@@ -57,7 +57,8 @@ void set_by_type(Import& in, const std::vector<std::string>& types, const Spans&
   }
 }
 
-// Without layer_types: every n-th layer is full (a pattern), or layers from max_window_layers on slide, or all do.
+// Without layer_types: every n-th layer is full (a pattern), or layers from max_window_layers on
+// slide, or all do.
 void set_by_rule(Import& in, const Spans& spans) {
   Keys& keys = in.keys;
   const auto pattern =

@@ -119,8 +119,8 @@ struct FeedForward {
   bool shared_gate = false;    // sigmoid gate on the shared expert (Qwen1.5-MoE): hidden parameters
   bool router_bias = false;    // bias added to the router's logits (gpt-oss)
   bool router_scales = false;  // a scale of the router's input and one of each expert (Gemma 4)
-  bool selection_bias =
-      false;  // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
+  // bias used for selection only (DeepSeek-V3): a buffer in `transformers`, not a parameter
+  bool selection_bias = false;
   bool selection_bias_is_parameter = false;  // ... except where it is stored as one (ERNIE 4.5)
   Score score = Score::kSoftmax;
   bool normalise_top_k = false;  // selected probabilities divided by their sum

@@ -66,8 +66,8 @@ class Communicator {
   // not there: rank 2".
   Communicator(const Library& library, const comm::World& world, std::shared_ptr<Meeting> meeting,
                int64_t member, const CommunicatorOptions& options);
-  // Waits for the other members to end, too, a second at most; gives up at once when operations were
-  // left unfinished.
+  // Waits for the other members to end, too, a second at most; gives up at once when operations
+  // were left unfinished.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -84,8 +84,8 @@ class Communicator {
   Event take_event();
   void give_back(Event event) { spare_events_.push_back(std::move(event)); }
 
-  // Whether what was asked of NCCL last has been put into its stream. Throws CommError when NCCL has
-  // failed (after aborting).
+  // Whether what was asked of NCCL last has been put into its stream. Throws CommError when NCCL
+  // has failed (after aborting).
   bool ready();
   // What the world knows of a rank's failure; "" while there is none.
   std::string failure() const { return comm::failure_of(world_); }

@@ -25,8 +25,8 @@ struct Heard {
   double seconds = 0;  // since the fault
 };
 
-// Every rank plays the exchange again and again; before its third play the victim does `fault`. What
-// each of the others heard.
+// Every rank plays the exchange again and again; before its third play the victim does `fault`.
+// What each of the others heard.
 std::vector<Heard> others_hear(
     AllToAll algorithm, int64_t victim, double timeout_seconds,
     const std::function<void(const std::atomic<int>& num_heard)>& fault) {

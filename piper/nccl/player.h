@@ -1,7 +1,7 @@
 // Plays one member's steps of a collective on device buffers: the programme of
-// collective/stream_order.h, put into two streams of the communicator. Sends and receives of a round
-// are one NCCL group on the one; copies, additions and moved rows run beside them on the other;
-// events tie the two where a step comes after one of the other lane.
+// collective/stream_order.h, put into two streams of the communicator. Sends and receives of a
+// round are one NCCL group on the one; copies, additions and moved rows run beside them on the
+// other; events tie the two where a step comes after one of the other lane.
 //
 // The host puts everything in at once and then only looks. It waits within the play only where NCCL
 // itself asks for time, as in the first play, which connects the peers. From the second play on the
@@ -32,9 +32,10 @@ struct DeviceBuffers {
 
 class Player final : public comm::RepeatedOperation {
  public:
-  // Members of the steps are those of the communicator. Communicator, buffers and operations outlive
-  // the player; `operations` may be null where no step adds or moves rows. `caller`: the stream whose work
-  // so far the play waits for, and that waits for the play from when it is all put in.
+  // Members of the steps are those of the communicator. Communicator, buffers and operations
+  // outlive the player; `operations` may be null where no step adds or moves rows. `caller`: the
+  // stream whose work so far the play waits for, and that waits for the play from when it is all
+  // put in.
   Player(Communicator& communicator, std::string what, collective::MemberSteps steps,
          const DeviceBuffers& buffers, comm::Unit unit, comm::DeviceOperations* operations,
          cudaStream_t caller = nullptr);
@@ -82,9 +83,10 @@ class Player final : public comm::RepeatedOperation {
   int64_t num_begun_ = 0;  // of the communicator, with this play
 };
 
-// Advances until done; throws CommError after `timeout_seconds` naming rank, operation, group, peers
-// and bytes: "rank 1: timed out after 2.0 s in 'tokens', group 2 of 5, waiting for rank 2 (receive, 4096
-// bytes); not begun by rank 2". The communicator is given up then, and when a rank of the world fails.
+// Advances until done; throws CommError after `timeout_seconds` naming rank, operation, group,
+// peers and bytes: "rank 1: timed out after 2.0 s in 'tokens', group 2 of 5, waiting for rank 2
+// (receive, 4096 bytes); not begun by rank 2". The communicator is given up then, and when a rank
+// of the world fails.
 void wait(Player& player, double timeout_seconds);
 
 }  // namespace piper::nccl

@@ -1,10 +1,10 @@
 // A stand-in for NCCL and the CUDA runtime on a machine without GPUs: a library that implements the
 // functions of library.h on host memory, ranks being threads of one process. For tests.
 //
-// Faithful where it matters to whoever orders work. A stream is a queue with a thread of its own; an
-// event is reached when its stream comes to it. A group is one piece of work in its stream: it ends
-// when every send and receive in it has met its counterpart, and what is behind it waits. Sends
-// have no buffer to go to: they wait for the receive. So a programme in a wrong order hangs.
+// Faithful where it matters to whoever orders work. A stream is a queue with a thread of its own;
+// an event is reached when its stream comes to it. A group is one piece of work in its stream: it
+// ends when every send and receive in it has met its counterpart, and what is behind it waits.
+// Sends have no buffer to go to: they wait for the receive. So a programme in a wrong order hangs.
 // Stricter than NCCL where that leaves behaviour undefined: see the faults below. Device memory is
 // memory; every pair of a group and its counterpart is copied by whoever comes second.
 #pragma once

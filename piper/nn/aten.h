@@ -1,6 +1,7 @@
-// What Piper takes of ATen, in one header that is precompiled for all files right of the torch line: tensors with all their methods,
-// and of the two thousand free operators those that some file calls. All of ATen/ATen.h makes a precompiled header half as large
-// again, which every file then loads. A file that calls an operator that is missing here adds its line.
+// What Piper takes of ATen, in one header that is precompiled for all files right of the torch
+// line: tensors with all their methods, and of the two thousand free operators those that some file
+// calls. All of ATen/ATen.h makes a precompiled header half as large again, which every file then
+// loads. A file that calls an operator that is missing here adds its line.
 #pragma once
 
 #include <ATen/Context.h>

@@ -31,8 +31,8 @@ at::Tensor norm_rows(const at::Tensor& x_TC, const model::Attention& a) {
   return a.qk_norm == model::QkNorm::kPerHead ? by_head(x_TC, a) : x_TC;
 }
 
-// Normalised (where the model does) and rotated queries and keys. Without a normalisation in place, once, in the
-// forward; else in new storage that leaves qkv as it is, and again in the backward.
+// Normalised (where the model does) and rotated queries and keys. Without a normalisation in place,
+// once, in the forward; else in new storage that leaves qkv as it is, and again in the backward.
 Parts prepare(const AttentionBlock& block, const RopeTable& rope, const at::Tensor& qkv_TC,
               int64_t sequence, bool again) {
   const model::Attention& a = block.shape;

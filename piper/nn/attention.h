@@ -1,7 +1,8 @@
 // The attention segment: x -> x1 = x + W_o attention(rope(norm(W_qkv norm(x)))).
 //
-// Saved for the backward: qkv [T, (H + 2 Hkv) head_dim] (after the rotation; before the normalisation of q and k where
-// the model has one, which the backward then repeats), the attention's output [T, H head_dim], its log-sum-exp [B, H, S].
+// Saved for the backward: qkv [T, (H + 2 Hkv) head_dim] (after the rotation; before the
+// normalisation of q and k where the model has one, which the backward then repeats), the
+// attention's output [T, H head_dim], its log-sum-exp [B, H, S].
 #pragma once
 
 #include <piper/model/model.h>

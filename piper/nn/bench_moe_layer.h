@@ -1,7 +1,7 @@
-// One mixture layer of a training step (gate, experts, merge; forward and backward; norm and residual included) against
-// the matrix products that it cannot do without, on buffers made beforehand: the limit of any implementation on this
-// machine's libraries. Both sides run in turn, and times are of the thread's processor, so that what else the machine runs does
-// not count.
+// One mixture layer of a training step (gate, experts, merge; forward and backward; norm and
+// residual included) against the matrix products that it cannot do without, on buffers made
+// beforehand: the limit of any implementation on this machine's libraries. Both sides run in turn,
+// and times are of the thread's processor, so that what else the machine runs does not count.
 #pragma once
 
 #include <piper/model/model.h>
@@ -28,11 +28,12 @@ struct MoeLayerTimes {
   double flops = 0;          // of the products, forward and backward
 };
 
-// A model of one layer that has a mixture and next to nothing else: a small attention and vocabulary.
+// A model of one layer that has a mixture and next to nothing else: a small attention and
+// vocabulary.
 model::Model mixture_layer_model(const MoeLayerShape& shape);
 
-// fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs are random; the
-// routing is what the random router gives.
+// fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs
+// are random; the routing is what the random router gives.
 class MoeLayerBench {
  public:
   explicit MoeLayerBench(const MoeLayerShape& shape);

@@ -1,5 +1,5 @@
-// The matrix products that a mixture layer's forward and backward cannot do without, on buffers made beforehand: the limit of
-// any implementation on this machine's libraries.
+// The matrix products that a mixture layer's forward and backward cannot do without, on buffers
+// made beforehand: the limit of any implementation on this machine's libraries.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -9,7 +9,8 @@
 
 namespace piper::nn {
 
-// A way to do the products: weights stored [in, out] or [out, in], by libtorch or as product.h chooses.
+// A way to do the products: weights stored [in, out] or [out, in], by libtorch or as product.h
+// chooses.
 struct MoeGemms {
   bool transposed = false;
   bool libtorch = false;

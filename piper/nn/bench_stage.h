@@ -1,6 +1,7 @@
-// Stages whose steps a bench plays and times (train/step_bench.h): only the segments that are measured compute, the others
-// hand on what they are given. In a micro-batch the player's `tokens_BS` is the input x [T, D], and `targets_T` is what
-// the last stage compares its output with, or the output's gradient, [T, D].
+// Stages whose steps a bench plays and times (train/step_bench.h): only the segments that are
+// measured compute, the others hand on what they are given. In a micro-batch the player's
+// `tokens_BS` is the input x [T, D], and `targets_T` is what the last stage compares its output
+// with, or the output's gradient, [T, D].
 #pragma once
 
 #include <piper/nn/bench_moe_layer.h>
@@ -67,14 +68,15 @@ class BenchStage : public Stage {
   };
   virtual std::vector<Result> results() { return {}; }
 
-  // The matrix products of one micro-batch's forward and backward alone, on buffers made beforehand, in the fastest of the
-  // ways that this machine has (tried when the products are first asked for): the limit of any implementation here.
-  // After a step; results() are void then.
+  // The matrix products of one micro-batch's forward and backward alone, on buffers made
+  // beforehand, in the fastest of the ways that this machine has (tried when the products are first
+  // asked for): the limit of any implementation here. After a step; results() are void then.
   virtual void run_products() = 0;
 };
 
-// Linear layers without biases, two a layer of the model: attention is x W_a^T, the dense MLP x W_m^T. The head is the mean
-// squared error over the step's micro-batches. The first layer's backward makes no gradient of its input.
+// Linear layers without biases, two a layer of the model: attention is x W_a^T, the dense MLP x
+// W_m^T. The head is the mean squared error over the step's micro-batches. The first layer's
+// backward makes no gradient of its input.
 struct LinearStageShape {
   int64_t rows = 64;  // of a micro-batch
   int64_t hidden = 512;
@@ -84,9 +86,10 @@ struct LinearStageShape {
 };
 std::unique_ptr<BenchStage> make_linear_stage(const LinearStageShape& shape);
 
-// One mixture layer over `strategy`'s expert ranks: its segments are those of make_stage(mixture_layer_model(shape)). The
-// head keeps the output and hands in its gradient. Dense gradients are the layer's (norms, router, a stand-in's
-// attention); embedding and head have one element each.
+// One mixture layer over `strategy`'s expert ranks: its segments are those of
+// make_stage(mixture_layer_model(shape)). The head keeps the output and hands in its gradient.
+// Dense gradients are the layer's (norms, router, a stand-in's attention); embedding and head have
+// one element each.
 std::unique_ptr<BenchStage> make_mixture_stage(const MoeLayerShape& shape,
                                                const strategy::Strategy& strategy, Rank rank);
 

@@ -1,10 +1,12 @@
-// Keeps large blocks of host memory when they are freed and hands them out again. The tapes of a training step are
-// allocated anew for every micro-batch, and the system zeroes fresh pages one by one: 8,192 page faults for the 32 MiB
-// tape of a mixture layer, measured at 2-8 % of that layer's time.
+// Keeps large blocks of host memory when they are freed and hands them out again. The tapes of a
+// training step are allocated anew for every micro-batch, and the system zeroes fresh pages one by
+// one: 8,192 page faults for the 32 MiB tape of a mixture layer, measured at 2-8 % of that layer's
+// time.
 //
-// Blocks below kSmallest go to the system's allocator, which keeps such pages itself. A block's capacity is rounded up to
-// an eighth of its power of two, so that experts' buffers, whose sizes follow the routing, find each other's. At most
-// kMostBytes are kept; the oldest go first. Thread-safe.
+// Blocks below kSmallest go to the system's allocator, which keeps such pages itself. A block's
+// capacity is rounded up to an eighth of its power of two, so that experts' buffers, whose sizes
+// follow the routing, find each other's. At most kMostBytes are kept; the oldest go first.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>

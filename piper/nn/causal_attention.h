@@ -1,7 +1,8 @@
-// Causal softmax(scale q k^T) v; scale 0 means 1 / sqrt(head_dim), and its backward. Query head h reads key head h / (H / Hkv).
+// Causal softmax(scale q k^T) v; scale 0 means 1 / sqrt(head_dim), and its backward. Query head h
+// reads key head h / (H / Hkv).
 //
-// On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other devices the plain
-// composition, which takes memory of S^2 a head.
+// On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other
+// devices the plain composition, which takes memory of S^2 a head.
 #pragma once
 
 #include <piper/nn/aten.h>

@@ -1,4 +1,5 @@
-// Layout of a block: [ header, 64 bytes | storage ]. The header says whose it is; libtorch sees the storage only.
+// Layout of a block: [ header, 64 bytes | storage ]. The header says whose it is; libtorch sees the
+// storage only.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>

@@ -1,9 +1,10 @@
-// Exact bytes of tensor storage by rank: a wrapper of libtorch's CPU allocator that notes the allocating rank (a
-// thread-local) and gives the bytes back to that same rank, whichever thread frees them.
+// Exact bytes of tensor storage by rank: a wrapper of libtorch's CPU allocator that notes the
+// allocating rank (a thread-local) and gives the bytes back to that same rank, whichever thread
+// frees them.
 //
-// What counts is the size libtorch asks for (elements x element size): no rounding, no BLAS scratch. Storage is
-// aligned to 64 bytes as libtorch's own. Large blocks are kept for the next taker (block_cache.h), uncounted. What
-// threads without a rank allocate counts for nobody.
+// What counts is the size libtorch asks for (elements x element size): no rounding, no BLAS
+// scratch. Storage is aligned to 64 bytes as libtorch's own. Large blocks are kept for the next
+// taker (block_cache.h), uncounted. What threads without a rank allocate counts for nobody.
 //
 // The allocator is libtorch's, so it is one per process. Thread-safe.
 #pragma once
@@ -18,7 +19,8 @@ namespace piper::nn {
 
 inline constexpr int32_t kMaxCountedRanks = 1024;
 
-// Puts the wrapper in place for the rest of the process; again does nothing. Tensors that exist already stay uncounted.
+// Puts the wrapper in place for the rest of the process; again does nothing. Tensors that exist
+// already stay uncounted.
 void install_counting_allocator();
 
 // Thrown out of an allocation: the machine has no more, or the rank would hold more than its limit.

@@ -1,8 +1,9 @@
-// The dense feed-forward segment: x1 -> x = x1 + s W_down swiglu(W_gate_up norm(x1)), for dense layers (s = 1) and for the
-// shared experts of a mixture layer, which may have a gate of their own: s = sigmoid(w_s . norm(x1)) (Qwen2-MoE).
+// The dense feed-forward segment: x1 -> x = x1 + s W_down swiglu(W_gate_up norm(x1)), for dense
+// layers (s = 1) and for the shared experts of a mixture layer, which may have a gate of their own:
+// s = sigmoid(w_s . norm(x1)) (Qwen2-MoE).
 //
-// Saved for the backward: h = W_gate_up norm(x1), [T, 2F], and s [T, 1] with a gate. The backward turns h into its own
-// gradient in place.
+// Saved for the backward: h = W_gate_up norm(x1), [T, 2F], and s [T, 1] with a gate. The backward
+// turns h into its own gradient in place.
 #pragma once
 
 #include <piper/nn/parameters.h>

@@ -1,11 +1,14 @@
-// The routed experts of a layer that this rank holds: received rows -> W_down swiglu(W_gate_up row), dropless.
+// The routed experts of a layer that this rank holds: received rows -> W_down swiglu(W_gate_up
+// row), dropless.
 //
-// Received rows are ordered by peer, then local expert. With one peer an expert's rows are contiguous and the products
-// read and write them where they lie; with several they are copied through a scratch of the largest expert's rows.
-// Per expert: 2 products forward, 4 backward, and one pass of SwiGLU each way.
+// Received rows are ordered by peer, then local expert. With one peer an expert's rows are
+// contiguous and the products read and write them where they lie; with several they are copied
+// through a scratch of the largest expert's rows. Per expert: 2 products forward, 4 backward, and
+// one pass of SwiGLU each way.
 //
-// Saved for the backward: h = W_gate_up row, [R, 2F], by expert (whatever the peers); the backward turns it into its
-// gradient in place. An expert without rows costs nothing but the zeroing of its gradient in its first backward.
+// Saved for the backward: h = W_gate_up row, [R, 2F], by expert (whatever the peers); the backward
+// turns it into its gradient in place. An expert without rows costs nothing but the zeroing of its
+// gradient in its first backward.
 #pragma once
 
 #include <piper/nn/parameters.h>

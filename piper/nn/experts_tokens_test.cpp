@@ -21,7 +21,8 @@ struct Weights {
   }
 };
 
-// From two peers: tokens 0, 1 and 2; the first wants experts 0 and 2, the second 2, the third 1 and 2.
+// From two peers: tokens 0, 1 and 2; the first wants experts 0 and 2, the second 2, the third 1 and
+// 2.
 Routing some_routing() {
   Routing routing;
   routing.deduplicated = true;

@@ -1,9 +1,10 @@
 // The head segment: x -> loss; and the two ends of the model.
 //
-// The logits of a whole micro-batch are never held: tokens go through in chunks (cost::head_chunk_rows), and with a
-// tape each chunk's gradient is taken while its logits are there, so the *forward* does all products of the head: logits, the
-// weight's gradient and the gradient of norm(x). Saved for the backward: that gradient, [T, D]; what is left to do there
-// is the norm.
+// The logits of a whole micro-batch are never held: tokens go through in chunks
+// (cost::head_chunk_rows), and with a tape each chunk's gradient is taken while its logits are
+// there, so the *forward* does all products of the head: logits, the weight's gradient and the
+// gradient of norm(x). Saved for the backward: that gradient, [T, D]; what is left to do there is
+// the norm.
 #pragma once
 
 #include <piper/nn/parameters.h>

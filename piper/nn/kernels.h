@@ -1,5 +1,6 @@
-// The element-wise work of the segments on plain memory, for the CPU: one pass over the data each, no scratch tensor,
-// one thread. float, double and bf16. tensor_ops.h is their front for tensors; its compositions of at:: calls are the oracle.
+// The element-wise work of the segments on plain memory, for the CPU: one pass over the data each,
+// no scratch tensor, one thread. float, double and bf16. tensor_ops.h is their front for tensors;
+// its compositions of at:: calls are the oracle.
 //
 // Sums are taken in a fixed order, so the same inputs give the same bits. Legend: stage.h.
 #pragma once
@@ -10,8 +11,8 @@
 
 namespace piper::nn::kernels {
 
-// In what is computed, summed and kept of the router: fp32 for bf16, else the type itself. Gradients of weights have it too
-// ("main gradients").
+// In what is computed, summed and kept of the router: fp32 for bf16, else the type itself.
+// Gradients of weights have it too ("main gradients").
 template <class T>
 struct MainOf {
   using type = T;
@@ -23,7 +24,8 @@ struct MainOf<c10::BFloat16> {
 template <class T>
 using Main = typename MainOf<T>::type;
 
-// A matrix of rows: row (i, j) of n0 x n1 starts at data + i * s0 + j * s1 and is `width` contiguous elements.
+// A matrix of rows: row (i, j) of n0 x n1 starts at data + i * s0 + j * s1 and is `width`
+// contiguous elements.
 template <class T>
 struct Rows {
   T* data = nullptr;
@@ -37,14 +39,16 @@ struct Rows {
 template <class T>
 void rms_norm(Rows<const T> x, const T* weight, double epsilon, Rows<T> y);
 
-// `g` holds dL/dy and becomes dL/dx, plus `residual` (the same rows; data may be null). weight_gradient becomes
-// beta * weight_gradient + its gradient; beta is 0 or 1 and 0 reads nothing.
+// `g` holds dL/dy and becomes dL/dx, plus `residual` (the same rows; data may be null).
+// weight_gradient becomes beta * weight_gradient + its gradient; beta is 0 or 1 and 0 reads
+// nothing.
 template <class T>
 void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsilon,
                        Main<T>* weight_gradient, double beta, Rows<const T> residual);
 
-// Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half; interleaved: 2i, 2i + 1), by
-// the angle of position i mod sequence. cosine, sine: [sequence, half]. direction -1 rotates back.
+// Rotates the first 2 * half elements of every row as Hugging Face does (pairs i, i + half;
+// interleaved: 2i, 2i + 1), by the angle of position i mod sequence. cosine, sine: [sequence,
+// half]. direction -1 rotates back.
 template <class T>
 void rotate(Rows<T> x, const Main<T>* cosine, const Main<T>* sine, int64_t sequence, int64_t half,
             Main<T> direction, bool interleaved);
@@ -103,20 +107,20 @@ struct RouterGradient {
   bool sigmoid = false;
   T scaling = 1;
 };
-// probabilities [tokens, experts] become the gradient of the logits. With sigmoid scores and g_log_sum they are the
-// logits themselves.
+// probabilities [tokens, experts] become the gradient of the logits. With sigmoid scores and
+// g_log_sum they are the logits themselves.
 template <class T>
 void router_backward(T* probabilities, const RouterGradient<T>& in);
 
-// Returns the sum of -log softmax(logits[i])[target[i]] over rows whose target is not -100. With `gradient`, the
-// logits become scale * dloss/dlogits (0 in ignored rows).
+// Returns the sum of -log softmax(logits[i])[target[i]] over rows whose target is not -100. With
+// `gradient`, the logits become scale * dloss/dlogits (0 in ignored rows).
 template <class T>
 double cross_entropy(T* logits, const int64_t* target, int64_t n, int64_t vocabulary, bool gradient,
                      double scale);
 
-// The scalars of one AdamW update (Loshchilov and Hutter 2019, algorithm 2), as torch.optim.AdamW's: keep =
-// 1 - learning rate * weight decay, step_size = learning rate / (1 - beta1^t), inverse_root_correction2 =
-// 1 / sqrt(1 - beta2^t).
+// The scalars of one AdamW update (Loshchilov and Hutter 2019, algorithm 2), as
+// torch.optim.AdamW's: keep = 1 - learning rate * weight decay, step_size = learning rate / (1 -
+// beta1^t), inverse_root_correction2 = 1 / sqrt(1 - beta2^t).
 template <class T>
 struct AdamWScalars {
   T keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_root_correction2, epsilon,

@@ -111,7 +111,8 @@ void choose_experts(const T* probabilities, int32_t* expert, int64_t tokens, int
 
 namespace {
 
-// The logits become their sigmoids; `g` holds scale * softmax(logits), the gradient of scale * log-sum-exp.
+// The logits become their sigmoids; `g` holds scale * softmax(logits), the gradient of scale *
+// log-sum-exp.
 template <class T>
 void sigmoid_and_softmax(T* logits, T* g, int64_t width, T scale) {
   const T largest = *std::max_element(logits, logits + width);

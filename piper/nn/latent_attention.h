@@ -4,10 +4,10 @@
 //   kv = W_kva xn: [latent | key rope];  [key nope | value] a head = W_kvb norm(latent)
 //   x1 = x + W_o attention([q nope | rope(q rope)], [key nope | rope(key rope), the same for all heads], value)
 //
-// Values narrower than queries are padded with zeros for the attention kernel, which wants one width.
-// Saved for the backward: W_qa xn [T, rq], kv [T, rk + rope] (its rope part turned), q [T, H (nope + rope)] (turned),
-// W_kvb's output [T, H (nope + value)], the attention's output [T, H value], its log-sum-exp [B, H, S]. Keys and padded
-// values are put together again in the backward.
+// Values narrower than queries are padded with zeros for the attention kernel, which wants one
+// width. Saved for the backward: W_qa xn [T, rq], kv [T, rk + rope] (its rope part turned), q [T, H
+// (nope + rope)] (turned), W_kvb's output [T, H (nope + value)], the attention's output [T, H
+// value], its log-sum-exp [B, H, S]. Keys and padded values are put together again in the backward.
 #pragma once
 
 #include <piper/model/model.h>

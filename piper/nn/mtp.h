@@ -1,11 +1,13 @@
-// A module of multi-token prediction (DeepSeek-V3, section 2.2, eq. 21-23), but for its transformer layer, which is made
-// of the segments of any other: what stands before it (the join) and behind it (a head).
+// A module of multi-token prediction (DeepSeek-V3, section 2.2, eq. 21-23), but for its transformer
+// layer, which is made of the segments of any other: what stands before it (the join) and behind it
+// (a head).
 //
 //   h'_i = M [ RMSNorm(Emb(t_{i+k})) ; RMSNorm(h_i) ]    for the first S - k of S positions
 //
-// h is what the head before it maps to logits, so normalised by that head's norm (the model's final norm for k = 1):
-// the order of the two halves and this reading of h are those of the released weights. Positions k .. S - 1 give the
-// tokens; the last k positions of a sequence have no module, so T = B * (S - k) rows go in and come out.
+// h is what the head before it maps to logits, so normalised by that head's norm (the model's final
+// norm for k = 1): the order of the two halves and this reading of h are those of the released
+// weights. Positions k .. S - 1 give the tokens; the last k positions of a sequence have no module,
+// so T = B * (S - k) rows go in and come out.
 //
 // Nothing is kept for the backward: norms and embeddings are taken again.
 #pragma once
@@ -28,11 +30,12 @@ struct MtpBlock {
   HeadBlock head;                    // its own norm, the model's table
 };
 
-// h: [B * (S - k + 1), D], the previous module's (k = 1: the model's) last hidden state. tokens: int64 [B, S].
-// Returns [B * (S - k), D].
+// h: [B * (S - k + 1), D], the previous module's (k = 1: the model's) last hidden state. tokens:
+// int64 [B, S]. Returns [B * (S - k), D].
 at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
                             const at::Tensor& tokens_BS);
-// From the gradient of the result, and g_h (the gradient of h from the head before), to the whole gradient of h.
+// From the gradient of the result, and g_h (the gradient of h from the head before), to the whole
+// gradient of h.
 at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
                              const at::Tensor& h_TD, const at::Tensor& tokens_BS);
 

@@ -1,9 +1,10 @@
-// A rank's parameters and their gradients: one contiguous buffer of each per (layer, sharding), so that a reduction or
-// an optimizer works on one piece of memory. Matrices that are multiplied together are stored together (q, k and v; gate
-// and up; all experts of a layer); NamedPiece shows the parts under their Hugging Face names.
+// A rank's parameters and their gradients: one contiguous buffer of each per (layer, sharding), so
+// that a reduction or an optimizer works on one piece of memory. Matrices that are multiplied
+// together are stored together (q, k and v; gate and up; all experts of a layer); NamedPiece shows
+// the parts under their Hugging Face names.
 //
-// Gradients are never zeroed in advance: reset() marks them untouched, and the first backward of a step overwrites
-// (beta = 0) where later ones add.
+// Gradients are never zeroed in advance: reset() marks them untouched, and the first backward of a
+// step overwrites (beta = 0) where later ones add.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -27,8 +28,8 @@ struct Weight {
   double beta() { return std::exchange(untouched, false) ? 0.0 : 1.0; }
 };
 
-// Which part of a stored parameter a Hugging Face tensor is: rows [first, first + count) of expert `expert` (-1: of the
-// parameter itself).
+// Which part of a stored parameter a Hugging Face tensor is: rows [first, first + count) of expert
+// `expert` (-1: of the parameter itself).
 struct PieceSpec {
   std::string name;
   int64_t expert = -1;
@@ -43,8 +44,8 @@ struct WeightSpec {
   int32_t layer = -1;
   bool decays = true;  // false: a norm or a bias, which starts as `initial`
   double initial = 1;
-  bool is_main =
-      false;  // kept in main_type(): nothing multiplies it, and small steps must not be rounded away
+  // kept in main_type(): nothing multiplies it, and small steps must not be rounded away
+  bool is_main = false;
   std::vector<PieceSpec> pieces;  // empty: the parameter itself under its own name
 };
 
@@ -80,7 +81,8 @@ class ParameterStore {
   std::vector<NamedPiece> pieces_;
 };
 
-// gradient := beta * gradient + a^T b, for the weight's rows [first, first + a's columns) or all of it.
+// gradient := beta * gradient + a^T b, for the weight's rows [first, first + a's columns) or all of
+// it.
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b);
 // gradient := beta * gradient + the sum of a's rows.
 void accumulate_rows(const at::Tensor& gradient, double beta, const at::Tensor& a);

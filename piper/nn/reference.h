@@ -1,5 +1,6 @@
-// The plain whole model in textbook at:: calls under autograd: the oracle that the segments are tested against. Slow,
-// unsharded, S^2 memory, and short enough to be compared with the papers line by line.
+// The plain whole model in textbook at:: calls under autograd: the oracle that the segments are
+// tested against. Slow, unsharded, S^2 memory, and short enough to be compared with the papers line
+// by line.
 #pragma once
 
 #include <piper/model/model.h>
@@ -19,8 +20,8 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 struct ReferenceResult {
   at::Tensor logits;          // [T, V]
   at::Tensor token_loss_sum;  // scalar
-  at::Tensor
-      auxiliary_loss;  // scalar: scaled by the coefficient, summed over sequences and layers, not divided
+  // scalar: scaled by the coefficient, summed over sequences and layers, not divided
+  at::Tensor auxiliary_loss;
   at::Tensor z_loss;    // the same
   int64_t dropped = 0;  // copies of tokens beyond the experts' capacity
   // The same of each module of multi-token prediction; auxiliary and z-loss together.
@@ -32,8 +33,8 @@ ReferenceResult reference_forward(const model::Model& model, const NamedTensors&
                                   const at::Tensor& tokens_BS, const at::Tensor& targets_T,
                                   const strategy::Capacity& capacity = {});
 
-// Gradients of token_loss_sum / global_target_tokens + (auxiliary_loss + z_loss) / global_sequences, and of the modules'
-// losses alike, by mtp_weight over their number.
+// Gradients of token_loss_sum / global_target_tokens + (auxiliary_loss + z_loss) /
+// global_sequences, and of the modules' losses alike, by mtp_weight over their number.
 NamedTensors reference_gradients(const model::Model& model, const NamedTensors& weights,
                                  const at::Tensor& tokens_BS, const at::Tensor& targets_T,
                                  int64_t global_target_tokens, int64_t global_sequences,

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021): angles with the scalings that long-context checkpoints use, and the turning of
-// queries and keys.
+// Rotary position embedding (Su et al. 2021): angles with the scalings that long-context
+// checkpoints use, and the turning of queries and keys.
 #pragma once
 
 #include <piper/model/model.h>
@@ -23,9 +23,11 @@ struct RopeTable {
 // Throws InvalidInput for the scalings that follow the length of the text (dynamic, longrope).
 std::vector<double> rope_frequencies(const model::Rope& rope, int64_t rotated);
 
-// What cosine and sine are multiplied by: 1, or yarn's attention factor (mscale of DeepSeek-V2, section 3.1.4).
+// What cosine and sine are multiplied by: 1, or yarn's attention factor (mscale of DeepSeek-V2,
+// section 3.1.4).
 double rope_attention_factor(const model::Rope& rope);
-// What the scores of a latent attention are multiplied by besides 1 / sqrt(head): mscale_all_dim's square.
+// What the scores of a latent attention are multiplied by besides 1 / sqrt(head): mscale_all_dim's
+// square.
 double rope_score_factor(const model::Rope& rope);
 
 // rotated = the even part of head_dim * partial_factor; angles in fp64.

@@ -30,8 +30,8 @@ namespace piper::nn {
 enum class Sharding { kReplicated, kExpert };  // over the data group; over the expert-data group
 
 struct Parameter {
-  std::string
-      name;  // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
+  // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
+  std::string name;
   at::Tensor value;     // in the compute precision
   at::Tensor gradient;  // same shape, fp32 for bf16; zero_gradients() at the start of a step
   Sharding sharding = Sharding::kReplicated;

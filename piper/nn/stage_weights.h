@@ -1,4 +1,5 @@
-// Which parameters a stage holds, in which buffers, under which names; and the segments' blocks that point at them.
+// Which parameters a stage holds, in which buffers, under which names; and the segments' blocks
+// that point at them.
 #pragma once
 
 #include <piper/model/model.h>
@@ -41,9 +42,9 @@ struct StageBlocks {
   std::map<int32_t, MtpBlock> modules;    // last stage, by the global index of their layer
 };
 
-// Declares everything in `store`; the caller allocates. Tied embeddings on one stage: head.table is the embedding; on
-// several, the last stage's table comes first in the buffer of layer -2. Parameters of a module of multi-token
-// prediction are in the buffers of its layer.
+// Declares everything in `store`; the caller allocates. Tied embeddings on one stage: head.table is
+// the embedding; on several, the last stage's table comes first in the buffer of layer -2.
+// Parameters of a module of multi-token prediction are in the buffers of its layer.
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store);
 

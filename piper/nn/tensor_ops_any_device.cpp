@@ -1,5 +1,5 @@
-// The same functions as compositions of at:: calls: slower and with scratch tensors, but they run on every device and
-// are short enough to be believed.
+// The same functions as compositions of at:: calls: slower and with scratch tensors, but they run
+// on every device and are short enough to be believed.
 #include <piper/nn/tensor_ops.h>
 
 namespace piper::nn::any_device {

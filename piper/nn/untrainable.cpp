@@ -88,7 +88,8 @@ std::vector<std::string> untrainable(const model::Model& model) {
         fmt::format("'{}' describes an encoder beside the language model, which is not trainable "
                     "yet; allowed: a config without it",
                     tower.name));
-  // What a family computes beyond its config's shapes is known for these alone (tests/hf_parity.py).
+  // What a family computes beyond its config's shapes is known for these alone
+  // (tests/hf_parity.py).
   static constexpr std::array kFamilies = {"",      "deepseek_v2", "deepseek_v3", "kimi_k2",
                                            "llama", "mistral",     "mixtral",     "olmoe",
                                            "qwen2", "qwen2_moe",   "qwen3",       "qwen3_moe"};

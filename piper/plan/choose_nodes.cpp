@@ -131,7 +131,8 @@ class Chooser {
     from_pool[pool] = 0;
   }
 
-  // The fewest units, from the outside in, taking multiples from the innermost ones as long as that is enough.
+  // The fewest units, from the outside in, taking multiples from the innermost ones as long as that
+  // is enough.
   Nodes gathered(int64_t multiple) const {
     std::vector<size_t> all(pools_.size());
     std::iota(all.begin(), all.end(), 0);

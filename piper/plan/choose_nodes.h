@@ -1,10 +1,11 @@
-// Which nodes to ask for when the scheduler lets one choose: of those that are free, as many as wanted, so that the best
-// placement of the ranks is cheapest.
+// Which nodes to ask for when the scheduler lets one choose: of those that are free, as many as
+// wanted, so that the best placement of the ranks is cheapest.
 //
-// Candidates: the first in the order given; then, unit by unit from the outside in, the fewest units that hold them: the
-// one that fits best where one is enough, else the emptiest ones first and the rest from the one that fits it best; the
-// same taking from each unit only whole multiples of 2, 3, 4, 6, 8, ... nodes, so that expert groups are not cut. Each is
-// placed and priced; then single nodes are exchanged for free ones of other units while that gains. Where there are few
+// Candidates: the first in the order given; then, unit by unit from the outside in, the fewest
+// units that hold them: the one that fits best where one is enough, else the emptiest ones first
+// and the rest from the one that fits it best; the same taking from each unit only whole multiples
+// of 2, 3, 4, 6, 8, ... nodes, so that expert groups are not cut. Each is placed and priced; then
+// single nodes are exchanged for free ones of other units while that gains. Where there are few
 // ways to draw the count from the innermost units, all of them are looked at.
 #pragma once
 
@@ -30,8 +31,8 @@ struct NodeChoice {
 std::vector<int64_t> units_of(const cluster::Allocation& allocation,
                               std::span<const int32_t> nodes);
 
-// `allocation`: all free nodes. Throws InvalidInput when they are fewer than `count`, or none of the candidates has
-// `num_ranks` slots.
+// `allocation`: all free nodes. Throws InvalidInput when they are fewer than `count`, or none of
+// the candidates has `num_ranks` slots.
 NodeChoice choose_nodes(const cluster::Allocation& allocation, int64_t count,
                         std::span<const RankGroup> groups, int32_t num_ranks);
 

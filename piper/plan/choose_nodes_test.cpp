@@ -151,8 +151,8 @@ TEST_CASE("of many, no node is taken twice where switches give pairs and then wh
 
 TEST_CASE(
     "where slots are uneven: from the first in order, one node for another as long as that gains") {
-  // The first is in a rack of its own. Twelve nodes and a switch of three have one slot each, and are of no use; too many
-  // ways to look at all.
+  // The first is in a rack of its own. Twelve nodes and a switch of three have one slot each, and
+  // are of no use; too many ways to look at all.
   std::vector<std::vector<int>> paths{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {3, 0}, {3, 0}};
   std::vector<int64_t> slots{4, 4, 4, 1, 1, 1};
   for (int s = 4; s < 16; ++s) {
@@ -162,7 +162,8 @@ TEST_CASE(
   const std::vector<RankGroup> groups = expert_groups(1, 12);
   CHECK(choose_nodes(allocation(paths, slots), 3, groups, 12).nodes ==
         std::vector<int32_t>{0, 1, 2});
-  // A switch of four nodes of four slots; by their number alone, three fit the switch of three better.
+  // A switch of four nodes of four slots; by their number alone, three fit the switch of three
+  // better.
   for (int i = 0; i < 4; ++i) {
     paths.push_back({16, 0});
     slots.push_back(4);

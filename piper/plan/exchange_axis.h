@@ -1,9 +1,10 @@
-// The exchange as an axis of both searches: which algorithm, in which pieces. It depends on where the members of an expert
-// group sit and on what they send each other, and on nothing else of a strategy, so that it is chosen once for each and
-// multiplies no other axis.
+// The exchange as an axis of both searches: which algorithm, in which pieces. It depends on where
+// the members of an expert group sit and on what they send each other, and on nothing else of a
+// strategy, so that it is chosen once for each and multiplies no other axis.
 //
-// Prices are cost/exchange_form.h's: one message a pair as ever (by a measured curve where the cluster has one), any other as
-// a multiple of it. What is taken: plan/exchange_pick.h. One message a pair stays where the scratch of another would not fit.
+// Prices are cost/exchange_form.h's: one message a pair as ever (by a measured curve where the
+// cluster has one), any other as a multiple of it. What is taken: plan/exchange_pick.h. One message
+// a pair stays where the scratch of another would not fit.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -22,8 +23,8 @@
 
 namespace piper::plan {
 
-// What one exchange of a strategy carries; the largest of its layers. Group size 1: nothing. `element_bytes` 0: those of the
-// precision.
+// What one exchange of a strategy carries; the largest of its layers. Group size 1: nothing.
+// `element_bytes` 0: those of the precision.
 struct ExchangeTask {
   cost::Group group;
   cost::ExchangeLoad load;  // without the spread of its tokens, which depends on where members sit
@@ -33,10 +34,12 @@ struct ExchangeTask {
 ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& strategy,
                            double imbalance = 1, int64_t element_bytes = 0);
 
-// Chooses for strategies of one model on one cluster; keeps what it chose. Not thread-safe; model and cluster outlive it.
+// Chooses for strategies of one model on one cluster; keeps what it chose. Not thread-safe; model
+// and cluster outlive it.
 class ExchangeAxis {
  public:
-  // `stack` nullptr: as this Piper runs it. A stack that does not choose keeps the flat exchange, or what is fixed.
+  // `stack` nullptr: as this Piper runs it. A stack that does not choose keeps the flat exchange,
+  // or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                const cost::FixedForm& fixed, const stack::Stack* stack = nullptr,
                const stack::Rates* rates = nullptr);
@@ -45,7 +48,8 @@ class ExchangeAxis {
   // The same for several with an imbalance each; threads share what is new.
   void choose(std::span<strategy::Strategy> strategies, std::span<const double> imbalances,
               int64_t num_threads);
-  // Whether one that does not fit may be tried with one message a pair instead, which has no scratch.
+  // Whether one that does not fit may be tried with one message a pair instead, which has no
+  // scratch.
   bool may_fall_back(const strategy::Strategy& strategy) const;
   strategy::Strategy with_plain_exchange(strategy::Strategy strategy) const;
 
@@ -66,7 +70,8 @@ struct ExchangeOption {
   cost::ExchangeForm form;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
-  // The flat one only: the stack leaves out what crosses twice; times what playing its order costs; by the cluster's curve.
+  // The flat one only: the stack leaves out what crosses twice; times what playing its order costs;
+  // by the cluster's curve.
   bool deduplicated = false, played = false, measured = false;
 };
 struct ExchangeVerdict {
@@ -78,7 +83,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
                                  const strategy::Strategy& strategy,
                                  const stack::Stack* stack = nullptr,
                                  const stack::Rates* rates = nullptr, double imbalance = 1);
-// "measured curve", "links", "links; rows for one node cross once", "assumed: times the ratio of the two played".
+// "measured curve", "links", "links; rows for one node cross once", "assumed: times the ratio of
+// the two played".
 const char* source_of(const ExchangeOption& option);
 Json to_json(const ExchangeVerdict& verdict);
 

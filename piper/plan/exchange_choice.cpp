@@ -9,7 +9,8 @@ namespace {
 
 using strategy::AllToAll;
 
-// Pieces of a message at most: the last one is then a hundredth of it, and finer ones cost time to play alone.
+// Pieces of a message at most: the last one is then a hundredth of it, and finer ones cost time to
+// play alone.
 constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2, kMostPieces = 64;
 
 bool is_cut(AllToAll algorithm) {

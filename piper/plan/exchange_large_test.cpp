@@ -1,4 +1,5 @@
-// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each played in full.
+// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each played in
+// full.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/plan/behind.h>

@@ -54,8 +54,9 @@ bool is_playable(const cost::Group& group, const cost::ExchangeLoad& load,
          load.pair_bytes >= 1;
 }
 
-// The pieces that the closed form likes best and those beside them, but none so small that they take long to play; for a hot
-// rank, whose messages are not like the mean, up to many times as long.
+// The pieces that the closed form likes best and those beside them, but none so small that they
+// take long to play; for a hot rank, whose messages are not like the mean, up to many times as
+// long.
 std::vector<ExchangeForm> beside(const ExchangeForm& form, bool is_hot, double largest_message) {
   std::vector<ExchangeForm> all{{form.algorithm, 0}};
   if (form.chunk_bytes == 0) return all;

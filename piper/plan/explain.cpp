@@ -74,7 +74,8 @@ std::vector<Rejected> explain_memory(const Setting& s, const SearchResult& resul
 }
 
 std::optional<Enough> enough_devices(const Setting& s) {
-  // The same machine with as many units of its outermost level as it takes: only memory is asked for.
+  // The same machine with as many units of its outermost level as it takes: only memory is asked
+  // for.
   cluster::Cluster larger = s.cluster();
   larger.levels.back().num_members *= kMostTimesAsMany;
   cost::Estimator estimator(s.model(), larger, s.precision, s.sequence);

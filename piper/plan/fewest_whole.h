@@ -1,5 +1,5 @@
-// How few devices train a model, over every axis: the counts of device_walk.h, each answered by the least memory that any
-// strategy needs there, before the best of those that fit is searched for.
+// How few devices train a model, over every axis: the counts of device_walk.h, each answered by the
+// least memory that any strategy needs there, before the best of those that fit is searched for.
 #pragma once
 
 #include <piper/plan/whole.h>
@@ -23,13 +23,14 @@ struct FewestWhole {
   int64_t num_not_looked_at = 0;       // below num_devices
 };
 
-// The strategy that needs least memory a device, of all that the request's fixed axes leave. In micro-batches of one sequence,
-// with everything offloaded and recomputed in full where that is open: nothing else needs less (a test tries all). Throws
-// InvalidInput as search_whole.
+// The strategy that needs least memory a device, of all that the request's fixed axes leave. In
+// micro-batches of one sequence, with everything offloaded and recomputed in full where that is
+// open: nothing else needs less (a test tries all). Throws InvalidInput as search_whole.
 WholeCandidate least_memory(const WholeRequest& request);
 
-// `request_of` gives the request for a number of devices; counts for which it or the search throws InvalidInput are left out,
-// and when all are, the last is thrown. `progress`: of counts that anything was left for.
+// `request_of` gives the request for a number of devices; counts for which it or the search throws
+// InvalidInput are left out, and when all are, the last is thrown. `progress`: of counts that
+// anything was left for.
 FewestWhole fewest_whole(const cluster::Cluster& extended,
                          const std::function<WholeRequest(int64_t num_devices)>& request_of,
                          const std::function<void(int64_t num_devices)>& progress = {});

@@ -1,9 +1,9 @@
 // Which of the best strategies are best when the experts' load is not balanced?
 //
 // The search prices with a balanced load. Of what fits then, the best kMostRepriced, and for every
-// mesh the fastest and the one with the least memory, are priced again (closed form) under samples of
-// the load: all under kFewSamples, the best kMostInFull of them under all samples. What does not fit
-// by the chosen statistic is left out, the rest is ranked by it. Every strategy sees the same
+// mesh the fastest and the one with the least memory, are priced again (closed form) under samples
+// of the load: all under kFewSamples, the best kMostInFull of them under all samples. What does not
+// fit by the chosen statistic is left out, the rest is ranked by it. Every strategy sees the same
 // samples (hot-rank: of its own ep).
 #pragma once
 

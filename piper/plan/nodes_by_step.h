@@ -1,9 +1,11 @@
-// Which nodes to ask for, by the step that is to be expected on them (placed_steps.h), not by busy links alone: gradients that a
-// backward hides keep links as busy as tokens that every rank waits for.
+// Which nodes to ask for, by the step that is to be expected on them (placed_steps.h), not by busy
+// links alone: gradients that a backward hides keep links as busy as tokens that every rank waits
+// for.
 //
-// Candidates: what choose_nodes.h finds by bytes; what it finds by bytes times the seconds that a step waits for a second in which
-// the links of their axis are busy; the first in the order given. Each is placed (in less than the full search); the shortest
-// step wins, of equal ones the first named.
+// Candidates: what choose_nodes.h finds by bytes; what it finds by bytes times the seconds that a
+// step waits for a second in which the links of their axis are busy; the first in the order given.
+// Each is placed (in less than the full search); the shortest step wins, of equal ones the first
+// named.
 #pragma once
 
 #include <piper/plan/choose_nodes.h>

@@ -10,13 +10,15 @@
 
 namespace piper::plan {
 
-// [level][rank]: the block of a rank; level 0 is the rank alone, each further level joins what the next lighter axis ties
-// together. Numbered in the order of ranks.
+// [level][rank]: the block of a rank; level 0 is the rank alone, each further level joins what the
+// next lighter axis ties together. Numbered in the order of ranks.
 std::vector<std::vector<int32_t>> rank_blocks(std::span<const RankGroup> groups, int32_t num_ranks);
 
-// Which of the units that a block fits into takes it. Of equal ones: the one of fewest nodes, then the first.
+// Which of the units that a block fits into takes it. Of equal ones: the one of fewest nodes, then
+// the first.
 enum class PackRule : uint8_t {
-  kTogetherRoomy,  // where most of its kin are (same block one level up, then two, ...), then the emptiest
+  // where most of its kin are (same block one level up, then two, ...), then the emptiest
+  kTogetherRoomy,
   kTogetherTight,  // the same, then the one that it fills best
   kTight,          // the one that it fills best
   kFirst           // the first

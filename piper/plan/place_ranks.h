@@ -1,5 +1,5 @@
-// Puts the ranks of a strategy on the slots of an allocation, so that what says most to each other sits together: inside a
-// node, else a switch group, else a rack.
+// Puts the ranks of a strategy on the slots of an allocation, so that what says most to each other
+// sits together: inside a node, else a switch group, else a rack.
 //
 //   1. the order given; and a packing from the outside in: blocks of ranks (those of the heaviest axis together, then of
 //      the next, ...) go into the units of the outermost level as wholes where they fit, cut into their parts where they do

@@ -169,7 +169,8 @@ TEST_CASE("a placement is called the best only when the search of all has ended"
 }
 
 TEST_CASE("nodes in random order: the median of what they cost") {
-  // Two groups of two nodes on two switches: as listed none is torn, in two of three orders both are.
+  // Two groups of two nodes on two switches: as listed none is torn, in two of three orders both
+  // are.
   const cluster::Allocation a = allocation({{0, 0}, {0, 0}, {1, 0}, {1, 0}}, {1, 1, 1, 1});
   const Slots slots = slots_of(a);
   const std::vector<RankGroup> groups{{Axis::kExpert, false, 100, {0, 1}},

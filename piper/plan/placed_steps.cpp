@@ -13,8 +13,9 @@ namespace {
 constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
 constexpr int64_t kMostPlayedOfStep = 50'000;  // messages: some 0.1 s, for each order
 constexpr double kSame = 1e-9;
-// Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that wait alike the one with less
-// busy links; and what is hidden may come to light where it is torn apart.
+// Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that
+// wait alike the one with less busy links; and what is hidden may come to light where it is torn
+// apart.
 constexpr double kHiddenWeight = 0.02;
 
 // What each port of one axis' bytes carries.

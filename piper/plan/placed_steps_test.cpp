@@ -72,7 +72,8 @@ TEST_CASE(
         near(3));
 }
 
-// Nodes of a job on Frontier's shape with cabinets whose uplinks are thinner, as a scheduler may hand them out.
+// Nodes of a job on Frontier's shape with cabinets whose uplinks are thinner, as a scheduler may
+// hand them out.
 TEST_CASE("a placed step is never longer than as given or as placed by bytes, wherever nodes lie") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   cluster::Cluster machine = cluster::load_cluster("frontier");

@@ -12,7 +12,8 @@
 
 namespace piper::plan::example_places {
 
-// Nodes of up to 4; a byte takes 1 / 100 s inside a node, 1 / 10 across nodes, 1 / 5 across switches, 1 across racks.
+// Nodes of up to 4; a byte takes 1 / 100 s inside a node, 1 / 10 across nodes, 1 / 5 across
+// switches, 1 across racks.
 inline cluster::Cluster machine() {
   cluster::Cluster c;
   c.name = "example";
@@ -24,7 +25,8 @@ inline cluster::Cluster machine() {
   return c;
 }
 
-// By node: its switch and its rack (switches of different racks have different numbers), and its slots.
+// By node: its switch and its rack (switches of different racks have different numbers), and its
+// slots.
 inline cluster::Allocation allocation(const std::vector<std::vector<int>>& paths,
                                       const std::vector<int64_t>& slots) {
   cluster::GroupsOfNodes groups;
@@ -43,7 +45,8 @@ struct Case {
   int32_t num_ranks = 0;
 };
 
-// Up to so many slots, on switches and racks drawn at random; groups of neighbours and of strided ranks.
+// Up to so many slots, on switches and racks drawn at random; groups of neighbours and of strided
+// ranks.
 template <class Random>
 Case any_case(Random& random, int64_t most_slots) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % n); };

@@ -3,13 +3,14 @@
 //   price = 1 / R  x  sum over groups of  ( bytes sent / B_0
 //                                          + sum over boundaries b of  bytes that cross b x c_b )        seconds
 //
-// Boundary 0 is around nodes, 1 around switch groups, 2 around racks, ... A byte that leaves a unit crosses its boundary,
-// and those inside of it too. B_l is a device's share of level l (cost/exchange_time.h): c_0 = 1 / B_1 - 1 / B_0, since
-// what leaves a node spares its inner links, and c_b = 1 / B_(b+1) further out. So the price is the mean over ranks of the
-// seconds that their shares of all levels are busy. It is no time of a step: nothing overlaps and nothing waits in it.
+// Boundary 0 is around nodes, 1 around switch groups, 2 around racks, ... A byte that leaves a unit
+// crosses its boundary, and those inside of it too. B_l is a device's share of level l
+// (cost/exchange_time.h): c_0 = 1 / B_1 - 1 / B_0, since what leaves a node spares its inner links,
+// and c_b = 1 / B_(b+1) further out. So the price is the mean over ranks of the seconds that their
+// shares of all levels are busy. It is no time of a step: nothing overlaps and nothing waits in it.
 //
-// Of a pair exchange n^2 - sum n_u^2 messages cross a boundary whose units u hold n_u members, of a ring one hop for each
-// unit when there are several.
+// Of a pair exchange n^2 - sum n_u^2 messages cross a boundary whose units u hold n_u members, of a
+// ring one hop for each unit when there are several.
 #pragma once
 
 #include <piper/cluster/allocation.h>

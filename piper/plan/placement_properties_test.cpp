@@ -1,5 +1,5 @@
-// Properties of placements over random topologies. RC_PARAMS="seed=... max_success=..." tries others; a failure prints
-// the smallest case and its seed.
+// Properties of placements over random topologies. RC_PARAMS="seed=... max_success=..." tries
+// others; a failure prints the smallest case and its seed.
 #include <doctest/doctest.h>
 #include <piper/plan/place_ranks.h>
 #include <rapidcheck.h>

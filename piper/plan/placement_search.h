@@ -14,11 +14,12 @@ class PlacementSearch {
   // Slots and groups outlive it.
   PlacementSearch(const Slots& slots, std::span<const RankGroup> groups, RankSlots placement);
 
-  // Swaps ranks of two slots, and the contents of two nodes of equal size, as long as one gains; `max_swaps`: to be
-  // tried. Returns how many were.
+  // Swaps ranks of two slots, and the contents of two nodes of equal size, as long as one gains;
+  // `max_swaps`: to be tried. Returns how many were.
   int64_t improve(int64_t max_swaps);
 
-  // Seconds that the swap of two slots' ranks (either may be empty) would take off the sum over groups.
+  // Seconds that the swap of two slots' ranks (either may be empty) would take off the sum over
+  // groups.
   double gain(int32_t slot_a, int32_t slot_b) const;
   void swap(int32_t slot_a, int32_t slot_b);
   const RankSlots& placement() const { return slot_of_; }

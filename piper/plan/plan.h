@@ -1,13 +1,13 @@
-// From a model, a machine and a number of devices to the strategies worth training with, best first, and to
-// the reasons against all the others.
+// From a model, a machine and a number of devices to the strategies worth training with, best
+// first, and to the reasons against all the others.
 //
 //   space.h     which strategies there are (Piper eq. 7-10)
 //   search.h    which of them fit in memory (eq. 11) and how fast they are; small worlds by simulation
 //   load_ranking.h  the best again under a load that is not balanced, where one is given
 //   explain.h   what killed each family that is missing, and the smallest change that would admit it
 //
-// An answer is never empty: when nothing fits, `nearest` is the strategy that lacks least, and `rejected` says
-// what would help.
+// An answer is never empty: when nothing fits, `nearest` is the strategy that lacks least, and
+// `rejected` says what would help.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -48,7 +48,8 @@ struct Request {
   int64_t global_batch_sequences = 0;
   std::optional<strategy::Precision> precision;
   FixedAxes fixed;
-  // Piper's own space: DP = 1 besides the experts' (PP x EP = devices), PP | L, and EP <= g N_h as a filter.
+  // Piper's own space: DP = 1 besides the experts' (PP x EP = devices), PP | L, and EP <= g N_h as
+  // a filter.
   bool paper_form = false;
   double usable_memory = kUsableMemory;
   // How many of the best are re-ranked by simulation in worlds of at most 64 ranks; 0 = none.
@@ -96,9 +97,9 @@ struct Plan {
   strategy::Precision precision = strategy::Precision::kFp32;
 };
 
-// Throws InvalidInput, one line a problem: more devices than the cluster has, fixed axes that do not divide
-// (naming the nearest that do), a precision without figures. Deterministic: equal strategies are ordered by
-// peak memory, then by their axes.
+// Throws InvalidInput, one line a problem: more devices than the cluster has, fixed axes that do
+// not divide (naming the nearest that do), a precision without figures. Deterministic: equal
+// strategies are ordered by peak memory, then by their axes.
 Plan make_plan(const Request& request);
 
 }  // namespace piper::plan

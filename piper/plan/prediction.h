@@ -1,5 +1,5 @@
-// What is foretold about one strategy: step time by component, memory by stage and component, MFU with its
-// formula and peak. The record that reports and the run are compared with.
+// What is foretold about one strategy: step time by component, memory by stage and component, MFU
+// with its formula and peak. The record that reports and the run are compared with.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -36,8 +36,8 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
                            const strategy::Strategy& strategy, const cost::StepEstimate& estimate,
                            double simulated_seconds = -1);
 
-// Keys carry units: mfu, step_seconds, peak_bytes, mfu_formula, peak_flops_per_second, tokens_per_second,
-// method, time {...}, memory {...}, mfu_effective {...}.
+// Keys carry units: mfu, step_seconds, peak_bytes, mfu_formula, peak_flops_per_second,
+// tokens_per_second, method, time {...}, memory {...}, mfu_effective {...}.
 Json to_json(const Prediction& prediction);
 
 // What costs most, for people: "pipeline bubble 24.1 %, exchange 18.0 %; compute 55 % ...".

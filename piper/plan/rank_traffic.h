@@ -1,7 +1,9 @@
-// Which ranks of a strategy say how much to each other in one step: what decides where they should sit.
+// Which ranks of a strategy say how much to each other in one step: what decides where they should
+// sit.
 //
-// Bytes of one step, as the stacks move them (piper/stack/layer_price.h, stage_state.cpp); m micro-batches of T tokens on
-// a rank, e bytes an element, h the hidden size, P parameters of a stage on a rank, g bytes of a gradient:
+// Bytes of one step, as the stacks move them (piper/stack/layer_price.h, stage_state.cpp); m
+// micro-batches of T tokens on a rank, e bytes an element, h the hidden size, P parameters of a
+// stage on a rank, g bytes of a gradient:
 //
 //   experts        pairs   m x 4 exchanges a mixture layer (6 with full recomputation) x T / tp top_k h e / ep
 //   expert tensor  ring    rows gathered and scattered, as often as there are passes
@@ -13,8 +15,8 @@
 //   expert data    ring    the same of experts
 //   ends           pairs   the table that first and last stage both hold: tied, or for multi-token prediction
 //
-// Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy. What it leaves out:
-// counts, statistics, rows that cross once for several experts, uneven loads.
+// Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy.
+// What it leaves out: counts, statistics, rows that cross once for several experts, uneven loads.
 #pragma once
 
 #include <piper/model/model.h>
@@ -29,8 +31,8 @@ namespace piper::plan {
 using strategy::Axis;
 using strategy::kNumAxes;
 
-// kPairs: every member sends `bytes` to every other. kRing: `bytes` over each hop of a ring through all members, which
-// leaves every node, switch, rack that it visits once.
+// kPairs: every member sends `bytes` to every other. kRing: `bytes` over each hop of a ring through
+// all members, which leaves every node, switch, rack that it visits once.
 struct RankGroup {
   Axis axis = Axis::kExpert;
   bool is_ring = false;
@@ -45,7 +47,8 @@ struct RankGroup {
 // Groups that say something, axis by axis. Requires contradictions(strategy, model) to be empty.
 std::vector<RankGroup> rank_traffic(const model::Model& model, const strategy::Strategy& strategy);
 
-// From one member of an expert group to each other in one exchange of a mixture layer; 0 without experts.
+// From one member of an expert group to each other in one exchange of a mixture layer; 0 without
+// experts.
 double exchange_pair_bytes(const model::Model& model, const strategy::Strategy& strategy);
 
 }  // namespace piper::plan

@@ -1,5 +1,6 @@
-// How gradients are summed, as an axis of the search of what is trained: it depends on where the members of the data and
-// expert data groups sit and on how much they sum, so that it is chosen once for each mesh and multiplies no other axis.
+// How gradients are summed, as an axis of the search of what is trained: it depends on where the
+// members of the data and expert data groups sit and on how much they sum, so that it is chosen
+// once for each mesh and multiplies no other axis.
 //
 // Pure functions, thread-safe.
 #pragma once
@@ -22,7 +23,8 @@ inline constexpr double kReductionTie = 0.02;
 strategy::Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& cluster,
                                       const strategy::Mesh& mesh, strategy::Precision precision);
 
-// One line: "gradients of a layer are summed in 1.2 ms, inside nodes first; directly 8.1 ms". Empty where nothing is summed.
+// One line: "gradients of a layer are summed in 1.2 ms, inside nodes first; directly 8.1 ms". Empty
+// where nothing is summed.
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& strategy);
 

@@ -172,7 +172,8 @@ class Parts {
         seconds / r_.stack->grouped_efficiency);
   }
 
-  // `local` experts of this width, `rows` in all: rows in, both products with the activation between them, rows out.
+  // `local` experts of this width, `rows` in all: rows in, both products with the activation
+  // between them, rows out.
   double mlp_bytes(double rows, double width, double up, double local) const {
     return in_ * (local * (up + 1) * hidden_ * width + rows * (hidden_ + width)) +
            out_ * rows * (up * width + hidden_);

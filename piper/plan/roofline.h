@@ -1,8 +1,10 @@
-// Where the parts of a model's layers stand against one device's roofs (Williams, Waterman and Patterson 2009): FLOPs of
-// one micro-batch's forward on one rank over the bytes that it must move through the device's memory.
+// Where the parts of a model's layers stand against one device's roofs (Williams, Waterman and
+// Patterson 2009): FLOPs of one micro-batch's forward on one rank over the bytes that it must move
+// through the device's memory.
 //
-// Bytes are the least possible: weights, inputs and outputs of a part once each, keys and values once, scores never
-// (flash kernels). What is divided by tp, cp, ep and etp is divided as stack/layer_price.h divides it.
+// Bytes are the least possible: weights, inputs and outputs of a part once each, keys and values
+// once, scores never (flash kernels). What is divided by tp, cp, ep and etp is divided as
+// stack/layer_price.h divides it.
 #pragma once
 
 #include <piper/plan/whole.h>
@@ -32,8 +34,8 @@ struct Roofline {
   bool is_memory_bound(const RooflinePoint& point) const;
 };
 
-// Requires a strategy of the request's model that has no contradictions. Layers that differ in attention or feed-forward
-// give points of their own.
+// Requires a strategy of the request's model that has no contradictions. Layers that differ in
+// attention or feed-forward give points of their own.
 Roofline make_roofline(const WholeRequest& request, const strategy::Strategy& strategy);
 
 }  // namespace piper::plan

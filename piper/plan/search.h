@@ -32,13 +32,14 @@ struct SearchResult {
   int64_t num_considered = 0;
 };
 
-// For one batch the order by seconds is the order by MFU. Equal ones: lower peak, fewer stages, smaller ep, no
-// recomputation, smaller micro-batches, 1F1B before GPipe, the even split first.
+// For one batch the order by seconds is the order by MFU. Equal ones: lower peak, fewer stages,
+// smaller ep, no recomputation, smaller micro-batches, 1F1B before GPipe, the even split first.
 SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator);
 
-// Seconds of a step by simulation, the load being balanced and equal tasks scattering as the machine's do (sim::play_scattered):
-// of one pipeline (dp index 0) where it provably stands for all (sim/symmetry.h; nothing scatters), else of all ranks. nullopt when the graph would be larger than
-// `max_tasks`.
+// Seconds of a step by simulation, the load being balanced and equal tasks scattering as the
+// machine's do (sim::play_scattered): of one pipeline (dp index 0) where it provably stands for all
+// (sim/symmetry.h; nothing scatters), else of all ranks. nullopt when the graph would be larger
+// than `max_tasks`.
 std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,
                                         const strategy::Strategy& strategy, int64_t max_tasks);
 
@@ -46,8 +47,8 @@ std::optional<double> simulated_seconds(const model::Model& model, const cluster
 std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
                                   const strategy::Strategy& strategy);
 
-// Simulates the first `count`, sorts all, and again with those that came up, for a few rounds; returns how many were
-// simulated.
+// Simulates the first `count`, sorts all, and again with those that came up, for a few rounds;
+// returns how many were simulated.
 int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked, int64_t count);
 
 }  // namespace piper::plan

@@ -1,5 +1,6 @@
-// How much the MFU of one strategy hangs on each figure that went into it: every input changed alone, the strategy kept.
-// On a machine that is really so, another strategy may be better than this one; `piper plan --what-if` asks that.
+// How much the MFU of one strategy hangs on each figure that went into it: every input changed
+// alone, the strategy kept. On a machine that is really so, another strategy may be better than
+// this one; `piper plan --what-if` asks that.
 #pragma once
 
 #include <piper/plan/whole.h>
@@ -20,8 +21,8 @@ struct Influence {
 // One entry an input that the price depends on, the largest swing first:
 //   compute efficiency (the stack's), memory bandwidth, start of a kernel, bandwidth (cards included) and latency of
 //   each level, a ring's step inside and between nodes, host time and serial time a layer, imbalance.
-// Measured curves of products and attention move with compute efficiency only. An imbalance does not go below 1.
-// Requires 0 < change < 1 and a strategy that request's Estimator prices.
+// Measured curves of products and attention move with compute efficiency only. An imbalance does
+// not go below 1. Requires 0 < change < 1 and a strategy that request's Estimator prices.
 std::vector<Influence> sensitivity(const WholeRequest& request, const strategy::Strategy& strategy,
                                    double change = 0.2);
 

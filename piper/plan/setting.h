@@ -29,8 +29,8 @@ struct Setting {
   const FixedAxes& fixed() const { return request->fixed; }
 };
 
-// Throws InvalidInput: more devices than the cluster has, a fixed axis below 1, fixed axes that contradict each
-// other or the model, each with the nearest values that do not.
+// Throws InvalidInput: more devices than the cluster has, a fixed axis below 1, fixed axes that
+// contradict each other or the model, each with the nearest values that do not.
 Setting make_setting(const Request& request);
 
 // Divisors of n, ascending.
@@ -39,7 +39,8 @@ std::vector<int64_t> divisors(int64_t n);
 // Expert degrees that divide the experts of every mixture layer, ascending; {1} for a dense model.
 std::vector<int64_t> expert_degrees(const model::Model& model);
 
-// "24 does not divide 256 experts; 16 and 32 do": the values around `value` in `allowed` (ascending, not empty).
+// "24 does not divide 256 experts; 16 and 32 do": the values around `value` in `allowed`
+// (ascending, not empty).
 std::string nearest_values(const std::vector<int64_t>& allowed, int64_t value);
 
 }  // namespace piper::plan

@@ -1,5 +1,6 @@
-// Which strategies there are: Piper eq. 7-10 over PP x EP x DP, times micro-batch size and count, recompute,
-// schedule, the split of the layers and, chosen by price for each micro-batch size and EP, the exchange (exchange_axis.h).
+// Which strategies there are: Piper eq. 7-10 over PP x EP x DP, times micro-batch size and count,
+// recompute, schedule, the split of the layers and, chosen by price for each micro-batch size and
+// EP, the exchange (exchange_axis.h).
 //
 //   eq. 7   PP x DP = devices, EP | DP        (the paper's form: DP = EP, no replicas of experts)
 //   eq. 8   EP | E
@@ -29,19 +30,20 @@ struct Space {
 // Families that hold at least one strategy, and why the others do not.
 Space make_space(const Setting& setting);
 
-// Devices of the paper's fast domain, g x N_h of eq. 10: a unit of the level "switch_group" where the cluster has
-// one, else a node.
+// Devices of the paper's fast domain, g x N_h of eq. 10: a unit of the level "switch_group" where
+// the cluster has one, else a node.
 int64_t fast_domain(const cluster::Cluster& cluster);
 
-// Ways to split the layers: evenly and, where it differs, balanced by price (not in the paper's form).
-// strategy.layers_per_stage is not read.
+// Ways to split the layers: evenly and, where it differs, balanced by price (not in the paper's
+// form). strategy.layers_per_stage is not read.
 std::vector<std::vector<int64_t>> splits(const Setting& setting, const strategy::Strategy& strategy,
                                          cost::Estimator& estimator);
 
 class ExchangeAxis;
 
-// Calls `visit` for every strategy of a family: micro-batch sizes (divisors of what a rank gets, at most 64
-// sequences), recompute, schedules (one stage: 1F1B only, the two are the same), splits(). Deterministic order.
+// Calls `visit` for every strategy of a family: micro-batch sizes (divisors of what a rank gets, at
+// most 64 sequences), recompute, schedules (one stage: 1F1B only, the two are the same), splits().
+// Deterministic order.
 void for_each_strategy(const Setting& setting, const Family& family, cost::Estimator& estimator,
                        ExchangeAxis& exchange,
                        const std::function<void(const strategy::Strategy&)>& visit);

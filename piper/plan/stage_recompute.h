@@ -1,5 +1,6 @@
-// Recomputation chosen stage by stage. Under 1F1B the first stage holds p micro-batches and the last one: where the first
-// must recompute to fit, the last need not, and layers may move towards it.
+// Recomputation chosen stage by stage. Under 1F1B the first stage holds p micro-batches and the
+// last one: where the first must recompute to fit, the last need not, and layers may move towards
+// it.
 #pragma once
 
 #include <piper/stack/estimator.h>
@@ -24,8 +25,9 @@ struct StageChoice {
 // Nothing when some stage does not fit whatever it recomputes.
 std::optional<StageChoice> choose_by_stage(const LoadsByRecompute& loads, double limit_bytes);
 
-// The strategy with that choice, and with layers moved to where passes are short as long as that helps and all still fits.
-// Nothing when all stages take the same in the end: then `recompute` says it.
+// The strategy with that choice, and with layers moved to where passes are short as long as that
+// helps and all still fits. Nothing when all stages take the same in the end: then `recompute` says
+// it.
 std::optional<strategy::Strategy> with_stage_recompute(stack::Estimator& estimator,
                                                        const strategy::Strategy& strategy,
                                                        StageChoice choice, double limit_bytes,

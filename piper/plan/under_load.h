@@ -1,8 +1,9 @@
-// What happens to a strategy under samples of a load that is not balanced, over every axis: the whole search knows one number,
-// rows of the busiest expert rank over the mean, and that is drawn for every way to divide the experts.
+// What happens to a strategy under samples of a load that is not balanced, over every axis: the
+// whole search knows one number, rows of the busiest expert rank over the mean, and that is drawn
+// for every way to divide the experts.
 //
-// Time and memory grow with it. So the p95 of the step is the step at the p95 of the imbalance, and the search ranks by what the
-// asked statistic of the imbalance makes of each strategy.
+// Time and memory grow with it. So the p95 of the step is the step at the p95 of the imbalance, and
+// the search ranks by what the asked statistic of the imbalance makes of each strategy.
 #pragma once
 
 #include <piper/cost/load_distribution.h>
@@ -21,8 +22,8 @@ struct LoadSamples {
   uint64_t seed = 0;
 };
 
-// By ep, of every sample. Of hot-rank:F the F ends at ep: a rank has no more than all rows. Throws InvalidInput where the load
-// does not fit the model.
+// By ep, of every sample. Of hot-rank:F the F ends at ep: a rank has no more than all rows. Throws
+// InvalidInput where the load does not fit the model.
 using Imbalances = std::map<int64_t, std::vector<double>>;
 Imbalances sampled_imbalances(const LoadSamples& samples, const model::Model& model,
                               const std::vector<int64_t>& eps);
@@ -38,9 +39,9 @@ SampledEstimate sampled_estimate(const model::Model& model, const cluster::Clust
                                  const stack::Stack& stack, const strategy::Strategy& strategy,
                                  const std::vector<double>& imbalances);
 
-// Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played by as much slower as the
-// play was than the closed form, and sorts these by the statistic of their seconds. Requires that the request's
-// imbalance_by_ep is statistic_of(imbalances).
+// Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played
+// by as much slower as the play was than the closed form, and sorts these by the statistic of their
+// seconds. Requires that the request's imbalance_by_ep is statistic_of(imbalances).
 void play_under_load(const WholeRequest& request, const Imbalances& imbalances,
                      cost::Statistic statistic, int64_t count, WholePlan& plan);
 

@@ -1,5 +1,5 @@
-// A machine as it might be: "nics=x2", "memory=x0.5", "device=dgx-h200". What a change buys is the best plan there beside
-// the best plan here.
+// A machine as it might be: "nics=x2", "memory=x0.5", "device=dgx-h200". What a change buys is the
+// best plan there beside the best plan here.
 #pragma once
 
 #include <piper/cluster/cluster.h>

@@ -1,14 +1,17 @@
-// The search over every axis that practitioners turn, priced by stack::Estimator: PP x VPP x EP x ETP x TP x SP x CP x DP,
-// schedule, micro-batch, ZeRO, recomputation, offload, placement. What this Piper's runtime executes is a part of it
-// (strategy/runnable.h), which plan.h searches with the runtime's own exact costs.
+// The search over every axis that practitioners turn, priced by stack::Estimator: PP x VPP x EP x
+// ETP x TP x SP x CP x DP, schedule, micro-batch, ZeRO, recomputation, offload, placement. What
+// this Piper's runtime executes is a part of it (strategy/runnable.h), which plan.h searches with
+// the runtime's own exact costs.
 //
-// Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only when
+// Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only
+// when
 //
 //   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
 //
-// and of the best of its family; a schedule, split and recomputation of it when m x its busiest stage, states and offload left
-// out, is. A test compares with the plain enumeration. The bounds hold because no strategy of that shape and depth does less
-// work, and the busiest stage does at least the mean.
+// and of the best of its family; a schedule, split and recomputation of it when m x its busiest
+// stage, states and offload left out, is. A test compares with the plain enumeration. The bounds
+// hold because no strategy of that shape and depth does less work, and the busiest stage does at
+// least the mean.
 //
 // Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
@@ -53,7 +56,8 @@ struct WholeRequest {
   WholeFixed fixed;
   double memory_limit_bytes = 0;
   double imbalance = 1;  // rows of the busiest expert rank over the mean
-  // The same where it depends on how experts are divided (under_load.h); in place of `imbalance` for the ep that are in it.
+  // The same where it depends on how experts are divided (under_load.h); in place of `imbalance`
+  // for the ep that are in it.
   std::map<int64_t, double> imbalance_by_ep;
   double imbalance_at(int64_t ep) const {
     const auto found = imbalance_by_ep.find(ep);
@@ -64,8 +68,8 @@ struct WholeRequest {
   bool keeps_families = true;  // the best of each family too
   int64_t num_threads = 1;     // that search and plays share; what comes out does not depend on it
 
-  // Called a few hundred times, by the calling thread alone: by search_whole() with shapes done of all, by play_ranked()
-  // with plays.
+  // Called a few hundred times, by the calling thread alone: by search_whole() with shapes done of
+  // all, by play_ranked() with plays.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -108,15 +112,18 @@ struct WholePlan {
   int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
 
-// Of the request's threads, those that may be used: a cluster that notes what it is asked (cluster::watched) is for one.
+// Of the request's threads, those that may be used: a cluster that notes what it is asked
+// (cluster::watched) is for one.
 int64_t threads_of(const WholeRequest& request);
 
-// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes leave nothing: one
-// line that names those which contradict each other and the nearest values that do not.
+// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes
+// leave nothing: one line that names those which contradict each other and the nearest values that
+// do not.
 WholePlan search_whole(const WholeRequest& request);
 
-// Plays whole steps (stack/whole_step.h, one pipeline), those of a million tasks and more left out, until the first `count` that
-// are ranked by what is known of each have been played; the front of speed and memory takes that over.
+// Plays whole steps (stack/whole_step.h, one pipeline), those of a million tasks and more left out,
+// until the first `count` that are ranked by what is known of each have been played; the front of
+// speed and memory takes that over.
 inline constexpr int64_t kMostPlayed = 10;
 void play_ranked(const WholeRequest& request, WholePlan& plan, int64_t count = kMostPlayed);
 

@@ -1,4 +1,5 @@
-// Which of the axes that the user fixed contradict each other, when they leave the search over every axis nothing to price.
+// Which of the axes that the user fixed contradict each other, when they leave the search over
+// every axis nothing to price.
 #pragma once
 
 #include <piper/plan/whole.h>
@@ -8,8 +9,9 @@
 
 namespace piper::plan {
 
-// `shapes`: whole_shapes(request). Returns when any strategy is left; else throws InvalidInput that names a smallest set of
-// fixed axes that leaves none, and the nearest values that would leave some.
+// `shapes`: whole_shapes(request). Returns when any strategy is left; else throws InvalidInput that
+// names a smallest set of fixed axes that leaves none, and the nearest values that would leave
+// some.
 void refuse_contradictions(const WholeRequest& request, const std::vector<WholeShape>& shapes);
 
 }  // namespace piper::plan

@@ -1,9 +1,10 @@
-// What a search over every axis keeps of the strategies that it prices: the fastest, the best of each family, and the front
-// of speed and memory.
+// What a search over every axis keeps of the strategies that it prices: the fastest, the best of
+// each family, and the front of speed and memory.
 //
-// Shapes are searched several at a time, each with a WholeKept of its own on top of the one that all found when they began:
-// what is asked of it (the bar, the front) is answered by both together, what is added goes into its own. merge() afterwards
-// comes to what adding the same strategies one after the other comes to.
+// Shapes are searched several at a time, each with a WholeKept of its own on top of the one that
+// all found when they began: what is asked of it (the bar, the front) is answered by both together,
+// what is added goes into its own. merge() afterwards comes to what adding the same strategies one
+// after the other comes to.
 #pragma once
 
 #include <piper/plan/whole.h>

@@ -1,4 +1,5 @@
-// Every way to divide the devices that the model, the batch and the user's fixed axes allow: what whole_search.cpp prices.
+// Every way to divide the devices that the model, the batch and the user's fixed axes allow: what
+// whole_search.cpp prices.
 #pragma once
 
 #include <piper/plan/whole.h>
@@ -9,7 +10,8 @@
 
 namespace piper::plan {
 
-// What a way to cut a stage's ranks and a micro-batch come to: everything that layer prices depend on, and the depth.
+// What a way to cut a stage's ranks and a micro-batch come to: everything that layer prices depend
+// on, and the depth.
 struct WholeShape {
   int64_t pp, tp, cp, dp, ep, etp, micro;
   bool sequence_parallel;
@@ -26,8 +28,8 @@ bool wanted(const std::optional<T>& fixed, T value) {
 
 inline constexpr int64_t kMostChunks = 8;
 
-// What is tried of a shape besides, fixed or free. Of the strategy only the mesh, the schedule and the count of
-// micro-batches are read.
+// What is tried of a shape besides, fixed or free. Of the strategy only the mesh, the schedule and
+// the count of micro-batches are read.
 bool tries_schedule(const WholeRequest& r, const strategy::Strategy& s,
                     strategy::PipelineSchedule schedule);
 bool tries_chunks(const WholeRequest& r, const strategy::Strategy& s, int64_t vpp);

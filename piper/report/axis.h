@@ -20,15 +20,15 @@ struct Scale {
 // ascending. Requires finite bounds, target >= 1. Equal bounds give that one value.
 std::vector<double> ticks(double low, double high, int target);
 
-// The logarithms (base 10) of round numbers between 10^low and 10^high: powers of ten, and twice and five times them
-// when there are few; ascending. Requires finite bounds.
+// The logarithms (base 10) of round numbers between 10^low and 10^high: powers of ten, and twice
+// and five times them when there are few; ascending. Requires finite bounds.
 std::vector<double> log_ticks(double low, double high);
 
 // The distance between two neighbours of ticks().
 double tick_step(double low, double high, int target);
 
-// At most `max_chosen` of the indices 0 .. count-1, ascending: all when they are few, else evenly chosen with both
-// ends. Requires max_chosen >= 2.
+// At most `max_chosen` of the indices 0 .. count-1, ascending: all when they are few, else evenly
+// chosen with both ends. Requires max_chosen >= 2.
 std::vector<size_t> evenly_chosen(size_t count, size_t max_chosen);
 
 }  // namespace piper::report

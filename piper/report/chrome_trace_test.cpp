@@ -13,8 +13,8 @@ using schedule::SegmentKind;
 
 namespace {
 
-// Two ranks, one micro-batch. Rank 0 runs attention and sends x; rank 1 receives it and runs a layer's experts,
-// backward. Both then sum a gradient and update.
+// Two ranks, one micro-batch. Rank 0 runs attention and sends x; rank 1 receives it and runs a
+// layer's experts, backward. Both then sum a gradient and update.
 struct Sample {
   schedule::StepGraph step;
   graph::Timeline timeline;

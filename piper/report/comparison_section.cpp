@@ -66,8 +66,8 @@ class Rows {
                                {"of the step", Align::kRight}}};
 };
 
-// The predicted bytes of the parts that a measured part lists by name ("weights, gradients"); none when one of them
-// was not predicted.
+// The predicted bytes of the parts that a measured part lists by name ("weights, gradients"); none
+// when one of them was not predicted.
 std::optional<double> predicted_of(const ByteComponents& predicted, std::string_view names) {
   double sum = 0;
   while (!names.empty()) {

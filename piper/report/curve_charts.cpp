@@ -1,4 +1,5 @@
-// Measured curves as charts: rates over what they depend on, links as samples beside their fits, all points in tables.
+// Measured curves as charts: rates over what they depend on, links as samples beside their fits,
+// all points in tables.
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/cluster/findings.h>
@@ -56,7 +57,8 @@ std::string gemm_chart(const std::string& precision, const cluster::Grid& gemm) 
   return line_chart(chart);
 }
 
-// Rates of a curve over one axis, a series for every combination of the others that `accepts`; at most four, chosen evenly.
+// Rates of a curve over one axis, a series for every combination of the others that `accepts`; at
+// most four, chosen evenly.
 template <class Accepts, class Name>
 std::string rates_over(const Curve& curve, const std::string& axis, const std::string& title,
                        const Accepts& accepts, const Name& name_of) {

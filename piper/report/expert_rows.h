@@ -4,8 +4,8 @@
 //   {"num_steps": 20, "span_ends": [10, 20],
 //    "layers": [{"layer": 0, "rows": [512, 498, 530, 508], "over_time": [[300, ...], [212, ...]]}]}
 //
-// The steps are cut into spans of equal length (the last may be shorter), at most kMostSpans of them: Piper's Fig. 9.
-// Layers may have different numbers of experts; dense layers are left out.
+// The steps are cut into spans of equal length (the last may be shorter), at most kMostSpans of
+// them: Piper's Fig. 9. Layers may have different numbers of experts; dense layers are left out.
 #pragma once
 
 #include <piper/base/json_fwd.h>

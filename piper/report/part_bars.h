@@ -1,4 +1,5 @@
-// Horizontal bars, each stacked of its parts, over a common axis from zero: memory by component, time by component.
+// Horizontal bars, each stacked of its parts, over a common axis from zero: memory by component,
+// time by component.
 #pragma once
 
 #include <piper/report/plan_document.h>
@@ -25,8 +26,8 @@ struct PartBars {
   std::function<std::string(double)> format;  // of ticks and titles
 };
 
-// With its legend. "" when no part is above zero. A part has one colour in all bars; parts that are zero everywhere are
-// left out.
+// With its legend. "" when no part is above zero. A part has one colour in all bars; parts that are
+// zero everywhere are left out.
 std::string part_bars(const PartBars& chart);
 
 }  // namespace piper::report

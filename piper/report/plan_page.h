@@ -1,4 +1,5 @@
-// The page about a plan over every axis: one self-contained HTML file, readable without a network and without scripts.
+// The page about a plan over every axis: one self-contained HTML file, readable without a network
+// and without scripts.
 #pragma once
 
 #include <piper/report/plan_document.h>

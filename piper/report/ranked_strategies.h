@@ -38,9 +38,9 @@ struct RankedStrategies {
   std::vector<RejectedFamily> rejected;
 };
 
-// Reads the ranked list, or the record of one strategy (strategy/strategy.h) as a list of one. Throws InvalidInput
-// with all problems. Required: `strategies`, and of each its `mesh`. An entry's `measured` object (same keys as
-// `predicted`) and `chosen` are read when there.
+// Reads the ranked list, or the record of one strategy (strategy/strategy.h) as a list of one.
+// Throws InvalidInput with all problems. Required: `strategies`, and of each its `mesh`. An entry's
+// `measured` object (same keys as `predicted`) and `chosen` are read when there.
 RankedStrategies parse_ranked_strategies(const Json& json, const std::string& source);
 
 // The words of a mesh object, {"pp": 2, "ep": 2, "dp": 2, "edp": 1} -> "pp 2 · ep 2 · dp 2 · edp

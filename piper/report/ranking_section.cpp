@@ -45,7 +45,8 @@ class Facts {
   std::string out_;
 };
 
-// "'mesh.vpp' is 2: several chunks of layers a rank is priced, not executed" is "vpp" in a table of many rows.
+// "'mesh.vpp' is 2: several chunks of layers a rank is priced, not executed" is "vpp" in a table of
+// many rows.
 std::string axis_of(const std::string& reason) {
   const size_t begin = reason.find('\''), end = reason.find('\'', begin + 1);
   if (begin == std::string::npos || end == std::string::npos) return reason;

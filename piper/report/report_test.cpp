@@ -202,7 +202,8 @@ TEST_CASE("a limit far beyond the bars is told in words instead of squeezing the
 
 TEST_CASE("a rate stands in the row of its weight and the column of its rows") {
   const std::string html = render(full("plain"));
-  // Rates by (m, n, k): (1, 128, 256) 1 GFLOP/s, (1, 128, 512) 2, (64, 128, 256) 3, (64, 128, 512) 4.
+  // Rates by (m, n, k): (1, 128, 256) 1 GFLOP/s, (1, 128, 512) 2, (64, 128, 256) 3, (64, 128, 512)
+  // 4.
   CHECK(html.find("<td class=\"strong number\">128 × 512</td><td class=\"rate-2 number\">2.00 "
                   "GFLOP/s</td><td class=\"rate-4 number\">4.00 GFLOP/s</td>") !=
         std::string::npos);

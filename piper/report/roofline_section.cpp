@@ -77,7 +77,8 @@ class Chart {
               Anchor::kMiddle, "label");
   }
 
-  // The slope of the memory up to the ridge, then the peak; a peak that is drawn already is not drawn again.
+  // The slope of the memory up to the ridge, then the peak; a peak that is drawn already is not
+  // drawn again.
   void roof(double peak, std::vector<double>& drawn) {
     if (peak <= 0 || std::ranges::find(drawn, peak) != drawn.end()) return;
     drawn.push_back(peak);

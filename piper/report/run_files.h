@@ -41,13 +41,14 @@ inline constexpr const char* kClusterFile = "cluster.json";
 Json to_json(const Header& header);  // the strategy's words are made from strategy.json
 Header parse_header(const Json& json, const std::string& source);
 
-// Reads what is there. Without a plan the trained strategy stands alone in the ranking. The row of the plan that equals strategy.json is marked as chosen and gets
-// the measured figures of comparison.json. Throws InvalidInput with the problems of *all* files at
-// once; IoError when `folder` is no folder or holds none of these files.
+// Reads what is there. Without a plan the trained strategy stands alone in the ranking. The row of
+// the plan that equals strategy.json is marked as chosen and gets the measured figures of
+// comparison.json. Throws InvalidInput with the problems of *all* files at once; IoError when
+// `folder` is no folder or holds none of these files.
 Report read_run(const std::filesystem::path& folder);
 
-// Puts a plan into the report: a ranking for the report's own model and cluster as the run's ranking, any other among
-// the further plans.
+// Puts a plan into the report: a ranking for the report's own model and cluster as the run's
+// ranking, any other among the further plans.
 void add_plan(Report& report, RankedStrategies plan);
 
 }  // namespace piper::report

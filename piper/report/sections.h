@@ -24,8 +24,8 @@ std::string loss_section(const std::vector<MetricsRow>& metrics);
 std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics);
 std::string comparison_section(const Comparison* comparison);
 std::string plans_section(const std::vector<RankedStrategies>& plans);
-// The measured curves of a machine as charts, links with their fits, and every point with its interval and outliers; "" when
-// there is none.
+// The measured curves of a machine as charts, links with their fits, and every point with its
+// interval and outliers; "" when there is none.
 std::string curve_charts(const cluster::Cluster& machine);
 std::string machine_section(const cluster::Cluster* machine);
 

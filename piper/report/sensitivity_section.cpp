@@ -21,7 +21,8 @@ bool is_visible(const InputSwing& s, double base) {
   return std::abs(s.low_mfu - base) >= kVisible || std::abs(s.high_mfu - base) >= kVisible;
 }
 
-// From the base to the MFU with the input changed; what lowers MFU and what raises it differ in colour.
+// From the base to the MFU with the input changed; what lowers MFU and what raises it differ in
+// colour.
 void half(Svg& svg, const Scale& x, double base, double mfu, double y, const std::string& title) {
   if (mfu == base) return;
   const double from = x(std::min(base, mfu)), to = x(std::max(base, mfu));

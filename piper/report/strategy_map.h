@@ -1,5 +1,5 @@
-// The strategy map: for every model (row) on every number of devices (column) the best strategy's MFU and mesh, as one
-// self-contained HTML page with a heat map.
+// The strategy map: for every model (row) on every number of devices (column) the best strategy's
+// MFU and mesh, as one self-contained HTML page with a heat map.
 #pragma once
 
 #include <piper/base/json_fwd.h>

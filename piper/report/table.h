@@ -37,8 +37,8 @@ struct Table {
 // Control characters of a cell (newlines, tabs, escapes) are written as spaces.
 std::string to_text(const Table& table);
 
-// $COLUMNS where it is a number; else the columns of the terminal on standard output; 0, no cap, when it is none: what is piped or
-// kept is not cut.
+// $COLUMNS where it is a number; else the columns of the terminal on standard output; 0, no cap,
+// when it is none: what is piped or kept is not cut.
 int console_width();
 
 // Columns that a terminal needs for `text` (UTF-8): combining marks 0, wide East Asian characters

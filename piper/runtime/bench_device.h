@@ -1,5 +1,5 @@
-// Where a compute benchmark runs: the host's processor, or an accelerator through libtorch. Needs no CUDA headers, so one
-// binary measures whatever its libtorch can drive.
+// Where a compute benchmark runs: the host's processor, or an accelerator through libtorch. Needs
+// no CUDA headers, so one binary measures whatever its libtorch can drive.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -22,7 +22,8 @@ struct BenchDevice {
   int64_t memory_bytes() const;
 };
 
-// "cpu", "cuda", "cuda:1". Throws InvalidInput for anything else and for a device that libtorch does not have here.
+// "cpu", "cuda", "cuda:1". Throws InvalidInput for anything else and for a device that libtorch
+// does not have here.
 BenchDevice parse_bench_device(const std::string& text);
 
 }  // namespace piper::runtime

@@ -45,8 +45,8 @@ double mean_without_stalls(const std::vector<double>& values) {
          static_cast<double>(n);
 }
 
-// How unequal ranks are throughout a window, where their tasks' own scatter is all but averaged out: the standard deviation of logarithms
-// about each window's mean.
+// How unequal ranks are throughout a window, where their tasks' own scatter is all but averaged
+// out: the standard deviation of logarithms about each window's mean.
 double scatter_of_ranks(const std::vector<std::vector<double>>& windows_of_ranks) {
   double squares = 0, freedom = 0;
   for (const std::vector<double>& ranks : windows_of_ranks) {
@@ -59,7 +59,8 @@ double scatter_of_ranks(const std::vector<std::vector<double>>& windows_of_ranks
   return freedom > 0 ? std::sqrt(squares / freedom) : 0;
 }
 
-// As if the machine had run all the time as fast as in the median window: each sample was taken near one of the windows.
+// As if the machine had run all the time as fast as in the median window: each sample was taken
+// near one of the windows.
 Measured at_one_speed(const std::vector<std::vector<SegmentSamples>>& by_window,
                       const std::vector<double>& windows) {
   Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches)),
@@ -74,8 +75,9 @@ Measured at_one_speed(const std::vector<std::vector<SegmentSamples>>& by_window,
   return measured;
 }
 
-// What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at once. The batches and the windows
-// take turns, so that a machine whose speed drifts gives all of them the same.
+// What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at
+// once. The batches and the windows take turns, so that a machine whose speed drifts gives all of
+// them the same.
 Measured measure(strategy::Precision precision, const CalibrateOptions& options) {
   const auto num_ranks = static_cast<size_t>(options.num_ranks);
   std::vector<std::vector<double>> windows(
@@ -126,7 +128,8 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
   return measured;
 }
 
-// What a core loses from holder to holder: ranks that outnumber the cores take turns at a little work. The median of several rounds.
+// What a core loses from holder to holder: ranks that outnumber the cores take turns at a little
+// work. The median of several rounds.
 double hand_over_seconds(const CalibrateOptions& options) {
   constexpr int kRounds = 5, kTurns = 100;
   constexpr double kWork = 300e-6;  // seconds; a small segment

@@ -18,9 +18,10 @@ void run_on(const std::vector<int>& cpus) {
   sched_setaffinity(0, sizeof(set), &set);
 }
 
-// How long the calling thread asks to run at a stretch, in ns. A scheduler that knows of such wishes (Linux from 6.12 on; older ones ignore
-// them) lets a thread that wakes interrupt one that asked for more: a rank whose message has come does not wait for the end of a
-// computing rank's slice (1.4 ms by default on two CPUs).
+// How long the calling thread asks to run at a stretch, in ns. A scheduler that knows of such
+// wishes (Linux from 6.12 on; older ones ignore them) lets a thread that wakes interrupt one that
+// asked for more: a rank whose message has come does not wait for the end of a computing rank's
+// slice (1.4 ms by default on two CPUs).
 constexpr uint64_t kComputingSlice = 20'000'000, kWaitingSlice = 100'000;
 
 void ask_for_slice(uint64_t nanoseconds) {

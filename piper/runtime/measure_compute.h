@@ -1,5 +1,6 @@
-// Compute micro-benchmarks (Piper section IV-A): rates of the operations that segments are made of, as curves to be measured
-// (measure_points.h) and as the grids and constants that prices are made of.
+// Compute micro-benchmarks (Piper section IV-A): rates of the operations that segments are made of,
+// as curves to be measured (measure_points.h) and as the grids and constants that prices are made
+// of.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -10,8 +11,9 @@
 
 namespace piper::runtime {
 
-// GEMM and attention over their grids, element-wise passes and copies over the working set, and single points: the cost of
-// an operation on a handful of elements, SiLU, AdamW. Names end in ".<precision>" where it matters.
+// GEMM and attention over their grids, element-wise passes and copies over the working set, and
+// single points: the cost of an operation on a handful of elements, SiLU, AdamW. Names end in
+// ".<precision>" where it matters.
 std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchDevice& device);
 
 // Fills what prices read from those curves. Requires all of them, every point measured.

@@ -1,5 +1,5 @@
-// Measures curves point by point while all ranks of the host are busy at once and share its cores exactly as they do in
-// training (runtime/cores.h).
+// Measures curves point by point while all ranks of the host are busy at once and share its cores
+// exactly as they do in training (runtime/cores.h).
 #pragma once
 
 #include <piper/cluster/curve.h>
@@ -26,7 +26,8 @@ struct BenchCurve {
   std::string unit;
   std::vector<std::string> axes;
   std::vector<BenchPoint> points;
-  // A point whose fewest samples would by the last point's rate take several times its share is left out.
+  // A point whose fewest samples would by the last point's rate take several times its share is
+  // left out.
   bool may_skip = false;
 };
 
@@ -41,8 +42,8 @@ struct Measuring {
       after_point;  // from one thread at a time; may be empty
 };
 
-// The samples of a point are those of all ranks together. Points come in the curve's order, less those that were skipped.
-// Rethrows what a point throws.
+// The samples of a point are those of all ranks together. Points come in the curve's order, less
+// those that were skipped. Rethrows what a point throws.
 cluster::Curve measure(const BenchCurve& curve, const Measuring& how);
 
 // Samples of one call on one rank, after one that warms up.

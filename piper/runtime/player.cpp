@@ -1,5 +1,5 @@
-// The player's loop: what may start, what has finished, and when to sleep. player_segments.cpp runs compute tasks,
-// player_communication.cpp starts the others.
+// The player's loop: what may start, what has finished, and when to sleep. player_segments.cpp runs
+// compute tasks, player_communication.cpp starts the others.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>

@@ -1,8 +1,9 @@
-// The graph player in real time, for one rank: segments on tensors through nn::Stage, communication through comm.
-// Keeps the rules of sim/play.h, so that the simulated and the executed order are the same.
+// The graph player in real time, for one rank: segments on tensors through nn::Stage, communication
+// through comm. Keeps the rules of sim/play.h, so that the simulated and the executed order are the
+// same.
 //
-// A player's life: made once per run, play() once per step. It owns what the slots hold and gives each storage back
-// when the graph says that its life ends.
+// A player's life: made once per run, play() once per step. It owns what the slots hold and gives
+// each storage back when the graph says that its life ends.
 //
 // Thread safety: one player belongs to its rank's thread.
 #pragma once
@@ -28,14 +29,15 @@ namespace piper::runtime {
 
 class TokenExchange;
 
-// Token ids and targets of one micro-batch on this rank. Only the last stage reads targets; tokens the first, and the
-// last for modules of multi-token prediction.
+// Token ids and targets of one micro-batch on this rank. Only the last stage reads targets; tokens
+// the first, and the last for modules of multi-token prediction.
 struct MicroBatch {
   at::Tensor tokens_BS;  // int64
   at::Tensor targets_T;  // int64, -100 = ignored
 };
 
-// The update at the end of a step, which train/ supplies: plain callables that the graph's last compute tasks run.
+// The update at the end of a step, which train/ supplies: plain callables that the graph's last
+// compute tasks run.
 struct Update {
   // Fills this rank's share of the statistics; they are then summed over the world.
   std::function<void(std::span<double> statistics)> local_statistics;
@@ -48,8 +50,8 @@ struct PlayerOptions {
   double timeout_seconds = 120;  // without any progress on this rank
   // Called after every task; for measuring memory over time. Returns this rank's live bytes.
   std::function<int64_t()> live_bytes;
-  // Where the ranks of the run sit, for exchanges that know nodes (Strategy::all_to_all). Null: every rank is a node of
-  // its own. Outlives the player.
+  // Where the ranks of the run sit, for exchanges that know nodes (Strategy::all_to_all). Null:
+  // every rank is a node of its own. Outlives the player.
   const collective::Topology* topology = nullptr;
   // Called before every task, with its name; for telling what a rank was doing. May be empty.
   std::function<void(int64_t step, const std::string& task)> note;
@@ -57,16 +59,17 @@ struct PlayerOptions {
 
 class Player {
  public:
-  // The graph, the stage, the transport and the cores outlive the player. The graph must be valid and free of
-  // deadlock (graph::validate, graph::find_deadlock).
+  // The graph, the stage, the transport and the cores outlive the player. The graph must be valid
+  // and free of deadlock (graph::validate, graph::find_deadlock).
   Player(const schedule::StepGraph& step, const strategy::Strategy& strategy,
          const model::Model& model, Rank rank, nn::Stage& stage, comm::Transport& transport,
          Cores& cores, PlayerOptions options);
   ~Player();
 
-  // Runs one step. `step_number` makes the operations' names unique over the run. `timeline`, when given, receives
-  // this rank's tasks (absolute seconds of the steady clock) and memory samples; its vectors must have the graph's
-  // sizes, and other ranks may fill theirs at the same time. Throws CommError (timeouts name rank, operation, peer).
+  // Runs one step. `step_number` makes the operations' names unique over the run. `timeline`, when
+  // given, receives this rank's tasks (absolute seconds of the steady clock) and memory samples;
+  // its vectors must have the graph's sizes, and other ranks may fill theirs at the same time.
+  // Throws CommError (timeouts name rank, operation, peer).
   void play(int64_t step_number, std::span<const MicroBatch> micro_batches, const Update& update,
             graph::Timeline* timeline);
 
@@ -74,7 +77,8 @@ class Player {
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return routed_rows_;
   }
-  // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same; else empty.
+  // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same;
+  // else empty.
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
     return distinct_tokens_;
   }
@@ -104,8 +108,8 @@ class Player {
     collective::Topology topology;  // of its members
     collective::ToldCounts told;
   };
-  // What the counts of one layer and micro-batch travel in: for every peer the rows for each of its experts, then what it
-  // must be told of others (ToldCounts).
+  // What the counts of one layer and micro-batch travel in: for every peer the rows for each of its
+  // experts, then what it must be told of others (ToldCounts).
   struct CountMessages {
     std::vector<int64_t> sent, received;
     std::vector<size_t> first_received;  // by peer
@@ -164,7 +168,8 @@ class Player {
   uint64_t completions_seen_ = 0;
   double last_progress_seconds_ = 0;
 
-  // Counts received in a micro-batch's forward, kept for its recomputation: by (layer, micro-batch).
+  // Counts received in a micro-batch's forward, kept for its recomputation: by (layer,
+  // micro-batch).
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;

@@ -148,7 +148,8 @@ void Player::read_counts(const CountMessages& messages, nn::Routing& routing) co
                 routing.received_counts.begin() + static_cast<std::ptrdiff_t>(p * num_experts));
 }
 
-// Bytes from one member to another as far as this one knows them: its own row and column, and what others told it.
+// Bytes from one member to another as far as this one knows them: its own row and column, and what
+// others told it.
 collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
                                      const nn::Routing& routing, bool to_experts,
                                      int64_t row_bytes) {

@@ -1,5 +1,5 @@
-// Compute tasks: which function of the stage a segment is, and which slots are its arguments (the table in
-// schedule/step.h).
+// Compute tasks: which function of the stage a segment is, and which slots are its arguments (the
+// table in schedule/step.h).
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
@@ -59,7 +59,8 @@ void Player::run_segment(const Task& task) {
   PIPER_CHECK(false, "no segment runs in parts: " + schedule::task_name(step_, task));
 }
 
-// Below, in(i) is the i-th slot that the task reads and out(i) the i-th that it writes, in the order of the table.
+// Below, in(i) is the i-th slot that the task reads and out(i) the i-th that it writes, in the
+// order of the table.
 void Player::run_forward(const Task& task, const Segment& segment) {
   const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
   const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };

@@ -1,5 +1,5 @@
-// The partial file of a profile: one line a measured point, written as it is measured, so that an interrupted profile goes
-// on where it stopped.
+// The partial file of a profile: one line a measured point, written as it is measured, so that an
+// interrupted profile goes on where it stopped.
 //
 //   {"piper_profile": 1, "measured_with": {...}}            what must be equal for points to be taken over
 //   {"curve": "gemm.fp32", "at": [8, 32, 32], "seconds": ..., ...}
@@ -25,8 +25,9 @@ class ProfileJournal {
  public:
   // Keeps nothing.
   ProfileJournal() = default;
-  // Reads `path` if it is there and appends to it. Throws InvalidInput when it was made with something else, naming the
-  // first difference, or is no such file; IoError when it cannot be written.
+  // Reads `path` if it is there and appends to it. Throws InvalidInput when it was made with
+  // something else, naming the first difference, or is no such file; IoError when it cannot be
+  // written.
   ProfileJournal(std::filesystem::path path, const Json& measured_with);
 
   std::optional<cluster::Timing> find(const std::string& curve,

@@ -1,6 +1,7 @@
-// A small model (not one that users train: hidden 192, three layers, 8 experts, two a token) whose passes take the measure of a
-// machine as training uses it: what its segments take calibrates prices (calibrate.h), what a whole pass takes says whether the
-// machine still runs at the speed of its profile.
+// A small model (not one that users train: hidden 192, three layers, 8 experts, two a token) whose
+// passes take the measure of a machine as training uses it: what its segments take calibrates
+// prices (calibrate.h), what a whole pass takes says whether the machine still runs at the speed of
+// its profile.
 #pragma once
 
 #include <piper/graph/graph.h>
@@ -43,12 +44,14 @@ class ReferenceLayers {
   std::unique_ptr<Pass> pass_;
 };
 
-// One look at the speed of the machine, in seconds: what a whole pass of kReferencePassSequences takes in the mean, of layers made for
-// it and touched once, a core held for each pass. `piper profile` and runs compare such windows and nothing else: a pass among others
-// that evict its weights takes some 5 % longer. Every rank calls it, all at once.
+// One look at the speed of the machine, in seconds: what a whole pass of kReferencePassSequences
+// takes in the mean, of layers made for it and touched once, a core held for each pass. `piper
+// profile` and runs compare such windows and nothing else: a pass among others that evict its
+// weights takes some 5 % longer. Every rank calls it, all at once.
 double reference_window_seconds(strategy::Precision precision, Cores& cores);
 
-// Under what name of cluster.numbers a profile keeps what a window says: the median over windows of the mean of all ranks.
+// Under what name of cluster.numbers a profile keeps what a window says: the median over windows of
+// the mean of all ranks.
 std::string reference_pass_name(strategy::Precision precision);
 
 }  // namespace piper::runtime

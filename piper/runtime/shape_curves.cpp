@@ -66,7 +66,8 @@ class Shapes {
     return curve;
   }
 
-  // Skinny products, balanced and skewed: each expert by itself, or all in libtorch's grouped product.
+  // Skinny products, balanced and skewed: each expert by itself, or all in libtorch's grouped
+  // product.
   BenchCurve experts(bool grouped) const {
     BenchCurve curve{(grouped ? "expert_gemm_grouped" : "expert_gemm") + suffix_,
                      "flops",

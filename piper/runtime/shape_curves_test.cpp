@@ -76,7 +76,8 @@ TEST_CASE("experts run one by one and grouped, an expert without rows among them
 }
 
 TEST_CASE("a rank's experts get the rows that all ranks of the group send them") {
-  // 1 sequence of 8 tokens, top 2, on each of 4 ranks: 64 copies, 8 experts: 8 rows each, 2 experts a rank.
+  // 1 sequence of 8 tokens, top 2, on each of 4 ranks: 64 copies, 8 experts: 8 rows each, 2 experts
+  // a rank.
   const ModelShapes shapes{.model = mixture(8), .sequence = 8, .ep = 4, .operand_bytes = 1e8};
   const std::vector<BenchCurve> join = join_curves(strategy::Precision::kFp32, {}, shapes);
   CHECK(join[1].points[0].amount == 6.0 * 16 * 32 * 24);
@@ -90,7 +91,8 @@ TEST_CASE(
     "experts too large for a rank's share are measured as far as they fit, and one too large is "
     "said") {
   ModelShapes shapes{.model = mixture(8), .sequence = 8, .ep = 1, .operand_bytes = 60e3};
-  // An expert holds 3 x 32 x 24 weights and one row's 136 values, 4 bytes each: 9,760 bytes; 3 fit in half of 60 kB.
+  // An expert holds 3 x 32 x 24 weights and one row's 136 values, 4 bytes each: 9,760 bytes; 3 fit
+  // in half of 60 kB.
   const auto join = join_curves(strategy::Precision::kFp32, {}, shapes);
   CHECK(join[1].points[0].amount == 6.0 * 3 * 2 * 32 * 24);
   shapes.operand_bytes = 10e3;

@@ -34,8 +34,8 @@ at::ScalarType widest(int64_t bytes) {
 // While it lives, libtorch works in the stream.
 class InStream {
  public:
-  // libtorch knows a stream that is not its own by its address (c10::cuda::getStreamFromExternal), which is said here without
-  // its CUDA headers.
+  // libtorch knows a stream that is not its own by its address (c10::cuda::getStreamFromExternal),
+  // which is said here without its CUDA headers.
   InStream(const at::Device& device, void* stream) {
     if (!device.is_cpu())
       guard_.emplace(c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream)));

@@ -1,5 +1,6 @@
-// How a budget is divided among points that need unlike amounts of it: each point may use an equal part of what is left,
-// so what a point with a tight median leaves over goes to the later ones, and what a slow one overdraws is taken from them.
+// How a budget is divided among points that need unlike amounts of it: each point may use an equal
+// part of what is left, so what a point with a tight median leaves over goes to the later ones, and
+// what a slow one overdraws is taken from them.
 #pragma once
 
 #include <cstdint>

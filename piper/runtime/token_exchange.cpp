@@ -93,7 +93,8 @@ void TokenExchange::hear(nn::Routing& routing, bool is_new) {
     routing.received_weights = weights_R_;
 }
 
-// The copies' weights, or gradients, from every rank to every rank: as rows of the flat exchange, one number each.
+// The copies' weights, or gradients, from every rank to every rank: as rows of the flat exchange,
+// one number each.
 std::unique_ptr<comm::Operation> TokenExchange::start_weights(const comm::OperationName& name,
                                                               const nn::Routing& routing,
                                                               bool to_experts,

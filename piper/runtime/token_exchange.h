@@ -1,5 +1,5 @@
-// The exchanges of one mixture layer in one micro-batch where tokens travel in place of their copies
-// (strategy::deduplicates; collective/halo_dedup.h), on one rank:
+// The exchanges of one mixture layer in one micro-batch where tokens travel in place of their
+// copies (strategy::deduplicates; collective/halo_dedup.h), on one rank:
 //
 //   counts      what members tell each other of routes (collective/known_routes.h)
 //   to experts  tokens [T, D] to rows [U, D]; dispatch forward and, of the output's gradient, combine backward. The forward
@@ -7,7 +7,8 @@
 //   back        rows [U, D], added on the way, to tokens [T, D]; combine forward and dispatch backward, which brings the
 //               gradients of the weights back: [R] to [N]
 //
-// What was told and the weights are kept for the micro-batch's recomputation, which asks for tokens only.
+// What was told and the weights are kept for the micro-batch's recomputation, which asks for tokens
+// only.
 //
 // Thread safety: as its player's.
 #pragma once
@@ -33,10 +34,12 @@ class TokenExchange {
 
   std::unique_ptr<comm::Operation> start_telling(comm::OperationName name,
                                                  const nn::Routing& routing, int64_t row_bytes);
-  // After that: fills the routing's received rows. `is_new`: of a forward; else of its recomputation, with the weights.
+  // After that: fills the routing's received rows. `is_new`: of a forward; else of its
+  // recomputation, with the weights.
   void hear(nn::Routing& routing, bool is_new);
 
-  // `output` is made here: its rows are known from what was heard. Where `weights` is given, they travel, too.
+  // `output` is made here: its rows are known from what was heard. Where `weights` is given, they
+  // travel, too.
   std::unique_ptr<comm::Operation> start_to_experts(comm::OperationName name,
                                                     const at::Tensor& tokens_TD, at::Tensor& output,
                                                     nn::Routing* weights);

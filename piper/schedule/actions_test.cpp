@@ -78,7 +78,8 @@ TEST_CASE("a stage outside the pipeline is our own mistake") {
 }
 
 TEST_CASE("interleaved takes as many micro-batches as there are ranks through each chunk in turn") {
-  // Two ranks, two chunks: (2 - 0 - 1) 2 + (2 - 1) 2 = 4 forwards ahead on the first, 2 on the last.
+  // Two ranks, two chunks: (2 - 0 - 1) 2 + (2 - 1) 2 = 4 forwards ahead on the first, 2 on the
+  // last.
   CHECK(text(actions(PipelineSchedule::kInterleaved, 2, 0, 4, 2)) ==
         "F0 F1 f0 f1 F2 b0 F3 b1 f2 B0 f3 B1 b2 b3 B2 B3 ");
   CHECK(text(actions(PipelineSchedule::kInterleaved, 2, 1, 4, 2)) ==
@@ -115,8 +116,9 @@ TEST_CASE("DualPipeV: the steady part is pairs, fill and drain are split") {
   CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 0, 1, 2)) == "F0 f0 i0 w0 B0 ");
 }
 
-// Huang et al. 2019, Narayanan et al. 2021, Qi et al. 2024 and DeepSeek's DualPipe, in chunk-forwards (the papers' figures
-// divided by what share of a rank a chunk is): a rank's activations are those of a chunk until its weights' gradient.
+// Huang et al. 2019, Narayanan et al. 2021, Qi et al. 2024 and DeepSeek's DualPipe, in
+// chunk-forwards (the papers' figures divided by what share of a rank a chunk is): a rank's
+// activations are those of a chunk until its weights' gradient.
 TEST_CASE("activations peak where the papers say") {
   for (const int64_t pp : {1, 2, 4, 7, 8})
     for (const int64_t m : {2 * pp, 2 * pp + 1, 3 * pp, 8 * pp})

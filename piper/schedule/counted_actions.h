@@ -1,5 +1,5 @@
-// For schedules that are told as "the next forward of chunk 1, the next backward of chunk 0, ...": numbers the
-// micro-batches of each kind and chunk.
+// For schedules that are told as "the next forward of chunk 1, the next backward of chunk 0, ...":
+// numbers the micro-batches of each kind and chunk.
 #pragma once
 
 #include <piper/schedule/action.h>

@@ -13,8 +13,8 @@ namespace piper::schedule {
 std::vector<std::vector<Action>> all_actions(strategy::PipelineSchedule schedule, int64_t pp,
                                              int64_t num_micro_batches, int64_t vpp = 1);
 
-// One line a problem ("rank 2: B0 of chunk 1 stands before its forward", "deadlock: rank 0 at F1, rank 1 at B0"),
-// empty when the lists are executable:
+// One line a problem ("rank 2: B0 of chunk 1 stands before its forward", "deadlock: rank 0 at F1,
+// rank 1 at B0"), empty when the lists are executable:
 //   - each rank runs every micro-batch of every chunk once forward and once backward, the latter whole or in two parts;
 //   - a backward stands behind its forward, a part for the weights behind the part for the input;
 //   - when each rank takes its actions in order, and each action waits for what it needs (a forward for the virtual stage
@@ -26,8 +26,8 @@ std::vector<std::string> unexecutable(strategy::PipelineSchedule schedule,
                                       const std::vector<std::vector<Action>>& lists,
                                       int64_t num_micro_batches, int64_t vpp = 1);
 
-// The actions of all ranks in an order in which each stands behind all that it needs, the two of a pair next to each
-// other. Requires executable lists (PIPER_CHECK: what they wait for).
+// The actions of all ranks in an order in which each stands behind all that it needs, the two of a
+// pair next to each other. Requires executable lists (PIPER_CHECK: what they wait for).
 struct RankAction {
   int32_t rank;
   Action action;

@@ -1,6 +1,6 @@
-// What stands behind the layers on the last stage: the head, and the modules of multi-token prediction with theirs
-// (DeepSeek-V3, section 2.2, eq. 21-25). Module k = 1 .. depth has the layer with index num_layers() + k - 1, which the
-// tasks of its join and of its head carry too.
+// What stands behind the layers on the last stage: the head, and the modules of multi-token
+// prediction with theirs (DeepSeek-V3, section 2.2, eq. 21-25). Module k = 1 .. depth has the layer
+// with index num_layers() + k - 1, which the tasks of its join and of its head carry too.
 //
 //   x of the last layer --+--> head
 //                         +--> join of module 1 --> layer --> x --+--> head of module 1
@@ -27,8 +27,8 @@ graph::SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadS
 
 // Returns the input of the module's layer.
 graph::SlotId write_join_forward(RankWriter& writer, int32_t layer, graph::SlotId x);
-// From the gradients of the module's input and of x (its own head's part) to that of x as a whole, which is returned;
-// frees all three.
+// From the gradients of the module's input and of x (its own head's part) to that of x as a whole,
+// which is returned; frees all three.
 graph::SlotId write_join_backward(RankWriter& writer, int32_t layer, graph::SlotId input_gradient,
                                   graph::SlotId head_gradient, graph::SlotId x);
 

@@ -9,7 +9,8 @@
 
 namespace piper::schedule {
 
-// The slots of a layer's program that live between its passes, for one micro-batch. Begins with none.
+// The slots of a layer's program that live between its passes, for one micro-batch. Begins with
+// none.
 class LayerSlots {
  public:
   graph::SlotId& operator[](LayerSlot slot) {
@@ -28,7 +29,8 @@ graph::SlotId write_layer_forward(RankWriter& writer, int32_t layer, graph::Slot
 // With recompute kFull, before the backward: writes what it reads. Nothing otherwise.
 void write_layer_recompute(RankWriter& writer, int32_t layer, LayerSlots& slots);
 
-// From the gradient of the output to that of the input, which is returned; frees everything that the forward has left.
+// From the gradient of the output to that of the input, which is returned; frees everything that
+// the forward has left.
 graph::SlotId write_layer_backward(RankWriter& writer, int32_t layer, graph::SlotId output_gradient,
                                    LayerSlots& slots);
 

@@ -1,4 +1,5 @@
-// Which program a layer has. A further schedule of mixture layers is a pair of files in moe_layer/ and a line in layer_kind.cpp.
+// Which program a layer has. A further schedule of mixture layers is a pair of files in moe_layer/
+// and a line in layer_kind.cpp.
 #pragma once
 
 #include <piper/schedule/layer_passes.h>

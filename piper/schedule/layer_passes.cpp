@@ -53,8 +53,8 @@ Slots needs(const std::vector<LayerTask>& tasks) {
   return read;
 }
 
-// Every slot that lives at the start or is written here ends with its last reader, or else with its writer; those of
-// `stays` do not.
+// Every slot that lives at the start or is written here ends with its last reader, or else with its
+// writer; those of `stays` do not.
 void free_slots(std::vector<LayerTask>& tasks, const Slots& stays) {
   Slots done = stays;
   for (size_t i = tasks.size(); i-- > 0;) {
@@ -123,7 +123,8 @@ class PassMaker {
     return tasks;
   }
 
-  // A segment's forward for its tape alone: what else it writes is there already, and goes to slots of its own.
+  // A segment's forward for its tape alone: what else it writes is there already, and goes to slots
+  // of its own.
   std::vector<LayerTask> tape_again(SegmentKind segment) {
     std::vector<LayerTask> tasks;
     for (const Operation& operation : program_.forward.operations()) {

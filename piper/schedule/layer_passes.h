@@ -1,5 +1,6 @@
-// A layer's program with a recomputation: which operations run in which pass, and where each slot's life ends. Nobody else
-// decides this; memory, time and tasks of a layer all follow the lists below.
+// A layer's program with a recomputation: which operations run in which pass, and where each slot's
+// life ends. Nobody else decides this; memory, time and tasks of a layer all follow the lists
+// below.
 //
 //   forward     every operation; a tape that nobody reads later is not written
 //   recompute   kFull: before the backward, what the backward reads is made again from x

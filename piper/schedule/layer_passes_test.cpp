@@ -25,7 +25,8 @@ std::vector<LayerKind> every_kind() {
 
 using Lives = std::set<LayerSlot>;
 
-// Runs a pass on the slots that are alive: nothing is read that is not there, written twice or freed twice.
+// Runs a pass on the slots that are alive: nothing is read that is not there, written twice or
+// freed twice.
 void run(const std::vector<LayerTask>& tasks, Lives& alive) {
   for (const LayerTask& task : tasks) {
     for (const LayerSlot slot : task.reads) CHECK(alive.contains(slot));
@@ -90,7 +91,8 @@ TEST_CASE("a mixture with shared experts whose rows travel") {
         "experts again, rows experts again");
   CHECK(text(passes(Recompute::kFull).backward) == text(passes(Recompute::kNone).backward));
 
-  // What is added up where the experts are is not read by any backward, and does not come back twice.
+  // What is added up where the experts are is not read by any backward, and does not come back
+  // twice.
   LayerKind sums = kind;
   sums.deduplicates = true;
   CHECK(text(passes_of(layer_program(sums), Recompute::kFull).recompute) ==

@@ -1,5 +1,6 @@
-// What a layer does with a micro-batch on one rank, forward and backward: operations over the layer's slots. Each kind of layer
-// and each schedule of a mixture layer is one program (layer_kind.h), written once:
+// What a layer does with a micro-batch on one rank, forward and backward: operations over the
+// layer's slots. Each kind of layer and each schedule of a mixture layer is one program
+// (layer_kind.h), written once:
 //
 //   layer_passes.h   derives from it what is kept, run again and freed, whatever is recomputed
 //   layer.h          writes its tasks into a step
@@ -59,7 +60,8 @@ struct LayerProgram {
 
   std::vector<ProgramSlot> slots;
   LayerPass forward, backward;
-  // The layer's input and output, which come from the layer before and go to the next one; and their gradients.
+  // The layer's input and output, which come from the layer before and go to the next one; and
+  // their gradients.
   LayerSlot x, output, output_gradient, x_gradient;
 };
 

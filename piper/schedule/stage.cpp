@@ -97,7 +97,8 @@ class RankLowering {
 
   void begin(const Action& action) { writer_.begin(phase_of(action.kind), action.micro_batch); }
 
-  // A message is of the forward or of the backward, on both ends, whether or not one of them splits the latter.
+  // A message is of the forward or of the backward, on both ends, whether or not one of them splits
+  // the latter.
   void begin_message(const Action& action) {
     writer_.begin(action.kind == Action::Kind::kForward ? Phase::kForward : Phase::kBackward,
                   action.micro_batch);
@@ -196,7 +197,8 @@ class RankLowering {
     mb.weights_due = writer_.take_weights_due();
   }
 
-  // From the last module to the model's own head. A join's backward also reaches the norm of the head before it.
+  // From the last module to the model's own head. A join's backward also reaches the norm of the
+  // head before it.
   template <class Reduce>
   void heads_backward(MicroBatch& mb, const Action& action, Reduce reduce) {
     SlotId joined = SlotId::none();  // gradient of the input of module i
@@ -221,8 +223,8 @@ class RankLowering {
     if (step_.model.copies_embedding() && strategy::ends_apart(step_.strategy)) reduce(-1);
   }
 
-  // Segment by segment in the order of the input's part. A head has no weights' part, a module's gradients are
-  // final after its join's.
+  // Segment by segment in the order of the input's part. A head has no weights' part, a module's
+  // gradients are final after its join's.
   void backward_weights(const Action& action) {
     const auto reduce = [&](int32_t layer) { reduce_if_final(action, layer); };
     if (chunk(action).is_last) reduce_heads(reduce);

@@ -1,10 +1,10 @@
 // One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `runtime`
 // in real time.
 //
-// A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank (action.h).
-// write_step() lowers it: every action becomes the segments of the stage's layers, with the
-// exchanges between them; passes then insert the sends and receives between stages, the gradient
-// reductions and the update.
+// A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank
+// (action.h). write_step() lowers it: every action becomes the segments of the stage's layers, with
+// the exchanges between them; passes then insert the sends and receives between stages, the
+// gradient reductions and the update.
 //
 // A mixture layer's forward, for one micro-batch on one rank (T tokens, k copies each, d hidden):
 //
@@ -38,10 +38,11 @@ enum class SegmentKind : uint8_t {
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
   kExperts,        // received rows -> rows
   kMerge,          // returned rows, routing, x1 -> x (weighted sum, residual)
-  // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient. Layer -1: the
-  // model's own; else that of a module of multi-token prediction
+  // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient. Layer -1:
+  // the model's own; else that of a module of multi-token prediction
   kHead,
-  kMtpJoin,  // x and the embeddings of later tokens -> input of a module's layer (norms, projection)
+  // x and the embeddings of later tokens -> input of a module's layer (norms, projection)
+  kMtpJoin,
   // Phase::kUpdate:
   // all-reduce over the data group: the layer's attention, router, norms, dense MLP, shared expert
   // (layer -1: embedding, -2: head and final norm)
@@ -62,7 +63,8 @@ enum class SegmentKind : uint8_t {
 
 struct Segment {
   SegmentKind kind = SegmentKind::kAttention;
-  // Global layer index; -1 where the kind has none. Module k of multi-token prediction: num_layers() + k - 1
+  // Global layer index; -1 where the kind has none. Module k of multi-token prediction:
+  // num_layers() + k - 1
   int32_t layer = -1;
   bool operator==(const Segment&) const = default;
 };
@@ -123,28 +125,29 @@ struct SlotMeaning {
 //                     x
 //
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
-// combine, forward and backward alike. The embedding's and the model's head's layer is -1. Reductions and
-// update tasks read and write no slots. A layer with shared experts merges into (x1 + shared), and
-// its gate's backward reads gradient(x1 + shared). merge's backward leaves gradient(x) to the gate's backward,
-// which adds it as the residual's gradient. A slot is freed by its last reader; one that is sent to
-// another stage, by the send.
+// combine, forward and backward alike. The embedding's and the model's head's layer is -1.
+// Reductions and update tasks read and write no slots. A layer with shared experts merges into (x1
+// + shared), and its gate's backward reads gradient(x1 + shared). merge's backward leaves
+// gradient(x) to the gate's backward, which adds it as the residual's gradient. A slot is freed by
+// its last reader; one that is sent to another stage, by the send.
 //
-// Where tokens travel in place of their copies (strategy::deduplicates; T tokens, U rows received, one for each token of
-// a member): rows, returned and their gradients are [T, d], received, expert rows and theirs [U, d]; the experts weigh and
-// add. So merge's backward reads and leaves no more than gradient(x), which is returned's; the dispatch's backward also
-// brings the routing gradient; and a recomputation ends with the experts, no combine.
+// Where tokens travel in place of their copies (strategy::deduplicates; T tokens, U rows received,
+// one for each token of a member): rows, returned and their gradients are [T, d], received, expert
+// rows and theirs [U, d]; the experts weigh and add. So merge's backward reads and leaves no more
+// than gradient(x), which is returned's; the dispatch's backward also brings the routing gradient;
+// and a recomputation ends with the experts, no combine.
 //
 // With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
 // their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
 // counts are not exchanged again: the player keeps them from the forward, as host data) write fresh
 // slots right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
-// of it (kAttention, kExperts), the part's segments write no tape in the forward and once more, alone,
-// before their backward; they then free what else they write. The head is no layer: it keeps its tape and is never
-// recomputed. Nor is a join, whose output its module's layer keeps.
+// of it (kAttention, kExperts), the part's segments write no tape in the forward and once more,
+// alone, before their backward; they then free what else they write. The head is no layer: it keeps
+// its tape and is never recomputed. Nor is a join, whose output its module's layer keeps.
 //
-// Modules of multi-token prediction (heads.h) run on the last stage, forward behind the head and backward before it.
-// With several stages the last one has an embedding of its own for them: its gradient is reduced as layer -1, then
-// summed with the first stage's (kTiedEmbedding).
+// Modules of multi-token prediction (heads.h) run on the last stage, forward behind the head and
+// backward before it. With several stages the last one has an embedding of its own for them: its
+// gradient is reduced as layer -1, then summed with the first stage's (kTiedEmbedding).
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
@@ -160,23 +163,24 @@ struct StepGraph {
   }
 };
 
-// kSimulation also writes schedules that the runtime does not play: several chunks a rank, backwards in two parts. Of a
-// backward in two parts the input's frees nothing that the weights' part of the same segment reads or that the whole
-// would have freed there (tape, inputs, the output's gradient): gradients within a segment are taken to replace its tape.
+// kSimulation also writes schedules that the runtime does not play: several chunks a rank,
+// backwards in two parts. Of a backward in two parts the input's frees nothing that the weights'
+// part of the same segment reads or that the whole would have freed there (tape, inputs, the
+// output's gradient): gradients within a segment are taken to replace its tape.
 enum class WrittenFor : uint8_t { kExecution, kSimulation };
 
-// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK); for simulation,
-// not_runnable but for schedule and vpp. `ranks`: write only these
-// ranks' tasks (all when empty); operations then keep the members written, so a subset is for
-// pricing and simulation of one pipeline, not for execution.
+// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK);
+// for simulation, not_runnable but for schedule and vpp. `ranks`: write only these ranks' tasks
+// (all when empty); operations then keep the members written, so a subset is for pricing and
+// simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
                      const std::vector<Rank>& ranks = {},
                      WrittenFor written_for = WrittenFor::kExecution);
 
-// "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer, segment: the name of a task in traces
-// and messages. Exchanges are named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine",
-// point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U L2 dense gradients", "U
-// embedding dense gradients".
+// "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
+// segment: the name of a task in traces and messages. Exchanges are named "F3 L2 counts" / "F3 L2
+// dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U
+// L2 dense gradients", "U embedding dense gradients".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 

@@ -1,5 +1,5 @@
-// The point-to-point pass: puts the sends and receives between virtual stages into a list of compute-only
-// actions.
+// The point-to-point pass: puts the sends and receives between virtual stages into a list of
+// compute-only actions.
 #pragma once
 
 #include <piper/schedule/action.h>
@@ -22,8 +22,9 @@ struct Placing {
   strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
 };
 
-// The virtual stage that the action needs something from: the one before for a forward, the one behind for a backward or
-// its input's part; -1 at the pipeline's ends and for a weights' part. What it makes is for the other neighbour.
+// The virtual stage that the action needs something from: the one before for a forward, the one
+// behind for a backward or its input's part; -1 at the pipeline's ends and for a weights' part.
+// What it makes is for the other neighbour.
 int64_t virtual_stage_before(const Action& action, const Placing& placing, int64_t rank);
 int64_t virtual_stage_after(const Action& action, const Placing& placing, int64_t rank);
 

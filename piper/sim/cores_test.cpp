@@ -66,8 +66,9 @@ TEST_CASE("without shared cores every rank computes alone") {
 }
 
 TEST_CASE("bubbles that other ranks fill cost nothing: two pipelines on two cores") {
-  // pp 2, dp 2 on 2 cores: the work is 4 ranks x 4 micro-batches x 10 s = 160 core-seconds, so at least 80 s; alone
-  // on 4 cores a pipeline takes (4 + 1) x 10 = 50 s. With shared cores the bubble of one rank is filled by others.
+  // pp 2, dp 2 on 2 cores: the work is 4 ranks x 4 micro-batches x 10 s = 160 core-seconds, so at
+  // least 80 s; alone on 4 cores a pipeline takes (4 + 1) x 10 = 50 s. With shared cores the bubble
+  // of one rank is filled by others.
   const StepGraph step =
       schedule::write_step(schedule::example::model({0, 0}),
                            schedule::example::strategy({.pp = 2, .ep = 1, .dp = 2}, 2, 4));
@@ -86,8 +87,8 @@ TEST_CASE("bubbles that other ranks fill cost nothing: two pipelines on two core
 
 TEST_CASE(
     "copies of a host's exchanges take time from those who compute, when no core is without work") {
-  // Four ranks on two cores. Ranks 2 and 3 reduce for 4 s, measured with all four at once: each member's copies are 4 s of the half
-  // core that a rank has, 4 s of cores together.
+  // Four ranks on two cores. Ranks 2 and 3 reduce for 4 s, measured with all four at once: each
+  // member's copies are 4 s of the half core that a rank has, 4 s of cores together.
   const auto ends = [](int64_t num_computing, std::vector<int32_t> nodes) {
     StepGraph step;
     step.graph = graph::Graph(4);

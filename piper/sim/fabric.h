@@ -9,9 +9,9 @@
 //   level l, l > 0             -> between those units, where pairs have ports of their own
 //                              -> in of the receiver's units of levels l-1 .. 1 -> nic_in
 //
-// where l is the innermost level whose unit they share. Inner ports and cards are apart: what leaves
-// the node does not pass the ports inside of it, as in cost/links.h. Units of a level need not lie in
-// those of the next: a rail switch joins cards of many nodes.
+// where l is the innermost level whose unit they share. Inner ports and cards are apart: what
+// leaves the node does not pass the ports inside of it, as in cost/links.h. Units of a level need
+// not lie in those of the next: a rail switch joins cards of many nodes.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ struct MessageCosts {
   // behind narrow ones serves one message after another: four that come in together leave as if
   // the last had come three quarters of its time later; in packets, three quarters of a packet's.
   int32_t packets_across = 1;
-  // Start of a copy or an addition at a memory that was idle: what queues behind it starts with it. A
-  // step of no units costs nothing.
+  // Start of a copy or an addition at a memory that was idle: what queues behind it starts with it.
+  // A step of no units costs nothing.
   double local_seconds = 0;
   double local_bytes_per_second = 0;  // of the member's memory, read and write each; 0: no time
 };
@@ -77,8 +77,9 @@ struct Fabric {
   std::vector<FabricLevel> levels;             // nodes first; the last one has a single unit
   std::vector<int32_t> member_out, member_in;  // by member: inside the node
   std::vector<int32_t> nic_out, nic_in;  // by member: its card; kNoPort where there is one node
-  // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. Of those that share one a member
-  // goes on until it has nothing to start, then comes the next that waited. Empty: each has its own.
+  // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. Of those that share
+  // one a member goes on until it has nothing to start, then comes the next that waited. Empty:
+  // each has its own.
   std::vector<int32_t> processor;
   MessageCosts costs;
 
@@ -92,14 +93,14 @@ struct Fabric {
   double latency_seconds(int64_t from, int64_t to) const;
 };
 
-// What is wrong with a description, one line each: rates that are not positive and finite, times that
-// are negative, lists that are too short, ports that do not exist. Empty: nothing.
+// What is wrong with a description, one line each: rates that are not positive and finite, times
+// that are negative, lists that are too short, ports that do not exist. Empty: nothing.
 std::vector<std::string> problems_of(const Fabric& fabric);
 
 // Adds one node-level entry with inner ports and cards: what all fabrics have in common. nic[m] is
-// the card of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one card;
-// the seconds that they take for every message or packet besides. Cards are left out where there is a
-// single node.
+// the card of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one
+// card; the seconds that they take for every message or packet besides. Cards are left out where
+// there is a single node.
 struct NodePorts {
   double inner_bytes_per_second = 0;
   double nic_bytes_per_second = 0;

@@ -24,7 +24,8 @@ struct LevelShape {
   std::string name;
   int64_t num_units = 1;       // of the level below, in one unit
   double latency_seconds = 0;  // of a message whose innermost common unit is of this level
-  // What a unit says to the outside, and hears: 0 = as much as comes. Meaningless of the last level.
+  // What a unit says to the outside, and hears: 0 = as much as comes. Meaningless of the last
+  // level.
   double outside_bytes_per_second = 0;
   // A link from each of its units to each other one of its units: 0 = none.
   double between_bytes_per_second = 0;
@@ -33,10 +34,11 @@ struct LevelShape {
 // Throws InvalidInput naming what is not allowed. The last level holds everything.
 Fabric tree(const NodeShape& node, const std::vector<LevelShape>& levels);
 
-// Nodes on switches, switches in groups where each has a link to each other, groups with one (bundled)
-// link to each other. Every switch that a message passes costs `hop_seconds`, one between groups
-// `global_seconds` more. `adaptive`: traffic spreads over all links of a switch or group, also by
-// detours, so that they are one port; otherwise each pair has its link and no other (minimal routing).
+// Nodes on switches, switches in groups where each has a link to each other, groups with one
+// (bundled) link to each other. Every switch that a message passes costs `hop_seconds`, one between
+// groups `global_seconds` more. `adaptive`: traffic spreads over all links of a switch or group,
+// also by detours, so that they are one port; otherwise each pair has its link and no other
+// (minimal routing).
 struct DragonflyShape {
   NodeShape node;
   int64_t nodes_per_switch = 4, switches_per_group = 32, num_groups = 1;
@@ -47,7 +49,8 @@ struct DragonflyShape {
 };
 Fabric dragonfly(const DragonflyShape& shape);
 
-// Leaf switches below a spine; a leaf's uplinks carry 1 / oversubscription of what its nodes can send.
+// Leaf switches below a spine; a leaf's uplinks carry 1 / oversubscription of what its nodes can
+// send.
 struct FatTreeShape {
   NodeShape node;
   int64_t nodes_per_leaf = 1, num_leaves = 1;
@@ -56,8 +59,8 @@ struct FatTreeShape {
 };
 Fabric fat_tree(const FatTreeShape& shape);
 
-// Card i of every node of a pod on rail switch i; rails of all pods below a spine. A message between
-// cards of different number, or of different pods, crosses the spine.
+// Card i of every node of a pod on rail switch i; rails of all pods below a spine. A message
+// between cards of different number, or of different pods, crosses the spine.
 struct RailShape {
   NodeShape node;
   int64_t nodes_per_pod = 1, num_pods = 1;

@@ -28,8 +28,8 @@ FlowLimit limit_of(const PlayedFlows& played, const Fabric& fabric);
 // for every pair.
 FlowLimit exchange_limit(const Fabric& fabric, const collective::CountOf& bytes_of);
 
-// Seconds of a collective: the price by which algorithms are compared. `members` are the steps of all
-// of them, counts in units of `bytes_per_unit`. Throws as play_flows().
+// Seconds of a collective: the price by which algorithms are compared. `members` are the steps of
+// all of them, counts in units of `bytes_per_unit`. Throws as play_flows().
 double price(std::span<const collective::MemberSteps> members, const Fabric& fabric,
              double bytes_per_unit = 1);
 

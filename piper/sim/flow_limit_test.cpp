@@ -159,8 +159,8 @@ TEST_CASE("the limit names the port or the member that is busy longest") {
         "start-ups of member 0");
 }
 
-// Without fixed times the order of events stays, and time halves exactly. With them who comes first at a
-// port can change: no law, but what these cases do.
+// Without fixed times the order of events stays, and time halves exactly. With them who comes first
+// at a port can change: no law, but what these cases do.
 TEST_CASE("a network that is faster everywhere is never slower") {
   for (uint32_t seed = 1; seed <= 25; ++seed) {
     CAPTURE(seed);
@@ -176,9 +176,9 @@ TEST_CASE("a network that is faster everywhere is never slower") {
   }
 }
 
-// First come, first served has anomalies: a port that gets faster changes who comes first elsewhere.
-// How often (1 of these 200), and by how much at worst (18 %), is held here so that it does not grow
-// unnoticed.
+// First come, first served has anomalies: a port that gets faster changes who comes first
+// elsewhere. How often (1 of these 200), and by how much at worst (18 %), is held here so that it
+// does not grow unnoticed.
 TEST_CASE("one faster port seldom makes an exchange slower") {
   int slower = 0, tried = 0;
   double worst = 1;

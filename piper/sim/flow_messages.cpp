@@ -112,7 +112,8 @@ void FlowPlayer::start_next(uint64_t member, int64_t now) {
   processor.holder = member;
 }
 
-// Also without start-up costs one message at a time: members that begin at once take turns. False: there is nothing to start.
+// Also without start-up costs one message at a time: members that begin at once take turns. False:
+// there is nothing to start.
 bool FlowPlayer::start_one(uint64_t member, int64_t now) {
   Member& m = members_[member];
   if (m.is_starting) return true;
@@ -217,8 +218,8 @@ void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
   next_packet(index, from, now);
 }
 
-// One packet of the line's first message goes to the end of the port's queue; the next one when this
-// has left, so that every line has one packet there.
+// One packet of the line's first message goes to the end of the port's queue; the next one when
+// this has left, so that every line has one packet there.
 void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
   Line& line = lines_[index];
   if (line.is_leaving) {

@@ -1,5 +1,5 @@
-// The state of play_flows() while it plays, and its parts: steps (play_flows.cpp) and messages under
-// way (flow_messages.cpp). For nobody else.
+// The state of play_flows() while it plays, and its parts: steps (play_flows.cpp) and messages
+// under way (flow_messages.cpp). For nobody else.
 #pragma once
 
 #include <piper/sim/flow_routes.h>

@@ -91,8 +91,8 @@ void FlowProgram::add_dependencies(const MemberSteps& member) {
       next_[followers[static_cast<size_t>(before)]++] = first + static_cast<uint32_t>(i);
 }
 
-// Receives are gathered by sender; those of one sender lie in the order of receivers, so that a send
-// finds its own in a short run.
+// Receives are gathered by sender; those of one sender lie in the order of receivers, so that a
+// send finds its own in a short run.
 void FlowProgram::finish() {
   PIPER_CHECK(!finished_);
   finished_ = true;

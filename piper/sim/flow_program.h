@@ -34,8 +34,8 @@ class FlowProgram {
   // Steps of the next member, from 0 on. Throws InternalError when a step waits for one that is not
   // before it, or exceeds the limits above.
   void add(const collective::MemberSteps& member);
-  // After the last member. Throws InternalError naming members when a message has no counterpart, or
-  // one of another size: such lists have no meaning.
+  // After the last member. Throws InternalError naming members when a message has no counterpart,
+  // or one of another size: such lists have no meaning.
   void finish();
 
   int64_t num_members() const { return static_cast<int64_t>(first_step_.size()) - 1; }

@@ -35,7 +35,8 @@ TEST_CASE(
   prices.transient_bytes = {0, 7, 100};
   prices.static_bytes = {1000};
   const graph::Timeline timeline = sim::play(step, prices);
-  // 1 s: a and b live, 7 transient; 3 s: a and the transient are gone, then 100 transient; 4 s: nothing is left.
+  // 1 s: a and b live, 7 transient; 3 s: a and the transient are gone, then 100 transient; 4 s:
+  // nothing is left.
   CHECK(samples(timeline, 0) == Samples{{0, 1010}, {1, 1037}, {3, 1120}, {4, 1000}});
   CHECK(timeline.peak_bytes == std::vector<int64_t>{1120});
 }

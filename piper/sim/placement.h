@@ -1,5 +1,5 @@
-// Which devices of a machine a group of members gets, and what algorithms and the player then know of
-// it: the topology, and the ports.
+// Which devices of a machine a group of members gets, and what algorithms and the player then know
+// of it: the topology, and the ports.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -20,9 +20,9 @@ struct Placement {
 // All of these throw InvalidInput when the machine has fewer.
 Placement packed(const cluster::Cluster& cluster, int64_t num_nodes, int64_t members_per_node = 0);
 
-// Nodes dealt out evenly to the first `num_units` units of a level ("cabinet": its index), in each as
-// far apart as packed nodes are close: every one in another unit of the level below while there are.
-// Members are numbered unit by unit, as a scheduler's sorted host list would.
+// Nodes dealt out evenly to the first `num_units` units of a level ("cabinet": its index), in each
+// as far apart as packed nodes are close: every one in another unit of the level below while there
+// are. Members are numbered unit by unit, as a scheduler's sorted host list would.
 Placement scattered(const cluster::Cluster& cluster, int64_t num_nodes, size_t level,
                     int64_t num_units);
 

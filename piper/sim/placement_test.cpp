@@ -30,8 +30,8 @@ TEST_CASE("packed nodes fill switch groups and cabinets in order") {
 TEST_CASE("scattered nodes share neither switch groups nor, beyond their number, cabinets") {
   const Placement placement = scattered(frontier(), 12, 2, 4);
   const collective::Topology topology = topology_of(frontier(), placement);
-  // Three nodes in each of four cabinets, each in a switch group of its own: the level of groups says
-  // no more than that of nodes.
+  // Three nodes in each of four cabinets, each in a switch group of its own: the level of groups
+  // says no more than that of nodes.
   REQUIRE(topology.unit.size() == 2);
   CHECK(num_units(topology.unit[0]) == 12);
   CHECK(num_units(topology.unit[1]) == 4);

@@ -1,8 +1,9 @@
-// An event-driven simulation. Events are ends of tasks and operations, and bytes that start to move; all of one
-// instant are taken together: first what ends gives back memory, cores and links, then operations whose share of a link
-// has changed are foretold a new end, then the ranks concerned start what they now can (in the order of ranks), then
-// free cores go to those who have waited longest. Every task is looked at when its stream reaches it and each
-// time something of its rank ends while it is at the head: a handful of times, so the cost is linear in the tasks.
+// An event-driven simulation. Events are ends of tasks and operations, and bytes that start to
+// move; all of one instant are taken together: first what ends gives back memory, cores and links,
+// then operations whose share of a link has changed are foretold a new end, then the ranks
+// concerned start what they now can (in the order of ranks), then free cores go to those who have
+// waited longest. Every task is looked at when its stream reaches it and each time something of its
+// rank ends while it is at the head: a handful of times, so the cost is linear in the tasks.
 #include <piper/base/error.h>
 #include <piper/graph/operations.h>
 #include <piper/sim/network.h>
@@ -26,7 +27,8 @@ namespace {
 enum class What : uint32_t {
   kTaskEnds,       // id: task
   kTransferMoves,  // id: operation, whose latency is over
-  kOperationEnds,  // id: operation; counts if the operation's end is still foretold for this instant
+  // id: operation; counts if the operation's end is still foretold for this instant
+  kOperationEnds,
 };
 
 struct Event {
@@ -270,9 +272,9 @@ class Simulation {
     return task.kind == TaskKind::kCompute && compute_ends_at_[task.rank.index()] != now_;
   }
 
-  // What ranks of one host tell each other is copied by its cores: each member's part by the share of a core that a rank has, which is
-  // how the links were measured, all ranks at once. Cores without work do it first; what is left is time that those who
-  // compute lose.
+  // What ranks of one host tell each other is copied by its cores: each member's part by the share
+  // of a core that a rank has, which is how the links were measured, all ranks at once. Cores
+  // without work do it first; what is left is time that those who compute lose.
   void take_cores(OperationId operation, std::span<const TaskId> members) {
     const auto of = [&](TaskId id) { return prices_.node_of_rank[graph_.task(id).rank.index()]; };
     for (const TaskId id : members)

@@ -13,8 +13,8 @@ namespace {
 constexpr double kTicksPerSecond = 1e12;
 constexpr double kMostTicks = 4e18;  // of 9.2e18
 
-// Fewer where the links are so slow that ticks could not count the whole: all messages one after another through the slowest port
-// of every part of their way.
+// Fewer where the links are so slow that ticks could not count the whole: all messages one after
+// another through the slowest port of every part of their way.
 double ticks_per_second_of(const FlowProgram& program, const Fabric& fabric,
                            const PlayOptions& options) {
   double byte = 0, message = fabric.costs.send_seconds + fabric.costs.receive_seconds;

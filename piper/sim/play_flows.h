@@ -12,8 +12,8 @@
 //   at the member's memory.
 //
 // What this leaves out: packets of several messages that meet at a port do not alternate unless
-// MessageCosts::packet_bytes or packets_across says so; nothing is lost, and switches hold as much as
-// comes.
+// MessageCosts::packet_bytes or packets_across says so; nothing is lost, and switches hold as much
+// as comes.
 //
 // Time counts picoseconds in integers; of what happens at one instant, what was caused first comes
 // first. The same input gives the same result everywhere.
@@ -42,7 +42,8 @@ struct PlayedFlows {
   std::vector<double> port_bytes;       // by port
   std::vector<double> startup_seconds;  // by member: its start-ups of messages, one after another
   // By step, members one after another, when asked for. A send: from its first byte at the first
-  // port until the last one has left it. A receive: from its being posted until the message is there.
+  // port until the last one has left it. A receive: from its being posted until the message is
+  // there.
   std::vector<Interval> intervals;
   int64_t num_messages = 0;
   int64_t num_events = 0;

@@ -103,8 +103,8 @@ TEST_CASE("a hot receiver is as slow as its own port, and a sender to it can go 
   CHECK(played.seconds == 10);
 }
 
-// The test of work conservation: in and out are never held together. 0 -> 1 and 2 -> 1 want member 1,
-// 0 -> 3 and 2 -> 3 want member 3. A reservation of both ends at once would leave gaps.
+// The test of work conservation: in and out are never held together. 0 -> 1 and 2 -> 1 want member
+// 1, 0 -> 3 and 2 -> 3 want member 3. A reservation of both ends at once would leave gaps.
 TEST_CASE("queues of in and out are independent: nothing waits while a port has work") {
   const Fabric fabric = nodes(1, 4, 1);
   const PlayedFlows played =
@@ -271,8 +271,8 @@ TEST_CASE("where peers take turns, messages to several leave together, those to 
   CHECK(play(steps, fabric).member_seconds[2] == 7);  // after the first message, before the second
 }
 
-// Everybody sends to member 0 first, then to 1, ...: in order, all wait for one port after another; by
-// turns nobody's card is hit harder than another's for long.
+// Everybody sends to member 0 first, then to 1, ...: in order, all wait for one port after another;
+// by turns nobody's card is hit harder than another's for long.
 TEST_CASE("without a thought for the order, turns by peer save an exchange from queueing") {
   const int64_t n = 8;
   std::vector<example::Message> messages;

@@ -35,8 +35,8 @@ cost::Prices random_prices(const StepGraph& step, uint32_t seed) {
   });
 }
 
-// The rules as equations, solved by repetition until nothing changes: slow, and without events. Every rank has a
-// device of its own.
+// The rules as equations, solved by repetition until nothing changes: slow, and without events.
+// Every rank has a device of its own.
 std::vector<graph::Interval> by_equations(const graph::Graph& graph,
                                           const std::vector<double>& seconds) {
   const graph::Operations operations(graph);

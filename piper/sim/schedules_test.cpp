@@ -1,4 +1,5 @@
-// Every pipeline schedule, lowered to a graph and simulated, against its list of actions played alone.
+// Every pipeline schedule, lowered to a graph and simulated, against its list of actions played
+// alone.
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/near.h>
@@ -32,7 +33,8 @@ StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m
       schedule::WrittenFor::kSimulation);
 }
 
-// One layer a virtual stage; embedding, head and update are free. One byte for what a chunk keeps of a micro-batch.
+// One layer a virtual stage; embedding, head and update are free. One byte for what a chunk keeps
+// of a micro-batch.
 cost::Prices prices(const StepGraph& step) {
   cost::Prices out = sim::example::priced(step, [&](const graph::Task& task) {
     if (task.peer.valid()) return kMessage;

@@ -1,17 +1,19 @@
-// Time and memory of a whole step of any strategy under a stack, in closed form: what the search over every axis prices
-// its candidates with, and what `piper validate` holds to published steps.
+// Time and memory of a whole step of any strategy under a stack, in closed form: what the search
+// over every axis prices its candidates with, and what `piper validate` holds to published steps.
 //
 //   seconds = m x busiest stage + bubble + exposed messages + exposed reductions + update
 //
-// A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the stack's efficiency on
-// the device, plus the communication that does not hide. Bubbles
-// as cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p - 1 means. What that
-// does not fit is played action by action: the two V's, interleaved chunks of unequal layers or whose states travel with every micro-batch, and
-// activations that go to the host and back, with their copies. Held to whole steps that are played (whole_step.h): 0.4 % in
-// the mean over every axis, docs/validation.md.
+// A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the
+// stack's efficiency on the device, plus the communication that does not hide. Bubbles as
+// cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p
+// - 1 means. What that does not fit is played action by action: the two V's, interleaved chunks of
+// unequal layers or whose states travel with every micro-batch, and activations that go to the host
+// and back, with their copies. Held to whole steps that are played (whole_step.h): 0.4 % in the
+// mean over every axis, docs/validation.md.
 //
-// Reductions and update of a step are those of its fullest stage. Memory of every stage: state by ZeRO stage, kept
-// activations times the micro-batches in flight, what the head or a layer's backward needs for the moment.
+// Reductions and update of a step are those of its fullest stage. Memory of every stage: state by
+// ZeRO stage, kept activations times the micro-batches in flight, what the head or a layer's
+// backward needs for the moment.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -68,8 +70,8 @@ struct Estimate {
   double at_least = 0;     // what `seconds` would not go below if they were not coarse
 };
 
-// Prices strategies of one model on one cluster under one stack; keeps what they have in common. Not thread-safe.
-// Model, cluster and stack outlive it.
+// Prices strategies of one model on one cluster under one stack; keeps what they have in common.
+// Not thread-safe. Model, cluster and stack outlive it.
 class Estimator {
  public:
   // Throws InvalidInput when the cluster has no figures for the precision.
@@ -77,39 +79,43 @@ class Estimator {
             strategy::Precision precision, int64_t sequence);
   ~Estimator();
 
-  // Requires contradictions(strategy, model) to be empty and this Estimator's sequence and precision. `imbalance`: rows
-  // of the busiest expert rank over the mean.
-  // What no formula fits (above) is played (cost/pipeline_player.h), some microseconds, unless what it takes
-  // at least is beyond `worth_below`, or its memory beyond `most_bytes`: a formula's bubble will do then, `is_coarse`,
-  // and `seconds` are at least that.
+  // Requires contradictions(strategy, model) to be empty and this Estimator's sequence and
+  // precision. `imbalance`: rows of the busiest expert rank over the mean. What no formula fits
+  // (above) is played (cost/pipeline_player.h), some microseconds, unless what it takes at least is
+  // beyond `worth_below`, or its memory beyond `most_bytes`: a formula's bubble will do then,
+  // `is_coarse`, and `seconds` are at least that.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
                     double worth_below = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity());
-  // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its work.
+  // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its
+  // work.
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1);
   // Compute efficiency that estimates take (default: the stack's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
-  // The same step with its pipeline played action by action (cost/pipeline_player.h) whatever its schedule: what tests hold the
-  // closed form of the bubble to.
+  // The same step with its pipeline played action by action (cost/pipeline_player.h) whatever its
+  // schedule: what tests hold the closed form of the bubble to.
   double played_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
   // What the step is made of. Requires what estimate() requires; valid as long as this.
   StepParts parts(const strategy::Strategy& strategy, double imbalance = 1);
 
-  // What no strategy with this micro-batch, mesh and sequence parallelism goes below, whatever its schedule, split,
-  // recomputation, ZeRO and offload: m x mean work of a stage, exchanges left out (schedules that pair micro-batches hide
-  // them).
+  // What no strategy with this micro-batch, mesh and sequence parallelism goes below, whatever its
+  // schedule, split, recomputation, ZeRO and offload: m x mean work of a stage, exchanges left out
+  // (schedules that pair micro-batches hide them).
   struct Bound {
     double seconds = 0;
   };
   Bound bound(const strategy::Strategy& strategy, double imbalance = 1);
-  // The same for a schedule, split and recomputation, whatever ZeRO, offload and placement: m x the busiest stage.
+  // The same for a schedule, split and recomputation, whatever ZeRO, offload and placement: m x the
+  // busiest stage.
   Bound bound_of_split(const strategy::Strategy& strategy, double imbalance = 1);
-  // The same for a schedule and recomputation, whatever the split besides: m x the mean stage, all that pairs could hide hidden.
+  // The same for a schedule and recomputation, whatever the split besides: m x the mean stage, all
+  // that pairs could hide hidden.
   Bound bound_of_schedule(const strategy::Strategy& strategy, double imbalance = 1);
 
-  // Of each stage: bytes at its peak, and seconds of one micro-batch, forward and backward (reductions left out).
+  // Of each stage: bytes at its peak, and seconds of one micro-batch, forward and backward
+  // (reductions left out).
   struct StageLoad {
     double bytes = 0, seconds = 0;
   };
@@ -119,7 +125,8 @@ class Estimator {
   const Stack& stack() const { return stack_; }
   const model::Model& model() const { return model_; }
   const cluster::Cluster& cluster() const { return cluster_; }
-  // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split should balance.
+  // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split
+  // should balance.
   struct Pass {
     std::vector<double> layers;
     double embedding = 0, head = 0;
@@ -141,8 +148,8 @@ class Estimator {
   struct ListFacts {
     double paired = 0;          // part of the forwards that run with a backward
     std::vector<double> whole;  // part of each chunk's backwards that are not split
-    // When activations are offloaded (cost/host_copies.h): micro-batches of each chunk that go to the host, and how many of
-    // the rank's layers are on the device at once.
+    // When activations are offloaded (cost/host_copies.h): micro-batches of each chunk that go to
+    // the host, and how many of the rank's layers are on the device at once.
     std::vector<int64_t> copied;
     double held = 0;
   };
@@ -156,7 +163,8 @@ class Estimator {
   bool copies_activations(const strategy::Strategy& s);
   const std::vector<StageSums>& stage_sums(const strategy::Strategy& s, const Prices& prices);
   const std::vector<StageSums>& chunk_sums(const strategy::Strategy& s, const Prices& prices);
-  // What a pipeline adds to `e`, which has everything else: bubble, copies of activations, exposed traffic of states.
+  // What a pipeline adds to `e`, which has everything else: bubble, copies of activations, exposed
+  // traffic of states.
   struct Pipeline {
     const std::vector<StageOverlap>& states;
     double message = 0;
@@ -167,8 +175,8 @@ class Estimator {
   };
   void add_pipeline(const strategy::Strategy& s, const Prices& prices, const Pipeline& pipeline,
                     double worth_below, double most_bytes, Estimate& e);
-  // The three of a strategy's pipeline, one after the other: chunks_; what it takes at least; when each rank has done its last
-  // action, in finishes_ (returns the latest).
+  // The three of a strategy's pipeline, one after the other: chunks_; what it takes at least; when
+  // each rank has done its last action, in finishes_ (returns the latest).
   void fill_chunks(const strategy::Strategy& s, const Prices& prices,
                    const std::vector<StageOverlap>& states, double message);
   double least_finish(const strategy::Strategy& s, bool copies);
@@ -235,8 +243,9 @@ class Estimator {
 double mfu(const model::Model& model, const strategy::Strategy& strategy,
            const cluster::Cluster& cluster, double seconds);
 
-// Layers of micro-batches whose activations a stage holds at once, in units of one of the rank's layers' micro-batches
-// (FIELD: 1F1B min(m, p - i), interleaved (warm-up + 1) / v, ZB-H1, ZB-V and DualPipeV p, p and p + 1, never beyond m).
+// Layers of micro-batches whose activations a stage holds at once, in units of one of the rank's
+// layers' micro-batches (FIELD: 1F1B min(m, p - i), interleaved (warm-up + 1) / v, ZB-H1, ZB-V and
+// DualPipeV p, p and p + 1, never beyond m).
 double in_flight(const strategy::Strategy& strategy, int64_t stage);
 
 }  // namespace piper::stack

@@ -1,5 +1,5 @@
-// The estimator's answers to a search before it prices a strategy: what nothing of a kind goes below, and what each stage and
-// layer takes.
+// The estimator's answers to a search before it prices a strategy: what nothing of a kind goes
+// below, and what each stage and layer takes.
 #include <piper/stack/sums.h>
 
 #include <algorithm>

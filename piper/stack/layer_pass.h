@@ -1,5 +1,6 @@
-// Seconds of a part of a layer, forward and backward, as its products, attention and passes over elements are added one by
-// one. What layer_price.cpp is written with. A value of one thread; `rates` outlives it.
+// Seconds of a part of a layer, forward and backward, as its products, attention and passes over
+// elements are added one by one. What layer_price.cpp is written with. A value of one thread;
+// `rates` outlives it.
 #pragma once
 
 #include <piper/stack/rates.h>
@@ -14,7 +15,8 @@ class LayerPass {
   LayerPass(const Rates& rates, strategy::Precision precision)
       : rates_(rates), converts_(precision >= strategy::Precision::kFp8) {}
 
-  // y = x w, `count` of them: one product forward, two backward. `converted`: x comes in the bits of the product.
+  // y = x w, `count` of them: one product forward, two backward. `converted`: x comes in the bits
+  // of the product.
   void linear(double m, double n, double k, double count = 1, double efficiency = 1,
               bool converted = false) {
     const double forward = count * rates_.product_seconds(m, n, k) / efficiency;

@@ -1,5 +1,5 @@
-// What one layer costs one rank for one micro-batch under a stack: seconds by what they are spent on, bytes kept for the
-// backward, parameters held. Everything is divided as the axes divide it:
+// What one layer costs one rank for one micro-batch under a stack: seconds by what they are spent
+// on, bytes kept for the backward, parameters held. Everything is divided as the axes divide it:
 //
 //   tp    columns of the first product of a block, rows of the second; heads; with sequence parallelism norms and
 //         residuals too. One gather and one scatter a block and direction (Korthikanti et al. 2022), all-reduces
@@ -8,8 +8,9 @@
 //   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to its ranks first
 //   etp   each expert's matrices; rows are gathered and scattered among its ranks
 //
-// Bytes follow what flash-attention stacks keep: input, normalised input, queries, keys, values, attention's output; the
-// same for the feed-forward; routed rows before each product (Korthikanti et al. 2022, table 2, without dropout masks).
+// Bytes follow what flash-attention stacks keep: input, normalised input, queries, keys, values,
+// attention's output; the same for the feed-forward; routed rows before each product (Korthikanti
+// et al. 2022, table 2, without dropout masks).
 #pragma once
 
 #include <piper/model/model.h>
@@ -41,7 +42,8 @@ struct PassPrice {
   double total() const { return compute + tensor + exchange + context; }
 };
 
-// One collective of a layer as it runs, and how much of it the stack hides behind compute: the rest is exposed.
+// One collective of a layer as it runs, and how much of it the stack hides behind compute: the rest
+// is exposed.
 struct Travel {
   cost::Moves moves;
   double hidden = 0;
@@ -60,8 +62,8 @@ struct LayerPrice {
   PassPrice backward;           // both parts
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
   BlockCompute attention, feed_forward;  // add up to the compute above
-  // What the exposed communication above is made of. `tensor`, `expert_tensor`: all gathers and scatters of a pass; the
-  // backward does both exchanges, and expert_tensor, again.
+  // What the exposed communication above is made of. `tensor`, `expert_tensor`: all gathers and
+  // scatters of a pass; the backward does both exchanges, and expert_tensor, again.
   Travel tensor_forward, tensor_backward, expert_tensor, context_forward, context_backward;
   Travel dispatch, combine;
   double host_seconds = 0;  // forward and backward take no less

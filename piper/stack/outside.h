@@ -1,5 +1,6 @@
-// Which measured curves a stack's prices leaned on beyond their measured points, as cost/outside.h says it of this Piper's own
-// costs: found by pricing the strategy once more on a watched copy of the cluster.
+// Which measured curves a stack's prices leaned on beyond their measured points, as cost/outside.h
+// says it of this Piper's own costs: found by pricing the strategy once more on a watched copy of
+// the cluster.
 #pragma once
 
 #include <piper/cluster/cluster.h>

@@ -242,7 +242,8 @@ class Writer {
     return action_.phase == Phase::kBackward || action_.phase == Phase::kBackwardWeights;
   }
 
-  // What hides goes one after the other on a stream of its own; what is waited for at once does not queue behind it.
+  // What hides goes one after the other on a stream of its own; what is waited for at once does not
+  // queue behind it.
   std::vector<int32_t> gather(const States& s, double part,
                               TaskKind task = TaskKind::kStateCollective) {
     std::vector<int32_t> posted;

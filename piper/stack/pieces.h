@@ -1,17 +1,19 @@
-// One action of a stage (schedule/action.h) as a list of pieces: computing, collectives that are posted, and waits for
-// them. The same list for every rank of the stage and nearly every micro-batch; whole_step.h turns pieces into tasks.
+// One action of a stage (schedule/action.h) as a list of pieces: computing, collectives that are
+// posted, and waits for them. The same list for every rank of the stage and nearly every
+// micro-batch; whole_step.h turns pieces into tasks.
 //
 // A layer's forward:
 //
 //   post tensor  compute attention ...  wait  compute | post keys and values  compute ...  wait | compute the rest
 //   post dispatch  compute ...  turn  wait | compute experts | post combine  compute ...  turn  wait
 //
-// While a posted collective runs, as much is computed as the stack says it hides (`...`); what follows waits. So alone it
-// costs exactly what the closed form says, and a collective that others slow down costs what no longer hides. At a `turn`
-// DualPipeV goes on with the other micro-batch of a pair.
+// While a posted collective runs, as much is computed as the stack says it hides (`...`); what
+// follows waits. So alone it costs exactly what the closed form says, and a collective that others
+// slow down costs what no longer hides. At a `turn` DualPipeV goes on with the other micro-batch of
+// a pair.
 //
-// Traffic of states: the part that hides runs beside a layer's computing, the rest before it (with ZeRO 2 and 3, every
-// micro-batch), or at the end of the step (whole_step.h).
+// Traffic of states: the part that hides runs beside a layer's computing, the rest before it (with
+// ZeRO 2 and 3, every micro-batch), or at the end of the step (whole_step.h).
 #pragma once
 
 #include <piper/graph/graph.h>
@@ -43,8 +45,8 @@ struct ActionKind {
   graph::Phase phase = graph::Phase::kForward;  // not kRecompute, not kUpdate
   bool gathers = false;  // the first forward of a step: weights that were updated come in
   bool reduces = false;  // the last that adds to the chunk's gradients
-  bool is_paired =
-      false;  // a backward: gradients of weights are made while the rows of the next exchange travel
+  // a backward: gradients of weights are made while the rows of the next exchange travel
+  bool is_paired = false;
 };
 
 // The traffic of states goes with every micro-batch (gathers of ZeRO 3, scatters of ZeRO 2 and 3).

@@ -1,4 +1,5 @@
-// The estimator's use of cost/pipeline_player.h: schedules whose bubbles no formula has for stages that differ.
+// The estimator's use of cost/pipeline_player.h: schedules whose bubbles no formula has for stages
+// that differ.
 #include <piper/stack/sums.h>
 
 #include <algorithm>
@@ -58,8 +59,8 @@ bool Estimator::copies_activations(const Strategy& s) {
   });
 }
 
-// Through the stages before, forward and back, and between them either its work or its copies. GPipe has all forwards
-// first: what its copies out and back hide behind, each hides behind alone.
+// Through the stages before, forward and back, and between them either its work or its copies.
+// GPipe has all forwards first: what its copies out and back hide behind, each hides behind alone.
 double Estimator::least_finish(const Strategy& s, bool copies) {
   const auto m = static_cast<double>(s.num_micro_batches);
   const bool split = strategy::splits_backward(s.schedule);
@@ -131,8 +132,9 @@ std::span<const cost::RankSeconds> Estimator::play_pipeline(const Strategy& s, i
   return player->play(chunks_, pairs);
 }
 
-// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the slowest rank; where a rank's
-// chunks differ, which keeps ranks waiting in every round, at the pace of two more rounds.
+// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
+// slowest rank; where a rank's chunks differ, which keeps ranks waiting in every round, at the pace
+// of two more rounds.
 double Estimator::pipeline_finish(const Strategy& s, bool copies) {
   const auto latest = [](std::span<const cost::RankSeconds> ranks) {
     return std::ranges::max_element(ranks, {}, &cost::RankSeconds::finish)->finish;

@@ -1,10 +1,10 @@
-// Seconds of one operation on one device, and of one collective between equally spaced devices: what the layer prices
-// of layer_price.h are made of.
+// Seconds of one operation on one device, and of one collective between equally spaced devices:
+// what the layer prices of layer_price.h are made of.
 //
-// Products and attention come from the cluster's measured curves where it has them, else from its stated efficiency.
-// Collectives are rings: T = latency + (n - 1) step + wire / bandwidth, with the bandwidth of the tightest level that
-// the ring crosses: a level's share of a device times the members that its units hold, because every group of an axis
-// communicates at the same time.
+// Products and attention come from the cluster's measured curves where it has them, else from its
+// stated efficiency. Collectives are rings: T = latency + (n - 1) step + wire / bandwidth, with the
+// bandwidth of the tightest level that the ring crosses: a level's share of a device times the
+// members that its units hold, because every group of an axis communicates at the same time.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -17,8 +17,8 @@
 
 namespace piper::stack {
 
-// One step of a ring where the cluster states none ("node_ring_step_seconds", "ring_step_seconds"): inside a node, and
-// through the network.
+// One step of a ring where the cluster states none ("node_ring_step_seconds", "ring_step_seconds"):
+// inside a node, and through the network.
 inline constexpr double kNodeStepSeconds = 2.5e-6;
 inline constexpr double kOuterStepSeconds = 6e-6;
 
@@ -47,12 +47,13 @@ class Rates {
   double all_reduce_seconds(int64_t size, int64_t stride, double bytes) const {
     return 2 * all_gather_seconds(size, stride, bytes);
   }
-  // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row goes to so many
-  // members, and crosses to a node once (deduplication).
+  // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row
+  // goes to so many members, and crosses to a node once (deduplication).
   cost::Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
-  // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as much below its closed form as
-  // the flat one, `flat` seconds, is below its own (start-ups, which all_to_all() leaves out). A ratio above 1 would grow
-  // with the bandwidth of a level that only the flat one's form knows. And its scratch.
+  // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as
+  // much below its closed form as the flat one, `flat` seconds, is below its own (start-ups, which
+  // all_to_all() leaves out). A ratio above 1 would grow with the bandwidth of a level that only
+  // the flat one's form knows. And its scratch.
   double exchange_seconds(int64_t size, int64_t stride, const cost::ExchangeForm& form,
                           const cost::ExchangeLoad& load, const cost::Routed& routed,
                           double flat) const;
@@ -62,11 +63,11 @@ class Rates {
   double message_seconds(int64_t distance, double bytes) const {
     return message(distance, bytes).total();
   }
-  // What a member of such a collective (either end of a message) needs of its share of each level while bytes move: 1 at
-  // the level that decides.
+  // What a member of such a collective (either end of a message) needs of its share of each level
+  // while bytes move: 1 at the level that decides.
   cost::LevelNeeds ring_needs(int64_t size, int64_t stride) const;
-  // Of all_to_all() when an exchange of these bytes has so long for them: what it keeps a level busy never grows with a
-  // bandwidth, however that changes its seconds.
+  // Of all_to_all() when an exchange of these bytes has so long for them: what it keeps a level
+  // busy never grows with a bandwidth, however that changes its seconds.
   cost::LevelNeeds all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
                                     double transfer) const;
   cost::LevelNeeds message_needs(int64_t distance) const;

@@ -1,8 +1,10 @@
-// A training stack: the software that would run a strategy (Megatron-LM, nanotron, torchtitan, this Piper), as far as it
-// decides time and memory: what it keeps, what it overlaps, how far its steps are from the micro-benchmarks.
+// A training stack: the software that would run a strategy (Megatron-LM, nanotron, torchtitan, this
+// Piper), as far as it decides time and memory: what it keeps, what it overlaps, how far its steps
+// are from the micro-benchmarks.
 //
-// Data, read from configs/stacks (one file each, embedded). The one constant that is fitted to measured steps is
-// `compute_efficiency`, at most one a device; the rows that it was fitted to are named beside it.
+// Data, read from configs/stacks (one file each, embedded). The one constant that is fitted to
+// measured steps is `compute_efficiency`, at most one a device; the rows that it was fitted to are
+// named beside it.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -16,15 +18,16 @@
 
 namespace piper::stack {
 
-// Bytes of state that one parameter brings: to every rank that computes with it, and once for all replicas together.
+// Bytes of state that one parameter brings: to every rank that computes with it, and once for all
+// replicas together.
 struct StateBytes {
   double replicated = 0;
   double sharded = 0;
   double total(double replicas) const { return replicated + sharded / replicas; }
 };
 
-// A measured step that a constant was fitted to; it stays out of error statistics. Fields of a row of
-// measured runs ("source" may be a part of the row's).
+// A measured step that a constant was fitted to; it stays out of error statistics. Fields of a row
+// of measured runs ("source" may be a part of the row's).
 struct CalibrationRow {
   std::string source, model;
   int64_t gpus = 0, tp = 0, pp = 0, micro_batch = 0;
@@ -50,7 +53,8 @@ struct Stack {
   double seconds_per_message =
       0;  // between stages, beside what the link takes: shapes told first, synchronisation
   double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
-  // Where the optimizer's states are divided (ZeRO 1 and more), every step: tensors cut for the replicas and put together again.
+  // Where the optimizer's states are divided (ZeRO 1 and more), every step: tensors cut for the
+  // replicas and put together again.
   double division_bytes = 0;                // read and written a parameter, beside the collectives
   double division_seconds_per_replica = 0;  // of the host, a layer and replica
   bool fuses_sinks =
@@ -76,8 +80,8 @@ struct Stack {
   bool deduplicates_rows =
       false;  // a row for several experts of a node crosses once: with the flat exchange
   bool chooses_exchange = false;  // runs any of strategy::kEveryAllToAll: the search picks one
-  // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as FP8 with scales, and
-  // is converted before it leaves instead of where it arrives.
+  // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as
+  // FP8 with scales, and is converted before it leaves instead of where it arrives.
   double dispatch_element_bytes = 2;
   bool gathers_twice = true;   // sequence parallel: the backward gathers its inputs again
   double reduction_bytes = 4;  // of a gradient while it is reduced
@@ -85,10 +89,11 @@ struct Stack {
   std::array<StateBytes, 4> state;          // by ZeRO stage
   double state_alone = 18;                  // one replica
   bool keeps_weights_in_pipelines = false;  // ZeRO 2 and 3 there gather and scatter once a step
-  StateBytes
-      state_zero3_pipelined;  // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
+  // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
+  StateBytes state_zero3_pipelined;
   double gathered_buffers = 0;  // whole hidden states of a micro-batch under tp, at the peak
-  // "attention" recomputes every other product: this part of what both blocks keep stays; 0 = as strategy.h has it.
+  // "attention" recomputes every other product: this part of what both blocks keep stays; 0 = as
+  // strategy.h has it.
   double selective_kept_part = 0;
   bool keeps_rotary_inputs = false;        // queries and keys before and after
   bool keeps_gate_output = false;          // silu(gate) beside gate and up

@@ -1,6 +1,7 @@
-// How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a rank, in closed form: one
-// rank's pieces in order, the traffic of states as one queue beside them. The same fluid as the play's (sim/network.h): a
-// collective and the queue that together need more of a level than there is get the same part of what each needs.
+// How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a
+// rank, in closed form: one rank's pieces in order, the traffic of states as one queue beside them.
+// The same fluid as the play's (sim/network.h): a collective and the queue that together need more
+// of a level than there is get the same part of what each needs.
 #pragma once
 
 #include <piper/cost/last_backward.h>
@@ -29,7 +30,8 @@ struct ChunkOverlap {
   double backward = 0;                     // whole
   double backward_input = 0, weights = 0;  // the two parts of a split one
   double reduces = 0;                      // of `backward`: what gradients of weights add
-  // What of a forward's and a backward's hides when they are a pair (less than none where links are full, whatever hides).
+  // What of a forward's and a backward's hides when they are a pair (less than none where links are
+  // full, whatever hides).
   double pair_saves = 0;
 };
 

@@ -1,4 +1,5 @@
-// What the estimator's sources share: prices of a shape and their sums over a stage's layers. Not for others.
+// What the estimator's sources share: prices of a shape and their sums over a stage's layers. Not
+// for others.
 #pragma once
 
 #include <piper/stack/end_price.h>

@@ -1,7 +1,7 @@
 // How many rows an expert takes of one sequence, and which go without it beyond them.
 //
-// By sequence, so that what is dropped depends neither on the mesh nor on the micro-batch: with one sequence a
-// micro-batch this is Megatron-LM's expert capacity (get_capacity, moe_utils.py).
+// By sequence, so that what is dropped depends neither on the mesh nor on the micro-batch: with one
+// sequence a micro-batch this is Megatron-LM's expert capacity (get_capacity, moe_utils.py).
 #pragma once
 
 #include <piper/base/traits.h>
@@ -11,8 +11,8 @@
 
 namespace piper::strategy {
 
-// Which copies an expert keeps: those with the largest weights (Megatron-LM's "probs"), or those of the first tokens
-// ("position"). Of equal weights the lower token's.
+// Which copies an expert keeps: those with the largest weights (Megatron-LM's "probs"), or those of
+// the first tokens ("position"). Of equal weights the lower token's.
 enum class Drop { kProbability, kPosition };
 inline constexpr std::array kDropTraits{NamedValue<Drop>{Drop::kProbability, "probability"},
                                         NamedValue<Drop>{Drop::kPosition, "position"}};
@@ -29,9 +29,9 @@ struct Capacity {
 // What a factor may be, in files and flags.
 inline constexpr double kLeastCapacityFactor = 0.01, kLargestCapacityFactor = 1000;
 
-// Rows that one expert takes of one sequence, ceil(factor * sequence * top_k / num_experts), at most `sequence`, which
-// drops nothing: a token chooses an expert once. With factor 0 that is the answer too. What a product of decimals lies
-// above a whole number by rounding does not count.
+// Rows that one expert takes of one sequence, ceil(factor * sequence * top_k / num_experts), at
+// most `sequence`, which drops nothing: a token chooses an expert once. With factor 0 that is the
+// answer too. What a product of decimals lies above a whole number by rounding does not count.
 int64_t expert_capacity(double factor, int64_t sequence, int64_t top_k, int64_t num_experts);
 
 }  // namespace piper::strategy

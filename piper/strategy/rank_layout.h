@@ -98,8 +98,8 @@ class RankLayout {
   std::vector<Rank> group(Axis axis, Rank rank) const;
   std::vector<Rank> world() const;
 
-  // From a rank to the next of its group; not of kEnds, kWorld, kRank. With kPipelineInside, where groups of kData and
-  // kExpertData have no equal distance, that of blocks.
+  // From a rank to the next of its group; not of kEnds, kWorld, kRank. With kPipelineInside, where
+  // groups of kData and kExpertData have no equal distance, that of blocks.
   int64_t distance(Axis axis) const;
   // Members that sit on neighbouring devices.
   int64_t num_together() const { return block_; }

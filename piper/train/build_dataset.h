@@ -28,7 +28,8 @@ struct DatasetRequest {
   std::optional<std::string> jsonl_key;
   // After every document of bytes: token 256, so that the vocabulary is 257.
   bool append_end_of_document = false;
-  // Of arrays of integers: what they stay below, and what the token type follows from; 0 = unknown, int32. Texts have theirs.
+  // Of arrays of integers: what they stay below, and what the token type follows from; 0 = unknown,
+  // int32. Texts have theirs.
   int64_t vocabulary = 0;
   bool overwrite = false;
   std::function<void(int64_t input_bytes_done)> progress;  // may be empty
@@ -43,7 +44,8 @@ struct DatasetSummary {
   int64_t vocabulary = 0;  // 0 = unknown
 };
 
-// Throws InvalidInput naming file, line, key and what is allowed; IoError. After an error no file is left.
+// Throws InvalidInput naming file, line, key and what is allowed; IoError. After an error no file
+// is left.
 DatasetSummary build_dataset(const DatasetRequest& request);
 
 }  // namespace piper::train

@@ -118,7 +118,8 @@ void CheckpointSave::collect(int64_t num_processes, double timeout_seconds,
 void CheckpointSave::put_in_place() const {
   const fs::path target = folder_ / checkpoint_name(manifest_.state.step);
   if (::rename(temporary_.c_str(), target.c_str()) == 0) return;
-  // A checkpoint of this step is there already (a run that went back): the two change places in one operation.
+  // A checkpoint of this step is there already (a run that went back): the two change places in one
+  // operation.
   if (errno == ENOTEMPTY || errno == EEXIST) {
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
       std::error_code ignored;

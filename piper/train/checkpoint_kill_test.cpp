@@ -1,5 +1,6 @@
-// kill -9 at random moments of saving: the newest complete checkpoint must load, every time. The process saves from a copy,
-// as training does, with a change of the state right after. PIPER_FULL_COUNTS=1 kills 200 times.
+// kill -9 at random moments of saving: the newest complete checkpoint must load, every time. The
+// process saves from a copy, as training does, with a change of the state right after.
+// PIPER_FULL_COUNTS=1 kills 200 times.
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <piper/base/error.h>

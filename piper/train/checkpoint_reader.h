@@ -1,5 +1,6 @@
-// Loads a checkpoint into a rank of any mesh: each tensor is looked up by name in the shards of the mesh that saved it,
-// and only the bytes that the rank needs are read, one tensor after the other, straight into place.
+// Loads a checkpoint into a rank of any mesh: each tensor is looked up by name in the shards of the
+// mesh that saved it, and only the bytes that the rank needs are read, one tensor after the other,
+// straight into place.
 #pragma once
 
 #include <piper/model/model.h>
@@ -18,14 +19,15 @@ namespace piper::train {
 
 class CheckpointReader {
  public:
-  // Reads the headers of all shards; no file stays open. The checkpoint comes from verify_checkpoint() or a search, so
-  // its files are undamaged. Throws IoError; InvalidInput with every tensor that is in two shards.
+  // Reads the headers of all shards; no file stays open. The checkpoint comes from
+  // verify_checkpoint() or a search, so its files are undamaged. Throws IoError; InvalidInput with
+  // every tensor that is in two shards.
   explicit CheckpointReader(FoundCheckpoint checkpoint);
 
   const FoundCheckpoint& checkpoint() const { return checkpoint_; }
 
-  // Throws InvalidInput with every tensor of the model that is missing and every other one that is there: every expert
-  // of every layer exactly once.
+  // Throws InvalidInput with every tensor of the model that is missing and every other one that is
+  // there: every expert of every layer exactly once.
   void require_exactly(const model::Model& model) const;
 
   // Copies into `tensors`, bit by bit, and hashes each where it has arrived: other processes than

@@ -20,7 +20,8 @@ inline CheckpointIdentity identity(int64_t world) {
           .layers_per_stage = {2}};
 }
 
-// One rank's parameters and optimizer, some steps into training. Names are the rank's own: none is a replica.
+// One rank's parameters and optimizer, some steps into training. Names are the rank's own: none is
+// a replica.
 struct RankState {
   int64_t rank;
   std::vector<nn::Parameter> parameters;

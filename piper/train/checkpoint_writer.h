@@ -5,9 +5,10 @@
 //   the writer's own thread                               '--> write, hash, sync each shard; commit;
 //                                                              read back and keep the newest
 //
-// One save at a time: hand_in() waits for the one before. A save is committed only when every rank has handed in and
-// every shard is on the disk. One that fails is told by check() and finish(), and leaves the older checkpoints as they
-// were; nothing is saved after it. Copies live from hand_in() to the commit; they count for no rank's memory.
+// One save at a time: hand_in() waits for the one before. A save is committed only when every rank
+// has handed in and every shard is on the disk. One that fails is told by check() and finish(), and
+// leaves the older checkpoints as they were; nothing is saved after it. Copies live from hand_in()
+// to the commit; they count for no rank's memory.
 #pragma once
 
 #include <piper/base/strong_id.h>
@@ -32,7 +33,8 @@ struct WriterOptions {
   bool copies =
       true;  // false: no copy is made, and hand_in() returns when the checkpoint is committed
   Disk disk = real_disk();
-  // Of a run on several processes (CheckpointSave::hand_over). Process 0 commits and keeps the newest.
+  // Of a run on several processes (CheckpointSave::hand_over). Process 0 commits and keeps the
+  // newest.
   int64_t process = 0, num_processes = 1;
   int64_t num_local_ranks = 0;          // of this process; 0 = all
   std::string token;                    // the same in all processes, of this run alone
@@ -62,8 +64,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Every local rank's thread, once a save, with what the rank writes and the same state. A rank that
-  // cannot copy its tensors fails the save, not itself. Throws IoError of a save that failed.
+  // Every local rank's thread, once a save, with what the rank writes and the same state. A rank
+  // that cannot copy its tensors fails the save, not itself. Throws IoError of a save that failed.
   void hand_in(Rank rank, const TrainState& state, const std::vector<NamedTensor>& tensors);
 
   // Throws the IoError of a save that has failed. Thread-safe.

@@ -25,7 +25,8 @@ void fill_row(Batch& batch, int64_t row, int64_t sequence, const Corpus& corpus,
 int64_t random_start(int64_t num_starts, uint64_t seed, int64_t step, int64_t sequence_index) {
   const uint64_t random =
       mix(mix(mix(seed) ^ static_cast<uint64_t>(step)) ^ static_cast<uint64_t>(sequence_index));
-  // The high half of the product maps 64 random bits to [0, num_starts) without a division's bias to small values.
+  // The high half of the product maps 64 random bits to [0, num_starts) without a division's bias
+  // to small values.
   using Wide = unsigned __int128;
   return static_cast<int64_t>((static_cast<Wide>(random) * static_cast<uint64_t>(num_starts)) >>
                               64);

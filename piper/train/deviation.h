@@ -1,4 +1,5 @@
-// Says while a run goes on that it leaves what was predicted for it, and which component does: measured against assumed.
+// Says while a run goes on that it leaves what was predicted for it, and which component does:
+// measured against assumed.
 #pragma once
 
 #include <piper/train/prediction.h>
@@ -10,8 +11,8 @@
 
 namespace piper::train {
 
-// The figure of one rank that explains most of a step's deviation: the component (prediction.h) whose seconds moved
-// furthest in the step's own direction.
+// The figure of one rank that explains most of a step's deviation: the component (prediction.h)
+// whose seconds moved furthest in the step's own direction.
 struct FurthestComponent {
   std::string name;
   double predicted_seconds = 0, measured_seconds = 0;
@@ -21,16 +22,16 @@ std::optional<FurthestComponent> furthest_component(const schedule::StepGraph& s
                                                     const graph::Timeline& measured, Rank rank,
                                                     bool slower);
 
-// Fed with every step by one thread. `bound` is relative; 0 = never says anything. The step, the prediction's timeline
-// and the cluster outlive it.
+// Fed with every step by one thread. `bound` is relative; 0 = never says anything. The step, the
+// prediction's timeline and the cluster outlive it.
 class DeviationWatch {
  public:
   DeviationWatch(const schedule::StepGraph& step, const graph::Timeline& predicted,
                  double predicted_seconds, double bound)
       : step_(step), predicted_(predicted), predicted_seconds_(predicted_seconds), bound_(bound) {}
 
-  // A line when the median of the last steps comes to lie beyond the bound, or on its other side, or within it again.
-  // `measured`: the step's timeline, of which rank 0's tasks are read.
+  // A line when the median of the last steps comes to lie beyond the bound, or on its other side,
+  // or within it again. `measured`: the step's timeline, of which rank 0's tasks are read.
   std::optional<std::string> note(int64_t number, double seconds, const graph::Timeline& measured);
 
  private:

@@ -30,7 +30,8 @@ TEST_CASE("whichever way the rows travel, training is the same to the bit") {
   }
 }
 
-// Sums are taken in another order (in the node first, then over nodes), so training is equal but for rounding.
+// Sums are taken in another order (in the node first, then over nodes), so training is equal but
+// for rounding.
 TEST_CASE("tokens that cross once and are weighted at their experts train as one rank does") {
   struct Case {
     strategy::Mesh mesh;

@@ -27,8 +27,8 @@ struct FileRecord {
 // Bytes an ordinary user can still write where `folder` lies. Throws IoError.
 int64_t free_bytes(const std::filesystem::path& folder);
 
-// What writing asks of the system, with the meaning of write(2), fsync(2) and the above. Tests put in a disk that is full,
-// slow or broken.
+// What writing asks of the system, with the meaning of write(2), fsync(2) and the above. Tests put
+// in a disk that is full, slow or broken.
 struct Disk {
   std::function<ssize_t(int fd, const void* bytes, size_t size)> write;
   std::function<int(int fd)> sync;
@@ -36,8 +36,8 @@ struct Disk {
 };
 Disk real_disk();
 
-// Creates (or empties) a file and appends to it. All functions throw IoError naming path and cause; a full disk is said
-// with the bytes still needed and the bytes free. One thread.
+// Creates (or empties) a file and appends to it. All functions throw IoError naming path and cause;
+// a full disk is said with the bytes still needed and the bytes free. One thread.
 class FileWriter {
  public:
   // `expected_bytes` is only used in the message about a full disk.
@@ -69,7 +69,8 @@ void sync_folder(const std::filesystem::path& folder);
 // Makes a folder and those above it, each durable before anything is put into it. Throws IoError.
 void make_folders(const std::filesystem::path& folder);
 
-// Throws IoError "<folder>: the disk is full: 12.0 GiB (12884901888 bytes) are needed, 3.0 GiB (...) are free".
+// Throws IoError "<folder>: the disk is full: 12.0 GiB (12884901888 bytes) are needed, 3.0 GiB
+// (...) are free".
 void require_space(const std::filesystem::path& folder, int64_t needed, int64_t free);
 
 }  // namespace piper::train

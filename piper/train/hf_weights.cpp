@@ -21,7 +21,8 @@ std::optional<Source> locate(const WeightFolder& folder, const std::string& name
   return std::nullopt;
 }
 
-// The shape that the file's tensor must have to hold a tensor of `shape`; the leading axis of a fused one is its own affair.
+// The shape that the file's tensor must have to hold a tensor of `shape`; the leading axis of a
+// fused one is its own affair.
 std::vector<int64_t> file_shape(const Source& source, const TensorEntry& tensor,
                                 const std::vector<int64_t>& shape) {
   if (!source.fused || shape.size() != 2) return shape;

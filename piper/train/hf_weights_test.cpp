@@ -181,7 +181,8 @@ TEST_CASE("modules of multi-token prediction have the names and repeated tables 
     model::Model plain = small_model("qwen3_moe", tied);
     const model::Model model = model::with_mtp(plain, 1);
     const auto weights = random_weights(model);
-    // A layer like the others (4 projections, 2 norms of q and k, router, 2 norms, 9 of experts), a join and 3 norms.
+    // A layer like the others (4 projections, 2 norms of q and k, router, 2 norms, 9 of experts), a
+    // join and 3 norms.
     CHECK(weights.size() == random_weights(plain).size() + 18 + 4);
     const Json config = config_with_modules({{"tie_word_embeddings", tied}}, model);
     CHECK(config.at("num_nextn_predict_layers") == 1);

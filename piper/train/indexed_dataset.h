@@ -11,12 +11,13 @@
 //            int64[D + 1]  the first sequence of every document, and S
 //   .bin     the tokens, one sequence after the other
 //
-// All of the index is checked when it is opened. Refused, as InvalidInput naming file and byte: a file cut anywhere or longer than
-// its counts say; another magic, version or token type; a negative length; a pointer that is not where the sequence before
-// ends (so no overlap, no hole, no overflow); document indices that do not ascend from 0 to S; a .bin that is shorter or
-// longer than the sequences; modes of multimodal data. What is left is one stream of tokens. Their values are checked by
-// check_tokens, which reads all of .bin.
-// Memory: 1 MiB, however long the files are; what an index claims is never allocated.
+// All of the index is checked when it is opened. Refused, as InvalidInput naming file and byte: a
+// file cut anywhere or longer than its counts say; another magic, version or token type; a negative
+// length; a pointer that is not where the sequence before ends (so no overlap, no hole, no
+// overflow); document indices that do not ascend from 0 to S; a .bin that is shorter or longer than
+// the sequences; modes of multimodal data. What is left is one stream of tokens. Their values are
+// checked by check_tokens, which reads all of .bin. Memory: 1 MiB, however long the files are; what
+// an index claims is never allocated.
 #pragma once
 
 #include <piper/base/file_reader.h>
@@ -36,7 +37,8 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// Immutable; any number of threads may read at once. The files are held open: replacing them does not disturb a reader.
+// Immutable; any number of threads may read at once. The files are held open: replacing them does
+// not disturb a reader.
 class IndexedDataset {
  public:
   // Throws InvalidInput as above; IoError when a file is absent or unreadable.
@@ -49,7 +51,8 @@ class IndexedDataset {
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_bytes() const { return index_.size() + tokens_.size(); }  // of both files
 
-  // The tokens of a document: those of its sequences. Requires 0 <= document < num_documents(). Throws IoError.
+  // The tokens of a document: those of its sequences. Requires 0 <= document < num_documents().
+  // Throws IoError.
   TokenRange document(int64_t document) const;
   // tokens[i] := the token at begin + i. Requires a range inside the stream. Throws IoError.
   void read(int64_t begin, std::span<int64_t> tokens) const;
@@ -71,17 +74,18 @@ class IndexedDataset {
   int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
 };
 
-// Reads all tokens: the largest (-1 when there are none). `vocabulary` = 0 allows every token that is not negative. Throws
-// InvalidInput naming file, position and byte of the first token outside 0 .. vocabulary - 1. `progress` gets tokens read and
-// in all; may be empty.
+// Reads all tokens: the largest (-1 when there are none). `vocabulary` = 0 allows every token that
+// is not negative. Throws InvalidInput naming file, position and byte of the first token outside 0
+// .. vocabulary - 1. `progress` gets tokens read and in all; may be empty.
 int64_t check_tokens(const IndexedDataset& dataset, int64_t vocabulary,
                      const std::function<void(int64_t, int64_t)>& progress = {});
 
 std::filesystem::path index_path(const std::filesystem::path& prefix);   // PREFIX.idx
 std::filesystem::path tokens_path(const std::filesystem::path& prefix);  // PREFIX.bin
 
-// Whether `path` is the prefix of an indexed dataset. Throws InvalidInput when it means one but is none: one of the two files
-// is missing, or `path` names one of the files instead of what they share.
+// Whether `path` is the prefix of an indexed dataset. Throws InvalidInput when it means one but is
+// none: one of the two files is missing, or `path` names one of the files instead of what they
+// share.
 bool names_indexed_dataset(const std::filesystem::path& path);
 
 }  // namespace piper::train

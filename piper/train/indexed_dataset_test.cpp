@@ -193,7 +193,8 @@ TEST_CASE("every flipped bit of an index is refused, or changes no token") {
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     if (refusal(folder, flipped, tokens) == "") ++accepted;
   }
-  // Document 1 starts at sequence 1; only the flips to 0 and to 3 make another dataset that could be meant, of the same tokens.
+  // Document 1 starts at sequence 1; only the flips to 0 and to 3 make another dataset that could
+  // be meant, of the same tokens.
   CHECK(accepted == 2);
 }
 

@@ -1,8 +1,9 @@
 // Writes an indexed dataset (indexed_dataset.h) document by document.
 //
-// Both files are written under temporary names, flushed, and renamed when all is there; the index goes last and an older one goes
-// first, so that whoever finds an index finds its tokens. A writer that is destroyed unfinished leaves no file.
-// Memory: 4 bytes a sequence, 8 a document (less than the index takes on disk), and a buffer of 1 MiB.
+// Both files are written under temporary names, flushed, and renamed when all is there; the index
+// goes last and an older one goes first, so that whoever finds an index finds its tokens. A writer
+// that is destroyed unfinished leaves no file. Memory: 4 bytes a sequence, 8 a document (less than
+// the index takes on disk), and a buffer of 1 MiB.
 #pragma once
 
 #include <piper/train/file_writer.h>
@@ -19,7 +20,8 @@ namespace piper::train {
 // One thread.
 class IndexedDatasetWriter {
  public:
-  // The format bounds a sequence to 2^31 - 1 tokens; a longer document is several sequences. Throws IoError.
+  // The format bounds a sequence to 2^31 - 1 tokens; a longer document is several sequences. Throws
+  // IoError.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type,
                        int64_t max_sequence_tokens = std::numeric_limits<int32_t>::max());
   ~IndexedDatasetWriter();
@@ -30,7 +32,8 @@ class IndexedDatasetWriter {
   void append(std::span<const int64_t> tokens);
   // Closes the open document; one without tokens is a document of one empty sequence.
   void end_document();
-  // Puts both files in place. The last document is closed. Throws IoError. Call once; nothing may be written afterwards.
+  // Puts both files in place. The last document is closed. Throws IoError. Call once; nothing may
+  // be written afterwards.
   void finish();
 
   int64_t num_documents() const { return static_cast<int64_t>(documents_.size()) - 1; }

@@ -1,4 +1,5 @@
-// The learning rate of a step: linear warm-up, then a cosine down to a minimum (Loshchilov and Hutter 2017, one cycle).
+// The learning rate of a step: linear warm-up, then a cosine down to a minimum (Loshchilov and
+// Hutter 2017, one cycle).
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,12 @@ struct LearningRateSchedule {
   int64_t total_steps = 1;  // the minimum is reached at this step and kept after it
 };
 
-// `step` counts from 1: peak * step / warmup_steps up to the warm-up's end (so never 0), then the cosine.
+// `step` counts from 1: peak * step / warmup_steps up to the warm-up's end (so never 0), then the
+// cosine.
 double learning_rate(const LearningRateSchedule& schedule, int64_t step);
 
-// What is wrong with the schedule, one line each, naming key, value and what is allowed; empty = nothing.
+// What is wrong with the schedule, one line each, naming key, value and what is allowed; empty =
+// nothing.
 std::vector<std::string> problems(const LearningRateSchedule& schedule);
 
 }  // namespace piper::train

@@ -10,7 +10,8 @@ TEST_CASE("the rate rises in a line to the peak, then falls on a cosine to the m
   const LearningRateSchedule s{.peak = 1.0, .minimum = 0.2, .warmup_steps = 4, .total_steps = 12};
   CHECK(learning_rate(s, 1) == doctest::Approx(0.25));
   CHECK(learning_rate(s, 4) == doctest::Approx(1.0));
-  // Half way of the cosine (step 8 of 4..12): the mean of both ends; a quarter: 0.2 + 0.4 (1 + cos(pi/4)).
+  // Half way of the cosine (step 8 of 4..12): the mean of both ends; a quarter: 0.2 + 0.4 (1 +
+  // cos(pi/4)).
   CHECK(learning_rate(s, 8) == doctest::Approx(0.6));
   CHECK(learning_rate(s, 6) == doctest::Approx(0.2 + 0.4 * (1 + 0.70710678118)));
   CHECK(learning_rate(s, 12) == 0.2);

@@ -46,8 +46,8 @@ struct Manifest {
   std::vector<FileRecord> files;  // by rank
 };
 
-// SHA-256 over all that decides what a model computes and which tensors it has; not over its name or over
-// hyperparameters of training (initialiser, auxiliary coefficient).
+// SHA-256 over all that decides what a model computes and which tensors it has; not over its name
+// or over hyperparameters of training (initialiser, auxiliary coefficient).
 std::string model_fingerprint(const model::Model& model);
 
 std::string checkpoint_name(int64_t step);  // "step-00000120"
@@ -59,7 +59,8 @@ Json to_json(const Manifest& manifest);
 Manifest parse_manifest(const Json& json,
                         const std::string& source);  // throws InvalidInput with all problems
 
-// Writes manifest.json and its hash into a folder and syncs both files and the folder. Throws IoError.
+// Writes manifest.json and its hash into a folder and syncs both files and the folder. Throws
+// IoError.
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest,
                     const Disk& disk = real_disk());
 
@@ -83,7 +84,8 @@ Inspection inspect_checkpoint(const std::filesystem::path& checkpoint, Depth dep
 // As above, by hashes. Throws InvalidInput with all problems.
 Manifest verify_checkpoint(const std::filesystem::path& checkpoint);
 
-// Why this run cannot go on from a checkpoint: it is of another model. One line each, empty = it can.
+// Why this run cannot go on from a checkpoint: it is of another model. One line each, empty = it
+// can.
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
                                      const std::filesystem::path& checkpoint);
 

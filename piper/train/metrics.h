@@ -28,7 +28,8 @@ struct StepMetrics {
   int64_t peak_bytes = 0;  // of the fullest rank
   double load_imbalance =
       0;  // most chosen expert over the mean, the worst layer; 0 for a dense model
-  // Of all copies of tokens, those beyond the experts' capacity; 0 in the file where a strategy has none.
+  // Of all copies of tokens, those beyond the experts' capacity; 0 in the file where a strategy has
+  // none.
   std::optional<double> dropped_fraction;
   bool skipped = false;         // the update was skipped: loss or gradient not finite
   Json extra = Json::object();  // further keys, appended
@@ -37,9 +38,9 @@ struct StepMetrics {
 // Keys in a fixed order, named like the members. Infinite and NaN become null.
 Json to_json(const StepMetrics& metrics);
 
-// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance 1.12"; an extra
-// "mtp_loss" stands behind the loss, a capacity adds "| dropped 1.2 %" behind the imbalance, a skipped update
-// "| skipped: not finite".
+// "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance
+// 1.12"; an extra "mtp_loss" stands behind the loss, a capacity adds "| dropped 1.2 %" behind the
+// imbalance, a skipped update "| skipped: not finite".
 std::string console_line(const StepMetrics& metrics);
 
 // How far metrics.jsonl can be trusted, and how much of that belongs to steps up to `last_step`. A

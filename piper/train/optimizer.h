@@ -1,12 +1,15 @@
-// AdamW (Loshchilov and Hutter 2019, algorithm 2) with the arithmetic of torch.optim.AdamW, and gradient clipping.
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) with the arithmetic of torch.optim.AdamW, and
+// gradient clipping.
 //
 //   w *= 1 - lr * decay;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 //
-// Parameters in bf16 have a master copy in fp32, which the update works on and which is then rounded into them.
+// Parameters in bf16 have a master copy in fp32, which the update works on and which is then
+// rounded into them.
 //
 // One pass over memory and no temporaries for contiguous CPU tensors; ATen operations elsewhere.
-// Everything here is deterministic: the same bits for the same input, whatever the number of threads.
+// Everything here is deterministic: the same bits for the same input, whatever the number of
+// threads.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -30,11 +33,12 @@ struct AdamWOptions {
 // The optimizer of one rank's parameters. One thread.
 class AdamW {
  public:
-  // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the size and type of each
-  // gradient, and master copies.
+  // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the
+  // size and type of each gradient, and master copies.
   AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options);
 
-  // One update. Each gradient counts as gradient * gradient_scale (clipping), without being changed.
+  // One update. Each gradient counts as gradient * gradient_scale (clipping), without being
+  // changed.
   void step(double learning_rate, double gradient_scale = 1.0);
 
   int64_t num_steps() const;
@@ -42,8 +46,9 @@ class AdamW {
   // Makes the master copies anew: after the parameters were set from outside.
   void take_parameters();
 
-  // All that must be saved and restored for a bit-equal resume: "first_moment/<name>", "second_moment/<name>",
-  // "master/<name>" where there is one, "optimizer/num_steps". Loading copies into these tensors.
+  // All that must be saved and restored for a bit-equal resume: "first_moment/<name>",
+  // "second_moment/<name>", "master/<name>" where there is one, "optimizer/num_steps". Loading
+  // copies into these tensors.
   std::vector<NamedTensor> state() const;
 
  private:
@@ -60,19 +65,20 @@ class AdamW {
   at::Tensor num_steps_;  // int64, one element
 };
 
-// Of `count` equal slices of a gradient's elements the one at `index`: [n index / count, n (index + 1) / count). None when count
-// is 0.
+// Of `count` equal slices of a gradient's elements the one at `index`: [n index / count, n (index +
+// 1) / count). None when count is 0.
 struct Slice {
   int64_t index = 0, count = 1;
 };
 
-// Sum of squared gradients, of each parameter the elements in `slice_of` it (all when empty), accumulated in double in a fixed
-// order. Infinite or NaN when one of them is. Replicas take a slice each, so that over the mesh every element counts once.
+// Sum of squared gradients, of each parameter the elements in `slice_of` it (all when empty),
+// accumulated in double in a fixed order. Infinite or NaN when one of them is. Replicas take a
+// slice each, so that over the mesh every element counts once.
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
                       const std::function<Slice(const nn::Parameter&)>& slice_of = {});
 
-// The factor that brings a gradient of norm `norm` down to `max_norm` (torch.nn.utils.clip_grad_norm_): at most 1;
-// 1 when max_norm is 0 (no clipping).
+// The factor that brings a gradient of norm `norm` down to `max_norm`
+// (torch.nn.utils.clip_grad_norm_): at most 1; 1 when max_norm is 0 (no clipping).
 double clip_scale(double norm, double max_norm);
 
 }  // namespace piper::train

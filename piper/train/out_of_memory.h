@@ -1,4 +1,5 @@
-// What a run that ran out of memory says: each component predicted and held, and the knob that would help.
+// What a run that ran out of memory says: each component predicted and held, and the knob that
+// would help.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -12,20 +13,21 @@
 
 namespace piper::train {
 
-// Bytes that the rank holds for its state; the rest of what is live is activations and buffers. -1 = it had not got there.
+// Bytes that the rank holds for its state; the rest of what is live is activations and buffers. -1
+// = it had not got there.
 struct HeldState {
   int64_t weights = -1, gradients = -1, optimizer = -1;
 };
 
-// Lines: what failed ("out of memory on rank 1 (stage 0) in step 3, at F1 L2 experts: ..."), a table, what would help.
-// `where` may be empty. Does not allocate tensors.
+// Lines: what failed ("out of memory on rank 1 (stage 0) in step 3, at F1 L2 experts: ..."), a
+// table, what would help. `where` may be empty. Does not allocate tensors.
 std::string explain_out_of_memory(const nn::OutOfMemory& error, const model::Model& model,
                                   const strategy::Strategy& strategy,
                                   const cluster::Cluster& cluster, const HeldState& held,
                                   const std::string& where);
 
-// Changes of one or two axes on the same ranks after which the fullest rank needs at most `limit_bytes`, as flags, the
-// gentlest first: "--recompute experts (needs 1.2 GB)". Empty = none.
+// Changes of one or two axes on the same ranks after which the fullest rank needs at most
+// `limit_bytes`, as flags, the gentlest first: "--recompute experts (needs 1.2 GB)". Empty = none.
 std::vector<std::string> changes_that_fit(const model::Model& model,
                                           const strategy::Strategy& strategy,
                                           const cluster::Cluster& cluster, int64_t limit_bytes);

@@ -1,4 +1,5 @@
-// A checkpoint of any mesh loads on any other: every tensor of the model bit by bit, every expert exactly once.
+// A checkpoint of any mesh loads on any other: every tensor of the model bit by bit, every expert
+// exactly once.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>

@@ -1,4 +1,5 @@
-// The ranks' loop: run_open.cpp comes before it, run_watch.cpp and run_save.cpp go on inside, run_close.cpp comes after.
+// The ranks' loop: run_open.cpp comes before it, run_watch.cpp and run_save.cpp go on inside,
+// run_close.cpp comes after.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/comm/counted_transport.h>
@@ -100,7 +101,8 @@ RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
               }};
 }
 
-// After step `number`, or before the first (0): all ranks at once, as they train. False: not asked for.
+// After step `number`, or before the first (0): all ranks at once, as they train. False: not asked
+// for.
 bool Run::check_speed(int64_t number, comm::Transport& transport) {
   if (!request_.speed_check || !speed_.possible()) return false;
   const uint64_t keys = kSpeedKeys + 2 * static_cast<uint64_t>(number);

@@ -1,4 +1,5 @@
-// What is gathered once the last step is done: the report of all ranks, the final weights, predicted beside measured.
+// What is gathered once the last step is done: the report of all ranks, the final weights,
+// predicted beside measured.
 #include <piper/train/hf_weights.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/safetensors.h>
@@ -99,7 +100,8 @@ RunResult Run::finish() {
   return result;
 }
 
-// Beside what compare() knows: what the plan said, what an even load would give, and the load there was.
+// Beside what compare() knows: what the plan said, what an even load would give, and the load there
+// was.
 void Run::carry_over(RunResult& result) const {
   report::Comparison& comparison = result.comparison;
   if (result.prediction) comparison.balanced_step_seconds = result.prediction->step_seconds;

@@ -1,4 +1,5 @@
-// One run at a time in a folder: held while the run lives, and gone with its process, however that ends.
+// One run at a time in a folder: held while the run lives, and gone with its process, however that
+// ends.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// What a step leaves behind while the run goes on: its metrics, and words where it leaves the prediction.
+// What a step leaves behind while the run goes on: its metrics, and words where it leaves the
+// prediction.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/train/data.h>
@@ -69,7 +70,8 @@ void Run::write_events(const StepMetrics& m) {
   events_->write(m.step, now, scalars);
 }
 
-// Mean loss of a target token over the validation windows; every rank calls it, and all get the same.
+// Mean loss of a target token over the validation windows; every rank calls it, and all get the
+// same.
 double Run::validate(RankTrainer& trainer, int64_t number) {
   const strategy::Strategy& s = request_.strategy;
   const int64_t all = num_windows(request_.validation, s.sequence);
@@ -80,7 +82,8 @@ double Run::validate(RankTrainer& trainer, int64_t number) {
     return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
   };
   const int64_t num_batches = (windows - 1) / s.global_batch_sequences + 1;
-  // As often as this was done before: every rank counts the same, and the names of operations stay unique.
+  // As often as this was done before: every rank counts the same, and the names of operations stay
+  // unique.
   const int64_t before = (number - 1) / request_.validate_every * num_batches;
   LossSum sums;
   for (int64_t batch = 0; batch < num_batches; ++batch) {

@@ -1,5 +1,5 @@
-// Safetensors files as tensors. The header's rules and errors: safetensors_header.h. Values are little-endian, as is this
-// machine; nothing but numbers is ever read (no pickle).
+// Safetensors files as tensors. The header's rules and errors: safetensors_header.h. Values are
+// little-endian, as is this machine; nothing but numbers is ever read (no pickle).
 #pragma once
 
 #include <piper/base/file_reader.h>
@@ -33,9 +33,9 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   const TensorEntry* find(const std::string& name) const;  // nullptr = none
 
-  // Fills `out` with out.numel() elements from `first_element` of the tensor on, converting between floating types (to a
-  // narrower one by rounding); the shape of `out` is the caller's affair. Throws IoError; SafetensorsError when one is
-  // floating and the other is not.
+  // Fills `out` with out.numel() elements from `first_element` of the tensor on, converting between
+  // floating types (to a narrower one by rounding); the shape of `out` is the caller's affair.
+  // Throws IoError; SafetensorsError when one is floating and the other is not.
   void read(const TensorEntry& tensor, at::Tensor out, int64_t first_element = 0) const;
 
  private:
@@ -44,9 +44,10 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-// Writes the tensors one after the other and syncs the file. Order of the data: wider types first (so that everything is
-// aligned), then as given: the same input gives the same bytes. Names must be distinct. Strided and device tensors are
-// copied one at a time. Throws IoError, InvalidInput (type).
+// Writes the tensors one after the other and syncs the file. Order of the data: wider types first
+// (so that everything is aligned), then as given: the same input gives the same bytes. Names must
+// be distinct. Strided and device tensors are copied one at a time. Throws IoError, InvalidInput
+// (type).
 FileRecord write_safetensors(const std::filesystem::path& path,
                              const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata = {},

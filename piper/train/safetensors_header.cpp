@@ -82,7 +82,8 @@ int64_t parse_header_length(std::string_view first_bytes, int64_t file_bytes,
                     file_bytes));
   uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), sizeof length);
-  // Read as a length their first bytes are far too much; a header of 640 bytes begins with "\x80\x02", too.
+  // Read as a length their first bytes are far too much; a header of 640 bytes begins with
+  // "\x80\x02", too.
   const bool is_possible = length <= static_cast<uint64_t>(file_bytes - kLengthBytes);
   if (!is_possible && begins_as_pickle(first_bytes))
     fail_header(

@@ -1,14 +1,14 @@
-// The header of a safetensors file, read strictly: 8 bytes of its length (little-endian), JSON, then the data.
-// Format: https://github.com/huggingface/safetensors#format
+// The header of a safetensors file, read strictly: 8 bytes of its length (little-endian), JSON,
+// then the data. Format: https://github.com/huggingface/safetensors#format
 //
 //   {"__metadata__": {"format": "pt"}, "<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
 //
-// Refused, as a SafetensorsError naming file, byte and tensor: a length of the header that does not fit the file or the
-// format's limit; text that is not JSON of exactly this form; duplicate names and keys; dtypes not listed below; negative,
-// fractional or overflowing numbers; offsets that disagree with dtype and shape; tensors that overlap, leave a hole, leave
-// the file, or end before it does.
-// The JSON is read as a stream, since a document tree of a hostile header would take ten times the header's size:
-// memory stays below the header's size + 64 MiB.
+// Refused, as a SafetensorsError naming file, byte and tensor: a length of the header that does not
+// fit the file or the format's limit; text that is not JSON of exactly this form; duplicate names
+// and keys; dtypes not listed below; negative, fractional or overflowing numbers; offsets that
+// disagree with dtype and shape; tensors that overlap, leave a hole, leave the file, or end before
+// it does. The JSON is read as a stream, since a document tree of a hostile header would take ten
+// times the header's size: memory stays below the header's size + 64 MiB.
 #pragma once
 
 #include <piper/base/error.h>
@@ -60,14 +60,16 @@ class SafetensorsError : public InvalidInput {
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 inline constexpr int64_t kMaxTensors = 200'000;          // of one file
 
-// Checks the length field (the first 8 bytes) against the size of the file: the number of header bytes.
+// Checks the length field (the first 8 bytes) against the size of the file: the number of header
+// bytes.
 int64_t parse_header_length(std::string_view first_bytes, int64_t file_bytes,
                             const std::string& file);
 
 // `text` is the header without its length; the file goes on for `data_bytes` after it.
 SafetensorsHeader parse_header(std::string_view text, int64_t data_bytes, const std::string& file);
 
-// Length field and header for these tensors (begin and end filled in already), padded to a multiple of 8 bytes.
+// Length field and header for these tensors (begin and end filled in already), padded to a multiple
+// of 8 bytes.
 std::string format_header(const std::vector<TensorEntry>& tensors,
                           const std::map<std::string, std::string>& metadata);
 

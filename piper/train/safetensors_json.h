@@ -1,4 +1,5 @@
-// The JSON of a safetensors header as a stream of events: form only, one tensor at a time (see safetensors_header.h).
+// The JSON of a safetensors header as a stream of events: form only, one tensor at a time (see
+// safetensors_header.h).
 #pragma once
 
 #include <piper/train/safetensors_header.h>
@@ -10,14 +11,15 @@
 
 namespace piper::train {
 
-// Entries in the order of the text, offsets not yet compared with anything. Throws SafetensorsError at the first
-// problem. `text` begins at byte 8 of the file.
+// Entries in the order of the text, offsets not yet compared with anything. Throws SafetensorsError
+// at the first problem. `text` begins at byte 8 of the file.
 SafetensorsHeader read_header_json(std::string_view text, const std::string& file);
 
 // The type of a name such as "F32"; none = unknown.
 std::optional<DType> dtype_named(std::string_view name);
 
-// "tensor \"a\": " for messages; "" for "". Escaped and cut: a name is anything that its writer liked.
+// "tensor \"a\": " for messages; "" for "". Escaped and cut: a name is anything that its writer
+// liked.
 std::string subject(const std::string& tensor);
 
 [[noreturn]] void fail_header(const std::string& file, int64_t offset, const std::string& tensor,

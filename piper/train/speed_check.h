@@ -1,5 +1,5 @@
-// Does the machine run as fast as when it was profiled? Others on the same host, heat and clocks change it by a tenth within seconds;
-// beside a prediction that is as large as its error.
+// Does the machine run as fast as when it was profiled? Others on the same host, heat and clocks
+// change it by a tenth within seconds; beside a prediction that is as large as its error.
 #pragma once
 
 #include <piper/base/strong_id.h>
@@ -15,21 +15,22 @@ namespace piper::train {
 
 class SpeedCheck {
  public:
-  // Of a cluster that `piper profile` measured in this precision; of any other it never says anything.
+  // Of a cluster that `piper profile` measured in this precision; of any other it never says
+  // anything.
   SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision, int64_t num_ranks);
 
   bool possible() const { return profiled_seconds_ > 0; }
 
-  // Runs the reference layers (runtime/reference_layers.h) for a tenth of a second: one window. Every rank of the process calls
-  // it, all at once; a rank writes what is its own.
+  // Runs the reference layers (runtime/reference_layers.h) for a tenth of a second: one window.
+  // Every rank of the process calls it, all at once; a rank writes what is its own.
   void measure(Rank rank, runtime::Cores& cores);
 
   // What a rank measured, as bytes for another process, and their way in there.
   std::string part_of(Rank rank) const;
   void add_part(Rank rank, const std::string& part);
 
-  // What compute takes over what it took in the profile, step by step: the mean of the windows before and after it, of each the
-  // mean of the ranks. Empty when nothing was measured.
+  // What compute takes over what it took in the profile, step by step: the mean of the windows
+  // before and after it, of each the mean of the ranks. Empty when nothing was measured.
   std::vector<double> slowdowns() const;
 
  private:

@@ -1,7 +1,9 @@
-// Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that trains: the step graph that
-// schedule/ writes, runtime::Player, comm/. One thread of compute a rank.
+// Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
+// trains: the step graph that schedule/ writes, runtime::Player, comm/. One thread of compute a
+// rank.
 //
-// Thread safety: the process's main thread; every process makes the same calls in the same order. All throw CommError.
+// Thread safety: the process's main thread; every process makes the same calls in the same order.
+// All throw CommError.
 #pragma once
 
 #include <piper/comm/world.h>
@@ -24,8 +26,9 @@ struct BenchPart {
   std::vector<runtime::MicroBatch> micro_batches;
 };
 
-// What one step of a rank started from and led to: weights ("NAME"), inputs and targets of all micro-batches one after the
-// other ("x", "target": where the rank has them), gradients ("NAME.gradient"), and the stage's results.
+// What one step of a rank started from and led to: weights ("NAME"), inputs and targets of all
+// micro-batches one after the other ("x", "target": where the rank has them), gradients
+// ("NAME.gradient"), and the stage's results.
 struct BenchRecord {
   double loss = 0;
   std::vector<NamedTensor> tensors;
@@ -33,12 +36,14 @@ struct BenchRecord {
 
 class StepBench {
  public:
-  // `make` is called in each local rank's thread. `learning_rate` is of the plain descent at the end of a step; 0 = none.
-  // The world outlives the bench. Throws InvalidInput when strategy and model contradict each other.
+  // `make` is called in each local rank's thread. `learning_rate` is of the plain descent at the
+  // end of a step; 0 = none. The world outlives the bench. Throws InvalidInput when strategy and
+  // model contradict each other.
   StepBench(comm::World& world, const model::Model& model, const strategy::Strategy& strategy,
             double learning_rate, const std::function<BenchPart(Rank)>& make);
 
-  // Seconds of one of `num_steps` steps in a row, from one meeting of all ranks to the next: by each rank's clock.
+  // Seconds of one of `num_steps` steps in a row, from one meeting of all ranks to the next: by
+  // each rank's clock.
   std::vector<double> step_seconds(int64_t num_steps);
   // The same for the products alone of one micro-batch, all ranks at once. After a step.
   std::vector<double> product_seconds(int64_t num_repeats);

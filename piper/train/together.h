@@ -1,6 +1,8 @@
-// What the processes of a run do before and after its steps, so that one of them cannot go on where another has failed.
+// What the processes of a run do before and after its steps, so that one of them cannot go on where
+// another has failed.
 //
-// Thread safety: the process's main thread, outside run_ranks(); every process makes the same calls in the same order.
+// Thread safety: the process's main thread, outside run_ranks(); every process makes the same calls
+// in the same order.
 #pragma once
 
 #include <piper/comm/operations.h>
@@ -13,8 +15,9 @@
 
 namespace piper::train {
 
-// Does `work` in every process and returns what each returned, by process. A failure anywhere is everyone's: InvalidInput
-// where the input was wrong, else CommError, "process 2: ..."; this process's own is rethrown as it is.
+// Does `work` in every process and returns what each returned, by process. A failure anywhere is
+// everyone's: InvalidInput where the input was wrong, else CommError, "process 2: ..."; this
+// process's own is rethrown as it is.
 std::vector<std::string> together(comm::World& world, const std::string& what,
                                   const std::function<std::string()>& work);
 
@@ -25,8 +28,8 @@ std::string first_alone(comm::World& world, const std::string& what,
 // Throws InvalidInput, naming the process and both values, unless `text` is the same everywhere.
 void require_agreement(comm::World& world, const std::string& what, const std::string& text);
 
-// Rank 0 gets what every rank gives, by rank; others get nothing. Called by every rank's thread. `key` and `key` + 1 name
-// its operations. Any content; at most 2^40 bytes a rank.
+// Rank 0 gets what every rank gives, by rank; others get nothing. Called by every rank's thread.
+// `key` and `key` + 1 name its operations. Any content; at most 2^40 bytes a rank.
 std::vector<std::string> gather(comm::Transport& transport, uint64_t key, const std::string& mine,
                                 double timeout_seconds);
 

@@ -23,11 +23,12 @@ const char* name(TokenType type);  // "uint16"
 int64_t size_bytes(TokenType type);
 int64_t largest(TokenType type);
 
-// For tokens 0 .. vocabulary - 1: uint8 up to 256; above it Megatron's own choice, uint16 below 65500, else int32.
-// Requires 1 <= vocabulary <= 2^31.
+// For tokens 0 .. vocabulary - 1: uint8 up to 256; above it Megatron's own choice, uint16 below
+// 65500, else int32. Requires 1 <= vocabulary <= 2^31.
 TokenType type_for_vocabulary(int64_t vocabulary);
 
-// `bytes` holds size_bytes(type) for every token; little-endian, as this machine must be. Tokens that are negative stay so.
+// `bytes` holds size_bytes(type) for every token; little-endian, as this machine must be. Tokens
+// that are negative stay so.
 void decode(TokenType type, const void* bytes, std::span<int64_t> tokens);
 // Requires 0 <= token <= largest(type).
 void encode(TokenType type, std::span<const int64_t> tokens, void* bytes);

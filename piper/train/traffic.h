@@ -1,5 +1,5 @@
-// The bytes of one step of a real run, as the transport counted them, beside those that its prediction rests on: by pair of
-// ranks, layer and direction.
+// The bytes of one step of a real run, as the transport counted them, beside those that its
+// prediction rests on: by pair of ranks, layer and direction.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -37,7 +37,8 @@ struct Traffic {
   int64_t sent_bytes() const;
 };
 
-// `predicted` and `counted` are of the same step; operations that are none of the step's tasks throw InternalError.
+// `predicted` and `counted` are of the same step; operations that are none of the step's tasks
+// throw InternalError.
 Traffic compare_traffic(const schedule::StepGraph& step, int64_t number,
                         const std::vector<cost::SentBytes>& predicted,
                         const CountedTraffic& counted);

@@ -9,7 +9,8 @@
 namespace piper::train {
 namespace {
 
-// Tied tables, a shared expert, a dense layer and a module of multi-token prediction: every kind of message there is.
+// Tied tables, a shared expert, a dense layer and a module of multi-token prediction: every kind of
+// message there is.
 constexpr const char* kConfig =
     R"({"model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
   "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256, "n_routed_experts": 8,
@@ -107,7 +108,8 @@ TEST_CASE("the counters agree with the routes that tokens took, where those trav
 }
 
 TEST_CASE("what crosses nodes falls by the copies that a token has there") {
-  // Every token has all 8 experts, 4 of them on the two nodes' other one: 4 rows cross without deduplication, 1 with.
+  // Every token has all 8 experts, 4 of them on the two nodes' other one: 4 rows cross without
+  // deduplication, 1 with.
   const auto crossing = [](const Traffic& traffic, const std::string& what,
                            const std::string& phase) {
     int64_t bytes = 0;

@@ -1,4 +1,5 @@
-// A folder of Hugging Face weights: model.safetensors, or its shards named by model.safetensors.index.json.
+// A folder of Hugging Face weights: model.safetensors, or its shards named by
+// model.safetensors.index.json.
 #pragma once
 
 #include <piper/train/safetensors.h>
@@ -18,8 +19,9 @@ class WeightFolder {
     const TensorEntry* tensor = nullptr;
   };
 
-  // Opens and checks every file. Throws IoError; InvalidInput with all problems: no weights (or only pickles), a shard
-  // outside the folder ("../", absolute, by a link), a tensor that is not in the shard the index names, or in two.
+  // Opens and checks every file. Throws IoError; InvalidInput with all problems: no weights (or
+  // only pickles), a shard outside the folder ("../", absolute, by a link), a tensor that is not in
+  // the shard the index names, or in two.
   explicit WeightFolder(std::filesystem::path folder);
 
   const std::filesystem::path& path() const { return folder_; }

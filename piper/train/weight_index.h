@@ -9,8 +9,9 @@
 
 namespace piper::train {
 
-// tensor -> name of a file in the folder of `path`, the index file, which is only named: `json` is what it holds. Throws
-// InvalidInput with all problems: another form, a file that is absent or outside the folder ("../", absolute, by a link).
+// tensor -> name of a file in the folder of `path`, the index file, which is only named: `json` is
+// what it holds. Throws InvalidInput with all problems: another form, a file that is absent or
+// outside the folder ("../", absolute, by a link).
 std::map<std::string, std::string> parse_weight_index(const Json& json,
                                                       const std::filesystem::path& path);
 

@@ -1,7 +1,9 @@
-// A Feistel network permutes the numbers of 2h bits (Luby, Rackoff 1988): of two halves, each round exchanges
+// A Feistel network permutes the numbers of 2h bits (Luby, Rackoff 1988): of two halves, each round
+// exchanges
 //   left, right  :=  right, left xor f(round, right)
-// which is undone whatever f is. Numbers outside 0 .. count - 1 are permuted again until they fall inside (cycle walking; Black,
-// Rogaway 2002): still a permutation. 2^2h < 4 count, so that takes fewer than four walks on average.
+// which is undone whatever f is. Numbers outside 0 .. count - 1 are permuted again until they fall
+// inside (cycle walking; Black, Rogaway 2002): still a permutation. 2^2h < 4 count, so that takes
+// fewer than four walks on average.
 #include <piper/base/error.h>
 #include <piper/train/window_order.h>
 

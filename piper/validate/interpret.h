@@ -1,6 +1,7 @@
-// From a published row to something that can be priced: model, cluster, stack and strategy. Whatever the row leaves open
-// is assumed, and every assumption is named with its value; a row is given up only for a field that nothing can stand
-// in for or whose text no rule understands, or for a device without facts.
+// From a published row to something that can be priced: model, cluster, stack and strategy.
+// Whatever the row leaves open is assumed, and every assumption is named with its value; a row is
+// given up only for a field that nothing can stand in for or whose text no rule understands, or for
+// a device without facts.
 #pragma once
 
 #include <piper/cluster/cluster.h>

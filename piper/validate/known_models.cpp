@@ -145,7 +145,8 @@ class RowModelMaker {
   bool tied() const {
     if (holds(row_.note, "tied embeddings True")) return true;
     if (holds(row_.note, "tied embeddings False")) return false;
-    // Where the table says nothing: GPTs share the table, and so do small models of the nanotron sweep.
+    // Where the table says nothing: GPTs share the table, and so do small models of the nanotron
+    // sweep.
     return looks_like_gpt(name_) ||
            (holds(row_.source, "nanotron") && row_.hidden.value_or(0) < 4096);
   }

@@ -1,4 +1,5 @@
-// The model of a row: its stated shapes, on top of the built-in model or the known facts that its name points to.
+// The model of a row: its stated shapes, on top of the built-in model or the known facts that its
+// name points to.
 #pragma once
 
 #include <piper/model/model.h>

@@ -1,5 +1,5 @@
-// One published training run: model, parallel degrees, hardware, and what was measured. Read from a JSON file of rows
-// ({"rows": [...]}, or an array); see docs/validation.md for the fields.
+// One published training run: model, parallel degrees, hardware, and what was measured. Read from a
+// JSON file of rows ({"rows": [...]}, or an array); see docs/validation.md for the fields.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -25,12 +25,13 @@ struct MeasuredRow {
   bool is_fit_row() const { return !outcome.empty(); }
 };
 
-// Every row of the file in its order. A value of the wrong type or out of range is a problem (all at once,
-// InvalidInput); fields that are not known are passed over, since sources differ in what they add. Numbers may be
-// written as text where a field is text by nature ("zero": 1 or "FSDP").
+// Every row of the file in its order. A value of the wrong type or out of range is a problem (all
+// at once, InvalidInput); fields that are not known are passed over, since sources differ in what
+// they add. Numbers may be written as text where a field is text by nature ("zero": 1 or "FSDP").
 std::vector<MeasuredRow> parse_rows(const Json& json, const std::string& source);
 
-// The published runs that come with Piper (configs/validation/further_runs.json): of sources that no constant was fitted to.
+// The published runs that come with Piper (configs/validation/further_runs.json): of sources that
+// no constant was fitted to.
 std::vector<MeasuredRow> builtin_rows();
 
 }  // namespace piper::validate

@@ -90,7 +90,8 @@ double seconds_of(const Seconds& s, PhasePrice price) {
 
 constexpr const char* kSummarised = "deepseek-v3-h800";
 
-// Where a summary of a trace says what a phase took, in microseconds: the sum of some of its numbers.
+// Where a summary of a trace says what a phase took, in microseconds: the sum of some of its
+// numbers.
 using JsonPath = std::vector<const char*>;
 const std::map<std::string, std::vector<JsonPath>>& summary_paths() {
   static const std::map<std::string, std::vector<JsonPath>> paths{
@@ -125,7 +126,8 @@ double number_at(const Json& json, const JsonPath& path, std::set<std::string>& 
   return 1;
 }
 
-// The built-in run with what the summary of another trace measured. What is priced is not in such a file: it is the built-in's.
+// The built-in run with what the summary of another trace measured. What is priced is not in such a
+// file: it is the built-in's.
 PhaseRun from_summary(const Json& json, const std::string& source) {
   PhaseRun run = load_phase_run(kSummarised);
   std::set<std::string> missing;

@@ -1,8 +1,9 @@
-// Phases of one layer priced one by one and held against a published trace: where a layer's price is right, and where it
-// is right only because errors cancel.
+// Phases of one layer priced one by one and held against a published trace: where a layer's price
+// is right, and where it is right only because errors cancel.
 //
-// A run is data (configs/validation): what was measured with its source, how it is priced, and what is assumed. Nothing
-// is fitted: kernels are priced with the cluster's curves, scaled to the multiprocessors that compute.
+// A run is data (configs/validation): what was measured with its source, how it is priced, and what
+// is assumed. Nothing is fitted: kernels are priced with the cluster's curves, scaled to the
+// multiprocessors that compute.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -48,8 +49,9 @@ struct PhaseRun {
 
 // Throws InvalidInput with all problems.
 PhaseRun parse_phase_run(const Json& json, const std::string& source);
-// A built-in name (of configs/validation) or a path: of such a run, or of a summary of a trace, whose "phases" is an object:
-// medians in microseconds by phase and stream, for what the built-in run prices.
+// A built-in name (of configs/validation) or a path: of such a run, or of a summary of a trace,
+// whose "phases" is an object: medians in microseconds by phase and stream, for what the built-in
+// run prices.
 PhaseRun load_phase_run(const std::string& name_or_path);
 std::vector<std::string> builtin_phase_runs();
 

@@ -113,7 +113,8 @@ void equations(Statements& list) {
   list.exact("eq. 3 is eq. 4 on stage 0 with as many micro-batches as stages", "eq. 3 and 4",
              paper::memory_gpipe(m, batch, degrees, flash) / 1e9,
              paper::memory_1f1b(m, batch, degrees, 1, 0, flash) / 1e9, " GB");
-  // bsk / EP tokens from every GPU to every other, times EP GPUs, against 2 b s k d / EP of one GPU.
+  // bsk / EP tokens from every GPU to every other, times EP GPUs, against 2 b s k d / EP of one
+  // GPU.
   const double pair = 2 * 64.0 * kSequence * 2 * 5120 / 32 / 1e9;
   list.exact("dispatch: EP times the stated pair volume against the stated volume of a GPU",
              "III-B", paper::dispatch_bytes(m, batch, 32) / 1e9, 32 * pair, " GB",

@@ -147,8 +147,9 @@ bool is_letters(const std::string& word) {
          std::ranges::all_of(word, [](unsigned char c) { return std::isalpha(c) != 0; });
 }
 
-// The first word and, where it stands apart, the version: tables write LLAMA3.1_405B and Llama-3.1-405B for one model. A
-// trainer's name in front of a model's ("MCore-GPT-32B") is none of a family.
+// The first word and, where it stands apart, the version: tables write LLAMA3.1_405B and
+// Llama-3.1-405B for one model. A trainer's name in front of a model's ("MCore-GPT-32B") is none of
+// a family.
 std::string family_of(const PricedRow& p) {
   std::vector<std::string> words = words_of(p.row.model);
   if (words.size() > 1 && (words[0] == "mcore" || words[0] == "megatron") && is_letters(words[1]))
@@ -254,8 +255,8 @@ Summary summarise(const std::vector<PricedRow>& rows) {
   return s;
 }
 
-// Without a constant of its own a source has the median of what the other sources' rows of the same stack ask for, or,
-// where it is alone, of the same device, or of all.
+// Without a constant of its own a source has the median of what the other sources' rows of the same
+// stack ask for, or, where it is alone, of the same device, or of all.
 std::vector<std::pair<std::string, Errors>> leave_one_source_out(
     const std::vector<const PricedRow*>& rows) {
   std::map<std::string, std::vector<const PricedRow*>> by;

@@ -1,8 +1,9 @@
-// Prices every row of a file of measured runs and says how far off each is: the planner's predictions held against
-// published steps, misses included.
+// Prices every row of a file of measured runs and says how far off each is: the planner's
+// predictions held against published steps, misses included.
 //
-// A row that a stack's constant was fitted to ("calibration_row") stays out of the statistics. A row is left out only for
-// a field that is missing or not understood, or an unknown device, which it names.
+// A row that a stack's constant was fitted to ("calibration_row") stays out of the statistics. A
+// row is left out only for a field that is missing or not understood, or an unknown device, which
+// it names.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -35,7 +36,8 @@ struct PricedRow {
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const std::function<void(int64_t done)>& progress = {});
 
-// Of absolute errors of step time (rates and utilisations by the time that they imply), or of memory.
+// Of absolute errors of step time (rates and utilisations by the time that they imply), or of
+// memory.
 struct Errors {
   int64_t count = 0;
   double median = 0, mean = 0, worst = 0;
@@ -50,8 +52,9 @@ std::vector<std::pair<std::string, Errors>> leave_one_source_out(
 // The row priced with a constant that no row of `source` was fitted to.
 PricedRow reprice_without(const PricedRow& row, const std::string& source);
 
-// The compute efficiency with which a row of step time would be predicted exactly, by bisection; nullopt where none
-// between 0.05 and 5 does (communication alone takes longer), and for rows of memory.
+// The compute efficiency with which a row of step time would be predicted exactly, by bisection;
+// nullopt where none between 0.05 and 5 does (communication alone takes longer), and for rows of
+// memory.
 std::optional<double> exact_efficiency(const PricedRow& row);
 
 struct FitCounts {
@@ -65,8 +68,8 @@ struct Summary {
   int64_t memory_beyond_tenth = 0;
   // Groups of step-time errors: by "source", "hardware", "family", "precision", "stack".
   std::map<std::string, std::vector<std::pair<std::string, Errors>>> groups;
-  // Leave one source out: errors of a source's rows when no constant was fitted to its own rows (the stack's constant
-  // from other sources, or none).
+  // Leave one source out: errors of a source's rows when no constant was fitted to its own rows
+  // (the stack's constant from other sources, or none).
   std::vector<std::pair<std::string, Errors>> leave_one_out;
   FitCounts fit;
 };

@@ -1,5 +1,6 @@
-// The mixture layer as everybody writes it: rows go to their experts, are computed with, come back and are added up. Shared
-// experts compute while the rows travel, and their backward, like whatever is recomputed, while gradients do.
+// The mixture layer as everybody writes it: rows go to their experts, are computed with, come back
+// and are added up. Shared experts compute while the rows travel, and their backward, like whatever
+// is recomputed, while gradients do.
 #pragma once
 
 #include <piper/schedule/layer_kind.h>
