@@ -261,16 +261,15 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
           return task.kind == graph::TaskKind::kAllToAll ? exchange.rows : exchange.counts;
         });
   };
+  const PassSeconds forward =
+      play_pass(schedule::layer_passes(kind, strategy::Recompute::kNone).forward, Phase::kForward);
+  cost.forward = forward.compute;
+  cost.exchange_forward = forward.waiting;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     const schedule::LayerPasses& passes = schedule::layer_passes(kind, recompute);
     const PassSeconds again = play_pass(passes.recompute, Phase::kForward);
     const PassSeconds backward = play_pass(passes.backward, Phase::kBackward);
-    if (recompute == strategy::Recompute::kNone) {
-      const PassSeconds forward = play_pass(passes.forward, Phase::kForward);
-      cost.forward = forward.compute;
-      cost.backward = backward.compute;
-      cost.exchange_forward = forward.waiting;
-    }
+    cost.backward = backward.compute;  // the same for all
     cost.by_recompute[static_cast<size_t>(recompute)] = {
         .compute = again.recompute + backward.recompute,
         .ahead = again.ahead + backward.ahead,
