@@ -32,7 +32,7 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }
 
-constexpr size_t kNumKinds = 16 * (static_cast<size_t>(strategy::MoeSchedule::kPlain) + 1);
+constexpr size_t kNumKinds = 16 * strategy::kMoeSchedules.size();
 size_t index_of(const LayerKind& kind) {
   size_t index = static_cast<size_t>(kind.moe_schedule);
   for (const bool is : {kind.is_moe, kind.has_shared, kind.exchanges, kind.deduplicates})
