@@ -130,7 +130,7 @@ def main():
         plan = json.loads(piper(*PLAN, "--json"))
         check_document(plan)
         steps = [s["predicted"]["step_seconds"] for s in plan["strategies"]]
-        assert steps == sorted(steps) and {s["predicted"]["method"] for s in plan["strategies"]} == {"whole step played"}
+        assert steps == sorted(steps) and {s["predicted"]["method"] for s in plan["strategies"]} == {"simulation"}
         front = [(p["step_seconds"], p["peak_bytes"]) for p in plan["pareto"]]
         assert front[0][0] == steps[0] and front == sorted(front) and [b for _, b in front] == sorted((b for _, b in front), reverse=True)
         (folder / "plan.json").write_text(json.dumps(plan))
@@ -148,7 +148,7 @@ def main():
             assert alone.sections[section].get("svg"), section
         assert alone.sections["families"].get("absent")
 
-        # Another machine's ranking, where the runtime's own costs decide: the page says what it lacks.
+        # What this Piper trains: the same page, a smaller space.
         (folder / "exact.json").write_text(piper(*PLAN, "--runnable", "--json"))
         piper("report", folder / "exact.json", "--out", folder / "exact.html")
         assert Page((folder / "exact.html").read_text()).sections["ranked"].get("table")

@@ -175,9 +175,10 @@ def main():
         seconds = {}
         for side in "ab":
             alone = json.loads(piper("estimate", *MODEL, "--strategy", folder / f"{side}.json", "--json"))["predicted"]
-            seconds[side] = alone["closed_form_seconds"]
-            assert compared[side]["predicted"]["step_seconds"] == alone["closed_form_seconds"]
-            assert compared[side]["predicted"]["peak_bytes"] == alone["peak_bytes"]
+            planned = json.loads((folder / f"{side}.json").read_text())["predicted"]
+            seconds[side] = alone["step_seconds"]
+            for figure in ("step_seconds", "closed_form_seconds", "mfu", "peak_bytes", "tokens_per_second"):
+                assert planned[figure] == alone[figure] == compared[side]["predicted"][figure], (side, figure)
         assert abs(compared["speedup"] - seconds["a"] / seconds["b"]) < 1e-12
         assert json.loads(piper("compare", folder / "a.json", folder / "a.json", "--json"))["speedup"] == 1
         # Another machine is other work, and said above the table.

@@ -137,13 +137,14 @@ def check_plan(folder):
 
 
 def check_scatter(folder):
-    """A machine whose equal tasks were measured to scatter: `sim` foretells what `plan` does."""
+    """A machine of CPUs whose equal tasks were measured to scatter: `sim` predicts what `plan` does."""
     machine = json.loads(piper("cluster", "dgx-h100", "--json"))
+    machine["kind"] = "cpu"
     machine.setdefault("numbers", {})["task_scatter_ratio"] = 0.2
     machine["cores_per_node"] = 4
     (folder / "scatters.json").write_text(json.dumps(machine))
     asked = ["--model", "piper-100m", "--cluster", folder / "scatters.json"]
-    best = ask("plan", "--runnable", *asked, "--devices", 16)["strategies"][0]
+    best = ask("plan", *asked, "--devices", 16)["strategies"][0]
     (folder / "best.json").write_text(json.dumps(best))
     played = ask("sim", *asked, "--strategy", folder / "best.json")
     calm = ask("sim", *asked, "--strategy", folder / "best.json", "--jitter", 0)

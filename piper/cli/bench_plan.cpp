@@ -4,8 +4,8 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
-#include <piper/cli/whole_plan.h>
 #include <piper/model/import.h>
+#include <piper/plan/question.h>
 #include <piper/plan/threads.h>
 #include <piper/report/table.h>
 
@@ -27,16 +27,16 @@ constexpr Case kCases[] = {{"mixtral-8x7b", "dgx-h100", 64},
                            {"kimi-k2", "dgx-h100", 4096}};
 
 struct Timed {
-  plan::WholePlan plan;
+  plan::Plan plan;
   double seconds = 0;
   // Memory and time of each.
   double rate() const { return static_cast<double>(plan.num_timed) / seconds; }
 };
 
-Timed timed(plan::WholeRequest request, int64_t num_threads) {
+Timed timed(plan::Request request, int64_t num_threads) {
   request.num_threads = num_threads;
   const auto start = std::chrono::steady_clock::now();
-  Timed t{.plan = plan::search_whole(request)};
+  Timed t{.plan = plan::search(request)};
   t.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return t;
 }
@@ -45,7 +45,7 @@ struct Searched {
   Timed alone, together;  // on one core, on all
 };
 
-Searched searched(const plan::WholeRequest& request, int64_t num_cores) {
+Searched searched(const plan::Request& request, int64_t num_cores) {
   Searched s{.alone = timed(request, 1)};
   s.together = num_cores == 1 ? s.alone : timed(request, num_cores);
   return s;
@@ -59,15 +59,14 @@ struct Row {
 };
 
 Row measure(const Case& c, int64_t num_cores) {
-  WholeQuestion q;
-  q.request.model = model::load_model(c.model);
-  q.request.cluster = cluster::load_cluster(c.cluster);
-  q.request.num_devices = c.devices;
-  const stack::Stack stack = stack::load_stack(q.stack);
+  const plan::Question question{.model = model::load_model(c.model),
+                                .cluster = cluster::load_cluster(c.cluster),
+                                .num_devices = c.devices};
+  const stack::Stack stack = stack::load_stack("piper");
   std::vector<plan::Default> defaults;
-  plan::WholeRequest request = whole_request(q, stack, defaults);
+  plan::Request request = plan::settle(question, stack, defaults);
   Row row{.question = c, .real = searched(request, num_cores)};
-  if (const plan::WholePlan& plan = row.real.alone.plan; !plan.ranked.empty())
+  if (const plan::Plan& plan = row.real.alone.plan; !plan.ranked.empty())
     row.best_mfu = stack::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,
                               plan.ranked.front().estimate.seconds);
   request.memory_limit_bytes = std::numeric_limits<double>::infinity();
@@ -76,7 +75,7 @@ Row measure(const Case& c, int64_t num_cores) {
 }
 
 Json to_json(const Row& row) {
-  const plan::WholePlan& plan = row.real.alone.plan;
+  const plan::Plan& plan = row.real.alone.plan;
   return {{"model", row.question.model},
           {"cluster", row.question.cluster},
           {"num_devices", row.question.devices},
@@ -111,7 +110,7 @@ int run(bool json) {
   double priced = 0, seconds = 0, seconds_together = 0;
   for (const Case& c : kCases) {
     const Row row = measure(c, num_cores);
-    const plan::WholePlan& plan = row.real.alone.plan;
+    const plan::Plan& plan = row.real.alone.plan;
     priced += static_cast<double>(row.roomy.alone.plan.num_timed);
     seconds += row.roomy.alone.seconds;
     seconds_together += row.roomy.together.seconds;

@@ -7,14 +7,13 @@
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
+#include <piper/cli/prediction_table.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/whole_estimate.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
-#include <piper/plan/prediction.h>
+#include <piper/plan/search.h>
 #include <piper/report/table.h>
-#include <piper/strategy/runnable.h>
 
 #include <cmath>
 #include <filesystem>
@@ -27,13 +26,14 @@ namespace {
 using report::Align;
 
 struct Flags {
-  std::string a, b, model, cluster;
+  std::string a, b, model, cluster, stack;
   std::vector<std::string> ignore;
   bool json = false;
 };
 
 struct Side {
   Priced priced;
+  stack::Stack stack;
   plan::Prediction prediction;
 };
 
@@ -72,59 +72,18 @@ Side side_of(const Flags& flags, const std::string& file) {
   strategy.ignore = flags.ignore;
   strategy.strategy = file;
   strategy.cluster = flags.cluster;
-  Side side{priced_from_flags(strategy), {}};
+  Side side{.priced = priced_from_flags(strategy)};
   const Priced& p = side.priced;
-  if (!strategy::not_runnable(p.strategy).empty()) return side;  // priced by a stack
-  cost::Estimator estimator(p.model, p.cluster, p.strategy.precision, p.strategy.sequence);
-  side.prediction =
-      plan::make_prediction(p.model, p.cluster, p.strategy, estimator.estimate(p.strategy));
+  side.stack = stack_of(flags.stack, p.strategy);
+  const std::unique_ptr<plan::Pricer> pricer =
+      plan::make_pricer_of(p.strategy, p.model, p.cluster, side.stack);
+  side.prediction = plan::predict(*pricer, p.model, p.cluster, p.strategy);
   return side;
 }
 
 double per_token(const Side& side, double seconds) {
   const strategy::Strategy& s = side.priced.strategy;
   return seconds / static_cast<double>(s.sequence * s.global_batch_sequences);
-}
-
-struct Figure {
-  std::string name;
-  double a = 0, b = 0;
-  std::string (*format)(double);
-};
-
-std::vector<Figure> times(const Side& a, const Side& b) {
-  const cost::StepBreakdown &ta = a.prediction.estimate.time, &tb = b.prediction.estimate.time;
-  return {{"step", a.prediction.step_seconds, b.prediction.step_seconds, format_seconds},
-          {"  forward", ta.forward, tb.forward, format_seconds},
-          {"  backward", ta.backward, tb.backward, format_seconds},
-          {"  recomputation", ta.recompute, tb.recompute, format_seconds},
-          {"  exchange of tokens", ta.exchange, tb.exchange, format_seconds},
-          {"  gradient reductions", ta.reductions, tb.reductions, format_seconds},
-          {"  norm, statistics, optimizer", ta.update, tb.update, format_seconds},
-          {"  idle (bubble, messages, cores)", ta.idle, tb.idle, format_seconds}};
-}
-
-std::vector<Figure> memory(const Side& a, const Side& b) {
-  const auto fullest = [](const Side& side) -> const cost::StageMemory& {
-    const cost::StepEstimate& e = side.prediction.estimate;
-    return e.memory[static_cast<size_t>(e.fullest_stage)];
-  };
-  const cost::StageMemory &ma = fullest(a), &mb = fullest(b);
-  const auto row = [](const char* name, int64_t x, int64_t y) {
-    return Figure{name, static_cast<double>(x), static_cast<double>(y), format_bytes};
-  };
-  std::vector<Figure> rows{
-      row("peak of the fullest stage", a.prediction.peak_bytes, b.prediction.peak_bytes),
-      row("  weights", ma.weights, mb.weights),
-      row("  gradients", ma.gradients, mb.gradients),
-      row("  optimizer", ma.optimizer, mb.optimizer),
-      row("  kept activations", ma.activations.total(), mb.activations.total()),
-      row("  working", ma.working, mb.working),
-      row("  messages", ma.messages, mb.messages)};
-  if (ma.exchange_scratch + mb.exchange_scratch > 0)
-    rows.push_back(
-        row("    scratch of an exchange, in it", ma.exchange_scratch, mb.exchange_scratch));
-  return rows;
 }
 
 std::string change(double a, double b) {
@@ -143,6 +102,10 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
           {"cluster", {a.priced.cluster.name, b.priced.cluster.name}},
           {"ranks", number(x.mesh.world(), y.mesh.world())},
           {"pp", number(x.mesh.pp, y.mesh.pp)},
+          {"vpp", number(x.mesh.vpp, y.mesh.vpp)},
+          {"tp", number(x.mesh.tp, y.mesh.tp)},
+          {"cp", number(x.mesh.cp, y.mesh.cp)},
+          {"etp", number(x.mesh.etp, y.mesh.etp)},
           {"ep", number(x.mesh.ep, y.mesh.ep)},
           {"dp", number(x.mesh.dp, y.mesh.dp)},
           {"exchange", {to_text(cost::form_of(x)), to_text(cost::form_of(y))}},
@@ -152,6 +115,10 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
           {"sequence", number(x.sequence, y.sequence)},
           {"schedule", {strategy::name(x.schedule), strategy::name(y.schedule)}},
           {"recompute", {strategy::name(x.recompute), strategy::name(y.recompute)}},
+          {"zero", number(x.zero, y.zero)},
+          {"sequence parallel", number(x.sequence_parallel, y.sequence_parallel)},
+          {"offload", {strategy::name(x.offload), strategy::name(y.offload)}},
+          {"placement", {strategy::name(x.placement), strategy::name(y.placement)}},
           {"precision", {strategy::name(x.precision), strategy::name(y.precision)}},
           {"layers a stage",
            {fmt::format("{}", fmt::join(x.layers_per_stage, " ")),
@@ -168,10 +135,10 @@ std::string reason(const Side& a, const Side& b) {
   const bool faster = speedup(a, b) > 1;
   std::string name;
   double most = 0;
-  for (const Figure& f : times(a, b)) {
-    if (f.name == "step") continue;
-    const double moved = per_token(a, f.a) - per_token(b, f.b);
-    if ((faster ? moved : -moved) > most) most = faster ? moved : -moved, name = f.name;
+  const std::vector<Figure> before = time_figures(a.prediction), after = time_figures(b.prediction);
+  for (size_t i = 1; i < before.size(); ++i) {  // behind the step itself
+    const double moved = per_token(a, before[i].value) - per_token(b, after[i].value);
+    if ((faster ? moved : -moved) > most) most = faster ? moved : -moved, name = before[i].name;
   }
   if (name.empty()) return "";
   return fmt::format("; most of it: {} {}", name.substr(2), faster ? "is shorter" : "is longer");
@@ -185,7 +152,7 @@ void print(const Side& a, const Side& b, const Flags& flags) {
       different.rows.push_back({name, values.first, values.second});
   different.max_width = report::console_width();
   if (different.rows.empty())
-    fmt::print("the two strategies are the same: {}\n", describe(a.priced.strategy));
+    fmt::print("the two strategies are the same: {}\n", plan::describe(a.priced.strategy));
   else
     fmt::print("{}", report::to_text(different));
   report::Table table;
@@ -193,14 +160,20 @@ void print(const Side& a, const Side& b, const Flags& flags) {
                    {"first", Align::kRight},
                    {"second", Align::kRight},
                    {"change", Align::kRight}};
-  const auto add = [&](const Figure& f) {
-    if (f.a == 0 && f.b == 0) return;
-    table.rows.push_back({f.name, f.format(f.a), f.format(f.b), change(f.a, f.b)});
+  const auto add = [&](const std::vector<Figure>& before, const std::vector<Figure>& after) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      const Figure &x = before[i], &y = after[i];
+      if (x.value == 0 && y.value == 0) continue;
+      table.rows.push_back(
+          {x.name, x.format(x.value), x.format(y.value), change(x.value, y.value)});
+    }
   };
-  for (const Figure& f : times(a, b)) add(f);
-  add({"MFU", a.prediction.mfu, b.prediction.mfu, format_percent});
-  add({"tokens/s", a.prediction.tokens_per_second, b.prediction.tokens_per_second, format_count});
-  for (const Figure& f : memory(a, b)) add(f);
+  add(time_figures(a.prediction), time_figures(b.prediction));
+  add({{"MFU", a.prediction.mfu, format_percent},
+       {"tokens/s", a.prediction.tokens_per_second, format_count}},
+      {{"MFU", b.prediction.mfu, format_percent},
+       {"tokens/s", b.prediction.tokens_per_second, format_count}});
+  add(memory_figures(a.prediction), memory_figures(b.prediction));
   fmt::print("\n{}", report::to_text(table));
   const double s = speedup(a, b);
   if (std::abs(s - 1) < 5e-4)
@@ -209,9 +182,8 @@ void print(const Side& a, const Side& b, const Flags& flags) {
     fmt::print("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
                s > 1 ? "faster" : "slower", reason(a, b));
   for (const auto& [side, name] : {std::pair{&a, flags.a}, {&b, flags.b}})
-    if (const Fit fit =
-            memory_fit(side->priced.cluster, static_cast<double>(side->prediction.peak_bytes),
-                       side->prediction.estimate.fullest_stage);
+    if (const Fit fit = memory_fit(side->priced.cluster, side->prediction.estimate.peak_bytes,
+                                   side->prediction.estimate.fullest_stage);
         !fit.fits())
       fmt::print("{} {}", name, to_text(fit));
 }
@@ -222,7 +194,7 @@ Json to_json(const Side& side) {
   return {{"model", side.priced.model.name},
           {"cluster", side.priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
-          {"predicted", plan::to_json(side.prediction)}};
+          {"predicted", plan::to_json(side.prediction, strategy, side.stack)}};
 }
 
 // What makes the two plans answers to different questions; "" when they answer the same one.
@@ -239,9 +211,6 @@ int run(const Flags& flags) {
   const Side a = side_of(flags, flags.a), b = side_of(flags, flags.b);
   if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
     fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
-  if (!strategy::not_runnable(a.priced.strategy).empty() ||
-      !strategy::not_runnable(b.priced.strategy).empty())
-    return compare_whole(a.priced, b.priced, "piper", flags.json);
   if (flags.json)
     std::cout << Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}}.dump(2)
               << "\n";
@@ -261,6 +230,7 @@ Run add_compare(Subcommand command) {
   add_ignore_flag(command, flags->ignore);
   command.add_option("--cluster", flags->cluster,
                      "built-in name or file; prices both (default: what each file names)");
+  add_stack_flag(command, flags->stack);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -6,13 +6,10 @@
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
-#include <piper/cli/stack_view.h>
+#include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/cli/whole_estimate.h>
-#include <piper/cost/outside.h>
 #include <piper/cost/paper.h>
-#include <piper/plan/prediction.h>
-#include <piper/plan/search.h>
+#include <piper/plan/under_load.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
@@ -27,12 +24,10 @@ namespace {
 using report::Align;
 namespace paper = cost::paper;
 
-constexpr int64_t kMostTasks = 400'000;  // of a simulation
-
 struct Flags {
   StrategyFlags strategy;
   LoadFlags load;
-  std::string stack;  // "" = the runtime's own costs
+  std::string stack;  // "" = not given
   bool flash_attention = true, json = false;
   int64_t ffn_values = 3;
 };
@@ -71,29 +66,44 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
   return form;
 }
 
-using OutsideList = std::vector<cluster::Outside>;
+struct Answer {
+  Priced priced;
+  stack::Stack stack;
+  plan::Prediction prediction;
+  std::vector<cluster::Outside> outside;
+  std::optional<PaperForm> paper;  // of the axes that the paper has
+  std::optional<SampledSteps> sampled;
+  Fit fit() const {
+    return memory_fit(priced.cluster, prediction.estimate.peak_bytes,
+                      prediction.estimate.fullest_stage);
+  }
+};
 
-Fit fit_of(const Priced& priced, const plan::Prediction& p) {
-  return memory_fit(priced.cluster, static_cast<double>(p.peak_bytes), p.estimate.fullest_stage);
-}
-
-Json to_json(const Priced& priced, const plan::Prediction& prediction, const PaperForm& form,
-             const OutsideList& outside) {
-  strategy::Strategy strategy = priced.strategy;
+Json to_json(const Flags& flags, const Answer& a) {
+  strategy::Strategy strategy = a.priced.strategy;
   strategy.predicted = nullptr;
-  Json json{{"model", priced.model.name},
-            {"cluster", priced.cluster.name},
+  Json json{{"model", a.priced.model.name},
+            {"cluster", a.priced.cluster.name},
             {"strategy", strategy::to_json(strategy)},
-            {"predicted", plan::to_json(prediction)},
-            {"outside_measured", cluster::to_json(outside)},
-            {"paper",
-             {{"memory_bytes", form.memory_bytes},
-              {"memory_equation",
-               priced.strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
-              {"all_to_all_seconds", form.all_to_all_seconds},
-              {"alpha", form.alpha}}}};
-  add_to(json, fit_of(priced, prediction));
-  add_to(json, stack_view(priced));
+            {"predicted", plan::to_json(a.prediction, strategy, a.stack)},
+            {"outside_measured", cluster::to_json(a.outside)}};
+  if (a.prediction.estimate.exact) {
+    const cost::EffectiveMfu effective =
+        plan::effective_mfu(a.prediction, a.priced.cluster, strategy);
+    json["predicted"]["mfu_effective"] = {
+        {"mfu", effective.mfu()},
+        {"hardware_efficiency", effective.hardware_efficiency},
+        {"compute_fraction", effective.compute_fraction},
+        {"effective_peak_flops_per_second", effective.effective_peak_flops_per_second}};
+  }
+  if (a.paper)
+    json["paper"] = {{"memory_bytes", a.paper->memory_bytes},
+                     {"memory_equation",
+                      strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
+                     {"all_to_all_seconds", a.paper->all_to_all_seconds},
+                     {"alpha", a.paper->alpha}};
+  if (a.sampled) json["under_load"] = to_json(flags.load, *a.sampled);
+  add_to(json, a.fit());
   return json;
 }
 
@@ -104,8 +114,8 @@ void print_memory(const plan::Prediction& p) {
       {"optimizer", Align::kRight}, {"kept", Align::kRight},     {"micro-batches", Align::kRight},
       {"working", Align::kRight},   {"messages", Align::kRight}, {"total", Align::kRight}};
   const auto cell = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  for (size_t i = 0; i < p.estimate.memory.size(); ++i) {
-    const cost::StageMemory& m = p.estimate.memory[i];
+  for (size_t i = 0; i < p.estimate.exact->memory.size(); ++i) {
+    const cost::StageMemory& m = p.estimate.exact->memory[i];
     table.rows.push_back({std::to_string(i), cell(m.weights), cell(m.gradients), cell(m.optimizer),
                           cell(m.activations.total()), std::to_string(m.in_flight), cell(m.working),
                           cell(m.messages), cell(m.total())});
@@ -114,16 +124,15 @@ void print_memory(const plan::Prediction& p) {
       "\nmemory of a device (kept: activations of the micro-batches in flight but the newest)\n{}",
       report::to_text(table));
   const auto scratch = [](const cost::StageMemory& m) { return m.exchange_scratch; };
-  if (const int64_t most = scratch(*std::ranges::max_element(p.estimate.memory, {}, scratch));
+  if (const int64_t most =
+          scratch(*std::ranges::max_element(p.estimate.exact->memory, {}, scratch));
       most > 0)
     fmt::print("in the working memory: {} of scratch of one exchange\n", cell(most));
-  fmt::print("fullest: stage {}, {} of {}\n", p.estimate.fullest_stage, cell(p.peak_bytes),
-             cell(p.memory_bytes));
 }
 
 void print_activations(const plan::Prediction& p) {
   const cost::KeptBytes& kept =
-      p.estimate.memory[static_cast<size_t>(p.estimate.fullest_stage)].activations;
+      p.estimate.exact->memory[static_cast<size_t>(p.estimate.fullest_stage)].activations;
   if (kept.total() == 0) return;
   report::Table table;
   table.columns = {{"kept on the fullest stage"}, {"", Align::kRight}};
@@ -138,101 +147,84 @@ void print_activations(const plan::Prediction& p) {
   fmt::print("\n{}", report::to_text(table));
 }
 
-void print_time(const plan::Prediction& p) {
-  const cost::StepBreakdown& t = p.estimate.time;
-  report::Table table;
-  table.columns = {
-      {"time of the busiest stage"}, {"", Align::kRight}, {"of the step", Align::kRight}};
-  for (const auto& [what, seconds] : {std::pair{"forward", t.forward},
-                                      {"backward", t.backward},
-                                      {"recomputation", t.recompute},
-                                      {"exchange of tokens", t.exchange},
-                                      {"gradient reductions", t.reductions},
-                                      {"norm, statistics, optimizer", t.update},
-                                      {"idle (bubble, messages, cores)", t.idle}})
-    table.rows.push_back({what, format_seconds(seconds), format_percent(seconds / p.step_seconds)});
-  table.rows.push_back({});
-  table.rows.push_back(
-      {fmt::format("step ({})", plan::name(p.method)), format_seconds(p.step_seconds), ""});
-  fmt::print("\n{}", report::to_text(table));
+// Every stage, where costs are exact.
+void print_stages(const plan::Prediction& p) {
+  if (!p.estimate.exact) return;
+  print_memory(p);
+  print_activations(p);
 }
 
-void print_text(const Priced& priced, const plan::Prediction& p, const PaperForm& form,
-                const OutsideList& outside) {
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
-  print_memory(p);
-  fmt::print("{}", to_text(fit_of(priced, p)));
-  print_activations(p);
-  print_time(p);
-  if (p.method == plan::Method::kSimulation)
-    fmt::print("closed form: {}\n", format_seconds(p.closed_form_seconds));
-  fmt::print(
-      "\nMFU {}, {} tokens/s; {} of peak {}\nMFU = {}\neq. 12: {} of {} while computing x {} of "
-      "the step = {}\n",
-      format_percent(p.mfu), format_count(p.tokens_per_second),
-      format_flops_per_second(p.step_flops / p.step_seconds),
-      format_flops_per_second(p.peak_flops_per_second), cost::kMfuFormula,
-      format_percent(p.effective.hardware_efficiency),
-      format_flops_per_second(p.effective.effective_peak_flops_per_second),
-      format_percent(p.effective.compute_fraction), format_percent(p.effective.mfu()));
-  fmt::print("{}", to_text(stack_view(priced)));
+void print_mfu(const Answer& a) {
+  const plan::Prediction& p = a.prediction;
+  fmt::print("\nMFU {}, {} tokens/s; {} of peak {}\nMFU = {}\n", format_percent(p.mfu),
+             format_count(p.tokens_per_second),
+             format_flops_per_second(p.step_flops / p.step_seconds),
+             format_flops_per_second(p.peak_flops_per_second), cost::kMfuFormula);
+  if (!p.estimate.exact) return;
+  const cost::EffectiveMfu effective = plan::effective_mfu(p, a.priced.cluster, a.priced.strategy);
+  fmt::print("eq. 12: {} of {} while computing x {} of the step = {}\n",
+             format_percent(effective.hardware_efficiency),
+             format_flops_per_second(effective.effective_peak_flops_per_second),
+             format_percent(effective.compute_fraction), format_percent(effective.mfu()));
+}
+
+void print_paper(const strategy::Strategy& s, const PaperForm& form) {
   fmt::print("\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", format_bytes(form.memory_bytes),
-             priced.strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4",
-             form.alpha);
+             s.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4", form.alpha);
   if (form.all_to_all_seconds > 0)
     fmt::print(", exchange of a layer's forward at least {} (eq. 6)",
                format_seconds(form.all_to_all_seconds));
   fmt::print("\n");
-  if (!outside.empty())
+}
+
+void print_text(const Flags& flags, const Answer& a) {
+  const strategy::Strategy& s = a.priced.strategy;
+  fmt::print("{} on {}: {}\n{}\n", a.priced.model.name, a.priced.cluster.name, plan::describe(s),
+             priced_as(a.prediction, a.stack));
+  for (const std::string& line : strategy::not_runnable(s))
+    fmt::print("not for this Piper's runtime: {}\n", line);
+  print_prediction(a.prediction);
+  fmt::print("{}", to_text(a.fit()));
+  print_stages(a.prediction);
+  print_mfu(a);
+  if (a.paper) print_paper(s, *a.paper);
+  if (!a.outside.empty())
     fmt::print("outside of what was measured (the nearest edge holds): {}\n",
-               cluster::to_text(outside));
+               cluster::to_text(a.outside));
+  if (a.sampled)
+    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
+                                           flags.load.load, flags.load.num_samples),
+                               *a.sampled));
 }
 
 // The closed form under every sample of the load.
-SampledSteps under_load(const Flags& flags, const Priced& priced,
-                        const cost::LoadDistribution& load) {
-  const strategy::Strategy& s = priced.strategy;
-  SampledSteps sampled{.load_note = cost::stretch_of(load, priced.model)};
-  for (int64_t i = 0; i < flags.load.num_samples; ++i) {
-    const cost::ExpertLoad sample = cost::sample_load(load, priced.model, s.mesh.ep,
-                                                      flags.load.seed, i, flags.load.num_samples);
-    const cost::StepEstimate estimate =
-        cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence, &sample).estimate(s);
-    sampled.seconds.push_back(estimate.seconds);
-    sampled.peak_bytes.push_back(static_cast<double>(estimate.peak_bytes));
-  }
-  return sampled;
+std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
+                                       plan::Pricer& pricer) {
+  const std::optional<cost::LoadDistribution> load = load_of(flags.load);
+  if (!load) return std::nullopt;
+  const plan::LoadSamples samples{
+      .load = *load, .num_samples = flags.load.num_samples, .seed = flags.load.seed};
+  const int64_t ep = priced.strategy.mesh.ep;
+  plan::SampledEstimate sampled = pricer.sampled(
+      priced.strategy, samples, plan::sampled_imbalances(samples, priced.model, {ep}).at(ep));
+  return SampledSteps{std::move(sampled.seconds), std::move(sampled.peak_bytes),
+                      cost::stretch_of(*load, priced.model)};
 }
 
 int run(const Flags& flags) {
-  const Priced priced = priced_from_flags(flags.strategy);
-  if (!flags.stack.empty() || !strategy::not_runnable(priced.strategy).empty())
-    return estimate_whole(priced, flags.stack.empty() ? "piper" : flags.stack, flags.load,
-                          flags.json);
-  const std::optional<cost::LoadDistribution> load = load_of(flags.load);
-  cost::Estimator estimator(priced.model, priced.cluster, priced.strategy.precision,
-                            priced.strategy.sequence);
-  const auto simulated =
-      plan::simulated_seconds(priced.model, priced.cluster, priced.strategy, kMostTasks);
-  const plan::Prediction prediction =
-      plan::make_prediction(priced.model, priced.cluster, priced.strategy,
-                            estimator.estimate(priced.strategy), simulated.value_or(-1));
-  const PaperForm form = paper_form(flags, priced);
-  const OutsideList outside =
-      cost::outside_measured(priced.model, priced.cluster, {&priced.strategy, 1});
-  std::optional<SampledSteps> sampled;
-  if (load) sampled = under_load(flags, priced, *load);
-  if (flags.json) {
-    Json json = to_json(priced, prediction, form, outside);
-    if (sampled) json["under_load"] = to_json(flags.load, *sampled);
-    std::cout << json.dump(2) << "\n";
-    return 0;
-  }
-  print_text(priced, prediction, form, outside);
-  if (sampled)
-    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
-                                           flags.load.load, flags.load.num_samples),
-                               *sampled));
+  Answer a{.priced = priced_from_flags(flags.strategy)};
+  const Priced& p = a.priced;
+  a.stack = stack_of(flags.stack, p.strategy);
+  const std::unique_ptr<plan::Pricer> pricer =
+      plan::make_pricer_of(p.strategy, p.model, p.cluster, a.stack);
+  a.sampled = under_load(flags, p, *pricer);
+  a.prediction = plan::predict(*pricer, p.model, p.cluster, p.strategy);
+  a.outside = pricer->outside_measured({p.strategy}, 1);
+  if (strategy::not_runnable(p.strategy).empty()) a.paper = paper_form(flags, p);
+  if (flags.json)
+    std::cout << to_json(flags, a).dump(2) << "\n";
+  else
+    print_text(flags, a);
   return 0;
 }
 
@@ -249,10 +241,7 @@ Run add_estimate(Subcommand command) {
                   "paper form: values kept a token and expert, 3 or 4 d_ffn")
       .check(integer_in(3, 4))
       .show_default();
-  command.add_option(
-      "--stack", flags->stack,
-      "price it as this software would run it (a name of configs/stacks or a file); always so "
-      "for what this Piper does not execute");
+  add_stack_flag(command, flags->stack);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -2,7 +2,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/fits.h>
-#include <piper/plan/plan.h>
+#include <piper/plan/question.h>
 
 namespace piper::cli {
 

@@ -4,10 +4,10 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/plan_answer.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
-#include <piper/cli/whole_plan.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
 #include <piper/report/strategy_map.h>
@@ -45,24 +45,21 @@ std::string short_mesh(const strategy::Mesh& m) {
   return text + fmt::format(", dp {}", m.dp);
 }
 
-std::string lacking(const plan::WholeRequest& r, const plan::WholePlan& plan) {
-  const plan::WholeCandidate* nearest = nullptr;
-  for (const plan::FamilyBest& f : plan.families)
-    if (f.smallest && (!nearest || f.smallest->estimate.peak_bytes < nearest->estimate.peak_bytes))
-      nearest = &*f.smallest;
+std::string lacking(const plan::Request& r, const plan::Plan& plan) {
+  const plan::Candidate* nearest = nearest_of(plan);
   if (nearest == nullptr) return "nothing fits";
   return fmt::format("nothing fits: {} of {} a device with {}",
                      format_bytes(nearest->estimate.peak_bytes), format_bytes(r.memory_limit_bytes),
-                     plan::describe_whole(nearest->strategy));
+                     plan::describe(nearest->strategy));
 }
 
-Answer answer(const plan::WholeRequest& request) {
+Answer answer(const plan::Request& request) {
   Answer a{.json = {{"num_devices", request.num_devices},
                     {"sequence", request.sequence},
                     {"global_batch_sequences", request.global_batch_sequences}}};
-  plan::WholePlan plan;
+  plan::Plan plan;
   try {
-    plan = plan::search_whole(request);
+    plan = plan::search(request);
     plan::play_ranked(request, plan);
   } catch (
       const InvalidInput& error) {  // of this model on so many devices: the others still answer
@@ -76,37 +73,32 @@ Answer answer(const plan::WholeRequest& request) {
     a.json["why_not"] = a.cell.why_not;
     return a;
   }
-  const plan::WholeCandidate& best = plan.ranked.front();
+  const plan::Candidate& best = plan.ranked.front();
   a.cell = {.mfu = stack::mfu(*request.model, best.strategy, *request.cluster, best.step_seconds()),
             .mesh = short_mesh(best.strategy.mesh),
-            .detail = plan::describe_whole(best.strategy),
+            .detail = plan::describe(best.strategy),
             .step_seconds = best.step_seconds()};
   a.json["mfu"] = *a.cell.mfu;
   a.json["mesh_in_short"] = a.cell.mesh;
   a.json["in_words"] = a.cell.detail;
   a.json["step_seconds"] = a.cell.step_seconds;
-  a.json["best"] = whole_json(request, best);
+  a.json["best"] = priced_json(request, best);
   return a;
 }
 
-WholeQuestion question_of(const Flags& flags) {
-  WholeQuestion q;
-  q.request.cluster = cluster::load_cluster(flags.cluster);
-  if (q.request.cluster.kind != "gpu")
-    throw InvalidInput(
-        fmt::format("{} is a CPU cluster; piper map prices GPU clusters (piper plan "
-                    "answers for one model on CPUs)",
-                    q.request.cluster.name));
+PlanQuestion question_of(const Flags& flags) {
+  PlanQuestion q;
+  q.asked.cluster = cluster::load_cluster(flags.cluster);
   for (const int64_t devices : flags.devices)
-    if (devices > q.request.cluster.num_devices())
-      throw InvalidInput(fmt::format("--devices {}: {} has {}", devices, q.request.cluster.name,
-                                     q.request.cluster.num_devices()));
-  q.request.sequence = flags.sequence;
+    if (devices > q.asked.cluster.num_devices())
+      throw InvalidInput(fmt::format("--devices {}: {} has {}", devices, q.asked.cluster.name,
+                                     q.asked.cluster.num_devices()));
+  q.asked.sequence = flags.sequence;
   if (!flags.precision.empty())
-    q.request.precision = parse_word<strategy::Precision>("--precision", flags.precision);
+    q.asked.precision = parse_word<strategy::Precision>("--precision", flags.precision);
   q.stack = flags.stack;
   q.top = 1;
-  q.num_threads = flags.threads;
+  q.asked.num_threads = flags.threads;
   return q;
 }
 
@@ -130,16 +122,16 @@ void print_map(const report::StrategyMap& map) {
         fmt::print("{} on {} devices: {}\n", row.model, map.devices[i], row.cells[i].why_not);
 }
 
-Json facts_json(const report::StrategyMap& map, const WholeQuestion& q) {
+Json facts_json(const report::StrategyMap& map, const PlanQuestion& q) {
   return {{"cluster", map.cluster}, {"stack", q.stack}, {"devices", map.devices}};
 }
 
 int run(const Flags& flags) {
-  WholeQuestion q = question_of(flags);
+  PlanQuestion q = question_of(flags);
   const stack::Stack stack = stack::load_stack(q.stack);
   std::vector<model::Model> models;
   for (const std::string& name : flags.models) models.push_back(read_model(name, flags.ignore));
-  report::StrategyMap map{.cluster = q.request.cluster.name, .devices = flags.devices};
+  report::StrategyMap map{.cluster = q.asked.cluster.name, .devices = flags.devices};
   Json json = facts_json(map, q);
   json["models"] = Json::array();
   report::Progress bar({.label = "map",
@@ -149,12 +141,12 @@ int run(const Flags& flags) {
   for (const model::Model& model : models) {
     report::StrategyMap::Row row{.model = model.name};
     Json cells = Json::array();
-    q.request.model = model;
+    q.asked.model = model;
     for (const int64_t devices : flags.devices) {
       bar.note(fmt::format("{} on {}", model.name, devices));
-      q.request.num_devices = devices;
-      q.request.global_batch_sequences = flags.batch_per_device * devices;
-      Answer a = answer(whole_request(q, stack, defaults));
+      q.asked.num_devices = devices;
+      q.asked.global_batch_sequences = flags.batch_per_device * devices;
+      Answer a = answer(plan::settle(q.asked, stack, defaults));
       row.cells.push_back(std::move(a.cell));
       cells.push_back(std::move(a.json));
       bar.advance();
@@ -163,7 +155,7 @@ int run(const Flags& flags) {
     map.rows.push_back(std::move(row));
   }
   bar.finish();
-  map.facts = {{"devices", q.request.cluster.device},
+  map.facts = {{"devices", q.asked.cluster.device},
                {"stack", stack.name},
                {"batch", flags.batch_per_device > 0
                              ? fmt::format("{} sequences a device", flags.batch_per_device)

@@ -8,8 +8,8 @@
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/plan/placed_steps.h>
+#include <piper/plan/pricer.h>
 #include <piper/report/progress.h>
-#include <piper/strategy/runnable.h>
 
 #include <iostream>
 #include <memory>
@@ -49,15 +49,9 @@ struct Waiting {
 };
 
 Waiting waiting_of(const Priced& p) {
-  const strategy::Strategy& s = p.strategy;
-  if (strategy::not_runnable(s).empty()) {
-    const cost::StepEstimate e =
-        cost::Estimator(p.model, p.cluster, s.precision, s.sequence).estimate(s);
-    return {plan::exposed_of(e.time), e.seconds};
-  }
   const stack::Stack stack = stack::load_stack("piper");
   const stack::Estimate e =
-      stack::Estimator(p.model, p.cluster, stack, s.precision, s.sequence).estimate(s);
+      plan::make_pricer_of(p.strategy, p.model, p.cluster, stack)->estimate(p.strategy);
   return {plan::exposed_of(e.time), e.seconds};
 }
 

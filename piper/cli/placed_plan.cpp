@@ -3,7 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/placed_plan.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 #include <piper/report/table.h>
 
 namespace piper::cli {
@@ -45,7 +45,7 @@ void print_on_nodes(const PlacedPlan& plan, const model::Model& model, const Nod
                    {"ranks placed", Align::kRight}};
   for (size_t i = 0; i < plan.ranked.size(); ++i) {
     const OnNodes& c = plan.ranked[i];
-    table.rows.push_back({std::to_string(i + 1), plan::describe_whole(c.strategy),
+    table.rows.push_back({std::to_string(i + 1), plan::describe(c.strategy),
                           format_seconds(c.predicted_seconds), format_seconds(c.step.given_seconds),
                           format_seconds(c.step.seconds)});
   }
@@ -58,7 +58,7 @@ Json to_json(const PlacedPlan& plan, const model::Model& model) {
   Json json = to_json(report_of(plan, model));
   json["ranked"] = Json::array();
   for (const OnNodes& c : plan.ranked)
-    json["ranked"].push_back({{"strategy", plan::describe_whole(c.strategy)},
+    json["ranked"].push_back({{"strategy", plan::describe(c.strategy)},
                               {"step_seconds_as_searched", c.predicted_seconds},
                               {"step_seconds_as_listed", c.step.given_seconds},
                               {"step_seconds_placed", c.step.seconds}});

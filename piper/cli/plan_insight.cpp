@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kChange = 0.2;
 
-Json sensitivity_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+Json sensitivity_json(const plan::Request& request, const strategy::Strategy& strategy) {
   Json inputs = Json::array();
   for (const plan::Influence& i : plan::sensitivity(request, strategy, kChange))
     inputs.push_back(
@@ -19,7 +19,7 @@ Json sensitivity_json(const plan::WholeRequest& request, const strategy::Strateg
   return {{"change", kChange}, {"inputs", inputs}};
 }
 
-Json roofline_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+Json roofline_json(const plan::Request& request, const strategy::Strategy& strategy) {
   const plan::Roofline roofline = plan::make_roofline(request, strategy);
   Json points = Json::array();
   for (const plan::RooflinePoint& p : roofline.points)
@@ -40,14 +40,15 @@ Json roofline_json(const plan::WholeRequest& request, const strategy::Strategy& 
 
 }  // namespace
 
-Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy) {
+Json insight_json(const plan::Request& request, const strategy::Strategy& strategy) {
   return {{"memory_limit_bytes", request.memory_limit_bytes},
           {"sensitivity", sensitivity_json(request, strategy)},
           {"roofline", roofline_json(request, strategy)},
           {"exchange", to_json(exchange_of(request, strategy))}};
 }
 
-plan::ExchangeVerdict exchange_of(const plan::WholeRequest& r, const strategy::Strategy& strategy) {
+plan::ExchangeVerdict exchange_of(const plan::Request& r, const strategy::Strategy& strategy) {
+  if (r.has_exact_costs()) return plan::explain_exchange(*r.model, *r.cluster, strategy);
   const stack::Rates rates(*r.cluster, r.precision);
   return plan::explain_exchange(*r.model, *r.cluster, strategy, r.stack, &rates, r.imbalance);
 }

@@ -5,17 +5,16 @@
 
 #include <piper/base/json_fwd.h>
 #include <piper/plan/exchange_axis.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 namespace piper::cli {
 
-plan::ExchangeVerdict exchange_of(const plan::WholeRequest& request,
-                                  const strategy::Strategy& strategy);
+plan::ExchangeVerdict exchange_of(const plan::Request& request, const strategy::Strategy& strategy);
 // One exchange of a strategy by every algorithm, for `--explain`; nothing where no rows travel.
 void print_exchange(const plan::ExchangeVerdict& verdict);
 
 // {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points":
 // [...]}, "exchange": {...}}
-Json insight_json(const plan::WholeRequest& request, const strategy::Strategy& strategy);
+Json insight_json(const plan::Request& request, const strategy::Strategy& strategy);
 
 }  // namespace piper::cli

@@ -2,136 +2,37 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/plan_questions.h>
+#include <piper/model/count.h>
+#include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_devices.h>
 #include <piper/plan/what_if.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <optional>
 
 namespace piper::cli {
 namespace {
 
-using plan::Planned;
+using plan::Candidate;
 using report::Align;
+using Clock = std::chrono::steady_clock;
 
-std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
-
-std::string axes(const strategy::Strategy& s) {
-  return fmt::format("pp {} x ep {} x dp {}, {} x {} sequences, {}, recompute {}", s.mesh.pp,
-                     s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences,
-                     strategy::name(s.schedule), strategy::name(s.recompute));
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Json planned_json(const Planned& planned) { return strategy::to_json(planned.strategy); }
-
-struct Machine {
+// The best plan of each machine, first that of the machine as it is.
+struct WhatIfRow {
   std::string change;  // empty: as it is
-  plan::Plan plan;
-  const Planned* best() const {
-    return plan.strategies.empty() ? nullptr : &plan.strategies.front();
-  }
+  bool fits = false;
+  double step_seconds = 0, mfu = 0;
+  double peak_bytes = 0;  // where nothing fits: of what needs least; 0: there is nothing
+  std::string strategy, limits;
 };
-
-Json what_if_json(const std::vector<Machine>& machines) {
-  const Planned* base = machines.front().best();
-  Json json = Json::array();
-  for (const Machine& m : machines) {
-    Json entry{{"change", m.change}, {"memory_limit_bytes", m.plan.memory_limit_bytes}};
-    if (m.best() != nullptr) entry["best"] = planned_json(*m.best());
-    if (m.best() != nullptr && base != nullptr)
-      entry["speedup"] = base->prediction.step_seconds / m.best()->prediction.step_seconds;
-    json.push_back(entry);
-  }
-  return {{"what_if", json}};
-}
-
-WhatIfRow row_of(const Machine& m) {
-  WhatIfRow row{.change = m.change};
-  if (const Planned* best = m.best()) {
-    const plan::Prediction& p = best->prediction;
-    row.fits = true;
-    row.step_seconds = p.step_seconds;
-    row.mfu = p.mfu;
-    row.peak_bytes = static_cast<double>(p.peak_bytes);
-    row.strategy = axes(best->strategy);
-    row.limits = plan::limits(p);
-  } else if (m.plan.nearest) {
-    row.peak_bytes = static_cast<double>(m.plan.nearest->prediction.peak_bytes);
-  }
-  return row;
-}
-
-void print_what_if(const plan::Request& request, const std::vector<Machine>& machines) {
-  const plan::Plan& here = machines.front().plan;
-  fmt::print("{} on {} devices of {}; {} sequences of {} tokens a step, {}\n\n", request.model.name,
-             here.num_devices, request.cluster.name, here.global_batch_sequences, here.sequence,
-             strategy::name(here.precision));
-  std::vector<WhatIfRow> rows;
-  for (const Machine& m : machines) rows.push_back(row_of(m));
-  print_what_if_table(rows);
-}
-
-Json count_json(const plan::DeviceCount& count) {
-  Json json{{"num_devices", count.num_devices}, {"fits", count.best.has_value()}};
-  if (count.smallest) {
-    json["smallest"] = planned_json(*count.smallest);
-    json["smallest_peak_bytes"] = count.smallest->prediction.peak_bytes;
-  }
-  if (count.best) {
-    json["best"] = planned_json(*count.best);
-    json["mfu"] = count.best->prediction.mfu;
-  }
-  return json;
-}
-
-Json min_devices_json(const plan::Request& request, const plan::FewestDevices& found) {
-  Json json{{"model", request.model.name},
-            {"cluster", request.cluster.name},
-            {"memory_limit_bytes", found.memory_limit_bytes},
-            {"beyond_cluster", found.beyond_cluster}};
-  json["min_devices"] = found.num_devices ? Json(*found.num_devices) : Json();
-  json["num_not_looked_at"] = found.num_not_looked_at;
-  json["counts"] = Json::array();
-  for (const plan::DeviceCount& count : found.counts) json["counts"].push_back(count_json(count));
-  return json;
-}
-
-// The axes in a few characters.
-std::string short_axes(const strategy::Strategy& s) {
-  return fmt::format("pp {} ep {} dp {}, {}", s.mesh.pp, s.mesh.ep, s.mesh.dp,
-                     strategy::name(s.recompute));
-}
-
-void print_min_devices(const plan::Request& request, const plan::FewestDevices& found) {
-  fmt::print("{} on {} ({}); {} usable a device\n", request.model.name, request.cluster.name,
-             request.cluster.device, bytes(found.memory_limit_bytes));
-  for (const plan::Default& d : found.defaults)
-    if (d.name == "sequence" || d.name == "precision")
-      fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
-  report::Table table;
-  table.columns = {{"devices", Align::kRight},  {"least memory", Align::kRight},
-                   {"of what is usable"},       {"with"},
-                   {"best MFU", Align::kRight}, {"with"}};
-  for (const plan::DeviceCount& count : found.counts)
-    table.rows.push_back(
-        {std::to_string(count.num_devices),
-         count.smallest ? bytes(count.smallest->prediction.peak_bytes) : "–",
-         count.smallest ? memory_bar(static_cast<double>(count.smallest->prediction.peak_bytes),
-                                     static_cast<double>(found.memory_limit_bytes))
-                        : "",
-         count.smallest ? short_axes(count.smallest->strategy) : "no strategy",
-         count.best ? format_percent(count.best->prediction.mfu) : "–",
-         count.best ? short_axes(count.best->strategy) : "nothing fits"});
-  table.max_width = report::console_width();
-  fmt::print("\n{}\n", report::to_text(table));
-  fmt::print("{}", fewest_sentence(found.num_devices, found.num_not_looked_at,
-                                   request.cluster.num_devices()));
-}
-
-}  // namespace
 
 void print_what_if_table(const std::vector<WhatIfRow>& rows) {
   report::Table table;
@@ -159,6 +60,7 @@ void print_what_if_table(const std::vector<WhatIfRow>& rows) {
   fmt::print("{}", report::to_text(table));
 }
 
+// Memory against the limit, ten characters for the limit; what lies beyond it is drawn otherwise.
 std::string memory_bar(double peak, double limit) {
   constexpr double kLimit = 10, kMost = 20;
   const double length = kLimit * peak / limit;
@@ -181,50 +83,189 @@ std::string fewest_sentence(std::optional<int64_t> fewest, int64_t num_not_looke
       *fewest > own_devices ? fmt::format(" (the cluster as described has {})", own_devices) : "");
 }
 
-int answer_what_if(const plan::Request& request, const std::vector<std::string>& changes,
-                   bool json) {
+// The pointers of a request point into its question.
+struct Machine {
+  std::string change;  // empty: as it is
+  PlanQuestion question;
+  PlanAnswer answer = {};
+  const Candidate* best() const {
+    return answer.plan.ranked.empty() ? nullptr : &answer.plan.ranked.front();
+  }
+};
+
+Json what_if_json(const std::vector<Machine>& machines) {
+  const Candidate* base = machines.front().best();
+  Json json = Json::array();
+  for (const Machine& m : machines) {
+    Json entry{{"change", m.change}, {"memory_limit_bytes", m.answer.request.memory_limit_bytes}};
+    if (m.best() != nullptr) entry["best"] = priced_json(m.answer.request, *m.best());
+    if (m.best() != nullptr && base != nullptr)
+      entry["speedup"] = base->step_seconds() / m.best()->step_seconds();
+    json.push_back(entry);
+  }
+  return json;
+}
+
+WhatIfRow row_of(const Machine& m) {
+  WhatIfRow row{.change = m.change};
+  if (const Candidate* best = m.best()) {
+    row.fits = true;
+    row.step_seconds = best->step_seconds();
+    row.mfu = prediction_of(m.answer.request, *best).mfu;
+    row.peak_bytes = best->estimate.peak_bytes;
+    row.strategy = plan::describe(best->strategy);
+    row.limits = plan::limits(best->estimate);
+  } else if (const Candidate* nearest = nearest_of(m.answer.plan)) {
+    row.peak_bytes = nearest->estimate.peak_bytes;
+  }
+  return row;
+}
+
+void print_what_if(const std::vector<Machine>& machines) {
+  const plan::Request& here = machines.front().answer.request;
+  fmt::print(
+      "{} on {} devices of {}, as the stack '{}' would run it; {} sequences of {} tokens a "
+      "step, {}\n\n",
+      here.model->name, here.num_devices, here.cluster->name, here.stack->name,
+      here.global_batch_sequences, here.sequence, strategy::name(here.precision));
+  std::vector<WhatIfRow> rows;
+  for (const Machine& m : machines) rows.push_back(row_of(m));
+  print_what_if_table(rows);
+}
+
+// A cluster with more units of its outermost level than there are, and what the counts on it asked.
+struct FewestAnswer {
+  plan::FewestDevices found;
+  std::vector<plan::Default> defaults;
+  double memory_limit_bytes = 0;
+  int64_t own_devices = 0;
+  bool beyond_cluster() const {
+    return !found.counts.empty() && found.counts.back().num_devices > own_devices;
+  }
+};
+
+Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
+  Json json{{"model", r.model->name},
+            {"cluster", r.cluster->name},
+            {"stack", r.stack->name},
+            {"memory_limit_bytes", a.memory_limit_bytes},
+            {"beyond_cluster", a.beyond_cluster()}};
+  json["min_devices"] = a.found.num_devices ? Json(*a.found.num_devices) : Json();
+  json["num_not_looked_at"] = a.found.num_not_looked_at;
+  json["counts"] = Json::array();
+  for (const plan::DeviceCount& count : a.found.counts) {
+    Json one{{"num_devices", count.num_devices},
+             {"fits", count.best.has_value()},
+             {"smallest", priced_json(r, count.smallest)},
+             {"smallest_peak_bytes", count.smallest.estimate.peak_bytes}};
+    if (count.best) {
+      one["best"] = priced_json(r, *count.best);
+      one["mfu"] = prediction_of(r, *count.best).mfu;
+    }
+    json["counts"].push_back(std::move(one));
+  }
+  return json;
+}
+
+void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
+  fmt::print("{} on {} ({}), as the stack '{}' would run it; {} usable a device\n", r.model->name,
+             r.cluster->name, r.cluster->device, r.stack->name, format_bytes(a.memory_limit_bytes));
+  for (const plan::Default& d : a.defaults)
+    if (d.name == "sequence" || d.name == "precision")
+      fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+  report::Table table;
+  table.columns = {{"devices", Align::kRight},  {"least memory", Align::kRight},
+                   {"of what is usable"},       {"with"},
+                   {"best MFU", Align::kRight}, {"with"}};
+  for (const plan::DeviceCount& count : a.found.counts)
+    table.rows.push_back({std::to_string(count.num_devices),
+                          format_bytes(count.smallest.estimate.peak_bytes),
+                          memory_bar(count.smallest.estimate.peak_bytes, a.memory_limit_bytes),
+                          plan::describe(count.smallest.strategy),
+                          count.best ? format_percent(prediction_of(r, *count.best).mfu) : "–",
+                          count.best ? plan::describe(count.best->strategy) : "nothing fits"});
+  table.max_width = report::console_width();
+  fmt::print("\n{}\n", report::to_text(table));
+  fmt::print("{}", fewest_sentence(a.found.num_devices, a.found.num_not_looked_at, a.own_devices));
+  for (const plan::DeviceCount& count : a.found.counts)
+    if (count.num_devices == a.found.num_devices)
+      fmt::print("the best there: {}\nwhat limits it: {}\n", plan::describe(count.best->strategy),
+                 plan::limits(count.best->estimate));
+}
+
+}  // namespace
+
+int answer_what_if(const PlanQuestion& question) {
+  const stack::Stack stack = stack::load_stack(question.stack);
   // All changes are checked before the first is planned for.
-  std::vector<cluster::Cluster> clusters = {request.cluster};
-  for (const std::string& change : changes)
-    clusters.push_back(plan::changed(request.cluster, change));
+  std::vector<Machine> machines = {{.change = "", .question = question}};
+  for (const std::string& change : question.what_if) {
+    machines.push_back({.change = change, .question = question});
+    machines.back().question.asked.cluster = plan::changed(question.asked.cluster, change);
+  }
   std::optional<report::Progress> bar;  // not before a refusal
-  std::vector<Machine> machines;
-  plan::Request asked = request;
-  for (size_t i = 0; i < clusters.size(); ++i) {
-    asked.cluster = clusters[i];
-    machines.push_back({i == 0 ? "" : changes[i - 1], plan::make_plan(asked)});
-    // The same work on every machine.
-    asked.num_devices = machines.front().plan.num_devices;
-    asked.sequence = machines.front().plan.sequence;
-    asked.global_batch_sequences = machines.front().plan.global_batch_sequences;
-    asked.precision = machines.front().plan.precision;
-    if (!bar)
-      bar.emplace(report::ProgressOptions{
-          .label = "plan", .total = std::ssize(clusters), .unit = "machines"});
-    bar->set(static_cast<int64_t>(i + 1), machines.back().change);
+  const auto start = Clock::now();
+  double seconds_here = 0;
+  for (size_t i = 0; i < machines.size(); ++i) {
+    Machine& m = machines[i];
+    if (i > 0) {
+      const plan::Request& here = machines.front().answer.request;
+      plan::Question& asked = m.question.asked;
+      asked.num_devices = here.num_devices;
+      asked.sequence = here.sequence;
+      asked.global_batch_sequences = here.global_batch_sequences;
+      asked.precision = here.precision;
+    }
+    m.answer = plan_answer(m.question, stack, [&](int64_t done, int64_t total) {
+      if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
+      bar->set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
+               m.change);
+    });
+    if (i == 0) seconds_here = seconds_since(start);
   }
   if (bar) bar->finish();
-  if (json)
-    std::cout << what_if_json(machines).dump(2) << "\n";
-  else
-    print_what_if(request, machines);
+  const Machine& here = machines.front();
+  if (question.json) {
+    Json json = question.explain ? to_json(here.question, here.answer, seconds_here) : Json{};
+    json["what_if"] = what_if_json(machines);
+    std::cout << json.dump(2) << "\n";
+  } else {
+    if (question.explain) {
+      print_plan_answer(here.question, here.answer, seconds_here);
+      fmt::print("\n");
+    }
+    print_what_if(machines);
+  }
   return std::ranges::any_of(machines, [](const Machine& m) { return m.best() != nullptr; }) ? 0
                                                                                              : 1;
 }
 
-int answer_min_devices(const plan::Request& request, bool json) {
+int answer_min_devices(const PlanQuestion& question) {
+  const stack::Stack stack = stack::load_stack(question.stack);
+  FewestAnswer answer{.own_devices = question.asked.cluster.num_devices()};
+  PlanQuestion asked = question;
+  asked.asked.cluster = plan::extended(question.asked.cluster);
   std::optional<report::Progress> bar;  // not before a refusal
   int64_t looked_at = 0;
-  const plan::FewestDevices found = plan::fewest_devices(request, [&](int64_t devices) {
+  const auto request_of = [&](int64_t num_devices) {
+    asked.asked.num_devices = num_devices;
+    plan::Request request = plan::settle(asked.asked, stack, answer.defaults);
+    answer.memory_limit_bytes = request.memory_limit_bytes;
+    return request;
+  };
+  const auto progress = [&](int64_t num_devices) {
     if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 0, .unit = "counts"});
-    bar->set(++looked_at, fmt::format("{} devices", devices));
-  });
+    bar->set(++looked_at, fmt::format("{} devices", num_devices));
+  };
+  answer.found = plan::fewest_devices(asked.asked.cluster, request_of, progress);
   if (bar) bar->finish();
-  if (json)
-    std::cout << min_devices_json(request, found).dump(2) << "\n";
+  const plan::Request request{
+      .model = &question.asked.model, .cluster = &asked.asked.cluster, .stack = &stack};
+  if (question.json)
+    std::cout << min_devices_json(request, answer).dump(2) << "\n";
   else
-    print_min_devices(request, found);
-  return found.num_devices ? 0 : 1;
+    print_min_devices(request, answer);
+  return answer.found.num_devices ? 0 : 1;
 }
 
 }  // namespace piper::cli

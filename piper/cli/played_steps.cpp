@@ -151,6 +151,7 @@ bool has_exact_step(const strategy::Strategy& strategy) {
 
 PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
+  played.is_exact = true;
   const strategy::Strategy& s = priced.strategy;
   const std::string why_not = request.load              ? "the load is not balanced"
                               : !request.scatter.none() ? "equal tasks do not take equally long"
@@ -172,6 +173,7 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
 PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
                              const stack::Stack& stack) {
   PlayedSteps played;
+  played.stack = stack.name;
   const strategy::Strategy& s = priced.strategy;
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),

@@ -31,6 +31,8 @@ struct PlayedSteps {
   std::vector<RankShare> ranks;  // of that; those that were written
   SampledSteps sampled;
   bool one_pipeline = false;
+  bool is_exact = false;  // by play_steps()
+  std::string stack = "piper";
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
   // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk

@@ -8,7 +8,7 @@
 #include <piper/cost/prices.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
-#include <piper/plan/plan.h>
+#include <piper/plan/question.h>
 #include <piper/schedule/step.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/rank_layout.h>
@@ -34,34 +34,44 @@ constexpr Case kCases[] = {{"mixtral-8x7b", "dgx-h100", 64, 4096, 512},
 std::string number(double value) { return fmt::format("{:.9g}", value); }
 
 std::string describe(const Case& c) {
-  plan::Request request;
-  request.model = model::load_model(c.model);
-  request.cluster = cluster::load_cluster(c.cluster);
-  request.num_devices = c.devices;
-  request.sequence = c.sequence;
-  request.global_batch_sequences = c.global_batch;
-  const plan::Plan plan = plan::make_plan(request);
+  const plan::Question question{.model = model::load_model(c.model),
+                                .cluster = cluster::load_cluster(c.cluster),
+                                .num_devices = c.devices,
+                                .sequence = c.sequence,
+                                .global_batch_sequences = c.global_batch,
+                                .fixed = {.runnable = true}};
+  const stack::Stack stack = stack::load_stack("piper");
+  std::vector<plan::Default> defaults;
+  const plan::Request request = plan::settle(question, stack, defaults);
+  plan::Plan plan = plan::search(request);
+  plan::play_ranked(request, plan);
   std::string text = fmt::format(
       "{} on {} x {}: {} parameters, {} active, {} flops a token\n", c.model, c.devices, c.cluster,
-      model::count_parameters(request.model).total(), model::active_parameters(request.model),
-      number(model::token_flops(request.model, c.sequence).forward()));
-  for (size_t i = 0; i < std::min<size_t>(3, plan.strategies.size()); ++i) {
-    const strategy::Strategy& s = plan.strategies[i].strategy;
-    const plan::Prediction& p = plan.strategies[i].prediction;
+      model::count_parameters(question.model).total(), model::active_parameters(question.model),
+      number(model::token_flops(question.model, c.sequence).forward()));
+  for (size_t i = 0; i < std::min<size_t>(3, plan.ranked.size()); ++i) {
+    const plan::Candidate& candidate = plan.ranked[i];
+    const strategy::Strategy& s = candidate.strategy;
+    const double seconds = candidate.step_seconds();
     text += fmt::format("  pp {} ep {} dp {} micro {} x {} {} {}: {} s, mfu {}, {} B\n", s.mesh.pp,
                         s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences,
-                        strategy::name(s.schedule), strategy::name(s.recompute),
-                        number(p.step_seconds), number(p.mfu), p.peak_bytes);
+                        strategy::name(s.schedule), strategy::name(s.recompute), number(seconds),
+                        number(stack::mfu(question.model, s, question.cluster, seconds)),
+                        number(candidate.estimate.peak_bytes));
   }
-  text += fmt::format("  {} families rejected\n", plan.rejected.size());
-  if (plan.strategies.empty()) return text;
+  text += fmt::format("  {} priced, {} on the front\n", plan.num_priced, plan.pareto.size());
+  if (plan.ranked.empty()) return text;
 
-  const strategy::Strategy& best = plan.strategies.front().strategy;
+  const strategy::Strategy& best = plan.ranked.front().strategy;
+  const cost::StepEstimate exact =
+      cost::Estimator(question.model, question.cluster, best.precision, best.sequence)
+          .estimate(best);
+  text += fmt::format("  exact costs: {} s, {} B\n", number(exact.seconds), exact.peak_bytes);
   const std::vector<Rank> pipeline =
       strategy::RankLayout(best).group(strategy::Axis::kPipeline, Rank(0));
-  const schedule::StepGraph step = schedule::write_step(request.model, best, pipeline);
+  const schedule::StepGraph step = schedule::write_step(question.model, best, pipeline);
   const graph::Timeline timeline =
-      sim::play(step, cost::price(step, request.model, best, request.cluster));
+      sim::play(step, cost::price(step, question.model, best, question.cluster));
   double ends = 0;
   for (const graph::Interval& task : timeline.tasks) ends += task.played() ? task.end_seconds : 0;
   text += fmt::format("  played: {} tasks, {} s, ends sum to {} s\n", step.graph.tasks().size(),

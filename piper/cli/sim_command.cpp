@@ -8,13 +8,12 @@
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/played_steps.h>
-#include <piper/cli/stack_view.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/step_time.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/report.h>
 #include <piper/report/table.h>
@@ -139,10 +138,7 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   // A form of closed expressions knows no load: it stays what a balanced one would take.
   if (!flags.load.load.empty() && summary.closed_form_seconds)
     json["closed_form_load"] = "balanced";
-  if (!flags.stack.empty())
-    json["stack"] = flags.stack;
-  else if (flags.load.load.empty())
-    add_to(json, stack_view(priced));
+  json["stack"] = played.stack;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
@@ -152,14 +148,12 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   return json;
 }
 
-std::string words(const Flags& flags, const Priced& priced) {
-  return flags.stack.empty() ? describe(priced.strategy) : plan::describe_whole(priced.strategy);
-}
-
 void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
                 const Summary& summary) {
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, words(flags, priced));
-  if (!flags.stack.empty()) fmt::print("as the stack '{}' would run it\n", flags.stack);
+  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
+             plan::describe(priced.strategy));
+  fmt::print("{}\n", played.is_exact ? "as this Piper trains there"
+                                     : fmt::format("as the stack '{}' would run it", played.stack));
   if (played.one_pipeline)
     fmt::print(
         "one pipeline of {} played (the first of each stage): ranks of a stage are alike and no "
@@ -187,7 +181,6 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
           : "";
   fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
              played.step.graph.tasks().size(), closed, format_percent(summary.mfu));
-  if (flags.stack.empty() && flags.load.load.empty()) fmt::print("{}", to_text(stack_view(priced)));
   fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
              format_percent(summary.compute), format_percent(summary.exposed),
              format_percent(summary.idle));
@@ -216,9 +209,9 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
   report::Report page;
   page.header = {.model = priced.model.name,
                  .cluster = priced.cluster.name,
-                 .strategy = words(flags, priced),
+                 .strategy = plan::describe(priced.strategy),
                  .facts = {{"ranks played", std::to_string(played.ranks.size())}}};
-  if (flags.stack.empty()) {
+  if (played.is_exact) {
     page.trained = priced.strategy;
     page.machine = priced.cluster;
   }
@@ -229,15 +222,15 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
   write_text_file(flags.html, report::render(page));
 }
 
-int run(Flags flags) {
+int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
-  if (flags.stack.empty() && !has_exact_step(priced.strategy)) flags.stack = "piper";
+  const stack::Stack stack = stack_of(flags.stack, priced.strategy);
+  const bool exact =
+      plan::has_exact_costs(priced.cluster, stack) && has_exact_step(priced.strategy);
   const PlayRequest request =
-      request_of(flags, priced.strategy,
-                 flags.stack.empty() ? cost::scatter(priced.cluster) : cost::Scatter{});
+      request_of(flags, priced.strategy, exact ? cost::scatter(priced.cluster) : cost::Scatter{});
   const PlayedSteps played =
-      flags.stack.empty() ? play_steps(priced, request)
-                          : play_whole_steps(priced, request, stack::load_stack(flags.stack));
+      exact ? play_steps(priced, request) : play_whole_steps(priced, request, stack);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
@@ -275,10 +268,7 @@ Run add_sim(Subcommand command) {
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
       .check(writable_file());
   command.add_option("--html", flags->html, "write the timeline as a page").check(writable_file());
-  command.add_option(
-      "--stack", flags->stack,
-      "play it as this software would run it (a name of configs/stacks or a file); always so for "
-      "axes that this Piper does not execute");
+  add_stack_flag(command, flags->stack);
   command.add_flag("--all-ranks", flags->all_ranks,
                    "play every rank, also where one pipeline stands for all");
   command.add_flag("--json", flags->json, "print the result as JSON");

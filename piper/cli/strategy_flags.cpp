@@ -309,6 +309,26 @@ Priced priced_from_flags(StrategyFlags flags) {
   return priced;
 }
 
+stack::Stack stack_of(const std::string& flag, const Strategy& s) {
+  if (!flag.empty()) return stack::load_stack(flag);
+  std::string planned = "piper";
+  if (s.predicted && s.predicted->contains("stack") && s.predicted->at("stack").is_string())
+    planned = s.predicted->at("stack").get<std::string>();
+  const std::vector<std::string> known = stack::builtin_stacks();
+  if (std::ranges::find(known, planned) == known.end())
+    throw InvalidInput(
+        fmt::format("the strategy was planned for the stack '{}', which is not built in; give "
+                    "--stack: its file",
+                    planned));
+  return stack::load_stack(planned);
+}
+
+void add_stack_flag(Subcommand command, std::string& name) {
+  command.add_option("--stack", name,
+                     "the software that would run it: a name of configs/stacks or a file (what the "
+                     "strategy's file says, else piper)");
+}
+
 void require_runnable(const Strategy& s, const model::Model& model, const std::string& command) {
   std::vector<std::string> lines = strategy::not_runnable(s);
   if (lines.empty()) return;

@@ -12,6 +12,7 @@
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
 #include <piper/model/model.h>
+#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -66,6 +67,12 @@ struct Priced {
   strategy::Strategy strategy;
 };
 Priced priced_from_flags(StrategyFlags flags);
+
+// Who is predicted to run the strategy: what --stack names, else what the strategy's file was planned
+// for, else this Piper. Throws InvalidInput.
+stack::Stack stack_of(const std::string& flag, const strategy::Strategy& strategy);
+// Declares --stack; `name` outlives `command`.
+void add_stack_flag(Subcommand command, std::string& name);
 
 // Throws InvalidInput with what the runtime lacks, and the nearest strategy that it executes.
 void require_runnable(const strategy::Strategy& strategy, const model::Model& model,

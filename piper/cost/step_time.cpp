@@ -245,6 +245,14 @@ void Estimator::delay_last_backwards(const std::vector<Stage>& stages,
   }
 }
 
+void StepEstimate::find_fullest() {
+  for (size_t i = 0; i < memory.size(); ++i)
+    if (memory[i].total() > peak_bytes) {
+      peak_bytes = memory[i].total();
+      fullest_stage = static_cast<int64_t>(i);
+    }
+}
+
 StepEstimate Estimator::estimate(const Strategy& s) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   std::vector<Stage> stages;
@@ -298,12 +306,9 @@ StepEstimate Estimator::estimate(const Strategy& s) {
                    .update = of.norm + statistics + of.optimizer};
   estimate.time.idle = std::max(0.0, estimate.seconds - estimate.time.total());
   estimate.bubble = estimate.seconds > 0 ? estimate.time.idle / estimate.seconds : 0;
+  estimate.busiest_stage = static_cast<int64_t>(busiest);
   estimate.memory = memory(s);
-  for (size_t i = 0; i < estimate.memory.size(); ++i)
-    if (estimate.memory[i].total() > estimate.peak_bytes) {
-      estimate.peak_bytes = estimate.memory[i].total();
-      estimate.fullest_stage = static_cast<int64_t>(i);
-    }
+  estimate.find_fullest();
   return estimate;
 }
 

@@ -49,7 +49,10 @@ struct StepEstimate {
   double bubble = 0;                // idle / seconds
   std::vector<StageMemory> memory;  // by stage
   int64_t peak_bytes = 0;           // of the fullest stage
-  int64_t fullest_stage = 0;
+  int64_t fullest_stage = 0, busiest_stage = 0;
+
+  // peak_bytes and fullest_stage from `memory`.
+  void find_fullest();
 };
 
 // One micro-batch, forward and backward, exchanges included: what a split of the layers should

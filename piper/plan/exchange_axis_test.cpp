@@ -6,12 +6,12 @@
 #include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
 #include <piper/model/import.h>
+#include <piper/plan/example_world.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
-#include <piper/plan/plan.h>
 #include <piper/plan/random_cluster.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 #include <piper/sim/placement.h>
 #include <piper/sim/play.h>
 
@@ -248,18 +248,18 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   stack::Stack stack = stack::load_stack("piper");
   REQUIRE(!stack.deduplicates_rows);
-  WholeRequest request{.model = &model,
-                       .cluster = &cluster,
-                       .stack = &stack,
-                       .num_devices = 32,
-                       .sequence = 4096,
-                       .global_batch_sequences = 64,
-                       .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
-                       .imbalance = 3};
+  Request request{.model = &model,
+                  .cluster = &cluster,
+                  .stack = &stack,
+                  .num_devices = 32,
+                  .sequence = 4096,
+                  .global_batch_sequences = 64,
+                  .memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes),
+                  .imbalance = 3};
   request.fixed.ep = 8;
   request.fixed.etp = 2;  // two nodes
-  const auto best = [&] { return search_whole(request).ranked.front(); };
-  const WholeCandidate chosen = best();
+  const auto best = [&] { return search(request).ranked.front(); };
+  const Candidate chosen = best();
   CHECK(chosen.strategy.all_to_all == AllToAll::kHaloDedup);  // 1.27 rows fewer between nodes
   CHECK(chosen.estimate.fullest.exchange > 0);
   const stack::Rates rates(cluster, request.precision);
@@ -270,38 +270,38 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   request.fixed.exchange.algorithm = AllToAll::kHalo;
   CHECK(best().estimate.seconds > chosen.estimate.seconds);
   request.fixed.exchange.algorithm = AllToAll::kFlat;
-  const WholeCandidate flat = best();
+  const Candidate flat = best();
   CHECK(flat.strategy.all_to_all == AllToAll::kFlat);
   CHECK(flat.estimate.fullest.exchange == 0);
   CHECK(flat.estimate.seconds > chosen.estimate.seconds);
   // Where nothing but the flat one fits, it is taken.
   request.fixed.exchange = {};
   request.memory_limit_bytes = flat.estimate.peak_bytes;
-  CHECK(search_whole(request).ranked.front().estimate.peak_bytes <= flat.estimate.peak_bytes);
+  CHECK(search(request).ranked.front().estimate.peak_bytes <= flat.estimate.peak_bytes);
   stack.chooses_exchange = false;
   request.memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes);
   CHECK(best().strategy.all_to_all == AllToAll::kFlat);
 }
 
 TEST_CASE("the search of what is trained takes a short exchange for short messages") {
-  Request request{.model = model::load_model("piper-10m"),
-                  .cluster = cluster::load_cluster("dgx-h100"),
-                  .num_devices = 16,
-                  .sequence = 16,
-                  .global_batch_sequences = 16,
-                  .num_simulated = 0};
-  request.fixed.pp = 1;
-  request.fixed.ep = request.model.num_experts() >= 16 ? 16 : request.model.num_experts();
+  ExampleWorld world("piper-10m");
+  world.cluster.kind = "cpu";  // priced as this Piper runs it
+  Request request = world.request(16, 16);
+  request.sequence = 16;
+  request.precision = strategy::Precision::kFp32;
+  request.fixed = {.pp = 1, .runnable = true};
+  request.fixed.ep = std::min<int64_t>(16, world.model.num_experts());
   request.fixed.exchange.algorithm = AllToAll::kHaloPrinted;
-  const Plan fixed = make_plan(request);
-  REQUIRE(!fixed.strategies.empty());
-  CHECK(fixed.strategies.front().strategy.all_to_all == AllToAll::kHaloPrinted);
+  REQUIRE(request.has_exact_costs());
+  const Plan fixed = search(request);
+  REQUIRE(!fixed.ranked.empty());
+  CHECK(fixed.ranked.front().strategy.all_to_all == AllToAll::kHaloPrinted);
   request.fixed.exchange = {};
-  const Plan free = make_plan(request);
-  const strategy::Strategy& best = free.strategies.front().strategy;
-  const ExchangeTask task = exchange_task(request.model, best);
-  const ExchangeSite site(request.cluster, task.group);
-  CHECK(cost::form_of(best) == pick_exchange(request.cluster, task.group, task.load_on(site)));
+  const Plan free = search(request);
+  const strategy::Strategy& best = free.ranked.front().strategy;
+  const ExchangeTask task = exchange_task(world.model, best);
+  const ExchangeSite site(world.cluster, task.group);
+  CHECK(cost::form_of(best) == pick_exchange(world.cluster, task.group, task.load_on(site)));
 }
 
 }  // namespace piper::plan

@@ -1,114 +1,187 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/units.h>
-#include <piper/plan/explain.h>
+#include <piper/plan/prediction.h>
+#include <piper/plan/search.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace piper::plan {
 namespace {
 
-using strategy::Recompute;
 using strategy::Strategy;
 
-constexpr int64_t kMostTimesAsMany = 64;
-constexpr int64_t kMostTries = 4096;
+std::string bytes(double count) { return format_bytes(count); }
 
-std::string bytes(int64_t count) { return format_bytes(static_cast<double>(count)); }
-
-// A fixed axis that stands in the way of memory, and what the strategy would need without it.
-std::string freed_axis(const Setting& s, const Strategy& smallest, cost::Estimator& estimator) {
-  std::string text;
-  const auto fits = [&](const Strategy& other) {
-    return estimator.estimate(other).peak_bytes <= s.memory_limit_bytes;
+// The link that a part waits for, of this strategy; "" for what no link decides.
+std::string link_of(const Request& r, const Strategy& s, const char* part) {
+  const stack::Rates rates(*r.cluster, r.precision);
+  const std::string name = part;
+  using strategy::Axis;
+  const strategy::RankLayout layout(s);
+  const auto of_axis = [&](Axis axis) {
+    return rates.link_of(layout.size(axis), layout.distance(axis));
   };
-  if (s.fixed().recompute && *s.fixed().recompute != Recompute::kFull) {
-    Strategy other = smallest;
-    other.recompute = Recompute::kFull;
-    if (fits(other)) text += ", or --recompute full";
+  if (name == "tensor collectives") return of_axis(Axis::kTensor);
+  if (name == "exchange of tokens") return of_axis(Axis::kExpert);
+  if (name == "context collectives") return of_axis(Axis::kContext);
+  if (name == "gradient reductions") return of_axis(Axis::kData);
+  if (name == "messages between stages") return rates.link_of(2, layout.distance(Axis::kPipeline));
+  return "";
+}
+
+// By which factor one part would have to shrink for the family to draw level; nullopt when no part
+// is large enough. Compute and update are left out: a faster device would speed up the winner as
+// well.
+struct Shrink {
+  StepPart part;
+  double factor = 0;
+};
+std::optional<Shrink> smallest_shrink(const stack::StepSeconds& t, double excess) {
+  std::optional<Shrink> best;
+  for (const StepPart& p : parts_of(t)) {
+    const std::string name = p.name;
+    if (p.seconds <= excess || name == "compute" || name == "update") continue;
+    const double factor = p.seconds / (p.seconds - excess);
+    if (!best || factor < best->factor) best = Shrink{p, factor};
   }
-  if (s.fixed().micro_batch_sequences && smallest.micro_batch_sequences > 1) {
-    Strategy other = smallest;
-    other.num_micro_batches *= other.micro_batch_sequences;
-    other.micro_batch_sequences = 1;
-    if (fits(other)) text += ", or --micro-batch 1";
+  return best;
+}
+
+std::string shrink_words(const Request& r, const Strategy& s, const Shrink& shrink) {
+  const std::string link = link_of(r, s, shrink.part.name);
+  if (!link.empty()) return fmt::format("{} links {:.2f} times as fast", link, shrink.factor);
+  if (std::string("pipeline bubble") == shrink.part.name)
+    return fmt::format("{:.2f} times as many micro-batches (a larger global batch)", shrink.factor);
+  if (std::string("recomputation") == shrink.part.name)
+    return fmt::format("memory a device for {:.2f} times less recomputation", shrink.factor);
+  if (std::string("copies to the host") == shrink.part.name)
+    return fmt::format("links to the host {:.2f} times as fast", shrink.factor);
+  return fmt::format("{:.2f} times less {}", shrink.factor, shrink.part.name);
+}
+
+FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* winner) {
+  FamilyVerdict v{.family = name(of.family)};
+  if (!of.best && !of.smallest) {
+    v.best = "-";
+    v.lost = "no strategy of this kind divides the devices, layers, heads and batch";
+    v.revive = "leave an axis open, or another number of devices";
+    return v;
   }
-  if (s.fixed().schedule == strategy::PipelineSchedule::kGPipe) {
-    Strategy other = smallest;
-    other.schedule = strategy::PipelineSchedule::k1F1B;
-    if (fits(other)) text += ", or --schedule 1f1b";
+  if (!of.best) {
+    const Candidate& c = *of.smallest;
+    const double lacking = c.estimate.peak_bytes - r.memory_limit_bytes;
+    v.best = describe(c.strategy);
+    v.lost =
+        fmt::format("does not fit: {} of {} a device ({} states, {} activations)",
+                    bytes(c.estimate.peak_bytes), bytes(r.memory_limit_bytes),
+                    bytes(c.estimate.fullest.weights_and_gradients + c.estimate.fullest.optimizer),
+                    bytes(c.estimate.fullest.activations));
+    v.revive = fmt::format("{} more a device", bytes(lacking));
+    return v;
+  }
+  const Candidate& c = *of.best;
+  v.best = describe(c.strategy);
+  if (winner == nullptr || family_of(winner->strategy) == of.family) {
+    v.lost = "wins: " + limits((winner == nullptr ? c : *winner).estimate);
+    v.revive = "-";
+    return v;
+  }
+  if (c.estimate.seconds <= winner->estimate.seconds) {
+    v.lost = "as fast in closed form, behind once played";
+    v.revive = "nothing: the two are level";
+    return v;
+  }
+  const double excess = c.estimate.seconds - winner->estimate.seconds;
+  std::vector<StepPart> more = parts_of(c.estimate.time);
+  const std::vector<StepPart> base = parts_of(winner->estimate.time);
+  for (size_t i = 0; i < more.size(); ++i) more[i].seconds -= base[i].seconds;
+  std::ranges::sort(more,
+                    [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
+  std::vector<std::string> why;
+  for (size_t i = 0; i < 2 && more[i].seconds > 0.01 * winner->estimate.seconds; ++i)
+    why.push_back(fmt::format("{} +{}", more[i].name,
+                              format_percent(more[i].seconds / winner->estimate.seconds)));
+  v.lost =
+      fmt::format("{} slower: {}", format_percent(excess / winner->estimate.seconds),
+                  why.empty() ? "a little of everything" : fmt::format("{}", fmt::join(why, ", ")));
+  constexpr double kLevel = 0.005;  // of a step: less than any of these figures is known to
+  const std::optional<Shrink> shrink = smallest_shrink(c.estimate.time, excess);
+  if (excess < kLevel * winner->estimate.seconds)
+    v.revive = "nothing: as fast within 0.5 %";
+  else
+    v.revive = shrink ? shrink_words(r, c.strategy, *shrink)
+                      : "no single link, bubble or memory would make up for it";
+  return v;
+}
+
+// "full", or "by stage 3 full + 5 none".
+std::string recompute_words(const Strategy& s) {
+  if (s.recompute_per_stage.empty()) return strategy::name(s.recompute);
+  std::string text;
+  for (size_t i = 0; i < s.recompute_per_stage.size();) {
+    size_t end = i;
+    while (end < s.recompute_per_stage.size() &&
+           s.recompute_per_stage[end] == s.recompute_per_stage[i])
+      ++end;
+    text += fmt::format("{}{} {}", i > 0 ? " + " : "by stage ", end - i,
+                        strategy::name(s.recompute_per_stage[i]));
+    i = end;
   }
   return text;
 }
 
-}  // namespace
-
-std::vector<Rejected> explain_memory(const Setting& s, const SearchResult& result,
-                                     cost::Estimator& estimator) {
-  std::vector<const FamilyResult*> missing;
-  for (const FamilyResult& of : result.families)
-    if (of.num_feasible == 0 && of.smallest) missing.push_back(&of);
-  std::ranges::stable_sort(missing, {},
-                           [](const FamilyResult* of) { return of->smallest->peak_bytes; });
-  std::vector<Rejected> rejected;
-  for (const FamilyResult* family : missing) {
-    const FamilyResult& of = *family;
-    const Strategy& strategy = of.smallest->strategy;
-    const cost::StepEstimate estimate = estimator.estimate(strategy);
-    const cost::StageMemory& fullest = estimate.memory[static_cast<size_t>(estimate.fullest_stage)];
-    rejected.push_back(
-        {.family = fmt::format("pp {} x ep {}", of.family.pp, of.family.ep),
-         .constraint =
-             fmt::format("stage {} needs {} of {} usable: state {}, activations {} (micro-batch "
-                         "{}, {}, recompute {})",
-                         estimate.fullest_stage, bytes(estimate.peak_bytes),
-                         bytes(s.memory_limit_bytes), bytes(fullest.state()),
-                         bytes(fullest.total() - fullest.state()), strategy.micro_batch_sequences,
-                         strategy::name(strategy.schedule), strategy::name(strategy.recompute)),
-         .equation = "eq. 11",
-         .smallest_change =
-             fmt::format("{} more per device{}", bytes(estimate.peak_bytes - s.memory_limit_bytes),
-                         freed_axis(s, strategy, estimator)),
-         .num_strategies = of.num_strategies});
+// Of an uneven split that is not the default one: "7 7 7 6", long ones "15 x 4, 1 x 1". Else "".
+std::string layer_words(const Strategy& s) {
+  constexpr int64_t kShort = 8;
+  const std::vector<int64_t>& split = s.layers_per_stage;
+  const int64_t layers = std::accumulate(split.begin(), split.end(), int64_t{0});
+  if (split.size() < 2 || layers < std::ssize(split) ||
+      split == strategy::even_split(layers, std::ssize(split)))
+    return "";
+  if (std::ssize(split) <= kShort) return fmt::format("{}", fmt::join(split, " "));
+  std::string words;
+  for (auto at = split.begin(); at != split.end();) {
+    const auto end = std::find_if(at, split.end(), [&](int64_t n) { return n != *at; });
+    words += fmt::format("{}{} x {}", words.empty() ? "" : ", ", end - at, *at);
+    at = end;
   }
-  return rejected;
+  return words;
 }
 
-std::optional<Enough> enough_devices(const Setting& s) {
-  // The same machine with as many units of its outermost level as it takes: only memory is asked
-  // for.
-  cluster::Cluster larger = s.cluster();
-  larger.levels.back().num_members *= kMostTimesAsMany;
-  cost::Estimator estimator(s.model(), larger, s.precision, s.sequence);
-  const int64_t unit = s.num_devices < larger.devices_per_node() ? 1 : larger.devices_per_node();
-  const std::vector<int64_t> degrees = expert_degrees(s.model());
-  const int64_t most = std::min(larger.num_devices(), s.num_devices * kMostTimesAsMany);
-  int64_t tries = 0;
-  for (int64_t n = (s.num_devices / unit + 1) * unit; n <= most && tries < kMostTries;
-       n += unit, ++tries) {
-    for (const int64_t pp : divisors(n)) {
-      if (pp > s.model().num_layers()) break;
-      for (const int64_t ep : degrees) {
-        if (n / pp % ep != 0 || (s.fixed().ep && ep != *s.fixed().ep)) continue;
-        Strategy strategy{
-            .mesh = {.pp = pp, .ep = ep, .dp = n / pp},
-            .schedule = s.fixed().schedule.value_or(strategy::PipelineSchedule::k1F1B),
-            .recompute = s.fixed().recompute.value_or(Recompute::kFull),
-            .precision = s.precision,
-            .sequence = s.sequence,
-            .micro_batch_sequences = s.fixed().micro_batch_sequences.value_or(1),
-            .num_micro_batches = s.fixed().num_micro_batches.value_or(pp)};
-        for (const std::vector<int64_t>& split : splits(s, strategy, estimator)) {
-          strategy.layers_per_stage = split;
-          const std::vector<cost::StageMemory> memory = estimator.memory(strategy);
-          if (std::ranges::all_of(memory, [&](const cost::StageMemory& stage) {
-                return stage.total() <= s.memory_limit_bytes;
-              }))
-            return Enough{n, {pp, ep, n / pp}};
-        }
-      }
-    }
-  }
-  return std::nullopt;
+}  // namespace
+
+std::string describe(const Strategy& s) {
+  const strategy::Mesh& m = s.mesh;
+  std::string text = fmt::format("pp {}", m.pp);
+  if (m.vpp > 1) text += fmt::format(" x {}", m.vpp);
+  text += fmt::format(", tp {}{}", m.tp, s.sequence_parallel ? "+sp" : "");
+  if (m.cp > 1) text += fmt::format(", cp {}", m.cp);
+  text += fmt::format(", ep {}", m.ep);
+  if (m.etp > 1) text += fmt::format(" x etp {}", m.etp);
+  text += fmt::format(", dp {}, {} x {}", m.dp, s.num_micro_batches, s.micro_batch_sequences);
+  if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
+  if (const std::string layers = layer_words(s); !layers.empty())
+    text += fmt::format(", layers {}", layers);
+  text += ", recompute " + recompute_words(s);
+  if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
+  if (s.capacity.is_limited()) text += fmt::format(", capacity {}", s.capacity.factor);
+  if (s.offload != strategy::Offload::kNone)
+    text += fmt::format(", offload {}", strategy::name(s.offload));
+  if (s.placement != strategy::Placement::kDataInside)
+    text += fmt::format(", {}", strategy::name(s.placement));
+  if (s.all_to_all != strategy::AllToAll::kFlat) text += ", exchange " + to_text(cost::form_of(s));
+  return text;
+}
+
+std::vector<FamilyVerdict> explain_families(const Request& request, const Plan& plan) {
+  std::vector<FamilyVerdict> verdicts;
+  const Candidate* winner = plan.ranked.empty() ? nullptr : &plan.ranked.front();
+  for (const FamilyBest& family : plan.families)
+    verdicts.push_back(verdict(request, family, winner));
+  return verdicts;
 }
 
 }  // namespace piper::plan

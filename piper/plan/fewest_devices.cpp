@@ -1,80 +1,96 @@
 #include <piper/base/error.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_devices.h>
-#include <piper/plan/search.h>
-#include <piper/plan/setting.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
 
 namespace piper::plan {
+
 namespace {
 
-class Counter {
- public:
-  Counter(const Request& request, const std::function<void(int64_t)>& progress)
-      : request_(request), progress_(progress), own_devices_(request.cluster.num_devices()) {
-    request_.cluster = extended(request_.cluster);
-    request_.num_simulated = 0;
-    node_ = request_.cluster.devices_per_node();
-    if (request_.cluster.levels.size() == 1) node_ = own_devices_;
-  }
-
-  FewestDevices count() {
-    result_.num_not_looked_at =
-        walk_device_counts(request_.cluster, [&](int64_t num_devices) { return add(num_devices); });
-    std::ranges::sort(result_.counts, {}, &DeviceCount::num_devices);
-    for (const DeviceCount& at : result_.counts)
-      if (at.best && !result_.num_devices) result_.num_devices = at.num_devices;
-    return std::move(result_);
-  }
-
- private:
-  // Whether it fits; not all counts divide what is fixed.
-  std::optional<bool> add(int64_t num_devices) {
-    Request request = request_;
-    request.num_devices = num_devices;
-    Plan plan;
-    try {
-      plan = make_plan(request);
-    } catch (const InvalidInput&) {
-      if (num_devices >= node_) throw;  // not a matter of too few
-      return std::nullopt;
-    }
-    if (progress_) progress_(num_devices);
-    result_.memory_limit_bytes = plan.memory_limit_bytes;
-    if (result_.counts.empty()) result_.defaults = plan.defaults;
-    result_.beyond_cluster |= num_devices > own_devices_;
-    DeviceCount at{.num_devices = num_devices};
-    at.smallest = plan.strategies.empty() ? plan.nearest : least_memory(request);
-    if (!plan.strategies.empty()) at.best = std::move(plan.strategies.front());
-    result_.counts.push_back(std::move(at));
-    return result_.counts.back().best.has_value();
-  }
-
-  static std::optional<Planned> least_memory(const Request& request) {
-    const Setting s = make_setting(request);
-    cost::Estimator estimator(s.model(), s.cluster(), s.precision, s.sequence);
-    const SearchResult found = search(s, make_space(s), estimator);
-    const Candidate* least = nullptr;
-    for (const FamilyResult& of : found.families)
-      if (of.smallest && (least == nullptr || of.smallest->peak_bytes < least->peak_bytes))
-        least = &*of.smallest;
-    if (least == nullptr) return std::nullopt;
-    return Planned{least->strategy, make_prediction(s.model(), s.cluster(), least->strategy,
-                                                    estimator.estimate(least->strategy))};
-  }
-
-  Request request_;
-  const std::function<void(int64_t)>& progress_;
-  int64_t own_devices_;
-  int64_t node_ = 1;
-  FewestDevices result_;
-};
+std::optional<Candidate> smallest_of(const Request& request) {
+  const Plan plan = search(request);
+  const Candidate* least = nullptr;
+  for (const FamilyBest& family : plan.families)
+    if (family.smallest &&
+        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
+      least = &*family.smallest;
+  return least == nullptr ? std::nullopt : std::optional(*least);
+}
 
 }  // namespace
 
-FewestDevices fewest_devices(const Request& request, const std::function<void(int64_t)>& progress) {
-  return Counter(request, progress).count();
+Candidate least_memory(const Request& request) {
+  Request r = request;
+  r.memory_limit_bytes = 0;  // so that nothing fits, and the smallest of each family is kept
+  r.prunes = false;
+  r.num_kept = 1;
+  r.progress = {};
+  FixedAxes& f = r.fixed;
+  if (!f.micro_batch_sequences) f.micro_batch_sequences = 1;
+  if (!f.placement) f.placement = strategy::Placement::kDataInside;
+  if (!f.recompute) f.recompute = strategy::Recompute::kFull;
+  if (!f.exchange.algorithm) f.exchange.algorithm = strategy::AllToAll::kFlat;  // has no scratch
+  std::optional<Candidate> least;
+  if (f.runnable && !f.offload) f.offload = strategy::Offload::kNone;
+  if (f.offload) {
+    least = smallest_of(r);
+  } else {
+    // Activations leave where there is a pipeline.
+    const std::optional<int64_t> pp = f.pp;
+    std::exception_ptr refused;
+    for (const strategy::Offload offload :
+         {strategy::Offload::kOptimizerAndActivations, strategy::Offload::kOptimizer}) {
+      f.offload = offload;
+      f.pp = pp;
+      if (offload == strategy::Offload::kOptimizer && pp.value_or(1) == 1) f.pp = 1;
+      try {
+        std::optional<Candidate> one = smallest_of(r);
+        if (one && (!least || one->estimate.peak_bytes < least->estimate.peak_bytes))
+          least = std::move(one);
+      } catch (const InvalidInput&) {
+        if (!refused) refused = std::current_exception();
+      }
+    }
+    if (!least && refused) std::rethrow_exception(refused);
+  }
+  if (!least) throw InvalidInput("no strategy is left by what is fixed");
+  // The search asked for no more than its bytes.
+  return {least->strategy,
+          r.pricer()->estimate(least->strategy, r.imbalance_at(least->strategy.mesh.ep))};
+}
+
+FewestDevices fewest_devices(const cluster::Cluster& extended,
+                             const std::function<Request(int64_t)>& request_of,
+                             const std::function<void(int64_t)>& progress) {
+  FewestDevices result;
+  std::exception_ptr refused;
+  result.num_not_looked_at =
+      walk_device_counts(extended, [&](int64_t num_devices) -> std::optional<bool> {
+        try {
+          const Request request = request_of(num_devices);
+          DeviceCount at{.num_devices = num_devices, .smallest = least_memory(request)};
+          if (progress) progress(num_devices);
+          if (at.smallest.estimate.peak_bytes <= request.memory_limit_bytes) {
+            Plan plan = search(request);
+            play_ranked(request, plan);
+            if (!plan.ranked.empty()) at.best = std::move(plan.ranked.front());
+          }
+          result.counts.push_back(std::move(at));
+          return result.counts.back().best.has_value();
+        } catch (const InvalidInput&) {
+          refused = std::current_exception();
+          return std::nullopt;
+        }
+      });
+  if (result.counts.empty() && refused) std::rethrow_exception(refused);
+  std::ranges::sort(result.counts, {}, &DeviceCount::num_devices);
+  for (const DeviceCount& at : result.counts)
+    if (at.best && !result.num_devices) result.num_devices = at.num_devices;
+  return result;
 }
 
 }  // namespace piper::plan

@@ -1,8 +1,8 @@
-// How few devices train a model: memory a device, and what is reached, against their number (Piper
-// Fig. 10).
+// How few devices train a model, over every axis: the counts of device_walk.h, each answered by the
+// least memory that any strategy needs there, before the best of those that fit is searched for.
 #pragma once
 
-#include <piper/plan/plan.h>
+#include <piper/plan/search.h>
 
 #include <cstdint>
 #include <functional>
@@ -13,28 +13,26 @@ namespace piper::plan {
 
 struct DeviceCount {
   int64_t num_devices = 0;
-  // The strategy that needs least memory a device, whether it fits or not.
-  std::optional<Planned> smallest;
-  std::optional<Planned> best;  // the fastest that fits; none = nothing fits
+  Candidate smallest;             // needs least memory a device, whether it fits or not
+  std::optional<Candidate> best;  // plain plan's; none = nothing fits
 };
 
 struct FewestDevices {
   std::vector<DeviceCount> counts;     // ascending
-  std::optional<int64_t> num_devices;  // the fewest that fit; none: not even the last count does
-  int64_t memory_limit_bytes = 0;
-  // Counts below num_devices that nobody looked at, because there are too many: one of them may be
-  // enough.
-  int64_t num_not_looked_at = 0;
-  bool beyond_cluster =
-      false;  // counts go beyond what the cluster has: more of its outermost units
-  std::vector<Default> defaults;
+  std::optional<int64_t> num_devices;  // the fewest that fit
+  int64_t num_not_looked_at = 0;       // below num_devices
 };
 
-// The counts that device_walk.h walks. The request's number of devices is not read; its global
-// batch, when given, holds for all counts and is otherwise what plan's default gives for each.
-// `progress` is told of counts that are planned, and may be empty. Throws InvalidInput as
-// make_plan.
-FewestDevices fewest_devices(const Request& request,
+// The strategy that needs least memory a device, of all that the request's fixed axes leave. In
+// micro-batches of one sequence, with everything offloaded and recomputed in full where that is
+// open: nothing else needs less (a test tries all). Throws InvalidInput as search.
+Candidate least_memory(const Request& request);
+
+// `request_of` gives the request for a number of devices; counts for which it or the search throws
+// InvalidInput are left out, and when all are, the last is thrown. `progress`: of counts that
+// anything was left for.
+FewestDevices fewest_devices(const cluster::Cluster& extended,
+                             const std::function<Request(int64_t num_devices)>& request_of,
                              const std::function<void(int64_t num_devices)>& progress = {});
 
 }  // namespace piper::plan

@@ -150,10 +150,6 @@ ExposedSeconds exposed_of(const stack::StepSeconds& time) {
           .reductions = time.reductions};
 }
 
-ExposedSeconds exposed_of(const cost::StepBreakdown& time) {
-  return {.exchange = time.exchange, .reductions = time.reductions};
-}
-
 BusySeconds busy_seconds(const cluster::Cluster& machine, const Slots& slots,
                          std::span<const RankGroup> groups, const RankSlots& placement) {
   BusySeconds busy{};

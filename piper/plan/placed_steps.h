@@ -38,8 +38,6 @@ struct ExposedSeconds {
   double exchange = 0, tensor = 0, context = 0, messages = 0, reductions = 0;
 };
 ExposedSeconds exposed_of(const stack::StepSeconds& time);
-// Messages between stages are part of what is idle there, and count as nothing.
-ExposedSeconds exposed_of(const cost::StepBreakdown& time);
 
 // By axis; 0 where nobody says anything.
 using BusySeconds = std::array<double, kNumAxes>;

@@ -1,12 +1,10 @@
 #include <piper/base/json.h>
+#include <piper/plan/search.h>
 #include <piper/plan/threads.h>
-#include <piper/plan/whole.h>
-#include <piper/sim/play.h>
-#include <piper/stack/whole_step.h>
-#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,44 +12,41 @@
 namespace piper::plan {
 namespace {
 
-constexpr double kMostTasks = 1e6;  // of one strategy: a second or two
 constexpr int64_t kMostPlays = 32;
 
-bool quicker(const WholeCandidate& a, const WholeCandidate& b) {
-  return a.step_seconds() < b.step_seconds();
-}
+bool quicker(const Candidate& a, const Candidate& b) { return a.step_seconds() < b.step_seconds(); }
 
 // Of the front, which is made of closed forms too, whoever may be quicker than all that were played
 // is ranked with them.
-void join_front(WholePlan& plan) {
-  const auto is_ranked = [&](const WholeCandidate& c) {
+void join_front(Plan& plan) {
+  const auto is_ranked = [&](const Candidate& c) {
     const Json strategy = strategy::to_json(c.strategy);
-    return std::ranges::any_of(plan.ranked, [&](const WholeCandidate& other) {
+    return std::ranges::any_of(plan.ranked, [&](const Candidate& other) {
       return other.estimate.seconds == c.estimate.seconds &&
              strategy::to_json(other.strategy) == strategy;
     });
   };
   if (plan.ranked.empty()) return;
   const double best = plan.ranked.front().step_seconds();
-  for (const WholeCandidate& c : plan.pareto)
+  for (const Candidate& c : plan.pareto)
     if (c.estimate.seconds < best && !is_ranked(c)) plan.ranked.push_back(c);
   std::ranges::stable_sort(plan.ranked, quicker);
 }
 
 // The front takes over what was played, and loses who is no longer on it.
-void renew_front(WholePlan& plan) {
-  std::vector<WholeCandidate>& front = plan.pareto;
+void renew_front(Plan& plan) {
+  std::vector<Candidate>& front = plan.pareto;
   front.insert(front.end(), plan.ranked.begin(), plan.ranked.end());
-  std::ranges::stable_sort(front, [](const WholeCandidate& a, const WholeCandidate& b) {
+  std::ranges::stable_sort(front, [](const Candidate& a, const Candidate& b) {
     return std::pair(a.step_seconds(), a.estimate.peak_bytes) <
            std::pair(b.step_seconds(), b.estimate.peak_bytes);
   });
   // Once played, a strategy does not stand there by its closed form too.
   std::vector<Json> played;
-  for (const WholeCandidate& c : plan.ranked)
+  for (const Candidate& c : plan.ranked)
     if (c.played_seconds > 0) played.push_back(strategy::to_json(c.strategy));
   double least = std::numeric_limits<double>::infinity();
-  std::erase_if(front, [&](const WholeCandidate& c) {
+  std::erase_if(front, [&](const Candidate& c) {
     if (c.played_seconds == 0 &&
         std::ranges::find(played, strategy::to_json(c.strategy)) != played.end())
       return true;
@@ -61,48 +56,36 @@ void renew_front(WholePlan& plan) {
   });
 }
 
-bool may_be_played(const WholeRequest& r, const WholeCandidate& c) {
-  return c.played_seconds == 0 &&
-         stack::whole_step_tasks(c.strategy, *r.model, c.strategy.mesh.pp) <= kMostTasks;
-}
-
 // Of the first `count` that are ranked, as many as may be played still.
-std::vector<WholeCandidate*> next_played(const WholeRequest& r, WholePlan& plan, int64_t count,
-                                         int64_t most) {
-  std::vector<WholeCandidate*> next;
-  for (WholeCandidate& c :
+std::vector<Candidate*> next_played(const Pricer& pricer, Plan& plan, int64_t count, int64_t most) {
+  std::vector<Candidate*> next;
+  for (Candidate& c :
        std::span(plan.ranked).first(static_cast<size_t>(std::min(count, std::ssize(plan.ranked)))))
-    if (std::ssize(next) < most && may_be_played(r, c)) next.push_back(&c);
+    if (std::ssize(next) < most && c.played_seconds == 0 && pricer.may_play(c.strategy))
+      next.push_back(&c);
   return next;
-}
-
-double play(const WholeRequest& r, const WholeCandidate& c) {
-  stack::Estimator estimator(*r.model, *r.cluster, *r.stack, r.precision, r.sequence);
-  const stack::WholeStep whole = stack::write_whole_step(
-      estimator, c.strategy,
-      strategy::RankLayout(c.strategy).group(strategy::Axis::kPipeline, Rank(0)),
-      r.imbalance_at(c.strategy.mesh.ep));
-  return sim::play(whole.step, whole.prices, false).seconds();
 }
 
 }  // namespace
 
-void play_ranked(const WholeRequest& r, WholePlan& plan, int64_t count) {
+void play_ranked(const Request& r, Plan& plan, int64_t count) {
   const int64_t num_threads = threads_of(r);
+  const std::unique_ptr<Pricer> pricer = r.pricer();
   // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
   // leaves them unplayed, so that all of them can be played at once.
   for (int64_t plays = 0; plays < kMostPlays;) {
-    std::vector<WholeCandidate*> next = next_played(r, plan, count, kMostPlays - plays);
+    std::vector<Candidate*> next = next_played(*pricer, plan, count, kMostPlays - plays);
     if (next.empty()) {
       join_front(plan);
-      next = next_played(r, plan, count, kMostPlays - plays);
+      next = next_played(*pricer, plan, count, kMostPlays - plays);
     }
     if (next.empty()) break;
     share_items(
         num_threads, std::ssize(next),
         [&](int64_t, int64_t item) {
-          WholeCandidate& c = *next[static_cast<size_t>(item)];
-          c.played_seconds = play(r, c);
+          Candidate& c = *next[static_cast<size_t>(item)];
+          c.played_seconds =
+              r.pricer()->played_seconds(c.strategy, r.imbalance_at(c.strategy.mesh.ep));
         },
         [&](int64_t done) {
           if (r.progress) r.progress(std::min(plays + done, count), count);

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/plan/prediction.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
 #include <vector>
@@ -9,14 +11,12 @@
 namespace piper::plan {
 namespace {
 
-Json time_json(const cost::StepBreakdown& time) {
-  return {{"forward_seconds", time.forward},
-          {"backward_seconds", time.backward},
-          {"recompute_seconds", time.recompute},
-          {"exchange_seconds", time.exchange},
-          {"reductions_seconds", time.reductions},
-          {"update_seconds", time.update},
-          {"idle_seconds", time.idle}};
+Json time_json(const stack::StepSeconds& t) {
+  return {{"compute_seconds", t.compute}, {"recompute_seconds", t.recompute},
+          {"tensor_seconds", t.tensor},   {"exchange_seconds", t.exchange},
+          {"context_seconds", t.context}, {"messages_seconds", t.messages},
+          {"idle_seconds", t.bubble},     {"reductions_seconds", t.reductions},
+          {"update_seconds", t.update},   {"offload_seconds", t.offload}};
 }
 
 Json activations_json(const cost::KeptBytes& kept) {
@@ -40,98 +40,93 @@ Json stage_json(size_t stage, const cost::StageMemory& memory) {
           {"micro_batches_in_flight", memory.in_flight}};
 }
 
-Json memory_json(const Prediction& p) {
-  Json json{{"device_bytes", p.memory_bytes}, {"fullest_stage", p.estimate.fullest_stage}};
-  if (!p.estimate.memory.empty()) {
-    const cost::StageMemory& fullest =
-        p.estimate.memory[static_cast<size_t>(p.estimate.fullest_stage)];
-    json["weights_bytes"] = fullest.weights;
-    json["gradients_bytes"] = fullest.gradients;
-    json["optimizer_bytes"] = fullest.optimizer;
-    json["activations_bytes"] = fullest.activations.total();
-    json["working_bytes"] = fullest.working;
-    json["messages_bytes"] = fullest.messages;
-  }
-  Json stages = Json::array();
-  for (size_t stage = 0; stage < p.estimate.memory.size(); ++stage)
-    stages.push_back(stage_json(stage, p.estimate.memory[stage]));
-  json["stages"] = stages;
+// With exact costs every stage too.
+Json memory_json(const stack::Estimate& e) {
+  Json json{{"fullest_stage", e.fullest_stage},
+            {"weights_and_gradients_bytes", e.fullest.weights_and_gradients},
+            {"optimizer_bytes", e.fullest.optimizer},
+            {"activations_bytes", e.fullest.activations},
+            {"working_bytes", e.fullest.working},
+            {"exchange_scratch_bytes", e.fullest.exchange},
+            {"fixed_bytes", e.fullest.fixed}};
+  if (!e.exact) return json;
+  for (size_t stage = 0; stage < e.exact->memory.size(); ++stage)
+    json["stages"].push_back(stage_json(stage, e.exact->memory[stage]));
   return json;
 }
 
 }  // namespace
 
-const char* name(Method method) {
-  switch (method) {
-    case Method::kClosedForm:
-      return "closed form";
-    case Method::kSimulation:
-      return "simulation";
-  }
-  return "?";
-}
-
 Prediction make_prediction(const model::Model& model, const cluster::Cluster& cluster,
-                           const strategy::Strategy& strategy, const cost::StepEstimate& estimate,
-                           double simulated_seconds) {
-  Prediction p;
-  p.estimate = estimate;
-  p.closed_form_seconds = estimate.seconds;
-  p.method = simulated_seconds >= 0 ? Method::kSimulation : Method::kClosedForm;
-  p.step_seconds = simulated_seconds >= 0 ? simulated_seconds : estimate.seconds;
+                           const strategy::Strategy& s, const stack::Estimate& estimate,
+                           std::optional<double> simulated_seconds) {
+  Prediction p{.step_seconds = simulated_seconds.value_or(estimate.seconds),
+               .simulated_seconds = simulated_seconds,
+               .estimate = estimate};
   // What the simulation finds longer or shorter is waiting.
-  cost::StepBreakdown& time = p.estimate.time;
-  time.idle = std::max(0.0, time.idle + p.step_seconds - estimate.seconds);
-  p.peak_bytes = estimate.peak_bytes;
-  p.memory_bytes = cluster.memory_bytes;
-  p.step_flops = cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences,
-                                  cost::kept_part(model, strategy));
-  p.peak_flops_per_second =
-      cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
-  p.mfu = p.step_flops / (p.step_seconds * p.peak_flops_per_second);
-  p.tokens_per_second =
-      static_cast<double>(strategy.sequence * strategy.global_batch_sequences) / p.step_seconds;
-  p.effective =
-      cost::effective_mfu(cluster, strategy.precision, strategy.mesh.world(), p.step_flops,
-                          time.forward + time.backward + time.recompute, p.step_seconds);
+  double& idle = p.estimate.time.bubble;
+  idle = std::max(0.0, idle + p.step_seconds - estimate.seconds);
+  p.mfu = stack::mfu(model, s, cluster, p.step_seconds);
+  p.tokens_per_second = static_cast<double>(s.sequence * s.global_batch_sequences) / p.step_seconds;
+  p.step_flops =
+      cost::step_flops(model, s.sequence, s.global_batch_sequences, cost::kept_part(model, s));
+  p.peak_flops_per_second = p.step_flops / (p.step_seconds * p.mfu);
   return p;
 }
 
-Json to_json(const Prediction& p) {
+Json to_json(const Prediction& p, const strategy::Strategy& s, const stack::Stack& stack) {
   return {{"mfu", p.mfu},
           {"step_seconds", p.step_seconds},
-          {"peak_bytes", p.peak_bytes},
+          {"closed_form_seconds", p.estimate.seconds},
+          {"method", p.simulated_seconds ? "simulation" : "closed form"},
+          {"peak_bytes", p.estimate.peak_bytes},
           {"mfu_formula", cost::kMfuFormula},
-          {"peak_flops_per_second", p.peak_flops_per_second},
           {"tokens_per_second", p.tokens_per_second},
           {"step_flops", p.step_flops},
-          {"method", name(p.method)},
-          {"closed_form_seconds", p.closed_form_seconds},
+          {"peak_flops_per_second", p.peak_flops_per_second},
+          {"stack", stack.name},
           {"time", time_json(p.estimate.time)},
-          {"memory", memory_json(p)},
-          {"mfu_effective",
-           {{"mfu", p.effective.mfu()},
-            {"hardware_efficiency", p.effective.hardware_efficiency},
-            {"compute_fraction", p.effective.compute_fraction},
-            {"effective_peak_flops_per_second", p.effective.effective_peak_flops_per_second}}}};
+          {"memory", memory_json(p.estimate)},
+          {"not_runnable", strategy::not_runnable(s)}};
 }
 
-std::string limits(const Prediction& p) {
-  const cost::StepBreakdown& time = p.estimate.time;
-  std::vector<std::pair<double, std::string>> parts = {{time.idle, "pipeline bubble and waiting"},
-                                                       {time.exchange, "exchange of tokens"},
-                                                       {time.recompute, "recomputation"},
-                                                       {time.reductions, "gradient reductions"},
-                                                       {time.update, "update"}};
-  std::ranges::sort(parts, [](const auto& a, const auto& b) { return a.first > b.first; });
-  const double total = time.total();
-  if (total <= 0) return "";
-  std::string text =
-      fmt::format("compute {}", format_percent((time.forward + time.backward) / total));
-  for (const auto& [seconds, what] : parts)
-    if (seconds / total >= 0.01)
-      text += fmt::format(", {} {}", what, format_percent(seconds / total));
-  return text + " of the step on the busiest stage";
+Prediction predict(Pricer& pricer, const model::Model& model, const cluster::Cluster& cluster,
+                   const strategy::Strategy& s) {
+  const stack::Estimate estimate = pricer.estimate(s);
+  std::optional<double> simulated;
+  if (pricer.may_play(s)) simulated = pricer.played_seconds(s, 1);
+  return make_prediction(model, cluster, s, estimate, simulated);
+}
+
+cost::EffectiveMfu effective_mfu(const Prediction& p, const cluster::Cluster& cluster,
+                                 const strategy::Strategy& s) {
+  const stack::StepSeconds& time = p.estimate.time;
+  return cost::effective_mfu(cluster, s.precision, s.mesh.world(), p.step_flops,
+                             time.compute + time.recompute, p.step_seconds);
+}
+
+std::vector<StepPart> parts_of(const stack::StepSeconds& t) {
+  return {{"compute", t.compute},
+          {"recomputation", t.recompute},
+          {"tensor collectives", t.tensor},
+          {"exchange of tokens", t.exchange},
+          {"context collectives", t.context},
+          {"messages between stages", t.messages},
+          {"pipeline bubble", t.bubble},
+          {"gradient reductions", t.reductions},
+          {"update", t.update},
+          {"copies to the host", t.offload}};
+}
+
+std::string limits(const stack::Estimate& e) {
+  std::vector<StepPart> parts = parts_of(e.time);
+  std::ranges::stable_sort(
+      parts, [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
+  std::vector<std::string> words;
+  for (const StepPart& p : parts)
+    if (p.seconds >= 0.01 * e.seconds)
+      words.push_back(fmt::format("{} {}", p.name, format_percent(p.seconds / e.seconds)));
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 }  // namespace piper::plan

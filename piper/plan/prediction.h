@@ -1,46 +1,59 @@
-// What is foretold about one strategy: step time by component, memory by stage and component, MFU
-// with its formula and peak. The record that reports and the run are compared with.
+// What is predicted of one strategy, in the words of every command and file: step time by
+// component, memory of the fullest stage, MFU with its formula. The record that reports and runs
+// are compared with.
 #pragma once
 
 #include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/mfu.h>
-#include <piper/cost/step_time.h>
 #include <piper/model/model.h>
+#include <piper/plan/pricer.h>
+#include <piper/stack/estimator.h>
+#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
-#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace piper::plan {
 
-enum class Method { kClosedForm, kSimulation };
-const char* name(Method method);  // "closed form", "simulation"
-
 struct Prediction {
-  Method method = Method::kClosedForm;
-  double step_seconds = 0;
-  double closed_form_seconds = 0;  // also when simulated
+  double step_seconds = 0;  // simulated where it was, else by the closed form
+  std::optional<double> simulated_seconds;
+  stack::Estimate estimate;  // the closed form: components and memory
   double mfu = 0;
   double tokens_per_second = 0;
   double step_flops = 0;
   double peak_flops_per_second = 0;  // of all devices
-  cost::EffectiveMfu effective;      // eq. 12
-  cost::StepEstimate estimate;       // breakdown and memory, from the closed form
-  int64_t peak_bytes = 0;            // of the fullest rank
-  int64_t memory_bytes = 0;          // of one device
 };
 
-// Fills in everything from an estimate. `simulated_seconds` < 0: not simulated.
 Prediction make_prediction(const model::Model& model, const cluster::Cluster& cluster,
-                           const strategy::Strategy& strategy, const cost::StepEstimate& estimate,
-                           double simulated_seconds = -1);
+                           const strategy::Strategy& strategy, const stack::Estimate& estimate,
+                           std::optional<double> simulated_seconds = std::nullopt);
 
-// Keys carry units: mfu, step_seconds, peak_bytes, mfu_formula, peak_flops_per_second,
-// tokens_per_second, method, time {...}, memory {...}, mfu_effective {...}.
-Json to_json(const Prediction& prediction);
+// Simulated where that is little enough work, as `piper plan` does with its best.
+Prediction predict(Pricer& pricer, const model::Model& model, const cluster::Cluster& cluster,
+                   const strategy::Strategy& strategy);
 
-// What costs most, for people: "pipeline bubble 24.1 %, exchange 18.0 %; compute 55 % ...".
-std::string limits(const Prediction& prediction);
+// Keys carry units: mfu, step_seconds, closed_form_seconds, peak_bytes, time {...}, memory {...};
+// "method" says which of the two seconds the step's are, "stack" who is predicted to run it.
+// "not_runnable": why this Piper does not.
+Json to_json(const Prediction& prediction, const strategy::Strategy& strategy,
+             const stack::Stack& stack);
+
+// Eq. 12 of the Piper paper. Requires figures of the precision in cluster.compute.
+cost::EffectiveMfu effective_mfu(const Prediction& prediction, const cluster::Cluster& cluster,
+                                 const strategy::Strategy& strategy);
+
+// The components of a step, in the order in which people read them.
+struct StepPart {
+  const char* name;
+  double seconds;
+};
+std::vector<StepPart> parts_of(const stack::StepSeconds& time);
+
+// What costs most, for people: "compute 61 %, pipeline bubble 12 %".
+std::string limits(const stack::Estimate& estimate);
 
 }  // namespace piper::plan

@@ -6,7 +6,7 @@
 #include <piper/cost/prices.h>
 #include <piper/cost/step_time.h>
 #include <piper/model/import.h>
-#include <piper/plan/plan.h>
+#include <piper/plan/example_world.h>
 #include <piper/plan/random_cluster.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/sim/flow_limit.h>
@@ -119,15 +119,12 @@ TEST_CASE(
                              strategy::Precision::kBf16, form);
   };
   CHECK(seconds(kHierarchical) < 0.8 * seconds(Reduction::kDirect));
-  Request request{.model = model,
-                  .cluster = cluster,
-                  .num_devices = 64,
-                  .sequence = 4096,
-                  .global_batch_sequences = 128,
-                  .num_simulated = 0};
-  CHECK(make_plan(request).strategies.front().strategy.reduction == kHierarchical);
+  const ExampleWorld world("olmoe-1b-7b");
+  Request request = world.request(64, 128);
+  request.fixed.runnable = true;
+  CHECK(search(request).ranked.front().strategy.reduction == kHierarchical);
   request.fixed.reduction = Reduction::kDirect;
-  CHECK(make_plan(request).strategies.front().strategy.reduction == Reduction::kDirect);
+  CHECK(search(request).ranked.front().strategy.reduction == Reduction::kDirect);
 }
 
 }  // namespace piper::plan

@@ -29,7 +29,7 @@ double operand_bytes(Precision precision) {
 
 class Parts {
  public:
-  Parts(const WholeRequest& r, const strategy::Strategy& s)
+  Parts(const Request& r, const strategy::Strategy& s)
       : r_(r),
         rates_(*r.cluster, r.precision),
         efficiency_(r.stack->calibration_of(r.cluster->device).compute_efficiency),
@@ -179,7 +179,7 @@ class Parts {
            out_ * rows * (up * width + hidden_);
   }
 
-  const WholeRequest& r_;
+  const Request& r_;
   stack::Rates rates_;
   double efficiency_, tp_, cp_, ep_, etp_, tokens_, capacity_, hidden_, in_, out_;
   Roofline roofline_;
@@ -195,7 +195,7 @@ bool Roofline::is_memory_bound(const RooflinePoint& p) const {
   return p.intensity() * memory_bytes_per_second < p.peak_flops_per_second;
 }
 
-Roofline make_roofline(const WholeRequest& request, const strategy::Strategy& strategy) {
+Roofline make_roofline(const Request& request, const strategy::Strategy& strategy) {
   return Parts(request, strategy).all();
 }
 

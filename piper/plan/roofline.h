@@ -7,7 +7,7 @@
 // stack/layer_price.h divides it.
 #pragma once
 
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 #include <cstdint>
 #include <string>
@@ -36,6 +36,6 @@ struct Roofline {
 
 // Requires a strategy of the request's model that has no contradictions. Layers that differ in
 // attention or feed-forward give points of their own.
-Roofline make_roofline(const WholeRequest& request, const strategy::Strategy& strategy);
+Roofline make_roofline(const Request& request, const strategy::Strategy& strategy);
 
 }  // namespace piper::plan

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/model/count.h>
+#include <piper/plan/example_world.h>
 #include <piper/plan/roofline.h>
-#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
@@ -10,12 +10,12 @@ using namespace piper::plan;
 
 namespace {
 
-struct Question : WholeWorld {
-  using WholeWorld::WholeWorld;
-  WholeRequest request() const { return WholeWorld::request(8, 64); }
+struct Asked : ExampleWorld {
+  using ExampleWorld::ExampleWorld;
+  Request request() const { return ExampleWorld::request(8, 64); }
 };
 
-strategy::Strategy on_one_rank(const WholeRequest& r, int64_t sequences) {
+strategy::Strategy on_one_rank(const Request& r, int64_t sequences) {
   strategy::Strategy s;
   s.sequence = r.sequence;
   s.micro_batch_sequences = sequences;
@@ -45,8 +45,8 @@ TEST_CASE(
   for (const char* name :
        {"mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b", "arctic"}) {
     CAPTURE(name);
-    const Question q(name);
-    const WholeRequest r = q.request();
+    const Asked q(name);
+    const Request r = q.request();
     const model::TokenFlops token = model::token_flops(q.model, r.sequence);
     const double expected = (token.forward() - token.router - token.mtp) * 2 * 4096;
     CHECK(total_flops(make_roofline(r, on_one_rank(r, 2))) ==
@@ -55,8 +55,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a product's intensity by hand: the head of Mixtral") {
-  const Question q("mixtral-8x7b");
-  const WholeRequest r = q.request();
+  const Asked q("mixtral-8x7b");
+  const Request r = q.request();
   const Roofline roofline = make_roofline(r, on_one_rank(r, 1));
   const double t = 4096, v = 32000, h = 4096;
   const RooflinePoint& head = part(roofline, "head");
@@ -68,8 +68,8 @@ TEST_CASE("a product's intensity by hand: the head of Mixtral") {
 TEST_CASE(
     "experts spread over more ranks hold fewer weights for the same rows, so their intensity "
     "rises") {
-  const Question q("deepseek-v3");
-  const WholeRequest r = q.request();
+  const Asked q("deepseek-v3");
+  const Request r = q.request();
   strategy::Strategy s = on_one_rank(r, 1);
   double last = 0;
   for (const int64_t ep : {1, 8, 64}) {
@@ -81,8 +81,8 @@ TEST_CASE(
 }
 
 TEST_CASE("nothing is predicted above its roof by more than the measured curves are off") {
-  const Question q("deepseek-v3");
-  const WholeRequest r = q.request();
+  const Asked q("deepseek-v3");
+  const Request r = q.request();
   const Roofline roofline = make_roofline(r, on_one_rank(r, 1));
   for (const RooflinePoint& p : roofline.points) {
     CAPTURE(p.part);

@@ -1,138 +1,370 @@
-#include <piper/cost/prices.h>
-#include <piper/cost/segment_time.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/plan/contradictions.h>
 #include <piper/plan/exchange_axis.h>
+#include <piper/plan/frontier.h>
+#include <piper/plan/reduction_axis.h>
 #include <piper/plan/search.h>
-#include <piper/sim/disturbance.h>
-#include <piper/sim/symmetry.h>
-#include <piper/strategy/rank_layout.h>
+#include <piper/plan/shapes.h>
+#include <piper/plan/split.h>
+#include <piper/plan/stage_recompute.h>
+#include <piper/plan/threads.h>
 
 #include <algorithm>
-#include <tuple>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace piper::plan {
 namespace {
 
-constexpr int64_t kTasksPerLayer =
-    20;  // about: forward and backward of a mixture layer with exchanges
-constexpr int64_t kMostRounds = 8;
-constexpr int64_t kMostTasksOfOne = 400'000, kMostTasksOfAll = 6'000'000;
+using strategy::Offload;
+using strategy::PipelineSchedule;
+using strategy::Placement;
+using strategy::Recompute;
+using strategy::Strategy;
 
-auto tie_break(const Candidate& c) {
-  const strategy::Strategy& s = c.strategy;
-  return std::tuple(c.peak_bytes, s.mesh.pp, s.mesh.ep, s.recompute, s.micro_batch_sequences,
-                    s.schedule != strategy::PipelineSchedule::k1F1B);
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Shapes of a round, after so many: a part of those, so that a bar of yesterday costs little, but
+// enough for many threads to share. Nothing of the machine is in it.
+int64_t round_size(int64_t num_visited) {
+  constexpr int64_t kLeast = 8, kMost = 128, kPart = 16;
+  return std::clamp(num_visited / kPart, kLeast, kMost);
 }
 
-bool faster(const Candidate& a, const Candidate& b) {
-  if (a.seconds != b.seconds) return a.seconds < b.seconds;
-  return tie_break(a) < tie_break(b);
+Strategy base_of(const Request& r, const Shape& shape) {
+  Strategy strategy = with_shape(r, shape);
+  strategy.model = r.model->name;
+  strategy.cluster = r.cluster->name;
+  strategy.precision = r.precision;
+  strategy.sequence = r.sequence;
+  strategy.sequence_parallel = shape.sequence_parallel;
+  strategy.capacity = r.fixed.capacity;
+  if (r.fixed.runnable)
+    strategy.reduction = r.fixed.reduction.value_or(
+        cheaper_reduction(*r.model, *r.cluster, strategy.mesh, r.precision));
+  return strategy;
 }
 
-int64_t num_tasks(const model::Model& model, const strategy::Strategy& s, int64_t ranks) {
-  return ranks * ((model.num_layers() + s.mesh.pp - 1) / s.mesh.pp) * s.num_micro_batches *
-         kTasksPerLayer;
+// No strategy of that mesh which takes so long would be kept.
+bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double least) {
+  if (!r.prunes || least <= kept.bar()) return false;
+  if (!r.keeps_families) return true;
+  const bool can_shard = wanted<int64_t>(r.fixed.zero, 3) && s.mesh.cp == 1;
+  return least > kept.seconds(family_of(s)) &&
+         (!can_shard || least > kept.seconds(Family::kFullySharded));
 }
 
-// Where equal tasks scatter, no pipeline is like another.
-bool one_pipeline_stands_for_all(const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  return cost::scatter(cluster).none() && sim::why_not_symmetric(s, cluster).empty();
-}
+// One shape: splits, schedules, and what only memory and reductions feel.
+class Visit {
+ public:
+  // `kept`: on top of what was known when the shape's round began.
+  Visit(const Request& request, const ExchangeAxis& exchange, Pricer& pricer, Frontier& kept)
+      : r_(request), exchange_(exchange), pricer_(pricer), kept_(kept) {}
 
-int64_t num_simulated_ranks(const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  return one_pipeline_stands_for_all(cluster, s) ? s.mesh.pp : s.mesh.world();
-}
+  // With its exchange.
+  void run(Strategy s) {
+    for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
+      if (!tries_schedule(r_, s, schedule)) continue;
+      s.schedule = schedule;
+      for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp) {
+        if (!tries_chunks(r_, s, vpp)) continue;
+        s.mesh.vpp = vpp;
+        visit_splits(s);
+        visit_stage_recompute(s);
+      }
+      s.mesh.vpp = 1;
+    }
+  }
+
+ private:
+  bool is_beaten(const Strategy& s, double least) const {
+    return plan::is_beaten(r_, kept_, s, least);
+  }
+
+  void visit_splits(Strategy& s) {
+    const int64_t stages = s.mesh.num_virtual_stages();
+    for (const Recompute recompute : strategy::kRecomputes) {
+      if (!wanted(r_.fixed.recompute, recompute)) continue;
+      s.recompute = recompute;
+      s.layers_per_stage = strategy::even_split(r_.model->num_layers(), stages);
+      visit_states(s);
+      if (stages == 1 || r_.fixed.paper_form) continue;
+      const std::vector<int64_t>& balanced = balanced_of(s, stages);
+      if (balanced == s.layers_per_stage) continue;
+      s.layers_per_stage = balanced;
+      visit_states(s);
+    }
+  }
+
+  // Where not every stage fits without, or with the same recomputation.
+  void visit_stage_recompute(Strategy& s) {
+    if (r_.fixed.recompute || r_.fixed.runnable || s.mesh.pp == 1) return;
+    s.recompute = Recompute::kNone;
+    const std::vector<int64_t> even =
+        strategy::even_split(r_.model->num_layers(), s.mesh.num_virtual_stages());
+    for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
+      s.layers_per_stage = split;
+      if (is_beaten(s, pricer_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)))) continue;
+      // Sums of layers are kept from one state to the next, not from one recomputation to the next.
+      std::vector<LoadsByRecompute> loads;
+      for (size_t r = 0; r < strategy::kRecomputes.size(); ++r) {
+        s.recompute = strategy::kRecomputes[r];
+        size_t state = 0;
+        for_each_state(s, [&] {
+          if (loads.size() <= state) loads.emplace_back();
+          loads[state++][r] = pricer_.stage_loads(s, r_.imbalance_at(s.mesh.ep));
+        });
+      }
+      size_t state = 0;
+      for_each_state(s, [&] {
+        const LoadsByRecompute& here = loads[state++];
+        // What is best for the stages as they are is not always best for those to come: tighter
+        // limits begin elsewhere.
+        for (const double part : {1.0, 0.92, 0.85}) {
+          const double limit = part * r_.memory_limit_bytes;
+          const auto choice = choose_by_stage(here, limit);
+          const auto m = static_cast<double>(s.num_micro_batches);
+          if (!choice || is_beaten(s, m * choice->mean)) return;
+          if (choice->is_uniform()) continue;
+          if (const auto chosen =
+                  with_stage_recompute(pricer_, s, *choice, limit, r_.imbalance_at(s.mesh.ep)))
+            price(*chosen);
+        }
+      });
+    }
+  }
+
+  // Kept for a shape: schedules share it.
+  const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
+    const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
+    if (is_new) {
+      const stack::Estimator::Pass pass = pricer_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
+      found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
+    }
+    return found->second;
+  }
+
+  void visit_states(Strategy& s) {
+    if (is_beaten(s, pricer_.bound_of_split(s, r_.imbalance_at(s.mesh.ep)))) return;
+    for_each_state(s, [&] { price(s); });
+  }
+
+  // What only memory, reductions and messages feel.
+  void for_each_state(Strategy& s, auto visit) {
+    for (s.zero = 0; s.zero <= 3; ++s.zero) {
+      if (!tries_zero(r_, s, s.zero)) continue;
+      for (const Offload offload : strategy::kOffloads) {
+        if (!tries_offload(r_, s, offload)) continue;
+        s.offload = offload;
+        for (const Placement placement : strategy::kPlacements) {
+          if (!tries_placement(r_, s, placement)) continue;
+          s.placement = placement;
+          visit();
+        }
+      }
+    }
+    s.zero = 0;
+    s.offload = Offload::kNone;
+    s.placement = Placement::kDataInside;
+  }
+
+  void price(const Strategy& s) {
+    const Family family = family_of(s);
+    kept_.count_priced(family);
+    // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
+    // its family.
+    const stack::Estimate bytes = pricer_.bytes(s, r_.imbalance_at(s.mesh.ep));
+    if (bytes.peak_bytes > r_.memory_limit_bytes) {
+      if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
+      if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
+      return;
+    }
+    stack::Estimate e = estimate(s, family);
+    // On the front of speed and memory stands nothing coarse.
+    if (e.is_coarse)
+      if (const double front = kept_.front_seconds(e.peak_bytes); e.at_least < front)
+        e = pricer_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
+    kept_.add(s, e);
+  }
+
+  stack::Estimate estimate(const Strategy& s, Family family) {
+    kept_.count_timed();
+    const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
+    return pricer_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
+  }
+
+  // Without its scratch the same stage needs so much still.
+  bool may_fit_plain(const Strategy& s, const stack::Estimate& e) const {
+    if (!exchange_.may_fall_back(s)) return false;
+    const double without = e.peak_bytes - e.fullest.exchange;
+    const Family family = family_of(s);
+    return without <= r_.memory_limit_bytes ||
+           (kept_.seconds(family) == kInfinity && without < kept_.smallest_bytes(family));
+  }
+
+  const Request& r_;
+  const ExchangeAxis& exchange_;
+  Pricer& pricer_;
+  Frontier& kept_;
+  std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
+};
+
+// Shapes are visited in rounds, the most promising first: what they leave is the bar for the
+// others. Every shape of a round sees what was kept when the round began and what it has found
+// itself, and what all found is merged in their order, so that the answer does not depend on how
+// many threads share a round.
+class Search {
+ public:
+  explicit Search(const Request& request)
+      : r_(request),
+        num_threads_(threads_of(request)),
+        rates_(rates_of(request)),
+        exchange_(*request.model, *request.cluster, request.fixed.exchange,
+                  rates_ ? request.stack : nullptr, rates_ ? &*rates_ : nullptr),
+        pricers_(static_cast<size_t>(num_threads_)),
+        kept_(request.num_kept) {}
+
+  Plan run() {
+    shapes_ = shapes_of(r_);
+    refuse_contradictions(r_, shapes_);
+    bound_shapes();
+    std::ranges::sort(bounded_, {}, [](const Bounded& b) { return std::pair(b.least, b.index); });
+    int64_t done = 0;
+    while (done < std::ssize(bounded_)) {
+      done = gather_round(done);
+      visit_round(done);
+    }
+    Plan plan = std::move(kept_).plan();
+    plan.num_shapes = std::ssize(shapes_);
+    plan.num_passed_over = num_passed_over_;
+    return plan;
+  }
+
+ private:
+  // None where exchanges are priced as this Piper runs them.
+  static std::optional<stack::Rates> rates_of(const Request& r) {
+    if (r.has_exact_costs()) return std::nullopt;
+    return stack::Rates(*r.cluster, r.precision);
+  }
+
+  struct Bounded {
+    double least;
+    size_t index;
+  };
+
+  Pricer& pricer(int64_t thread) {
+    std::unique_ptr<Pricer>& own = pricers_[static_cast<size_t>(thread)];
+    if (!own) own = r_.pricer();
+    return *own;
+  }
+
+  void bound_shapes() {
+    for (size_t i = 0; i < shapes_.size(); ++i) bounded_.push_back({0, i});
+    if (!r_.prunes) return;
+    // Neighbours have prices in common.
+    constexpr size_t kAtOnce = 512;
+    const size_t num = (shapes_.size() + kAtOnce - 1) / kAtOnce;
+    share_items(num_threads_, static_cast<int64_t>(num), [&](int64_t thread, int64_t item) {
+      const size_t first = static_cast<size_t>(item) * kAtOnce;
+      for (size_t i = first; i < std::min(first + kAtOnce, shapes_.size()); ++i)
+        bounded_[i].least =
+            pricer(thread).bound(base_of(r_, shapes_[i]), r_.imbalance_at(shapes_[i].ep));
+    });
+  }
+
+  // From the `done`-th shape on, those that are not beaten; returns how many have been looked at
+  // then.
+  int64_t gather_round(int64_t done) {
+    round_.clear();
+    const int64_t size = round_size(num_visited_);
+    for (; done < std::ssize(bounded_) && std::ssize(round_) < size; ++done) {
+      const Bounded& b = bounded_[static_cast<size_t>(done)];
+      Strategy s = base_of(r_, shapes_[b.index]);
+      if (is_beaten(r_, kept_, s, b.least))
+        ++num_passed_over_;
+      else
+        round_.push_back(std::move(s));
+    }
+    num_visited_ += std::ssize(round_);
+    return done;
+  }
+
+  void visit_round(int64_t looked_at) {
+    choose_exchanges();
+    std::vector<std::optional<Frontier>> found(round_.size());
+    const int64_t before = looked_at - std::ssize(round_);
+    share_items(
+        num_threads_, std::ssize(round_),
+        [&](int64_t thread, int64_t item) {
+          const auto i = static_cast<size_t>(item);
+          Visit(r_, exchange_, pricer(thread), found[i].emplace(&kept_)).run(round_[i]);
+        },
+        [&](int64_t visited) { show(before + visited); });
+    for (std::optional<Frontier>& one : found) kept_.merge(std::move(*one));
+  }
+
+  void choose_exchanges() {
+    std::vector<double> imbalances;
+    for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
+    exchange_.choose(round_, imbalances, num_threads_);
+  }
+
+  // A few hundred times in all.
+  void show(int64_t done) {
+    if (!r_.progress || done < next_shown_) return;
+    r_.progress(done, std::ssize(shapes_));
+    next_shown_ = done + 1 + std::ssize(shapes_) / 256;
+  }
+
+  const Request& r_;
+  const int64_t num_threads_;
+  const std::optional<stack::Rates> rates_;
+  ExchangeAxis exchange_;
+  std::vector<std::unique_ptr<Pricer>> pricers_;  // by thread; made by it
+
+  std::vector<Shape> shapes_;
+  std::vector<Bounded> bounded_;
+  std::vector<Strategy> round_;
+  Frontier kept_;
+  int64_t num_visited_ = 0, num_passed_over_ = 0, next_shown_ = 0;
+};
 
 }  // namespace
 
-namespace {
-
-// With one message a pair, which has no scratch, where another exchange is what does not fit.
-Candidate priced(const Setting& setting, strategy::Strategy strategy, cost::Estimator& estimator,
-                 const ExchangeAxis& exchange) {
-  cost::StepEstimate estimate = estimator.estimate(strategy);
-  if (estimate.peak_bytes > setting.memory_limit_bytes && exchange.may_fall_back(strategy)) {
-    strategy = exchange.with_plain_exchange(std::move(strategy));
-    estimate = estimator.estimate(strategy);
+const char* name(Family family) {
+  switch (family) {
+    case Family::kDataAndExperts:
+      return "data and experts";
+    case Family::kFullySharded:
+      return "fully sharded (ZeRO 3)";
+    case Family::kTensor:
+      return "tensor parallel";
+    case Family::kPipeline:
+      return "pipeline";
+    case Family::kPipelineAndTensor:
+      return "pipeline and tensor";
+    case Family::kContext:
+      return "context parallel";
   }
-  return {std::move(strategy), estimate.seconds, estimate.peak_bytes};
+  return "?";
 }
 
-}  // namespace
-
-SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator) {
-  SearchResult result;
-  ExchangeAxis exchange(setting.model(), setting.cluster(), setting.fixed().exchange);
-  for (const Family& family : space.families) {
-    FamilyResult& of = result.families.emplace_back(FamilyResult{.family = family});
-    for_each_strategy(setting, family, estimator, exchange,
-                      [&](const strategy::Strategy& strategy) {
-                        Candidate candidate = priced(setting, strategy, estimator, exchange);
-                        ++of.num_strategies;
-                        if (!of.smallest || candidate.peak_bytes < of.smallest->peak_bytes)
-                          of.smallest = candidate;
-                        if (candidate.peak_bytes > setting.memory_limit_bytes) return;
-                        ++of.num_feasible;
-                        result.ranked.push_back(std::move(candidate));
-                      });
-    result.num_considered += of.num_strategies;
-  }
-  std::ranges::stable_sort(result.ranked, faster);
-  return result;
+Family family_of(const Strategy& s) {
+  if (s.mesh.cp > 1) return Family::kContext;
+  if (s.zero == 3) return Family::kFullySharded;
+  if (s.mesh.pp > 1) return s.mesh.tp > 1 ? Family::kPipelineAndTensor : Family::kPipeline;
+  return s.mesh.tp > 1 ? Family::kTensor : Family::kDataAndExperts;
 }
 
-std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
-                                  const strategy::Strategy& strategy) {
-  if (!one_pipeline_stands_for_all(cluster, strategy)) return {};
-  return strategy::RankLayout(strategy).group(strategy::Axis::kPipeline, Rank(0));
+int64_t threads_of(const Request& request) {
+  return request.cluster->watch ? 1 : std::max<int64_t>(1, request.num_threads);
 }
 
-std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                                        const strategy::Strategy& strategy, int64_t max_tasks) {
-  if (num_tasks(model, strategy, num_simulated_ranks(cluster, strategy)) > max_tasks)
-    return std::nullopt;
-  const schedule::StepGraph step =
-      schedule::write_step(model, strategy, simulated_ranks(cluster, strategy));
-  return sim::play_scattered(step, cost::price(step, model, strategy, cluster),
-                             cost::scatter(cluster), false)
-      .seconds();
-}
-
-namespace {
-
-// Simulates those of a range that are not yet and fit the budget (in tasks); how many.
-int64_t simulate_range(const Setting& setting, std::vector<Candidate>::iterator begin,
-                       std::vector<Candidate>::iterator end, int64_t& budget) {
-  int64_t done = 0;
-  const int64_t plays = cost::scatter(setting.cluster()).none() ? 1 : sim::kScatteredPlays;
-  for (auto c = begin; c != end; ++c) {
-    if (c->simulated) continue;
-    const int64_t tasks = plays * num_tasks(setting.model(), c->strategy,
-                                            num_simulated_ranks(setting.cluster(), c->strategy));
-    if (tasks > budget) continue;
-    const std::optional<double> seconds =
-        simulated_seconds(setting.model(), setting.cluster(), c->strategy, kMostTasksOfOne);
-    if (!seconds) continue;
-    budget -= tasks;
-    c->seconds = *seconds;
-    c->simulated = true;
-    ++done;
-  }
-  return done;
-}
-
-}  // namespace
-
-int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked,
-                             int64_t count) {
-  int64_t budget = kMostTasksOfAll, done = 0;
-  const auto end = ranked.begin() + std::min(count, static_cast<int64_t>(ranked.size()));
-  // What the simulation slows down lets others up, which are simulated in their turn.
-  for (int64_t before = -1, round = 0; done > before && round < kMostRounds; ++round) {
-    before = done;
-    done += simulate_range(setting, ranked.begin(), end, budget);
-    std::ranges::stable_sort(ranked, faster);
-  }
-  return done;
-}
+Plan search(const Request& request) { return Search(request).run(); }
 
 }  // namespace piper::plan

@@ -1,54 +1,154 @@
-// Prices every strategy of every family, keeps what fits, ranks by MFU.
+// The search over every axis that practitioners turn: PP x VPP x EP x ETP x TP x SP x CP x DP,
+// schedule, micro-batch, ZeRO, recomputation, offload, placement, exchange. A pricer (pricer.h)
+// says what a strategy takes. What this Piper's runtime executes is a part of the space
+// (FixedAxes::runnable), and so is the Piper paper's own (FixedAxes::paper_form):
+//
+//   eq. 7   PP x DP = devices, EP | DP    the paper: DP = EP, no replicas of experts
+//   eq. 8   EP | E
+//   eq. 9   PP <= L                       the paper: PP | L
+//   eq. 10  EP within the fast domain     the paper alone; here it is priced, not forbidden
+//
+// Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only
+// when
+//
+//   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
+//
+// and of the best of its family; a schedule, split and recomputation of it when m x its busiest
+// stage, states and offload left out, is. A test compares with the plain enumeration. The bounds
+// hold because no strategy of that shape and depth does less work, and the busiest stage does at
+// least the mean.
+//
+// Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
 
-#include <piper/plan/space.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/exchange_form.h>
+#include <piper/cost/load_distribution.h>
+#include <piper/model/model.h>
+#include <piper/plan/pricer.h>
+#include <piper/stack/estimator.h>
+#include <piper/stack/stack.h>
+#include <piper/strategy/strategy.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace piper::plan {
 
-// A priced strategy: enough to rank by, without the breakdown.
+// Axes that the user has decided. Empty: the search decides.
+struct FixedAxes {
+  std::optional<int64_t> pp, vpp, ep, etp, tp, cp, dp, micro_batch_sequences, num_micro_batches,
+      zero;
+  std::optional<bool> sequence_parallel;
+  std::optional<strategy::PipelineSchedule> schedule;
+  std::optional<strategy::Recompute> recompute;
+  std::optional<strategy::Offload> offload;
+  std::optional<strategy::Placement> placement;
+  cost::FixedForm exchange;
+  std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
+  strategy::Capacity capacity;                   // dropless unless the user lets experts drop
+  bool runnable = false;    // only what strategy::not_runnable() has nothing against
+  bool paper_form = false;  // only the paper's space, above
+};
+
+struct Request {
+  const model::Model* model = nullptr;
+  const cluster::Cluster* cluster = nullptr;
+  const stack::Stack* stack = nullptr;
+  int64_t num_devices = 0, sequence = 0, global_batch_sequences = 0;
+  strategy::Precision precision = strategy::Precision::kBf16;
+  FixedAxes fixed;
+  double memory_limit_bytes = 0;
+  double imbalance = 1;  // rows of the busiest expert rank over the mean
+  // The same where it depends on how experts are divided (under_load.h); in place of `imbalance`
+  // for the ep that are in it.
+  std::map<int64_t, double> imbalance_by_ep;
+  double imbalance_at(int64_t ep) const {
+    const auto found = imbalance_by_ep.find(ep);
+    return found == imbalance_by_ep.end() ? imbalance : found->second;
+  }
+  // Whether the pricer is this Piper's own (pricer.h).
+  bool has_exact_costs() const { return plan::has_exact_costs(*cluster, *stack); }
+  std::unique_ptr<Pricer> pricer() const {
+    return make_pricer(*model, *cluster, *stack, precision, sequence);
+  }
+  int64_t num_kept = 64;       // of the fastest
+  bool prunes = true;          // false: every strategy is priced (tests)
+  bool keeps_families = true;  // the best of each family too
+  int64_t num_threads = 1;     // that search and plays share; what comes out does not depend on it
+
+  // Called a few hundred times, by the calling thread alone: by search() with shapes done of
+  // all, by play_ranked() with plays.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
 struct Candidate {
   strategy::Strategy strategy;
-  double seconds = 0;
-  int64_t peak_bytes = 0;
-  bool simulated = false;
-  std::optional<cost::UnderLoad> under_load = {};
+  stack::Estimate estimate;
+  double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
+  std::optional<cost::UnderLoad> under_load;
+  double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
 };
 
-// What became of one family.
-struct FamilyResult {
-  Family family;
-  int64_t num_strategies = 0;
-  int64_t num_feasible = 0;
-  std::optional<Candidate> smallest;  // the strategy with the lowest peak
+// What a family is: the axes that divide the model, in words.
+enum class Family : uint8_t {
+  kDataAndExperts,  // no tp, pp, cp: experts divided, the rest replicated or sharded by ZeRO 1, 2
+  kFullySharded,    // ZeRO 3
+  kTensor,          // tp, no pipeline
+  kPipeline,        // a pipeline, no tp
+  kPipelineAndTensor,
+  kContext,  // any with cp
+};
+inline constexpr std::array kFamilies{
+    Family::kDataAndExperts, Family::kFullySharded,      Family::kTensor,
+    Family::kPipeline,       Family::kPipelineAndTensor, Family::kContext};
+const char* name(Family family);
+Family family_of(const strategy::Strategy& strategy);
+
+struct FamilyBest {
+  Family family = Family::kDataAndExperts;
+  std::optional<Candidate> best;      // that fits
+  std::optional<Candidate> smallest;  // of those that do not fit, when none does
+  int64_t num_priced = 0;
 };
 
-struct SearchResult {
-  std::vector<Candidate> ranked;  // feasible, fastest first
-  std::vector<FamilyResult> families;
-  int64_t num_considered = 0;
+struct Plan {
+  std::vector<Candidate>
+      ranked;  // that fit, fastest first; ties: less memory, fewer stages, smaller tp
+  std::vector<FamilyBest> families;
+  std::vector<Candidate> pareto;  // no other is faster and needs less memory; fastest first
+  int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
+  int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
 
-// For one batch the order by seconds is the order by MFU. Equal ones: lower peak, fewer stages,
-// smaller ep, no recomputation, smaller micro-batches, 1F1B before GPipe, the even split first.
-SearchResult search(const Setting& setting, const Space& space, cost::Estimator& estimator);
+// Of the request's threads, those that may be used: a cluster that notes what it is asked
+// (cluster::watched) is for one.
+int64_t threads_of(const Request& request);
 
-// Seconds of a step by simulation, the load being balanced and equal tasks scattering as the
-// machine's do (sim::play_scattered): of one pipeline (dp index 0) where it provably stands for all
-// (sim/symmetry.h; nothing scatters), else of all ranks. nullopt when the graph would be larger
-// than `max_tasks`.
-std::optional<double> simulated_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                                        const strategy::Strategy& strategy, int64_t max_tasks);
+// Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes
+// leave nothing: one line that names those which contradict each other and the nearest values that
+// do not.
+Plan search(const Request& request);
 
-// Which ranks a simulation plays: {} = all (see above).
-std::vector<Rank> simulated_ranks(const cluster::Cluster& cluster,
-                                  const strategy::Strategy& strategy);
+// Plays whole steps (Pricer::played_seconds), those that are too much work left out, until the first
+// `count` that are ranked by what is known of each have been played; the front of speed and memory
+// takes that over.
+inline constexpr int64_t kMostPlayed = 10;
+void play_ranked(const Request& request, Plan& plan, int64_t count = kMostPlayed);
 
-// Simulates the first `count`, sorts all, and again with those that came up, for a few rounds;
-// returns how many were simulated.
-int64_t rerank_by_simulation(const Setting& setting, std::vector<Candidate>& ranked, int64_t count);
+// Why the best of a family lost to the best of all, and the smallest change that would revive it.
+struct FamilyVerdict {
+  std::string family, best, lost, revive;
+};
+std::vector<FamilyVerdict> explain_families(const Request& request, const Plan& plan);
+
+// "pp 8 x 3 chunks, tp 2, ep 16, dp 64 ..."
+std::string describe(const strategy::Strategy& strategy);
 
 }  // namespace piper::plan

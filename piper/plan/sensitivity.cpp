@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/plan/sensitivity.h>
+#include <piper/plan/what_if.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +14,17 @@ namespace {
 struct World {
   cluster::Cluster cluster;
   stack::Stack stack;
-  double efficiency = 1;
   double imbalance = 1;
+  bool has_exact_costs() const { return plan::has_exact_costs(cluster, stack); }
+  double efficiency() const { return stack.calibration_of(cluster.device).compute_efficiency; }
+  void scale_compute(double factor) {
+    if (has_exact_costs()) {
+      cluster = changed(cluster, fmt::format("compute=x{}", factor));
+      return;
+    }
+    stack.calibration.compute_efficiency = efficiency() * factor;
+    stack.calibrations.clear();
+  }
 };
 
 struct Input {
@@ -40,10 +50,12 @@ class Inputs {
   }
 
   void device() {
-    add("compute efficiency", format_percent(w_.efficiency),
-        [](World& w, double f) { w.efficiency *= f; });
+    add("compute efficiency", w_.has_exact_costs() ? "measured" : format_percent(w_.efficiency()),
+        [](World& w, double f) { w.scale_compute(f); });
     add("memory bandwidth", format_bytes_per_second(w_.cluster.memory_bytes_per_second),
-        [](World& w, double f) { w.cluster.memory_bytes_per_second *= f; });
+        [](World& w, double f) {
+          w.cluster = changed(w.cluster, fmt::format("memory_bandwidth=x{}", f));
+        });
     add("start of a kernel", format_seconds(w_.cluster.fixed_task_seconds),
         [](World& w, double f) { w.cluster.fixed_task_seconds *= f; });
   }
@@ -93,22 +105,18 @@ class Inputs {
   const World& w_;
 };
 
-double mfu_in(const WholeRequest& r, const strategy::Strategy& s, const World& world) {
-  stack::Estimator estimator(*r.model, world.cluster, world.stack, r.precision, r.sequence);
-  estimator.set_compute_efficiency(world.efficiency);
-  return stack::mfu(*r.model, s, world.cluster, estimator.estimate(s, world.imbalance).seconds);
+double mfu_in(const Request& r, const strategy::Strategy& s, const World& world) {
+  const std::unique_ptr<Pricer> pricer =
+      make_pricer(*r.model, world.cluster, world.stack, r.precision, r.sequence);
+  return stack::mfu(*r.model, s, *r.cluster, pricer->estimate(s, world.imbalance).seconds);
 }
 
 }  // namespace
 
 double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
 
-std::vector<Influence> sensitivity(const WholeRequest& r, const strategy::Strategy& s,
-                                   double change) {
-  const World base{.cluster = *r.cluster,
-                   .stack = *r.stack,
-                   .efficiency = r.stack->calibration_of(r.cluster->device).compute_efficiency,
-                   .imbalance = r.imbalance};
+std::vector<Influence> sensitivity(const Request& r, const strategy::Strategy& s, double change) {
+  const World base{.cluster = *r.cluster, .stack = *r.stack, .imbalance = r.imbalance};
   std::vector<Influence> result;
   for (const Input& input : Inputs(base).list) {
     World low = base, high = base;
@@ -116,6 +124,7 @@ std::vector<Influence> sensitivity(const WholeRequest& r, const strategy::Strate
     input.scale(high, 1 + change);
     result.push_back({input.name, input.value, mfu_in(r, s, low), mfu_in(r, s, high)});
   }
+  std::erase_if(result, [](const Influence& i) { return i.swing() == 0; });
   std::ranges::stable_sort(
       result, [](const Influence& a, const Influence& b) { return a.swing() > b.swing(); });
   return result;

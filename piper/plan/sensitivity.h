@@ -3,7 +3,7 @@
 // this one; `piper plan --what-if` asks that.
 #pragma once
 
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ struct Influence {
 //   each level, a ring's step inside and between nodes, host time and serial time a layer, imbalance.
 // Measured curves of products and attention move with compute efficiency only. An imbalance does
 // not go below 1. Requires 0 < change < 1 and a strategy that request's Estimator prices.
-std::vector<Influence> sensitivity(const WholeRequest& request, const strategy::Strategy& strategy,
+std::vector<Influence> sensitivity(const Request& request, const strategy::Strategy& strategy,
                                    double change = 0.2);
 
 }  // namespace piper::plan

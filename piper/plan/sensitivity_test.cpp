@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
+#include <piper/plan/example_world.h>
 #include <piper/plan/sensitivity.h>
-#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
@@ -9,10 +9,10 @@ using namespace piper::plan;
 
 namespace {
 
-struct Question : WholeWorld {
-  Question() : WholeWorld("qwen3-30b-a3b") {}
-  WholeRequest request() const {
-    WholeRequest r = WholeWorld::request(64, 512);
+struct Asked : ExampleWorld {
+  Asked() : ExampleWorld("qwen3-30b-a3b") {}
+  Request request() const {
+    Request r = ExampleWorld::request(64, 512);
     r.imbalance = 1.5;
     r.num_kept = 4;
     return r;
@@ -27,10 +27,10 @@ bool helps(const Influence& i) {
 
 TEST_CASE(
     "more bandwidth or efficiency never lowers MFU, more latency or imbalance never raises it") {
-  const Question question;
-  const WholeRequest request = question.request();
-  for (const WholeCandidate& candidate : search_whole(request).ranked) {
-    CAPTURE(describe_whole(candidate.strategy));
+  const Asked question;
+  const Request request = question.request();
+  for (const Candidate& candidate : search(request).ranked) {
+    CAPTURE(describe(candidate.strategy));
     const double mfu = stack::mfu(question.model, candidate.strategy, question.cluster,
                                   candidate.estimate.seconds);
     for (const Influence& i : sensitivity(request, candidate.strategy)) {
@@ -44,12 +44,12 @@ TEST_CASE(
 }
 
 TEST_CASE("what a strategy does not use does not move it, and what it uses does") {
-  const Question question;
-  WholeRequest request = question.request();
+  const Asked question;
+  Request request = question.request();
   request.num_devices = 8;
   request.global_batch_sequences = 64;
   request.fixed = {.pp = 1, .ep = 8, .tp = 1, .cp = 1};
-  const WholePlan plan = search_whole(request);
+  const Plan plan = search(request);
   REQUIRE(!plan.ranked.empty());
   double last = 1;
   for (const Influence& i : sensitivity(request, plan.ranked.front().strategy)) {

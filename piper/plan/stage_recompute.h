@@ -3,7 +3,7 @@
 // it.
 #pragma once
 
-#include <piper/stack/estimator.h>
+#include <piper/plan/pricer.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -28,7 +28,7 @@ std::optional<StageChoice> choose_by_stage(const LoadsByRecompute& loads, double
 // The strategy with that choice, and with layers moved to where passes are short as long as that
 // helps and all still fits. Nothing when all stages take the same in the end: then `recompute` says
 // it.
-std::optional<strategy::Strategy> with_stage_recompute(stack::Estimator& estimator,
+std::optional<strategy::Strategy> with_stage_recompute(Pricer& pricer,
                                                        const strategy::Strategy& strategy,
                                                        StageChoice choice, double limit_bytes,
                                                        double imbalance);

@@ -6,13 +6,6 @@
 #include <utility>
 
 namespace piper::plan {
-namespace {
-
-// An estimator keeps the prices of every imbalance that it was asked for.
-constexpr size_t kMostKept = 256;
-
-}  // namespace
-
 Imbalances sampled_imbalances(const LoadSamples& samples, const model::Model& model,
                               const std::vector<int64_t>& eps) {
   Imbalances by_ep;
@@ -40,43 +33,22 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
   return by_ep;
 }
 
-SampledEstimate sampled_estimate(const model::Model& model, const cluster::Cluster& cluster,
-                                 const stack::Stack& stack, const strategy::Strategy& strategy,
-                                 const std::vector<double>& imbalances) {
-  std::map<double, std::pair<double, double>> known;
-  std::unique_ptr<stack::Estimator> estimator;
-  SampledEstimate sampled;
-  for (const double imbalance : imbalances) {
-    const auto [found, is_new] = known.try_emplace(imbalance);
-    if (is_new) {
-      if (known.size() % kMostKept == 1)
-        estimator = std::make_unique<stack::Estimator>(model, cluster, stack, strategy.precision,
-                                                       strategy.sequence);
-      const stack::Estimate e = estimator->estimate(strategy, imbalance);
-      found->second = {e.seconds, e.peak_bytes};
-    }
-    sampled.seconds.push_back(found->second.first);
-    sampled.peak_bytes.push_back(found->second.second);
-  }
-  return sampled;
-}
-
-void play_under_load(const WholeRequest& r, const Imbalances& imbalances, cost::Statistic statistic,
-                     int64_t count, WholePlan& plan) {
+void play_under_load(const Request& r, const LoadSamples& samples, const Imbalances& imbalances,
+                     int64_t count, Plan& plan) {
   play_ranked(r, plan, count);
   const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
   share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
-    WholeCandidate& c = plan.ranked[static_cast<size_t>(item)];
+    Candidate& c = plan.ranked[static_cast<size_t>(item)];
     const std::vector<double>& of_ep = imbalances.at(c.strategy.mesh.ep);
-    SampledEstimate sampled = sampled_estimate(*r.model, *r.cluster, *r.stack, c.strategy, of_ep);
+    SampledEstimate sampled = r.pricer()->sampled(c.strategy, samples, of_ep);
     for (double& seconds : sampled.seconds)  // the sample that it was ranked by: to the digit
       seconds = seconds == c.estimate.seconds ? c.step_seconds()
                                               : seconds * (c.step_seconds() / c.estimate.seconds);
     c.under_load = {cost::spread_of(sampled.seconds), cost::spread_of(sampled.peak_bytes)};
   });
-  std::stable_sort(plan.ranked.begin(), end, [&](const WholeCandidate& a, const WholeCandidate& b) {
-    return cost::value(a.under_load->seconds, statistic) <
-           cost::value(b.under_load->seconds, statistic);
+  std::stable_sort(plan.ranked.begin(), end, [&](const Candidate& a, const Candidate& b) {
+    return cost::value(a.under_load->seconds, samples.statistic) <
+           cost::value(b.under_load->seconds, samples.statistic);
   });
 }
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <piper/cost/load_distribution.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 #include <cstdint>
 #include <map>
@@ -15,34 +15,19 @@
 
 namespace piper::plan {
 
-struct LoadSamples {
-  cost::LoadDistribution load;
-  cost::Statistic statistic = cost::Statistic::kP95;
-  int64_t num_samples = 16;
-  uint64_t seed = 0;
-};
-
 // By ep, of every sample. Of hot-rank:F the F ends at ep: a rank has no more than all rows. Throws
 // InvalidInput where the load does not fit the model.
 using Imbalances = std::map<int64_t, std::vector<double>>;
 Imbalances sampled_imbalances(const LoadSamples& samples, const model::Model& model,
                               const std::vector<int64_t>& eps);
 
-// The asked statistic of each: WholeRequest::imbalance_by_ep.
+// The asked statistic of each: Request::imbalance_by_ep.
 std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Statistic statistic);
-
-// The step and its memory at each of the imbalances, in closed form.
-struct SampledEstimate {
-  std::vector<double> seconds, peak_bytes;
-};
-SampledEstimate sampled_estimate(const model::Model& model, const cluster::Cluster& cluster,
-                                 const stack::Stack& stack, const strategy::Strategy& strategy,
-                                 const std::vector<double>& imbalances);
 
 // Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played
 // by as much slower as the play was than the closed form, and sorts these by the statistic of their
 // seconds. Requires that the request's imbalance_by_ep is statistic_of(imbalances).
-void play_under_load(const WholeRequest& request, const Imbalances& imbalances,
-                     cost::Statistic statistic, int64_t count, WholePlan& plan);
+void play_under_load(const Request& request, const LoadSamples& samples,
+                     const Imbalances& imbalances, int64_t count, Plan& plan);
 
 }  // namespace piper::plan

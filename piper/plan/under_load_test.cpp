@@ -1,16 +1,16 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/plan/example_world.h>
 #include <piper/plan/under_load.h>
-#include <piper/plan/whole_world.h>
 
 #include <algorithm>
 
 namespace piper::plan {
 namespace {
 
-struct World : WholeWorld {
-  WholeRequest request() const {
-    WholeRequest r = WholeWorld::request(16, 64);
+struct World : ExampleWorld {
+  Request request() const {
+    Request r = ExampleWorld::request(16, 64);
     r.num_kept = 16;
     return r;
   }
@@ -39,21 +39,21 @@ TEST_CASE("one expert with three times its share loads its rank by what the othe
 
 TEST_CASE("an even load ranks as the plain search does, an uneven one is slower and fits") {
   const World world;
-  WholePlan plain = search_whole(world.request());
+  Plan plain = search(world.request());
   play_ranked(world.request(), plain, 10);
   for (const auto statistic :
        {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst})
     for (const char* load : {"uniform", "zipf:0.5"}) {
       CAPTURE(load);
-      WholeRequest request = world.request();
+      Request request = world.request();
       const Imbalances drawn =
           sampled_imbalances(samples(load, statistic), world.model, {1, 2, 4, 8});
       request.imbalance_by_ep = statistic_of(drawn, statistic);
-      WholePlan plan = search_whole(request);
-      play_under_load(request, drawn, statistic, 10, plan);
+      Plan plan = search(request);
+      play_under_load(request, samples(load, statistic), drawn, 10, plan);
       REQUIRE(plan.ranked.size() > 10);
       for (size_t i = 0; i < 10; ++i) {
-        const WholeCandidate& c = plan.ranked[i];
+        const Candidate& c = plan.ranked[i];
         REQUIRE(c.under_load);
         // The p95 of the step is the step at the p95 of the imbalance.
         if (statistic != cost::Statistic::kMean)

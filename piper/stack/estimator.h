@@ -18,6 +18,7 @@
 
 #include <piper/cluster/cluster.h>
 #include <piper/cost/pipeline_player.h>
+#include <piper/cost/step_time.h>
 #include <piper/model/model.h>
 #include <piper/schedule/action.h>
 #include <piper/stack/layer_price.h>
@@ -68,6 +69,9 @@ struct Estimate {
       0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
   bool is_coarse = false;  // see estimate()
   double at_least = 0;     // what `seconds` would not go below if they were not coarse
+  // Where this Piper's executor runs it on a measured machine: the exact costs that all of the
+  // above sums up (plan/pricer.h). Else null.
+  std::shared_ptr<const cost::StepEstimate> exact = nullptr;
 };
 
 // Prices strategies of one model on one cluster under one stack; keeps what they have in common.

@@ -1,15 +1,15 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/plan/whole.h>
-#include <piper/plan/whole_world.h>
+#include <piper/plan/example_world.h>
+#include <piper/plan/search.h>
 
 using namespace piper;
 using namespace piper::plan;
 
 namespace {
 
-using World = WholeWorld;
+using World = ExampleWorld;
 
 }  // namespace
 
@@ -20,12 +20,12 @@ TEST_CASE(
   for (const auto& [devices, batch, imbalance] :
        {std::tuple{16, 32, 1.0}, {32, 64, 1.0}, {64, 64, 1.5}}) {
     CAPTURE(devices);
-    WholeRequest request = world.request(devices, batch);
+    Request request = world.request(devices, batch);
     request.imbalance = imbalance;
     request.num_kept = 20;
-    const WholePlan pruned = search_whole(request);
+    const Plan pruned = search(request);
     request.prunes = false;
-    const WholePlan plain = search_whole(request);
+    const Plan plain = search(request);
     CHECK(pruned.num_passed_over > 0);
     CHECK(plain.num_passed_over == 0);
     CHECK(pruned.num_priced < plain.num_priced);
@@ -45,7 +45,7 @@ TEST_CASE(
 TEST_CASE(
     "where one recomputation does not suit all stages, stages choose their own and layers move") {
   const World world;
-  WholeRequest request = world.request(64, 256);
+  Request request = world.request(64, 256);
   request.memory_limit_bytes = 40e9;
   request.fixed.pp = 8;
   request.fixed.tp = 1;
@@ -53,16 +53,16 @@ TEST_CASE(
   request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
   request.fixed.offload = strategy::Offload::kNone;
   request.fixed.micro_batch_sequences = 2;
-  const WholePlan free = search_whole(request);
+  const Plan free = search(request);
   REQUIRE(!free.ranked.empty());
-  const WholeCandidate& best = free.ranked.front();
+  const Candidate& best = free.ranked.front();
   REQUIRE(best.strategy.recompute_per_stage.size() == 8);
   CHECK(best.strategy.recompute_per_stage.front() > best.strategy.recompute_per_stage.back());
   CHECK(best.estimate.peak_bytes <= request.memory_limit_bytes);
   double uniform = 0;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     request.fixed.recompute = recompute;
-    const WholePlan plan = search_whole(request);
+    const Plan plan = search(request);
     if (plan.ranked.empty()) continue;
     const double seconds = plan.ranked.front().estimate.seconds;
     uniform = uniform == 0 ? seconds : std::min(uniform, seconds);
@@ -74,15 +74,15 @@ TEST_CASE(
 
 TEST_CASE("every strategy that is kept is sound and fits") {
   const World world;
-  const WholePlan plan = search_whole(world.request(64, 256));
+  const Plan plan = search(world.request(64, 256));
   REQUIRE(!plan.ranked.empty());
-  for (const WholeCandidate& c : plan.ranked) {
+  for (const Candidate& c : plan.ranked) {
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
     CHECK(c.strategy.mesh.world() == 64);
     CHECK(c.estimate.peak_bytes <= 0.9 * static_cast<double>(world.cluster.memory_bytes));
     CHECK(c.estimate.time.total() == doctest::Approx(c.estimate.seconds));
   }
-  for (const WholeCandidate& c : plan.pareto)
+  for (const Candidate& c : plan.pareto)
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
 }
 
@@ -93,22 +93,22 @@ TEST_CASE("heads and experts of every layer divide, not of the first alone") {
   for (const auto& [tp, etp] : {std::pair{4, 4}, {8, 1}, {1, 8}}) {
     CAPTURE(tp);
     CAPTURE(etp);
-    WholeRequest request = world.request(16, 32);
+    Request request = world.request(16, 32);
     request.memory_limit_bytes = 1e15;
     request.fixed.tp = tp;
     request.fixed.etp = etp;
     if (tp == 8 || etp == 8) {
-      CHECK_THROWS_AS(search_whole(request), InvalidInput);
+      CHECK_THROWS_AS(search(request), InvalidInput);
       continue;
     }
-    for (const WholeCandidate& c : search_whole(request).ranked)
+    for (const Candidate& c : search(request).ranked)
       CHECK(strategy::contradictions(c.strategy, world.model).empty());
   }
 }
 
 TEST_CASE("the front: along it memory falls as time rises") {
   const World world;
-  const WholePlan plan = search_whole(world.request(32, 64));
+  const Plan plan = search(world.request(32, 64));
   REQUIRE(plan.pareto.size() > 1);
   CHECK(plan.pareto.front().estimate.seconds == plan.ranked.front().estimate.seconds);
   for (size_t i = 1; i < plan.pareto.size(); ++i) {
@@ -119,18 +119,18 @@ TEST_CASE("the front: along it memory falls as time rises") {
 
 TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
   const World world;
-  WholeRequest request = world.request(64, 256);
+  Request request = world.request(64, 256);
   request.fixed.tp = 4;
   request.fixed.zero = 1;
   request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
-  for (const WholeCandidate& c : search_whole(request).ranked) {
+  for (const Candidate& c : search(request).ranked) {
     CHECK(c.strategy.mesh.tp == 4);
     CHECK(c.strategy.zero == 1);
     CHECK(c.strategy.schedule == strategy::PipelineSchedule::k1F1B);
   }
   request.fixed.tp = 3;
   try {
-    search_whole(request);
+    search(request);
     FAIL("accepted");
   } catch (const InvalidInput& e) {
     CHECK(e.problems() ==
@@ -143,11 +143,11 @@ TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
 TEST_CASE(
     "of fixed axes that contradict each other a smallest set is named, and one change that helps") {
   const World world;
-  const auto complaint = [&](const WholeFixed& fixed) -> std::string {
-    WholeRequest request = world.request(64, 256);
+  const auto complaint = [&](const FixedAxes& fixed) -> std::string {
+    Request request = world.request(64, 256);
     request.fixed = fixed;
     try {
-      search_whole(request);
+      search(request);
     } catch (const InvalidInput& e) {
       REQUIRE(e.problems().size() == 1);
       return e.problems().front();
@@ -177,15 +177,15 @@ TEST_CASE(
 TEST_CASE(
     "the number of micro-batches may be fixed, beyond the largest micro-batch that is tried too") {
   const World world;
-  WholeRequest request = world.request(16, 512);
+  Request request = world.request(16, 512);
   request.memory_limit_bytes = 1e15;
   request.fixed.pp = 1;
   request.fixed.dp = 16;
   for (const int64_t number : {8, 1}) {
     request.fixed.num_micro_batches = number;
-    const WholePlan plan = search_whole(request);
+    const Plan plan = search(request);
     REQUIRE(!plan.ranked.empty());
-    for (const WholeCandidate& c : plan.ranked) {
+    for (const Candidate& c : plan.ranked) {
       CHECK(c.strategy.num_micro_batches == number);
       CHECK(c.strategy.micro_batch_sequences == 32 / number);
     }
@@ -194,14 +194,14 @@ TEST_CASE(
 
 TEST_CASE("when nothing fits there is still an answer: what lacks least in each family") {
   const World world;
-  WholeRequest request = world.request(8, 16);
+  Request request = world.request(8, 16);
   request.memory_limit_bytes = 1e9;
-  const WholePlan plan = search_whole(request);
+  const Plan plan = search(request);
   CHECK(plan.ranked.empty());
   int64_t with_smallest = 0;
   for (const FamilyBest& family : plan.families) with_smallest += family.smallest ? 1 : 0;
   CHECK(with_smallest > 0);
-  for (const FamilyVerdict& v : explain_whole(request, plan)) {
+  for (const FamilyVerdict& v : explain_families(request, plan)) {
     CHECK(!v.lost.empty());
     CHECK(!v.revive.empty());
   }
@@ -210,12 +210,12 @@ TEST_CASE("when nothing fits there is still an answer: what lacks least in each 
 TEST_CASE("more bandwidth, lower latency and more memory never make the best plan slower") {
   const World world;
   const auto best = [&](const cluster::Cluster& cluster, double limit) {
-    WholeRequest request = world.request(32, 64);
+    Request request = world.request(32, 64);
     request.cluster = &cluster;
     request.memory_limit_bytes = limit;
     request.num_kept = 1;
     request.keeps_families = false;
-    return search_whole(request).ranked.front().estimate.seconds;
+    return search(request).ranked.front().estimate.seconds;
   };
   const double limit = 0.9 * static_cast<double>(world.cluster.memory_bytes);
   const double now = best(world.cluster, limit);

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
-#include <piper/plan/setting.h>
-#include <piper/plan/whole_contradictions.h>
+#include <piper/plan/contradictions.h>
+#include <piper/plan/shapes.h>
 
 #include <algorithm>
 #include <array>
@@ -18,22 +18,22 @@ using strategy::Placement;
 
 struct Count {
   const char* flag;
-  std::optional<int64_t> WholeFixed::*value;
+  std::optional<int64_t> FixedAxes::*value;
   const char* must;  // what it is by itself; "" = only the others decide
 };
 constexpr std::array kCounts{
-    Count{"--tp", &WholeFixed::tp, "divides the devices and the heads"},
-    Count{"--cp", &WholeFixed::cp, "divides the devices and the sequence, 512 tokens a part"},
-    Count{"--pp", &WholeFixed::pp, "divides the devices, at most the layers"},
-    Count{"--dp", &WholeFixed::dp, "divides the devices and the batch"},
-    Count{"--ep", &WholeFixed::ep, "divides the devices and the experts"},
-    Count{"--etp", &WholeFixed::etp, "divides the devices and an expert's width, at most 8"},
-    Count{"--vpp", &WholeFixed::vpp, ""},
-    Count{"--micro-batch", &WholeFixed::micro_batch_sequences, "divides the batch, at most 16"},
-    Count{"--num-micro-batches", &WholeFixed::num_micro_batches, "divides the batch"}};
+    Count{"--tp", &FixedAxes::tp, "divides the devices and the heads"},
+    Count{"--cp", &FixedAxes::cp, "divides the devices and the sequence, 512 tokens a part"},
+    Count{"--pp", &FixedAxes::pp, "divides the devices, at most the layers"},
+    Count{"--dp", &FixedAxes::dp, "divides the devices and the batch"},
+    Count{"--ep", &FixedAxes::ep, "divides the devices and the experts"},
+    Count{"--etp", &FixedAxes::etp, "divides the devices and an expert's width, at most 8"},
+    Count{"--vpp", &FixedAxes::vpp, ""},
+    Count{"--micro-batch", &FixedAxes::micro_batch_sequences, "divides the batch, at most 16"},
+    Count{"--num-micro-batches", &FixedAxes::num_micro_batches, "divides the batch"}};
 
-bool leaves_any(const WholeRequest& r, const std::vector<WholeShape>& shapes) {
-  return std::ranges::any_of(shapes, [&](const WholeShape& shape) {
+bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
+  return std::ranges::any_of(shapes, [&](const Shape& shape) {
     strategy::Strategy s = with_shape(r, shape);
     bool zero = false;
     for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
@@ -54,14 +54,14 @@ bool leaves_any(const WholeRequest& r, const std::vector<WholeShape>& shapes) {
 
 class Contradiction {
  public:
-  explicit Contradiction(const WholeRequest& request) : r_(request) { list(); }
+  explicit Contradiction(const Request& request) : r_(request) { list(); }
 
   std::string text() {
     // Whatever can be left out without leaving anything to price is not what contradicts.
-    WholeFixed few = r_.fixed;
+    FixedAxes few = r_.fixed;
     std::vector<Axis> set;
     for (const Axis& axis : axes_) {
-      WholeFixed without = few;
+      FixedAxes without = few;
       axis.free(without);
       if (leaves(without))
         set.push_back(axis);
@@ -70,14 +70,15 @@ class Contradiction {
     }
     std::vector<std::string> named, changes;
     for (const Axis& axis : set) {
-      named.push_back(fmt::format("{} {}", axis.flag, axis.value));
+      named.push_back(axis.value.empty() ? axis.flag : fmt::format("{} {}", axis.flag, axis.value));
       // With all that is fixed where that is possible, so that one change is enough.
       std::string change = axis.nearest(r_.fixed);
       if (change.empty()) change = axis.nearest(few);
       if (!change.empty()) changes.push_back(fmt::format("{} {}", axis.flag, change));
     }
     const std::string where =
-        fmt::format("no strategy of {} on {} devices with {} sequences a step", r_.model->name,
+        fmt::format("no strategy {}of {} on {} devices with {} sequences a step",
+                    r_.has_exact_costs() ? "that this Piper trains " : "", r_.model->name,
                     r_.num_devices, r_.global_batch_sequences);
     if (set.empty()) return where + " divides; change --devices or --global-batch";
     if (changes.empty())
@@ -92,15 +93,15 @@ class Contradiction {
  private:
   struct Axis {
     std::string flag, value;
-    std::function<void(WholeFixed&)> free;
-    std::function<std::string(const WholeFixed&)> nearest;  // values that leave something
+    std::function<void(FixedAxes&)> free;
+    std::function<std::string(const FixedAxes&)> nearest;  // values that leave something
     std::string must;
   };
 
-  bool leaves(const WholeFixed& fixed) const {
-    WholeRequest asked = r_;
+  bool leaves(const FixedAxes& fixed) const {
+    Request asked = r_;
     asked.fixed = fixed;
-    return leaves_any(asked, whole_shapes(asked));
+    return leaves_any(asked, shapes_of(asked));
   }
 
   std::vector<int64_t> candidates(const Count& count) const {
@@ -109,17 +110,17 @@ class Contradiction {
       std::iota(all.begin(), all.end(), from);
       return all;
     };
-    if (count.value == &WholeFixed::ep) return expert_degrees(*r_.model);
-    if (count.value == &WholeFixed::etp || count.value == &WholeFixed::vpp)
+    if (count.value == &FixedAxes::ep) return expert_degrees(*r_.model);
+    if (count.value == &FixedAxes::etp || count.value == &FixedAxes::vpp)
       return upto(1, kMostChunks);
-    if (count.value == &WholeFixed::micro_batch_sequences ||
-        count.value == &WholeFixed::num_micro_batches)
+    if (count.value == &FixedAxes::micro_batch_sequences ||
+        count.value == &FixedAxes::num_micro_batches)
       return divisors(r_.global_batch_sequences);
     return divisors(r_.num_devices);
   }
 
   // The nearest below and above.
-  std::string nearest(const Count& count, WholeFixed fixed) const {
+  std::string nearest(const Count& count, FixedAxes fixed) const {
     const int64_t value = *(r_.fixed.*count.value);
     const std::vector<int64_t> all = candidates(count);
     const auto at = std::ranges::lower_bound(all, value);
@@ -139,8 +140,8 @@ class Contradiction {
   void list_words(const char* flag, const Values& values, Member member) {
     if (!(r_.fixed.*member)) return;
     axes_.push_back({flag, strategy::name(*(r_.fixed.*member)),
-                     [member](WholeFixed& f) { (f.*member).reset(); },
-                     [this, values, member](WholeFixed f) {
+                     [member](FixedAxes& f) { (f.*member).reset(); },
+                     [this, values, member](FixedAxes f) {
                        std::vector<std::string> found;
                        for (const auto value : values) {
                          f.*member = value;
@@ -155,24 +156,37 @@ class Contradiction {
     const auto add = [&](const Count& count) {
       if (const auto& value = r_.fixed.*count.value)
         axes_.push_back({count.flag, std::to_string(*value),
-                         [count](WholeFixed& f) { (f.*count.value).reset(); },
-                         [this, count](const WholeFixed& f) { return nearest(count, f); },
+                         [count](FixedAxes& f) { (f.*count.value).reset(); },
+                         [this, count](const FixedAxes& f) { return nearest(count, f); },
                          count.must});
     };
-    list_words("--schedule", strategy::kPipelineSchedules, &WholeFixed::schedule);
+    list_words("--schedule", strategy::kPipelineSchedules, &FixedAxes::schedule);
     for (const Count& count : kCounts) add(count);
     if (const auto& zero = r_.fixed.zero)
-      axes_.push_back({"--zero", std::to_string(*zero), [](WholeFixed& f) { f.zero.reset(); },
-                       [](const WholeFixed&) { return std::string("0"); }, ""});
-    list_words("--offload", strategy::kOffloads, &WholeFixed::offload);
-    list_words("--placement", strategy::kPlacements, &WholeFixed::placement);
+      axes_.push_back({"--zero", std::to_string(*zero), [](FixedAxes& f) { f.zero.reset(); },
+                       [](const FixedAxes&) { return std::string("0"); }, ""});
+    list_words("--offload", strategy::kOffloads, &FixedAxes::offload);
+    list_words("--placement", strategy::kPlacements, &FixedAxes::placement);
+    list_filter();
   }
 
-  const WholeRequest& r_;
+  // The paper's space is a part of what is runnable: one filter, under the name that was given.
+  void list_filter() {
+    const bool is_paper = r_.fixed.paper_form;
+    if (!is_paper && (!r_.fixed.runnable || r_.has_exact_costs())) return;
+    axes_.push_back({is_paper ? "--paper" : "--runnable", "",
+                     [stays = r_.has_exact_costs()](FixedAxes& f) {
+                       f.paper_form = false;
+                       f.runnable = stays;
+                     },
+                     [](const FixedAxes&) { return std::string(); }, ""});
+  }
+
+  const Request& r_;
   std::vector<Axis> axes_;
 };
 
-std::vector<std::string> below_one(const WholeFixed& fixed) {
+std::vector<std::string> below_one(const FixedAxes& fixed) {
   std::vector<std::string> lines;
   for (const Count& count : kCounts)
     if (const auto& value = fixed.*count.value; value && *value < 1)
@@ -182,7 +196,7 @@ std::vector<std::string> below_one(const WholeFixed& fixed) {
 
 }  // namespace
 
-void refuse_contradictions(const WholeRequest& request, const std::vector<WholeShape>& shapes) {
+void refuse_contradictions(const Request& request, const std::vector<Shape>& shapes) {
   if (leaves_any(request, shapes)) return;
   if (const std::vector<std::string> lines = below_one(request.fixed); !lines.empty())
     throw InvalidInput(lines);

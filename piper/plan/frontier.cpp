@@ -1,4 +1,4 @@
-#include <piper/plan/whole_kept.h>
+#include <piper/plan/frontier.h>
 
 #include <algorithm>
 #include <functional>
@@ -12,81 +12,80 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-auto order(const WholeCandidate& c) {
+auto order(const Candidate& c) {
   const strategy::Mesh& m = c.strategy.mesh;
   return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,
                     c.strategy.zero, c.strategy.recompute, c.strategy.recompute_per_stage,
                     c.strategy.offload, c.strategy.micro_batch_sequences, c.strategy.schedule,
                     c.strategy.placement);
 }
-bool faster(const WholeCandidate& a, const WholeCandidate& b) { return order(a) < order(b); }
+bool faster(const Candidate& a, const Candidate& b) { return order(a) < order(b); }
 
 }  // namespace
 
-WholeKept::WholeKept(int64_t num_kept) : num_kept_(num_kept), bar_(kInfinity) {
+Frontier::Frontier(int64_t num_kept) : num_kept_(num_kept), bar_(kInfinity) {
   best_.fill(kInfinity);
   smallest_.fill(kInfinity);
-  for (const WholeFamily family : kWholeFamilies) own_.families.push_back({.family = family});
+  for (const Family family : kFamilies) own_.families.push_back({.family = family});
 }
 
-WholeKept::WholeKept(const WholeKept* before) : WholeKept(before->num_kept_) {
+Frontier::Frontier(const Frontier* before) : Frontier(before->num_kept_) {
   before_ = before;
   bar_ = before->bar_;
   best_ = before->best_;
   smallest_ = before->smallest_;
 }
 
-double WholeKept::own_front_seconds(double bytes) const {
-  const auto at =
-      std::ranges::lower_bound(own_.pareto, bytes, std::greater(),
-                               [](const WholeCandidate& c) { return c.estimate.peak_bytes; });
+double Frontier::own_front_seconds(double bytes) const {
+  const auto at = std::ranges::lower_bound(
+      own_.pareto, bytes, std::greater(), [](const Candidate& c) { return c.estimate.peak_bytes; });
   return at == own_.pareto.end() ? kInfinity : at->estimate.seconds;
 }
 
-double WholeKept::front_seconds(double bytes) const {
+double Frontier::front_seconds(double bytes) const {
   const double own = own_front_seconds(bytes);
   return before_ == nullptr ? own : std::min(own, before_->own_front_seconds(bytes));
 }
 
-void WholeKept::count_priced(WholeFamily f) {
+void Frontier::count_priced(Family f) {
   ++own_.num_priced;
   ++family(f).num_priced;
 }
 
-void WholeKept::add(const strategy::Strategy& strategy, const stack::Estimate& e) {
-  const WholeFamily f = family_of(strategy);
+void Frontier::add(const strategy::Strategy& strategy, const stack::Estimate& e) {
+  const Family f = family_of(strategy);
   const bool is_best = e.seconds <= seconds(f);
   const bool is_on_front = e.seconds < front_seconds(e.peak_bytes);
   if (!is_best && !is_on_front && e.seconds > bar_) return;
-  const WholeCandidate candidate{strategy, e};
+  const Candidate candidate{strategy, e};
   if (is_best) take_best(f, candidate);
   if (is_on_front) note_front(candidate);
   if (e.seconds <= bar_) keep(candidate);
 }
 
-void WholeKept::add_unfit(const strategy::Strategy& strategy, const stack::Estimate& e) {
-  const WholeFamily f = family_of(strategy);
+void Frontier::add_unfit(const strategy::Strategy& strategy, const stack::Estimate& e) {
+  const Family f = family_of(strategy);
   if (lacks_least(f, e.peak_bytes)) take_smallest(f, {strategy, e});
 }
 
-bool WholeKept::lacks_least(WholeFamily family, double bytes) const {
+bool Frontier::lacks_least(Family family, double bytes) const {
   return seconds(family) == kInfinity && bytes < smallest_bytes(family);
 }
 
-void WholeKept::take_best(WholeFamily f, const WholeCandidate& candidate) {
-  std::optional<WholeCandidate>& best = family(f).best;
+void Frontier::take_best(Family f, const Candidate& candidate) {
+  std::optional<Candidate>& best = family(f).best;
   if (best && !faster(candidate, *best)) return;
   best = candidate;
   best_[index(f)] = candidate.estimate.seconds;
 }
 
-void WholeKept::take_smallest(WholeFamily f, const WholeCandidate& candidate) {
+void Frontier::take_smallest(Family f, const Candidate& candidate) {
   family(f).smallest = candidate;
   smallest_[index(f)] = candidate.estimate.peak_bytes;
 }
 
-void WholeKept::keep(WholeCandidate candidate) {
-  std::vector<WholeCandidate>& ranked = own_.ranked;
+void Frontier::keep(Candidate candidate) {
+  std::vector<Candidate>& ranked = own_.ranked;
   if (std::ssize(ranked) == num_kept_ && !faster(candidate, ranked.back())) return;
   ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
   if (std::ssize(ranked) > num_kept_) ranked.pop_back();
@@ -94,8 +93,8 @@ void WholeKept::keep(WholeCandidate candidate) {
 }
 
 // To the last that is kept of both together.
-void WholeKept::lower_bar() {
-  std::span<const WholeCandidate> before, own = own_.ranked;
+void Frontier::lower_bar() {
+  std::span<const Candidate> before, own = own_.ranked;
   if (before_ != nullptr) before = before_->own_.ranked;
   if (std::ssize(before) + std::ssize(own) < num_kept_) return;
   size_t b = 0, o = 0;
@@ -108,17 +107,17 @@ void WholeKept::lower_bar() {
 }
 
 // Kept sorted by seconds.
-void WholeKept::note_front(const WholeCandidate& candidate) {
-  std::vector<WholeCandidate>& front = own_.pareto;
+void Frontier::note_front(const Candidate& candidate) {
+  std::vector<Candidate>& front = own_.pareto;
   const stack::Estimate& e = candidate.estimate;
-  const auto at = std::ranges::lower_bound(
-      front, e.seconds, {}, [](const WholeCandidate& c) { return c.estimate.seconds; });
+  const auto at = std::ranges::lower_bound(front, e.seconds, {},
+                                           [](const Candidate& c) { return c.estimate.seconds; });
   auto last = at;
   while (last != front.end() && last->estimate.peak_bytes >= e.peak_bytes) ++last;
   front.insert(front.erase(at, last), candidate);
 }
 
-void WholeKept::merge(WholeKept&& other) {
+void Frontier::merge(Frontier&& other) {
   own_.num_priced += other.own_.num_priced;
   own_.num_timed += other.own_.num_timed;
   for (FamilyBest& theirs : other.own_.families) {
@@ -128,13 +127,13 @@ void WholeKept::merge(WholeKept&& other) {
     if (theirs.smallest && theirs.smallest->estimate.peak_bytes < smallest_bytes(theirs.family))
       take_smallest(theirs.family, *theirs.smallest);
   }
-  for (WholeCandidate& c : other.own_.pareto)
+  for (Candidate& c : other.own_.pareto)
     if (c.estimate.seconds < front_seconds(c.estimate.peak_bytes)) note_front(c);
-  for (WholeCandidate& c : other.own_.ranked)
+  for (Candidate& c : other.own_.ranked)
     if (c.estimate.seconds <= bar_) keep(std::move(c));
 }
 
-WholePlan WholeKept::plan() && {
+Plan Frontier::plan() && {
   for (FamilyBest& family : own_.families)
     if (family.best) family.smallest.reset();
   return std::move(own_);

@@ -2,16 +2,16 @@
 // every axis nothing to price.
 #pragma once
 
-#include <piper/plan/whole.h>
-#include <piper/plan/whole_shapes.h>
+#include <piper/plan/search.h>
+#include <piper/plan/shapes.h>
 
 #include <vector>
 
 namespace piper::plan {
 
-// `shapes`: whole_shapes(request). Returns when any strategy is left; else throws InvalidInput that
+// `shapes`: shapes_of(request). Returns when any strategy is left; else throws InvalidInput that
 // names a smallest set of fixed axes that leaves none, and the nearest values that would leave
 // some.
-void refuse_contradictions(const WholeRequest& request, const std::vector<WholeShape>& shapes);
+void refuse_contradictions(const Request& request, const std::vector<Shape>& shapes);
 
 }  // namespace piper::plan

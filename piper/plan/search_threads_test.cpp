@@ -2,9 +2,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/plan/example_world.h>
+#include <piper/plan/search.h>
 #include <piper/plan/under_load.h>
-#include <piper/plan/whole.h>
-#include <piper/plan/whole_world.h>
 
 #include <atomic>
 #include <string>
@@ -20,7 +20,7 @@ constexpr int64_t kThreads[] = {2, 3, 8};
 
 Json to_json(const cost::Spread& s) { return {s.mean, s.p95, s.worst}; }
 
-Json to_json(const WholeCandidate& c) {
+Json to_json(const Candidate& c) {
   const stack::Estimate& e = c.estimate;
   const stack::StepSeconds& t = e.time;
   Json json{{"strategy", strategy::to_json(c.strategy)},
@@ -37,14 +37,14 @@ Json to_json(const WholeCandidate& c) {
   return json;
 }
 
-Json to_json(const std::vector<WholeCandidate>& candidates) {
+Json to_json(const std::vector<Candidate>& candidates) {
   Json json = Json::array();
-  for (const WholeCandidate& c : candidates) json.push_back(to_json(c));
+  for (const Candidate& c : candidates) json.push_back(to_json(c));
   return json;
 }
 
 // All of it; doubles to the last bit.
-std::string text_of(const WholePlan& plan) {
+std::string text_of(const Plan& plan) {
   Json json{{"counts", {plan.num_priced, plan.num_timed, plan.num_shapes, plan.num_passed_over}},
             {"ranked", to_json(plan.ranked)},
             {"front", to_json(plan.pareto)}};
@@ -67,15 +67,15 @@ struct Case {
 
 // Searched and played.
 std::string answer(const Case& c, int64_t num_threads) {
-  WholeWorld world(c.model);
+  ExampleWorld world(c.model);
   world.cluster = cluster::load_cluster(c.cluster);
-  WholeRequest request = world.request(c.devices, c.batch);
+  Request request = world.request(c.devices, c.batch);
   request.memory_limit_bytes = c.part_of_memory * static_cast<double>(world.cluster.memory_bytes);
   request.imbalance = c.imbalance;
   request.num_kept = 16;
   request.num_threads = num_threads;
   if (c.load == nullptr) {
-    WholePlan plan = search_whole(request);
+    Plan plan = search(request);
     play_ranked(request, plan, 4);
     return text_of(plan);
   }
@@ -83,8 +83,8 @@ std::string answer(const Case& c, int64_t num_threads) {
   const Imbalances imbalances =
       sampled_imbalances(samples, world.model, {1, 2, 4, 8, 16, 32, 64, 128});
   request.imbalance_by_ep = statistic_of(imbalances, cost::Statistic::kP95);
-  WholePlan plan = search_whole(request);
-  play_under_load(request, imbalances, cost::Statistic::kP95, 4, plan);
+  Plan plan = search(request);
+  play_under_load(request, samples, imbalances, 4, plan);
   return text_of(plan);
 }
 
@@ -108,8 +108,8 @@ TEST_CASE("however many threads search and play, the answer is the same to the l
 }
 
 TEST_CASE("progress of a search by threads comes from the caller's, and only rises") {
-  const WholeWorld world;
-  WholeRequest request = world.request(16, 32);
+  const ExampleWorld world;
+  Request request = world.request(16, 32);
   for (const int64_t threads : {1, 4}) {
     CAPTURE(threads);
     request.num_threads = threads;
@@ -122,7 +122,7 @@ TEST_CASE("progress of a search by threads comes from the caller's, and only ris
       last = done;
       ++calls;
     };
-    WholePlan plan = search_whole(request);
+    Plan plan = search(request);
     CHECK(calls > 5);
     CHECK(calls < 1000);
     last = -1;
@@ -133,18 +133,18 @@ TEST_CASE("progress of a search by threads comes from the caller's, and only ris
 }
 
 TEST_CASE("what the search refuses reaches the caller whatever the number of threads") {
-  const WholeWorld world;
-  WholeRequest request = world.request(16, 32);
+  const ExampleWorld world;
+  Request request = world.request(16, 32);
   request.precision = strategy::Precision::kNvfp4;  // no figures
   for (const int64_t threads : {1, 3}) {
     request.num_threads = threads;
-    CHECK_THROWS_AS(search_whole(request), InvalidInput);
+    CHECK_THROWS_AS(search(request), InvalidInput);
   }
 }
 
 TEST_CASE("a machine that notes what it is asked is searched by one thread") {
-  const WholeWorld world;
-  WholeRequest request = world.request(8, 16);
+  const ExampleWorld world;
+  Request request = world.request(8, 16);
   request.num_threads = 4;
   CHECK(threads_of(request) == 4);
   const cluster::Cluster watched =

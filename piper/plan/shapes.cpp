@@ -1,7 +1,8 @@
-#include <piper/plan/setting.h>
-#include <piper/plan/whole_shapes.h>
+#include <piper/plan/shapes.h>
+#include <piper/strategy/runnable.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace piper::plan {
 namespace {
@@ -12,13 +13,22 @@ using strategy::Placement;
 using strategy::Strategy;
 
 constexpr int64_t kMostTensor = 64, kMostContext = 64, kMostExpertTensor = 8;
-constexpr int64_t kMostMicroBatch = 16;
+constexpr int64_t kMostMicroBatch = 16, kMostMicroBatchExact = 64;
+
+// Whether a strategy with one more change is among those that are asked for.
+template <class Change>
+bool is_tried(const Request& r, const Strategy& s, Change change) {
+  if (!r.fixed.runnable) return true;
+  Strategy changed = s;
+  change(changed);
+  return strategy::not_runnable(changed).empty();
+}
 
 class Shapes {
  public:
-  explicit Shapes(const WholeRequest& request) : r_(request) {}
+  explicit Shapes(const Request& request) : r_(request) {}
 
-  std::vector<WholeShape> run() {
+  std::vector<Shape> run() {
     const model::Model& m = *r_.model;
     const std::vector<int64_t> degrees = expert_degrees(m);
     for (const int64_t tp : divisors(r_.num_devices)) {
@@ -49,7 +59,18 @@ class Shapes {
     });
   }
 
-  void add_shapes(WholeShape shape, const std::vector<int64_t>& degrees) {
+  bool runs(const Shape& shape) const {
+    return is_tried(r_, with_shape(r_, shape),
+                    [&](Strategy& s) { s.sequence_parallel = shape.sequence_parallel; });
+  }
+  // Where the paper's form is asked for.
+  bool is_of_the_paper(const Shape& shape) const {
+    return !r_.fixed.paper_form ||
+           (shape.dp == shape.ep && r_.model->num_layers() % shape.pp == 0 &&
+            shape.ep <= fast_domain(*r_.cluster));
+  }
+
+  void add_shapes(Shape shape, const std::vector<int64_t>& degrees) {
     const int64_t stage = shape.tp * shape.cp * shape.dp;
     const int64_t per_rank = r_.global_batch_sequences / shape.dp;
     const bool moe = r_.model->num_moe_layers() > 0;
@@ -62,7 +83,9 @@ class Shapes {
             !wanted(r_.fixed.etp, shape.etp))
           continue;
         // Those beyond are left out unless their number asks for them.
-        const int64_t most = r_.fixed.num_micro_batches ? per_rank : kMostMicroBatch;
+        const int64_t most = r_.fixed.num_micro_batches ? per_rank
+                             : r_.has_exact_costs()     ? kMostMicroBatchExact
+                                                        : kMostMicroBatch;
         for (shape.micro = 1; shape.micro <= std::min(per_rank, most); ++shape.micro) {
           if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro) ||
               !wanted(r_.fixed.num_micro_batches, per_rank / shape.micro))
@@ -71,30 +94,32 @@ class Shapes {
             if (sp && (shape.tp == 1 || r_.sequence % (shape.tp * shape.cp) != 0)) continue;
             if (!wanted(r_.fixed.sequence_parallel, sp)) continue;
             shape.sequence_parallel = sp;
-            shapes_.push_back(shape);
+            if (is_of_the_paper(shape) && runs(shape)) shapes_.push_back(shape);
           }
         }
       }
     }
   }
 
-  const WholeRequest& r_;
-  std::vector<WholeShape> shapes_;
+  const Request& r_;
+  std::vector<Shape> shapes_;
 };
 
 }  // namespace
 
-std::vector<WholeShape> whole_shapes(const WholeRequest& request) { return Shapes(request).run(); }
+std::vector<Shape> shapes_of(const Request& request) { return Shapes(request).run(); }
 
-bool tries_schedule(const WholeRequest& r, const Strategy& s, PipelineSchedule schedule) {
-  if (!wanted(r.fixed.schedule, schedule)) return false;
+bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedule) {
+  if (!wanted(r.fixed.schedule, schedule) ||
+      !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
+    return false;
   // Without a pipeline they are all the same, but for those that need one.
   return s.mesh.pp > 1 || schedule == PipelineSchedule::k1F1B ||
          (r.fixed.schedule && !strategy::is_v(schedule) &&
           schedule != PipelineSchedule::kInterleaved);
 }
 
-bool tries_chunks(const WholeRequest& r, const Strategy& s, int64_t vpp) {
+bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
   if (!wanted(r.fixed.vpp, vpp)) return false;
   const int64_t layers = r.model->num_layers();
   if (strategy::is_v(s.schedule)) return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= layers;
@@ -103,26 +128,54 @@ bool tries_chunks(const WholeRequest& r, const Strategy& s, int64_t vpp) {
          s.num_micro_batches % s.mesh.pp == 0;
 }
 
-bool tries_zero(const WholeRequest& r, const Strategy& s, int64_t zero) {
-  return wanted(r.fixed.zero, zero) && (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1);
+bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
+  return wanted(r.fixed.zero, zero) &&
+         (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
+         is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
 }
 
-bool tries_offload(const WholeRequest& r, const Strategy& s, Offload offload) {
+bool tries_offload(const Request& r, const Strategy& s, Offload offload) {
   const bool of_activations =
       offload == Offload::kActivations || offload == Offload::kOptimizerAndActivations;
-  return wanted(r.fixed.offload, offload) && (s.mesh.pp > 1 || !of_activations);
+  return wanted(r.fixed.offload, offload) && (s.mesh.pp > 1 || !of_activations) &&
+         is_tried(r, s, [&](Strategy& with) { with.offload = offload; });
 }
 
-bool tries_placement(const WholeRequest& r, const Strategy& s, Placement placement) {
+bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
   return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
-         wanted(r.fixed.placement, placement);
+         wanted(r.fixed.placement, placement) &&
+         is_tried(r, s, [&](Strategy& with) { with.placement = placement; });
 }
 
-Strategy with_shape(const WholeRequest& r, const WholeShape& s) {
+Strategy with_shape(const Request& r, const Shape& s) {
   return {.mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
           .global_batch_sequences = r.global_batch_sequences,
           .micro_batch_sequences = s.micro,
           .num_micro_batches = r.global_batch_sequences / s.dp / s.micro};
+}
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= n; ++d)
+    if (n % d == 0) {
+      low.push_back(d);
+      if (d != n / d) high.push_back(n / d);
+    }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+std::vector<int64_t> expert_degrees(const model::Model& model) {
+  int64_t common = 0;
+  for (const model::Layer& layer : model.layers)
+    common = std::gcd(common, layer.feed_forward.num_experts);
+  return common == 0 ? std::vector<int64_t>{1} : divisors(common);
+}
+
+int64_t fast_domain(const cluster::Cluster& cluster) {
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    if (cluster.levels[level].name == "switch_group") return cluster.devices_of_level(level);
+  return cluster.devices_per_node();
 }
 
 }  // namespace piper::plan

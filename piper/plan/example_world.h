@@ -3,20 +3,21 @@
 #pragma once
 
 #include <piper/model/import.h>
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 #include <cstdint>
 #include <string>
 
 namespace piper::plan {
 
-struct WholeWorld {
-  explicit WholeWorld(const std::string& name = "mixtral-8x7b") : model(model::load_model(name)) {}
+struct ExampleWorld {
+  explicit ExampleWorld(const std::string& name = "mixtral-8x7b")
+      : model(model::load_model(name)) {}
   model::Model model;
   cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   stack::Stack stack = stack::load_stack("piper");
   // Valid as long as this.
-  WholeRequest request(int64_t devices, int64_t batch) const {
+  Request request(int64_t devices, int64_t batch) const {
     return {.model = &model,
             .cluster = &cluster,
             .stack = &stack,

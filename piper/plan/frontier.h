@@ -1,61 +1,61 @@
 // What a search over every axis keeps of the strategies that it prices: the fastest, the best of
 // each family, and the front of speed and memory.
 //
-// Shapes are searched several at a time, each with a WholeKept of its own on top of the one that
+// Shapes are searched several at a time, each with a Frontier of its own on top of the one that
 // all found when they began: what is asked of it (the bar, the front) is answered by both together,
 // what is added goes into its own. merge() afterwards comes to what adding the same strategies one
 // after the other comes to.
 #pragma once
 
-#include <piper/plan/whole.h>
+#include <piper/plan/search.h>
 
 #include <array>
 #include <cstdint>
 
 namespace piper::plan {
 
-class WholeKept {
+class Frontier {
  public:
-  explicit WholeKept(int64_t num_kept);
+  explicit Frontier(int64_t num_kept);
   // On top of another, which outlives it and does not change meanwhile.
-  explicit WholeKept(const WholeKept* before);
+  explicit Frontier(const Frontier* before);
 
   // Whoever is slower is not among the fastest.
   double bar() const { return bar_; }
   // Of the best of a family; infinite where none fits.
-  double seconds(WholeFamily family) const { return best_[index(family)]; }
+  double seconds(Family family) const { return best_[index(family)]; }
   // Of the smallest of a family of which none fits; infinite without any.
-  double smallest_bytes(WholeFamily family) const { return smallest_[index(family)]; }
+  double smallest_bytes(Family family) const { return smallest_[index(family)]; }
   // Whether add_unfit() would keep one that needs so much.
-  bool lacks_least(WholeFamily family, double bytes) const;
+  bool lacks_least(Family family, double bytes) const;
   // Of the fastest on the front that needs no more memory.
   double front_seconds(double bytes) const;
 
-  void count_priced(WholeFamily family);
+  void count_priced(Family family);
   void count_timed() { ++own_.num_timed; }
   void add(const strategy::Strategy& strategy, const stack::Estimate& estimate);
   void add_unfit(const strategy::Strategy& strategy, const stack::Estimate& estimate);
   // `other` stood on this one.
-  void merge(WholeKept&& other);
+  void merge(Frontier&& other);
 
   // The families' smallest where one fits left out.
-  WholePlan plan() &&;
+  Plan plan() &&;
 
  private:
-  static size_t index(WholeFamily family) { return static_cast<size_t>(family); }
-  FamilyBest& family(WholeFamily f) { return own_.families[index(f)]; }
-  void keep(WholeCandidate candidate);
+  static size_t index(Family family) { return static_cast<size_t>(family); }
+  FamilyBest& family(Family f) { return own_.families[index(f)]; }
+  void keep(Candidate candidate);
   void lower_bar();
-  void take_best(WholeFamily family, const WholeCandidate& candidate);
-  void take_smallest(WholeFamily family, const WholeCandidate& candidate);
-  void note_front(const WholeCandidate& candidate);
+  void take_best(Family family, const Candidate& candidate);
+  void take_smallest(Family family, const Candidate& candidate);
+  void note_front(const Candidate& candidate);
   double own_front_seconds(double bytes) const;
 
   int64_t num_kept_;
-  const WholeKept* before_ = nullptr;
+  const Frontier* before_ = nullptr;
   double bar_;
-  std::array<double, kWholeFamilies.size()> best_, smallest_;
-  WholePlan own_;
+  std::array<double, kFamilies.size()> best_, smallest_;
+  Plan own_;
 };
 
 }  // namespace piper::plan

@@ -1,0 +1,65 @@
+// What `piper plan` answers: the strategies that are worth training with, and why.
+#pragma once
+
+#include <piper/base/json_fwd.h>
+#include <piper/cli/placed_plan.h>
+#include <piper/cli/subcommand.h>
+#include <piper/plan/prediction.h>
+#include <piper/plan/question.h>
+#include <piper/plan/under_load.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::cli {
+
+struct PlanQuestion {
+  plan::Question asked;
+  std::string stack = "piper";  // name or file
+  int64_t top = 10;
+  bool explain = false, json = false;
+  std::vector<std::string> what_if;  // plan_questions.h, this and the next
+  bool min_devices = false;
+  std::string out;
+  NodesQuestion nodes;
+  std::optional<cluster::Allocation>
+      allocation;  // where nodes are given; asked.cluster is its machine
+};
+
+// Declares --threads; `num_threads` outlives `command`.
+void add_threads_flag(Subcommand command, int64_t& num_threads);
+
+// Prints the answer; 1 when nothing fits, else 0. Throws InvalidInput.
+int answer_plan(const PlanQuestion& question);
+
+// The request with its blanks filled in, and what the search found.
+struct PlanAnswer {
+  plan::Request request;  // refers to the question and the stack
+  std::vector<plan::Default> defaults;
+  plan::Plan plan;
+  // Where a load is drawn: of the request's, its imbalance being that of the best.
+  plan::Imbalances imbalances;
+};
+
+// Searches, and plays the best. `progress` may be empty. `question` and `stack` outlive the answer.
+// Throws InvalidInput.
+PlanAnswer plan_answer(const PlanQuestion& question, const stack::Stack& stack,
+                       const std::function<void(int64_t done, int64_t total)>& progress = {});
+
+// The plan as `piper plan` prints it, without what comes of nodes and files.
+void print_plan_answer(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
+Json to_json(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
+
+// Of the step as it is ranked: played where it was.
+plan::Prediction prediction_of(const plan::Request& request, const plan::Candidate& candidate);
+
+// A strategy with what was predicted of it, as `--out` writes it.
+Json priced_json(const plan::Request& request, const plan::Candidate& candidate);
+
+// What does not fit and lacks least; null where there is none.
+const plan::Candidate* nearest_of(const plan::Plan& plan);
+
+}  // namespace piper::cli

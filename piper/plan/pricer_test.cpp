@@ -1,0 +1,116 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/prices.h>
+#include <piper/plan/question.h>
+#include <piper/plan/under_load.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/runnable.h>
+
+#include <algorithm>
+
+namespace piper::plan {
+namespace {
+
+// A machine that is priced as this Piper trains there.
+struct Machine {
+  Machine() {
+    cluster.kind = "cpu";
+    question = {.model = cost::example::mixture(4), .cluster = cluster, .num_devices = 16};
+    question.sequence = 16;
+    question.global_batch_sequences = 32;
+    question.num_kept = 1 << 20;
+  }
+  Request request() { return settle(question, stack, defaults); }
+
+  cluster::Cluster cluster = cost::example::nodes();
+  stack::Stack stack = stack::load_stack("piper");
+  Question question;
+  std::vector<Default> defaults;
+};
+
+}  // namespace
+
+TEST_CASE("where costs are exact, a search prices with them whatever this Piper trains") {
+  Machine machine;
+  const Request request = machine.request();
+  REQUIRE(request.has_exact_costs());
+  CHECK(request.fixed.runnable);
+  const Plan plan = search(request);
+  REQUIRE(plan.ranked.size() > 20);
+  cost::Estimator exact(machine.question.model, machine.cluster, request.precision, 16);
+  for (const Candidate& c : plan.ranked) {
+    CHECK(strategy::not_runnable(c.strategy).empty());
+    const cost::StepEstimate e = exact.estimate(c.strategy);
+    CHECK(c.estimate.seconds == e.seconds);
+    CHECK(c.estimate.time.total() == doctest::Approx(e.seconds));
+    CHECK(c.estimate.peak_bytes == static_cast<double>(e.peak_bytes));
+    CHECK(c.estimate.fullest.total() == doctest::Approx(c.estimate.peak_bytes));
+    REQUIRE(c.estimate.exact);
+  }
+  CHECK(std::ranges::is_sorted(plan.ranked, {}, &Candidate::step_seconds));
+}
+
+TEST_CASE("plays of a step: of the graph that is trained") {
+  Machine machine;
+  const Request request = machine.request();
+  Plan plan = search(request);
+  play_ranked(request, plan, 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const Candidate& c = plan.ranked[i];
+    const schedule::StepGraph step = schedule::write_step(machine.question.model, c.strategy);
+    const double played =
+        sim::play(step, cost::price(step, machine.question.model, c.strategy, machine.cluster))
+            .seconds();
+    CHECK(c.played_seconds == doctest::Approx(played).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("an imbalance slows where experts are divided, and a load is drawn for each sample") {
+  Machine machine;
+  const std::unique_ptr<Pricer> pricer = machine.request().pricer();
+  strategy::Strategy s = cost::example::strategy(machine.question.model, 1, 4, 4);
+  const double even = pricer->estimate(s).seconds;
+  CHECK(pricer->estimate(s, 2).seconds > even);
+  CHECK(pricer->estimate(s, 3).seconds > pricer->estimate(s, 2).seconds);
+  const LoadSamples samples{.load = cost::parse_load("zipf:1"), .num_samples = 4, .seed = 3};
+  const SampledEstimate sampled = pricer->sampled(s, samples, {});
+  REQUIRE(sampled.seconds.size() == 4);
+  for (int64_t i = 0; i < 4; ++i) {
+    const cost::ExpertLoad load =
+        cost::sample_load(samples.load, machine.question.model, 4, 3, i, 4);
+    cost::Estimator loaded(machine.question.model, machine.cluster, s.precision, s.sequence, &load);
+    CHECK(sampled.seconds[static_cast<size_t>(i)] == loaded.estimate(s).seconds);
+  }
+  s.mesh.ep = 1;
+  CHECK(pricer->estimate(s, 2).seconds == pricer->estimate(s).seconds);
+}
+
+TEST_CASE("under a load the answer is ordered by the statistic asked for") {
+  Machine machine;
+  for (const auto statistic :
+       {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst}) {
+    Request request = machine.request();
+    const LoadSamples samples{
+        .load = cost::parse_load("zipf:0.4"), .statistic = statistic, .num_samples = 6};
+    const Imbalances drawn = sampled_imbalances(samples, machine.question.model, {1, 2, 4});
+    request.imbalance_by_ep = statistic_of(drawn, statistic);
+    Plan plan = search(request);
+    play_under_load(request, samples, drawn, 8, plan);
+    double before = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      REQUIRE(plan.ranked[i].under_load);
+      const double seconds = cost::value(plan.ranked[i].under_load->seconds, statistic);
+      CHECK(seconds >= before);
+      before = seconds;
+    }
+  }
+}
+
+TEST_CASE("no stack but this Piper's own runs on machines with exact costs") {
+  Machine machine;
+  machine.stack = stack::load_stack("megatron");
+  CHECK_THROWS_WITH_AS(machine.request(), doctest::Contains("--stack is megatron"), InvalidInput);
+}
+
+}  // namespace piper::plan

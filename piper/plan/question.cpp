@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/plan/pricer.h>
+#include <piper/plan/question.h>
+#include <piper/plan/threads.h>
+#include <piper/strategy/runnable.h>
+
+#include <algorithm>
+
+namespace piper::plan {
+namespace {
+
+constexpr int64_t kGpuTokens = int64_t{1} << 22;
+constexpr int64_t kGpuSequence = 4096, kCpuSequence = 256;
+constexpr int64_t kSequencesPerDevice = 4, kLeastCpuSequences = 16;
+
+class Settling {
+ public:
+  Settling(const Question& question, const stack::Stack& stack, std::vector<Default>& defaults)
+      : q_(question), stack_(stack), defaults_(defaults) {
+    defaults_.clear();
+  }
+
+  Request settle() {
+    Request r{.model = &q_.model,
+              .cluster = &q_.cluster,
+              .stack = &stack_,
+              .fixed = q_.fixed,
+              .memory_limit_bytes = q_.usable_memory * static_cast<double>(q_.cluster.memory_bytes),
+              .imbalance = q_.imbalance,
+              .num_kept = q_.num_kept,
+              .num_threads = q_.num_threads > 0 ? q_.num_threads : num_usable_cores()};
+    if (r.has_exact_costs()) r.fixed.runnable = true;
+    r.num_devices = devices();
+    r.sequence = settled("sequence", q_.sequence, default_sequence(),
+                         is_gpu() ? "the smaller of 4096 and the model's positions"
+                                  : "the smaller of 256 and the model's positions");
+    r.global_batch_sequences = batch(r.num_devices, r.sequence);
+    r.precision = precision();
+    check(r);
+    return r;
+  }
+
+ private:
+  bool is_gpu() const { return q_.cluster.kind == "gpu"; }
+
+  int64_t settled(const char* what, int64_t given, int64_t fallback, const char* why) {
+    if (given != 0) return given;
+    defaults_.push_back({what, std::to_string(fallback), why});
+    return fallback;
+  }
+
+  int64_t devices() {
+    const FixedAxes& f = q_.fixed;
+    const bool both = f.pp.value_or(0) > 0 && f.dp.value_or(0) > 0;
+    if (!both)
+      return settled("devices", q_.num_devices, q_.cluster.num_devices(), "all of the cluster");
+    const int64_t others =
+        std::max<int64_t>(f.tp.value_or(1), 1) * std::max<int64_t>(f.cp.value_or(1), 1);
+    return settled("devices", q_.num_devices, *f.pp * *f.dp * others,
+                   others > 1 ? "--tp x --cp x --pp x --dp" : "--pp x --dp");
+  }
+
+  int64_t default_sequence() const {
+    const int64_t most = is_gpu() ? kGpuSequence : kCpuSequence;
+    return q_.model.max_positions > 0 ? std::min(most, q_.model.max_positions) : most;
+  }
+
+  int64_t batch(int64_t devices, int64_t sequence) {
+    const FixedAxes& f = q_.fixed;
+    if (f.dp.value_or(0) > 0 && f.micro_batch_sequences.value_or(0) > 0 &&
+        f.num_micro_batches.value_or(0) > 0)
+      return settled("global_batch", q_.global_batch_sequences,
+                     *f.dp * *f.micro_batch_sequences * *f.num_micro_batches,
+                     "dp x micro-batch x count");
+    const int64_t least = std::max(kSequencesPerDevice * devices,
+                                   is_gpu() ? kGpuTokens / sequence : kLeastCpuSequences);
+    return settled(
+        "global_batch", q_.global_batch_sequences, (least + devices - 1) / devices * devices,
+        is_gpu() ? "about 4 M tokens, at least 4 sequences a device (a larger batch raises the MFU)"
+                 : "4 sequences a device, at least 16 (a larger batch raises the MFU)");
+  }
+
+  bool has(strategy::Precision precision) const {
+    return q_.cluster.compute.contains(strategy::name(precision));
+  }
+
+  strategy::Precision precision() {
+    using enum strategy::Precision;
+    if (q_.precision) return *q_.precision;
+    strategy::Precision found = kFp32;
+    if (is_gpu() && has(kBf16))
+      found = kBf16;
+    else if (!has(kFp32))  // profiled in one other precision alone: planned for in that
+      found = has(kBf16) ? kBf16 : has(kFp64) ? kFp64 : kFp32;
+    defaults_.push_back({"precision", strategy::name(found),
+                         found == kBf16 ? "the usual on this device"
+                         : is_gpu()     ? "the cluster has no figures for bf16"
+                                        : "what is trained on a CPU"});
+    return found;
+  }
+
+  void check(const Request& r) const {
+    std::vector<std::string> problems;
+    if (r.num_devices > q_.cluster.num_devices())
+      problems.push_back(fmt::format("--devices is {}; allowed: 1 to {}, all that cluster {} has",
+                                     r.num_devices, q_.cluster.num_devices(), q_.cluster.name));
+    if (q_.model.learned_positions > 0 && r.sequence > q_.model.learned_positions)
+      problems.push_back(fmt::format("--sequence is {}; allowed: at most the {} positions of {}",
+                                     r.sequence, q_.model.learned_positions, q_.model.name));
+    if (!is_gpu() && !r.has_exact_costs())
+      problems.push_back(
+          fmt::format("--stack is {}: cluster {} is priced as this Piper runs it, which trains on "
+                      "its CPUs; allowed there: piper",
+                      stack_.name, q_.cluster.name));
+    if (r.fixed.runnable && !strategy::runs(r.precision))
+      problems.push_back(
+          fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64; leave out "
+                      "--runnable or take one of these",
+                      strategy::name(r.precision)));
+    if (!problems.empty()) throw InvalidInput(problems);
+  }
+
+  const Question& q_;
+  const stack::Stack& stack_;
+  std::vector<Default>& defaults_;
+};
+
+}  // namespace
+
+Request settle(const Question& question, const stack::Stack& stack,
+               std::vector<Default>& defaults) {
+  return Settling(question, stack, defaults).settle();
+}
+
+}  // namespace piper::plan

@@ -1,0 +1,54 @@
+// What a user asks of the planner, with blanks, and the request that it comes to.
+#pragma once
+
+#include <piper/plan/search.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::plan {
+
+// Share of a device's memory that a strategy may plan to use: the rest is for what is not modelled
+// (framework, libraries, fragmentation).
+inline constexpr double kUsableMemory = 0.9;
+
+struct Question {
+  model::Model model;
+  cluster::Cluster cluster;
+  // 0 = the default, which the answer states.
+  int64_t num_devices = 0;
+  int64_t sequence = 0;
+  int64_t global_batch_sequences = 0;
+  std::optional<strategy::Precision> precision;
+  FixedAxes fixed;
+  double usable_memory = kUsableMemory;
+  double imbalance = 1;
+  std::optional<LoadSamples> load;  // in place of `imbalance`
+  int64_t num_kept = 16;
+  int64_t num_threads = 0;  // 0: as many as cores may be used
+};
+
+// A value that the user left open.
+struct Default {
+  std::string name;  // "sequence"
+  std::string value;
+  std::string why;
+};
+
+// Fills in what the question leaves open, and says so. A free batch buys MFU, so that it is stated,
+// not searched:
+//   sequence      min(4096, the model's positions); on a CPU min(256, ...)
+//   global batch  GPU: about 4 M tokens, and at least 4 sequences a device; CPU: 4 sequences a
+//                 device, at least 16; a multiple of the devices, so that no pipeline depth is
+//                 ruled out; dp x micro-batch x count when all three are fixed
+//   precision     bf16 on GPUs that have it, else fp32
+//   devices       pp x dp when both are fixed, else the whole cluster
+// Machines with exact costs are searched for what this Piper trains (FixedAxes::runnable).
+//
+// The result refers to `question` and `stack`. Throws InvalidInput: more devices than the cluster
+// has, positions that the model has not, a stack or a precision that nothing runs there.
+Request settle(const Question& question, const stack::Stack& stack, std::vector<Default>& defaults);
+
+}  // namespace piper::plan

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""One strategy, one answer: what `plan` says of its best is what `estimate`, `sim` and `compare` say of the file that it writes, and a
+trainer that has an exporter takes the plan that was made for it.
+
+    tests/one_answer.py                a sample, for every change
+    tests/one_answer.py --all          400 questions of models x clusters x sizes x stacks, drawn with a fixed seed; goes on where it was
+                                       interrupted (build/one_answer/done.txt)
+
+Compared to the last digit: step_seconds, closed_form_seconds, mfu. Memory of `sim` is what its play finds: within 5 % of the closed form.
+"""
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+PIPER = os.environ.get("PIPER", "build/release/piper")
+SAMPLE, ALL = 8, 400
+DONE = pathlib.Path("build/one_answer/done.txt")
+CLUSTERS = ["dgx-h100", "h800", "dgx-a100", "frontier", "b200", "gb200"]
+SIZES = [8, 16, 64, 128, 256]
+STACKS = ["piper", "piper", "megatron", "megatron-core", "torchtitan", "deepseek", "nanotron"]
+EXPORTERS = {"megatron": "megatron", "megatron-core": "megatron", "torchtitan": "torchtitan"}
+
+
+def run(*arguments):
+    return subprocess.run([PIPER, *map(str, arguments)], capture_output=True, text=True)
+
+
+def answer(*arguments):
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, (arguments, done.returncode, done.stderr[-400:])
+    return json.loads(done.stdout)
+
+
+def questions(count):
+    models = [m["name"] for m in answer("model", "--list")["models"] if not m["name"].startswith("piper-")]
+    draw = random.Random(20261123)
+    return [(draw.choice(models), draw.choice(CLUSTERS), draw.choice(SIZES), draw.choice(STACKS), draw.random() < 0.25) for _ in range(count)]
+
+
+def check(model, cluster, devices, stack, runnable, folder):
+    """What disagrees, or why there is nothing to compare."""
+    file = folder / "s.json"
+    asked = ["plan", "--model", model, "--cluster", cluster, "--devices", devices, "--stack", stack, "--top", 1, "--out", file]
+    planned = run(*asked, *(["--runnable"] if runnable else []), "--json")
+    if planned.returncode == 1:
+        return "nothing fits"
+    if planned.returncode == 2:  # one line that says what would do
+        assert "\n" not in planned.stderr.strip().split("allowed")[0] and planned.stderr.startswith("piper: "), planned.stderr
+        return "refused: " + planned.stderr.strip()
+    assert planned.returncode == 0, planned.stderr
+    best = json.loads(planned.stdout)["strategies"][0]["predicted"]
+    assert best["stack"] == stack and best["not_runnable"] == [] or not runnable, best["not_runnable"]
+    estimated = answer("estimate", "--model", model, "--strategy", file)["predicted"]
+    compared = answer("compare", "--model", model, file, file)
+    assert compared["speedup"] == 1
+    for figure in ("step_seconds", "closed_form_seconds", "mfu", "peak_bytes", "stack"):
+        assert best[figure] == estimated[figure] == compared["a"]["predicted"][figure], (figure, best[figure], estimated[figure])
+    simulated = answer("sim", "--model", model, "--strategy", file)
+    assert simulated["stack"] == stack and simulated["closed_form_seconds"] == best["closed_form_seconds"]
+    if best["method"] == "simulation":
+        for figure in ("step_seconds", "mfu"):
+            assert abs(simulated[figure] / best[figure] - 1) < 1e-9, (figure, simulated[figure], best[figure])
+    assert abs(simulated["peak_bytes"] / best["peak_bytes"] - 1) < 0.05, (simulated["peak_bytes"], best["peak_bytes"])
+    if stack in EXPORTERS:
+        exported = run("export", "--to", EXPORTERS[stack], "--model", model, "--strategy", file)
+        assert exported.returncode == 0, exported.stderr
+    return "agree"
+
+
+def main():
+    everything = sys.argv[1:] == ["--all"]
+    DONE.parent.mkdir(parents=True, exist_ok=True)
+    done = set(DONE.read_text().splitlines()) if everything and DONE.exists() else set()
+    wrong, counts = [], {}
+    for question in questions(ALL if everything else SAMPLE):
+        name = " ".join(map(str, question))
+        if name in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                said = check(*question, pathlib.Path(folder))
+            except AssertionError as error:
+                wrong.append(f"{name}: {error}")
+                print("one_answer:", wrong[-1], flush=True)
+                continue
+        counts[said.split(":")[0]] = counts.get(said.split(":")[0], 0) + 1
+        if said.startswith("refused"):
+            print("one_answer:", name, said, flush=True)
+        if everything:
+            with DONE.open("a") as file:
+                file.write(name + "\n")
+    print("one_answer:", counts, f"{len(wrong)} disagree", f"({len(done)} before)" if done else "")
+    return 1 if wrong or not counts.get("agree", len(done)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
