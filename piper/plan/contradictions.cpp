@@ -37,11 +37,14 @@ bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
     strategy::Strategy s = with_shape(r, shape);
     bool zero = false;
     for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
+    const bool recomputes = std::ranges::any_of(strategy::kRecomputes, [&](strategy::Recompute c) {
+      return wanted(r.fixed.recompute, c) && r.offers().has(c);
+    });
     const bool placed = std::ranges::any_of(strategy::kPlacements,
                                             [&](Placement p) { return tries_placement(r, s, p); });
     const bool offloaded = std::ranges::any_of(
         strategy::kOffloads, [&](strategy::Offload o) { return tries_offload(r, s, o); });
-    if (!zero || !placed || !offloaded) return false;
+    if (!zero || !placed || !offloaded || !recomputes) return false;
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r, s, schedule)) continue;
       s.schedule = schedule;
@@ -167,11 +170,15 @@ class Contradiction {
                        [](const FixedAxes&) { return std::string("0"); }, ""});
     list_words("--offload", strategy::kOffloads, &FixedAxes::offload);
     list_words("--placement", strategy::kPlacements, &FixedAxes::placement);
+    list_words("--recompute", strategy::kRecomputes, &FixedAxes::recompute);
     list_filter();
   }
 
   // The paper's space is a part of what is runnable: one filter, under the name that was given.
   void list_filter() {
+    if (r_.fixed.offered)
+      axes_.push_back({"--stack", r_.stack->name, [](FixedAxes& f) { f.offered = false; },
+                       [](const FixedAxes&) { return std::string(); }, ""});
     const bool is_paper = r_.fixed.paper_form;
     if (!is_paper && (!r_.fixed.runnable || r_.has_exact_costs())) return;
     axes_.push_back({is_paper ? "--paper" : "--runnable", "",

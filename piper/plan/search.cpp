@@ -89,7 +89,7 @@ class Visit {
   void visit_splits(Strategy& s) {
     const int64_t stages = s.mesh.num_virtual_stages();
     for (const Recompute recompute : strategy::kRecomputes) {
-      if (!wanted(r_.fixed.recompute, recompute)) continue;
+      if (!wanted(r_.fixed.recompute, recompute) || !r_.offers().has(recompute)) continue;
       s.recompute = recompute;
       s.layers_per_stage = strategy::even_split(r_.model->num_layers(), stages);
       visit_states(s);
@@ -103,7 +103,9 @@ class Visit {
 
   // Where not every stage fits without, or with the same recomputation.
   void visit_stage_recompute(Strategy& s) {
-    if (r_.fixed.recompute || r_.fixed.runnable || s.mesh.pp == 1) return;
+    if (r_.fixed.recompute || r_.fixed.runnable || !r_.offers().recompute_by_stage ||
+        s.mesh.pp == 1)
+      return;
     s.recompute = Recompute::kNone;
     const std::vector<int64_t> even =
         strategy::even_split(r_.model->num_layers(), s.mesh.num_virtual_stages());

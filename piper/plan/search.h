@@ -53,6 +53,7 @@ struct FixedAxes {
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
   strategy::Capacity capacity;                   // dropless unless the user lets experts drop
+  bool offered = true;      // only what the stack's trainer runs (stack::Offers)
   bool runnable = false;    // only what strategy::not_runnable() has nothing against
   bool paper_form = false;  // only the paper's space, above
 };
@@ -75,6 +76,11 @@ struct Request {
   }
   // Whether the pricer is this Piper's own (pricer.h).
   bool has_exact_costs() const { return plan::has_exact_costs(*cluster, *stack); }
+  // What is tried of the stack's axes; everything where FixedAxes::offered is not asked for.
+  const stack::Offers& offers() const {
+    static const stack::Offers all;
+    return fixed.offered ? stack->offers : all;
+  }
   std::unique_ptr<Pricer> pricer() const {
     return make_pricer(*model, *cluster, *stack, precision, sequence);
   }

@@ -86,6 +86,27 @@ TEST_CASE("every strategy that is kept is sound and fits") {
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
 }
 
+TEST_CASE("a search tries what the stack's trainer runs, and nothing else") {
+  ExampleWorld world;
+  for (const char* name : {"megatron", "torchtitan", "nanotron", "piper-frontier"}) {
+    CAPTURE(name);
+    world.stack = stack::load_stack(name);
+    const stack::Offers& offers = world.stack.offers;
+    const Plan plan = search(world.request(32, 64));
+    REQUIRE(!plan.pareto.empty());
+    for (const std::vector<Candidate>* list : {&plan.ranked, &plan.pareto})
+      for (const Candidate& c : *list) {
+        const strategy::Strategy& s = c.strategy;
+        CHECK((s.mesh.pp == 1 || offers.has(s.schedule)));
+        CHECK(offers.has_zero(s.zero));
+        CHECK(offers.has(s.offload));
+        CHECK(offers.has(s.recompute));
+        CHECK((offers.recompute_by_stage || s.recompute_per_stage.empty()));
+        CHECK(offers.has_expert_tensor(s.mesh.etp, s.mesh.tp));
+      }
+  }
+}
+
 TEST_CASE("heads and experts of every layer divide, not of the first alone") {
   World world;
   world.model.layers.back().attention.num_heads = 12;  // by 4, not by 8

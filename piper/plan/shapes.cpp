@@ -80,7 +80,7 @@ class Shapes {
         continue;
       for (shape.etp = 1; shape.etp <= (moe ? kMostExpertTensor : 1); shape.etp *= 2) {
         if (stage % (shape.ep * shape.etp) != 0 || !divides_experts(shape.etp) ||
-            !wanted(r_.fixed.etp, shape.etp))
+            !wanted(r_.fixed.etp, shape.etp) || !r_.offers().has_expert_tensor(shape.etp, shape.tp))
           continue;
         // Those beyond are left out unless their number asks for them.
         const int64_t most = r_.fixed.num_micro_batches ? per_rank
@@ -109,8 +109,17 @@ class Shapes {
 
 std::vector<Shape> shapes_of(const Request& request) { return Shapes(request).run(); }
 
+namespace {
+
+// Without a pipeline there is nothing that a trainer would have to offer.
+bool is_offered(const Request& r, const Strategy& s, PipelineSchedule schedule) {
+  return r.offers().has(schedule) || (s.mesh.pp == 1 && schedule == PipelineSchedule::k1F1B);
+}
+
+}  // namespace
+
 bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedule) {
-  if (!wanted(r.fixed.schedule, schedule) ||
+  if (!wanted(r.fixed.schedule, schedule) || !is_offered(r, s, schedule) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
   // Without a pipeline they are all the same, but for those that need one.
@@ -129,7 +138,7 @@ bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
 }
 
 bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
-  return wanted(r.fixed.zero, zero) &&
+  return wanted(r.fixed.zero, zero) && r.offers().has_zero(zero) &&
          (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
          is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
 }
@@ -137,7 +146,8 @@ bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
 bool tries_offload(const Request& r, const Strategy& s, Offload offload) {
   const bool of_activations =
       offload == Offload::kActivations || offload == Offload::kOptimizerAndActivations;
-  return wanted(r.fixed.offload, offload) && (s.mesh.pp > 1 || !of_activations) &&
+  return wanted(r.fixed.offload, offload) && r.offers().has(offload) &&
+         (s.mesh.pp > 1 || !of_activations) &&
          is_tried(r, s, [&](Strategy& with) { with.offload = offload; });
 }
 

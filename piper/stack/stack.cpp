@@ -7,6 +7,8 @@
 #include <piper/base/suggest.h>
 #include <piper/stack/stack.h>
 
+#include <optional>
+
 namespace piper::stack {
 namespace {
 
@@ -45,6 +47,44 @@ StateBytes read_state(ObjectReader& reader, const std::string& key) {
     return {};
   }
   return {pair[0], pair[1]};
+}
+
+// Words of an enumeration, as its traits name them.
+template <HasTraits Enum>
+std::vector<Enum> read_words(ObjectReader& reader, const char* key) {
+  std::vector<Enum> found;
+  const Json* list = reader.array(key);
+  if (list == nullptr) return found;
+  for (const Json& word : *list) {
+    const std::optional<Enum> value =
+        word.is_string() ? find_by_name<Enum>(word.get<std::string>()) : std::nullopt;
+    if (value)
+      found.push_back(*value);
+    else
+      reader.problem(
+          key, fmt::format("has {}; allowed: {}", word.dump(), fmt::join(names_of<Enum>(), ", ")));
+  }
+  return found;
+}
+
+Offers read_offers(const Json& json, Problems* problems) {
+  ObjectReader reader(json, "runs", problems);
+  Offers o{.schedules = read_words<strategy::PipelineSchedule>(reader, "schedules"),
+           .offloads = read_words<strategy::Offload>(reader, "offloads"),
+           .recomputes = read_words<strategy::Recompute>(reader, "recomputes"),
+           .recompute_by_stage = reader.boolean("recompute_by_stage", true)};
+  if (reader.has("zero"))
+    for (const double stage : reader.numbers("zero", 0, 3))
+      o.zero.push_back(static_cast<int64_t>(stage));
+  const std::string words = reader.text("expert_tensor", "any");
+  if (words == "one")
+    o.expert_tensor = Offers::ExpertTensor::kOne;
+  else if (words == "one or tp")
+    o.expert_tensor = Offers::ExpertTensor::kOneOrTensor;
+  else if (words != "any")
+    reader.problem("expert_tensor", fmt::format("is '{}'; allowed: any, one or tp, one", words));
+  reader.refuse_unknown();
+  return o;
 }
 
 void read_memory(ObjectReader& reader, Stack& s) {
@@ -129,6 +169,7 @@ Stack parse_stack(const Json& json, const std::string& source) {
     for (const auto& [device, entry] : by_device->items())
       s.calibrations[device] =
           read_calibration(entry, "calibration_by_device." + device, &problems);
+  if (const Json* runs = reader.object("runs")) s.offers = read_offers(*runs, &problems);
   read_time(reader, s);
   read_memory(reader, s);
   reader.refuse_unknown();

@@ -10,6 +10,7 @@
 #include <piper/base/json_fwd.h>
 #include <piper/strategy/strategy.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -40,9 +41,37 @@ struct Calibration {
   std::vector<CalibrationRow> rows;
 };
 
+// What a trainer runs, of the axes of a search. An empty list: everything.
+struct Offers {
+  std::vector<strategy::PipelineSchedule> schedules;
+  std::vector<int64_t> zero;
+  std::vector<strategy::Offload> offloads;
+  std::vector<strategy::Recompute> recomputes;
+  bool recompute_by_stage = true;
+  // How an expert's matrices are divided beside ranks that share a layer's.
+  enum class ExpertTensor : uint8_t { kAny, kOneOrTensor, kOne };
+  ExpertTensor expert_tensor = ExpertTensor::kAny;
+
+  bool has(strategy::PipelineSchedule schedule) const { return is_in(schedules, schedule); }
+  bool has_zero(int64_t stage) const { return is_in(zero, stage); }
+  bool has(strategy::Offload offload) const { return is_in(offloads, offload); }
+  bool has(strategy::Recompute recompute) const { return is_in(recomputes, recompute); }
+  bool has_expert_tensor(int64_t etp, int64_t tp) const {
+    return etp == 1 || expert_tensor == ExpertTensor::kAny ||
+           (expert_tensor == ExpertTensor::kOneOrTensor && etp == tp);
+  }
+
+ private:
+  template <class T>
+  static bool is_in(const std::vector<T>& list, T value) {
+    return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
+  }
+};
+
 struct Stack {
   std::string name;
   std::string description;
+  Offers offers;  // what a search tries under this stack
   // --- compute ---
   Calibration calibration;                          // where the device has none of its own
   std::map<std::string, Calibration> calibrations;  // by Cluster::device

@@ -1,4 +1,6 @@
 #include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/stack/stack.h>
 
 using namespace piper;
@@ -15,5 +17,30 @@ TEST_CASE("every built-in stack reads, and a higher ZeRO stage never leaves more
       CHECK(s.state[zero].replicated < s.state[zero - 1].replicated);
       CHECK(s.state[zero].total(1) >= s.state_alone - 2);
     }
+  }
+}
+
+TEST_CASE("what a trainer runs is read word by word, and a wrong word is refused") {
+  const Offers megatron = load_stack("megatron").offers;
+  CHECK(megatron.has(strategy::PipelineSchedule::kInterleaved));
+  CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kDualPipeV));
+  CHECK(megatron.has_zero(1));
+  CHECK_FALSE(megatron.has_zero(2));
+  CHECK_FALSE(megatron.recompute_by_stage);
+  const Offers titan = load_stack("torchtitan").offers;
+  CHECK(titan.has_expert_tensor(4, 4));
+  CHECK_FALSE(titan.has_expert_tensor(2, 4));
+  CHECK(load_stack("piper").offers.has_expert_tensor(2, 4));
+  Json own = parse_json(R"({"name": "own", "runs": {"schedules": ["1f1b", "gpype"], "zero": [4]}})",
+                        "test");
+  try {
+    parse_stack(own, "own.json");
+    CHECK(false);
+  } catch (const InvalidInput& error) {
+    const std::string said = error.what();
+    CAPTURE(said);
+    CHECK(said.find("runs.schedules") != std::string::npos);
+    CHECK(said.find("gpype") != std::string::npos);
+    CHECK(said.find("runs.zero") != std::string::npos);
   }
 }
