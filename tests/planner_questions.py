@@ -76,9 +76,9 @@ def check_memory_is_said():
     for command in ("estimate", "sim"):
         for stack in ([], ["--stack", "megatron"]):
             large = json.loads(piper(command, *axes, *stack, "--json"))
-            assert large["fits"] is False and large["usable_bytes"] == 0.9 * 80 * 2**30, (command, stack)
+            assert large["fits"] is False and large["device_memory_bytes"] == 80 * 2**30, (command, stack)
             said = [line for line in piper(command, *axes, *stack).splitlines() if line.startswith("does not fit")]
-            assert len(said) == 1 and "of 72.00 GiB usable on stage 0" in said[0], said
+            assert len(said) == 1 and "of the 80.00 GiB of a device on stage 0" in said[0], said
             small = [*MODEL, "--pp", 4, "--ep", 16, "--dp", 16, "--recompute", "full", *stack]
             assert json.loads(piper(command, *small, "--json"))["fits"] is True, (command, stack)
             assert "does not fit" not in piper(command, *small)
@@ -100,11 +100,21 @@ def check_threads():
 
 def check_rows_are_whole():
     """Piped rows are not cut, and $COLUMNS cuts them; the count of micro-batches is an axis of the whole search."""
-    whole = ["plan", *MODEL, "--devices", 64, "--num-micro-batches", 8, "--tp", 2]
+    whole = ["plan", *MODEL, "--devices", 64, "--num-micro-batches", 8, "--tp", 2, "--top", 5]
     assert {s["num_micro_batches"] for s in json.loads(piper(*whole, "--json"))["strategies"]} == {8}
     assert "…" not in piper(*whole)
     narrow = subprocess.run([PIPER, *map(str, whole)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "90"}).stdout
-    assert "…" in narrow and max(len(line) for line in narrow.splitlines() if line.startswith(" 1 ")) <= 90
+    rows = [line for line in narrow.splitlines() if line[:2] in ("1 ", "2 ")]
+    assert len(rows) == 2 and max(map(len, rows)) <= 90, rows
+    # In place of the ranking, without --top: the best of each kind, and what all rows share once.
+    choice = piper(*whole[:-2])
+    assert "against the fastest" in choice and "\nall: tp 2" in choice or "\nall: pp" in choice, choice
+    kinds = json.loads(piper(*whole[:-2], "--json"))["choices"]
+    assert kinds[0]["what"].startswith("fastest") and len({json.dumps(c["mesh"]) for c in kinds}) > 2
+    free = json.loads(piper(*whole, "--memory-margin", 0.5, "--json"))
+    assert free["memory_limit_bytes"] == 0.5 * 80 * 2**30 and all(s["predicted"]["peak_bytes"] <= 0.5 * 80 * 2**30 for s in free["strategies"])
+
+
 def check_whole_what_if():
     """Over every axis too, the first row is plain `plan`, and the changed machine's is `plan` on it."""
     whole = ["plan", *MODEL, "--devices", 16, "--sequence", 4096, "--global-batch", 64, "--cp", 1, "--json"]
@@ -164,7 +174,7 @@ def main():
         for count in fewest["counts"]:
             assert count["fits"] == (count["num_devices"] >= least), count["num_devices"]
         assert "leave out --devices" in piper(*PLAN, "--min-devices", "--devices", 8, code=2)
-        for question in (["--min-devices"], ["--what-if", "compute=x2"]):
+        for question in (["--min-devices"], ["--what-if", "compute=x2", "--devices", 64]):
             for search in (PLAN, ["plan", *MODEL]):
                 refused = piper(*search, *question, "--pp", 1000, code=2)
                 assert refused.startswith("piper: --pp 1000"), refused  # no progress before

@@ -25,20 +25,56 @@ namespace {
 using plan::Candidate;
 using report::Align;
 
-void print_table(const plan::Request& r, const std::vector<Candidate>& list, int64_t top) {
+// The words that all of them share, and each one's others.
+struct Words {
+  std::string shared;
+  std::vector<std::string> own;
+};
+Words words_of(const std::vector<const Candidate*>& list) {
+  Words words;
+  std::vector<std::vector<std::string>> all;
+  for (const Candidate* c : list) all.push_back(plan::axes_in_words(c->strategy));
+  std::vector<std::string> shared;
+  if (list.size() > 1)
+    for (const std::string& word : all.front())
+      if (std::ranges::all_of(all, [&](const std::vector<std::string>& other) {
+            return std::ranges::find(other, word) != other.end();
+          }))
+        shared.push_back(word);
+  for (std::vector<std::string>& one : all) {
+    std::erase_if(one, [&](const std::string& word) {
+      return std::ranges::find(shared, word) != shared.end();
+    });
+    words.own.push_back(one.empty() ? "as all" : fmt::format("{}", fmt::join(one, ", ")));
+  }
+  words.shared = fmt::format("{}", fmt::join(shared, ", "));
+  return words;
+}
+
+void print_rows(report::Table table, const Words& words) {
+  table.max_width = report::console_width();
+  if (!words.shared.empty()) fmt::print("\nall: {}", words.shared);
+  fmt::print("\n{}", report::to_text(table));
+}
+
+void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked, int64_t top) {
+  std::vector<const Candidate*> list;
+  for (const Candidate& c : ranked)
+    if (std::ssize(list) < top) list.push_back(&c);
+  const Words words = words_of(list);
   report::Table table;
   table.columns = {{"", Align::kRight},       {"strategy"},
                    {"MFU", Align::kRight},    {"step", Align::kRight},
                    {"memory", Align::kRight}, {"bubble", Align::kRight}};
   const bool all_run = r.fixed.runnable;
   if (!all_run) table.columns.push_back({"runs here"});
-  const bool loaded = !list.empty() && list.front().under_load.has_value();
+  const bool loaded = list.front()->under_load.has_value();
   if (loaded)
     for (const char* what : {"mean", "p95", "worst", "memory p95"})
       table.columns.push_back({what, Align::kRight});
-  for (size_t i = 0; i < list.size() && std::ssize(table.rows) < top; ++i) {
-    const Candidate& c = list[i];
-    table.rows.push_back({std::to_string(i + 1), plan::describe(c.strategy),
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Candidate& c = *list[i];
+    table.rows.push_back({std::to_string(i + 1), words.own[i],
                           format_percent(prediction_of(r, c).mfu), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds)});
@@ -50,8 +86,26 @@ void print_table(const plan::Request& r, const std::vector<Candidate>& list, int
       table.rows.back().push_back(format_seconds(seconds));
     table.rows.back().push_back(format_bytes(c.under_load->peak_bytes.p95));
   }
-  table.max_width = report::console_width();
-  fmt::print("\n{}", report::to_text(table));
+  print_rows(std::move(table), words);
+}
+
+void print_choices(const plan::Request& r, const std::vector<plan::Choice>& choices,
+                   const Candidate& best) {
+  std::vector<const Candidate*> list;
+  for (const plan::Choice& choice : choices) list.push_back(&choice.candidate);
+  const Words words = words_of(list);
+  report::Table table;
+  table.columns = {
+      {"strategy"},   {"MFU", Align::kRight}, {"step", Align::kRight}, {"memory", Align::kRight},
+      {"what it is"}, {"against the fastest"}};
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Candidate& c = choices[i].candidate;
+    const bool is_best = plan::describe(c.strategy) == plan::describe(best.strategy);
+    table.rows.push_back({words.own[i], format_percent(prediction_of(r, c).mfu),
+                          format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes),
+                          choices[i].what, is_best ? "" : plan::trade_of(best, c)});
+  }
+  print_rows(std::move(table), words);
 }
 
 void print_families(const plan::Request& r, const plan::Plan& plan) {
@@ -173,15 +227,20 @@ void print_load(const plan::LoadSamples& load, const model::Model& model,
     fmt::print("note: {}\n", note);
 }
 
-void print_plan(const PlanQuestion& q, const plan::Request& r, const plan::Plan& plan) {
+void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
+  const plan::Request& r = answer.request;
+  const plan::Plan& plan = answer.plan;
   if (plan.ranked.empty()) {
     fmt::print("\nnothing fits; what lacks least, by family:\n");
     print_families(r, plan);
     fmt::print("--min-devices says how many devices are enough\n");
     return print_excluded(plan::excluded_degrees(r));
   }
-  print_table(r, plan.ranked, q.top);
   const Candidate& best = plan.ranked.front();
+  if (q.lists_ranking || q.asked.load || q.allocation)
+    print_ranking(r, plan.ranked, q.top);
+  else
+    print_choices(r, answer.choices, best);
   fmt::print("\nthe best: {}\n", plan::describe(best.strategy));
   fmt::print("what limits it: {}\n", plan::limits(best.estimate));
   fmt::print(
@@ -214,7 +273,7 @@ void print_plan(const PlanQuestion& q, const plan::Request& r, const plan::Plan&
 }  // namespace
 
 Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
-  const auto& [r, defaults, plan, imbalances] = answer;
+  const auto& [r, defaults, plan, choices, imbalances] = answer;
   Json json{{"model", r.model->name},
             {"cluster", r.cluster->name},
             {"stack", r.stack->name},
@@ -240,6 +299,12 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
     for (const auto& [ep, values] : imbalances)
       json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
   json["outside_measured"] = cluster::to_json(outside_of(q, r, plan));
+  json["choices"] = Json::array();
+  for (const plan::Choice& choice : choices) {
+    Json one = priced_json(r, choice.candidate);
+    one["what"] = choice.what;
+    json["choices"].push_back(std::move(one));
+  }
   json["families"] = Json::array();
   const std::vector<plan::FamilyVerdict> verdicts = explain_families(r, plan);
   for (size_t i = 0; i < verdicts.size(); ++i) {
@@ -277,7 +342,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
 void print_plan_answer(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   print_header(answer.request, answer.plan, answer.defaults, seconds);
   if (q.asked.load) print_load(*q.asked.load, *answer.request.model, answer.imbalances);
-  print_plan(q, answer.request, answer.plan);
+  print_plan(q, answer);
 }
 
 plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
@@ -309,6 +374,28 @@ void add_threads_flag(Subcommand command, int64_t& num_threads) {
       .check(integer_in(1, plan::kMostThreads));
 }
 
+namespace {
+
+// With plays of those that the ranking did not play.
+void add_choices(PlanAnswer& answer) {
+  const plan::Request& request = answer.request;
+  std::optional<Candidate> runnable;
+  if (!strategy::not_runnable(answer.plan.ranked.front().strategy).empty()) {
+    plan::Request part = request;
+    part.fixed.runnable = true;
+    part.num_kept = 1;
+    try {
+      plan::Plan found = plan::search(part);
+      if (!found.ranked.empty()) runnable = std::move(found.ranked.front());
+    } catch (const InvalidInput&) {  // what is fixed is beyond what this Piper trains
+    }
+  }
+  answer.choices = plan::choices_of(answer.plan, runnable);
+  plan::play(request, answer.choices);
+}
+
+}  // namespace
+
 PlanAnswer plan_answer(const PlanQuestion& q, const stack::Stack& stack,
                        const std::function<void(int64_t done, int64_t total)>& progress) {
   PlanAnswer answer;
@@ -336,6 +423,7 @@ PlanAnswer plan_answer(const PlanQuestion& q, const stack::Stack& stack,
     plan::play_ranked(request, answer.plan, q.top);
   }
   request.progress = {};
+  if (!answer.plan.ranked.empty()) add_choices(answer);
   return answer;
 }
 
@@ -350,7 +438,7 @@ int answer_plan(const PlanQuestion& q) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (bar) bar->finish();
-  auto& [request, defaults, plan, imbalances] = answer;
+  auto& [request, defaults, plan, choices, imbalances] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const Candidate& c) {

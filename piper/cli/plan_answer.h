@@ -4,6 +4,7 @@
 #include <piper/base/json_fwd.h>
 #include <piper/cli/placed_plan.h>
 #include <piper/cli/subcommand.h>
+#include <piper/plan/choices.h>
 #include <piper/plan/prediction.h>
 #include <piper/plan/question.h>
 #include <piper/plan/under_load.h>
@@ -20,6 +21,7 @@ struct PlanQuestion {
   plan::Question asked;
   std::string stack = "piper";  // name or file
   int64_t top = 10;
+  bool lists_ranking = false;  // the first `top` of the ranking in place of the choices
   bool explain = false, json = false;
   std::vector<std::string> what_if;  // plan_questions.h, this and the next
   bool min_devices = false;
@@ -40,6 +42,7 @@ struct PlanAnswer {
   plan::Request request;  // refers to the question and the stack
   std::vector<plan::Default> defaults;
   plan::Plan plan;
+  std::vector<plan::Choice> choices;  // the best is the first of the ranking; empty with it
   // Where a load is drawn: of the request's, its imbalance being that of the best.
   plan::Imbalances imbalances;
 };

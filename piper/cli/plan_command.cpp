@@ -18,7 +18,8 @@ namespace {
 struct Flags {
   std::string model, cluster, out, schedule, recompute, precision;
   std::vector<std::string> ignore;
-  int64_t devices = 0, sequence = 0, global_batch = 0, top = 10, threads = 0;
+  int64_t devices = 0, sequence = 0, global_batch = 0, top = 0, threads = 0;
+  double memory_margin = plan::kMemoryMargin;
   plan::FixedAxes fixed;
   std::vector<std::string> what_if;
   LoadFlags load;
@@ -96,6 +97,7 @@ PlanQuestion question_of(const Flags& flags) {
       .global_batch_sequences = flags.global_batch,
       .precision = parse_word_if_given<strategy::Precision>("--precision", flags.precision),
       .fixed = fixed_axes(flags),
+      .memory_margin = flags.memory_margin,
       .imbalance = flags.imbalance,
       .load = samples_of(flags),
       .num_kept = std::max<int64_t>(flags.top, 16),
@@ -104,7 +106,8 @@ PlanQuestion question_of(const Flags& flags) {
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
   return {.asked = std::move(asked),
           .stack = flags.stack,
-          .top = flags.top,
+          .top = flags.top > 0 ? flags.top : 10,
+          .lists_ranking = flags.top > 0,
           .explain = flags.explain,
           .json = flags.json,
           .what_if = flags.what_if,
@@ -242,8 +245,15 @@ Run add_plan(Subcommand command) {
   command.add_flag("--min-devices", flags->min_devices,
                    "the fewest devices that train this model, and memory and MFU against their "
                    "number");
-  command.add_option("--top", flags->top, "strategies shown")
-      .check(integer_in(1, 64))
+  command
+      .add_option("--top", flags->top,
+                  "list the first so many of the ranking, neighbours and all, in place of the best "
+                  "of each kind (as JSON: 10)")
+      .check(integer_in(1, 64));
+  command
+      .add_option("--memory-margin", flags->memory_margin,
+                  "share of a device's memory that the plan leaves free")
+      .check(number_in(0.0, 0.9))
       .show_default();
   add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the best strategy to this file")

@@ -153,27 +153,32 @@ std::string layer_words(const Strategy& s) {
 
 }  // namespace
 
-std::string describe(const Strategy& s) {
+std::vector<std::string> axes_in_words(const Strategy& s) {
   const strategy::Mesh& m = s.mesh;
-  std::string text = fmt::format("pp {}", m.pp);
-  if (m.vpp > 1) text += fmt::format(" x {}", m.vpp);
-  text += fmt::format(", tp {}{}", m.tp, s.sequence_parallel ? "+sp" : "");
-  if (m.cp > 1) text += fmt::format(", cp {}", m.cp);
-  text += fmt::format(", ep {}", m.ep);
-  if (m.etp > 1) text += fmt::format(" x etp {}", m.etp);
-  text += fmt::format(", dp {}, {} x {}", m.dp, s.num_micro_batches, s.micro_batch_sequences);
-  if (m.pp > 1) text += fmt::format(", {}", strategy::name(s.schedule));
-  if (const std::string layers = layer_words(s); !layers.empty())
-    text += fmt::format(", layers {}", layers);
-  text += ", recompute " + recompute_words(s);
-  if (s.zero > 0) text += fmt::format(", zero {}", s.zero);
-  if (s.capacity.is_limited()) text += fmt::format(", capacity {}", s.capacity.factor);
-  if (s.offload != strategy::Offload::kNone)
-    text += fmt::format(", offload {}", strategy::name(s.offload));
-  if (s.placement != strategy::Placement::kDataInside)
-    text += fmt::format(", {}", strategy::name(s.placement));
-  if (s.all_to_all != strategy::AllToAll::kFlat) text += ", exchange " + to_text(cost::form_of(s));
-  return text;
+  std::vector<std::string> words;
+  const auto add = [&](bool is_said, std::string word) {
+    if (is_said) words.push_back(std::move(word));
+  };
+  add(true, fmt::format("pp {}", m.pp) + (m.vpp > 1 ? fmt::format(" x {}", m.vpp) : ""));
+  add(true, fmt::format("tp {}{}", m.tp, s.sequence_parallel ? "+sp" : ""));
+  add(m.cp > 1, fmt::format("cp {}", m.cp));
+  add(true, fmt::format("ep {}", m.ep) + (m.etp > 1 ? fmt::format(" x etp {}", m.etp) : ""));
+  add(true, fmt::format("dp {}", m.dp));
+  add(true, fmt::format("{} x {}", s.num_micro_batches, s.micro_batch_sequences));
+  add(m.pp > 1, strategy::name(s.schedule));
+  const std::string layers = layer_words(s);
+  add(!layers.empty(), "layers " + layers);
+  add(true, "recompute " + recompute_words(s));
+  add(s.zero > 0, fmt::format("zero {}", s.zero));
+  add(s.capacity.is_limited(), fmt::format("capacity {}", s.capacity.factor));
+  add(s.offload != strategy::Offload::kNone, fmt::format("offload {}", strategy::name(s.offload)));
+  add(s.placement != strategy::Placement::kDataInside, strategy::name(s.placement));
+  add(s.all_to_all != strategy::AllToAll::kFlat, "exchange " + to_text(cost::form_of(s)));
+  return words;
+}
+
+std::string describe(const Strategy& s) {
+  return fmt::format("{}", fmt::join(axes_in_words(s), ", "));
 }
 
 std::vector<FamilyVerdict> explain_families(const Request& request, const Plan& plan) {

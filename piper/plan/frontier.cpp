@@ -84,8 +84,28 @@ void Frontier::take_smallest(Family f, const Candidate& candidate) {
   smallest_[index(f)] = candidate.estimate.peak_bytes;
 }
 
+namespace {
+
+// Equal to the last bit though an axis differs: it makes no difference there.
+bool are_twins(const Candidate& a, const Candidate& b) {
+  return a.estimate.seconds == b.estimate.seconds &&
+         a.estimate.peak_bytes == b.estimate.peak_bytes && a.strategy.mesh == b.strategy.mesh;
+}
+
+}  // namespace
+
+// Of twins the first in order() stays.
 void Frontier::keep(Candidate candidate) {
   std::vector<Candidate>& ranked = own_.ranked;
+  const auto is_twin = [&](const Candidate& c) { return are_twins(c, candidate); };
+  if (const auto twin = std::ranges::find_if(ranked, is_twin); twin != ranked.end()) {
+    if (faster(candidate, *twin)) *twin = std::move(candidate);
+    return;
+  }
+  if (before_ != nullptr && std::ranges::any_of(before_->own_.ranked, [&](const Candidate& c) {
+        return is_twin(c) && faster(c, candidate);
+      }))
+    return;
   if (std::ssize(ranked) == num_kept_ && !faster(candidate, ranked.back())) return;
   ranked.insert(std::ranges::upper_bound(ranked, candidate, faster), std::move(candidate));
   if (std::ssize(ranked) > num_kept_) ranked.pop_back();

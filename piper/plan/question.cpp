@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kGpuTokens = int64_t{1} << 22;
 constexpr int64_t kGpuSequence = 4096, kCpuSequence = 256;
+constexpr int64_t kMostUnasked = 1024;  // devices
 constexpr int64_t kSequencesPerDevice = 4, kLeastCpuSequences = 16;
 
 class Settling {
@@ -22,14 +23,15 @@ class Settling {
   }
 
   Request settle() {
-    Request r{.model = &q_.model,
-              .cluster = &q_.cluster,
-              .stack = &stack_,
-              .fixed = q_.fixed,
-              .memory_limit_bytes = q_.usable_memory * static_cast<double>(q_.cluster.memory_bytes),
-              .imbalance = q_.imbalance,
-              .num_kept = q_.num_kept,
-              .num_threads = q_.num_threads > 0 ? q_.num_threads : num_usable_cores()};
+    Request r{
+        .model = &q_.model,
+        .cluster = &q_.cluster,
+        .stack = &stack_,
+        .fixed = q_.fixed,
+        .memory_limit_bytes = (1 - q_.memory_margin) * static_cast<double>(q_.cluster.memory_bytes),
+        .imbalance = q_.imbalance,
+        .num_kept = q_.num_kept,
+        .num_threads = q_.num_threads > 0 ? q_.num_threads : num_usable_cores()};
     if (r.has_exact_costs()) r.fixed.runnable = true;
     r.num_devices = devices();
     r.sequence = settled("sequence", q_.sequence, default_sequence(),
@@ -44,7 +46,7 @@ class Settling {
  private:
   bool is_gpu() const { return q_.cluster.kind == "gpu"; }
 
-  int64_t settled(const char* what, int64_t given, int64_t fallback, const char* why) {
+  int64_t settled(const char* what, int64_t given, int64_t fallback, const std::string& why) {
     if (given != 0) return given;
     defaults_.push_back({what, std::to_string(fallback), why});
     return fallback;
@@ -53,8 +55,15 @@ class Settling {
   int64_t devices() {
     const FixedAxes& f = q_.fixed;
     const bool both = f.pp.value_or(0) > 0 && f.dp.value_or(0) > 0;
-    if (!both)
-      return settled("devices", q_.num_devices, q_.cluster.num_devices(), "all of the cluster");
+    if (!both) {
+      const int64_t all = q_.cluster.num_devices();
+      if (q_.num_devices == 0 && all > kMostUnasked)
+        throw InvalidInput(fmt::format(
+            "--devices is missing: {} has {}, and more than {} are not taken unasked; allowed: 1 "
+            "to {}",
+            q_.cluster.name, all, kMostUnasked, all));
+      return settled("devices", q_.num_devices, all, "all of the cluster");
+    }
     const int64_t others =
         std::max<int64_t>(f.tp.value_or(1), 1) * std::max<int64_t>(f.cp.value_or(1), 1);
     return settled("devices", q_.num_devices, *f.pp * *f.dp * others,
@@ -73,12 +82,14 @@ class Settling {
       return settled("global_batch", q_.global_batch_sequences,
                      *f.dp * *f.micro_batch_sequences * *f.num_micro_batches,
                      "dp x micro-batch x count");
-    const int64_t least = std::max(kSequencesPerDevice * devices,
-                                   is_gpu() ? kGpuTokens / sequence : kLeastCpuSequences);
-    return settled(
-        "global_batch", q_.global_batch_sequences, (least + devices - 1) / devices * devices,
-        is_gpu() ? "about 4 M tokens, at least 4 sequences a device (a larger batch raises the MFU)"
-                 : "4 sequences a device, at least 16 (a larger batch raises the MFU)");
+    const int64_t of_devices = kSequencesPerDevice * devices;
+    const int64_t at_least = is_gpu() ? kGpuTokens / sequence : kLeastCpuSequences;
+    const int64_t batch = (std::max(of_devices, at_least) + devices - 1) / devices * devices;
+    const char* why = of_devices >= at_least ? "4 sequences a device"
+                      : is_gpu()             ? "about 4 M tokens"
+                                             : "at least 16 sequences";
+    return settled("global_batch", q_.global_batch_sequences, batch,
+                   fmt::format("{}; a larger batch raises the MFU", why));
   }
 
   bool has(strategy::Precision precision) const {

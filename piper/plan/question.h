@@ -10,9 +10,9 @@
 
 namespace piper::plan {
 
-// Share of a device's memory that a strategy may plan to use: the rest is for what is not modelled
-// (framework, libraries, fragmentation).
-inline constexpr double kUsableMemory = 0.9;
+// Share of a device's memory that plans leave free, for what is not modelled (libraries,
+// fragmentation).
+inline constexpr double kMemoryMargin = 0.04;
 
 struct Question {
   model::Model model;
@@ -23,7 +23,7 @@ struct Question {
   int64_t global_batch_sequences = 0;
   std::optional<strategy::Precision> precision;
   FixedAxes fixed;
-  double usable_memory = kUsableMemory;
+  double memory_margin = kMemoryMargin;
   double imbalance = 1;
   std::optional<LoadSamples> load;  // in place of `imbalance`
   int64_t num_kept = 16;
@@ -44,7 +44,7 @@ struct Default {
 //                 device, at least 16; a multiple of the devices, so that no pipeline depth is
 //                 ruled out; dp x micro-batch x count when all three are fixed
 //   precision     bf16 on GPUs that have it, else fp32
-//   devices       pp x dp when both are fixed, else the whole cluster
+//   devices       pp x dp when both are fixed, else the whole cluster, of at most 1,024
 // Machines with exact costs are searched for what this Piper trains (FixedAxes::runnable).
 //
 // The result refers to `question` and `stack`. Throws InvalidInput: more devices than the cluster

@@ -153,6 +153,8 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
   asked.question.precision = strategy::Precision::kFp8;
   has("--precision is fp8: this Piper trains in fp32, bf16 and fp64");
   asked.question.precision = {};
+  asked.question.num_devices = 0;
+  has("--devices is missing: dgx-h100 has 16384, and more than 1024 are not taken unasked");
   asked.question.num_devices = int64_t{1} << 20;
   has("--devices is 1048576; allowed: 1 to");
   asked.question.model = model::load_model("mixtral-8x7b");

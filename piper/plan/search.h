@@ -154,7 +154,9 @@ struct FamilyVerdict {
 };
 std::vector<FamilyVerdict> explain_families(const Request& request, const Plan& plan);
 
-// "pp 8 x 3 chunks, tp 2, ep 16, dp 64 ..."
+// "pp 8 x 3", "tp 2", "ep 16", "dp 64", ...: an axis each, what is as usual left out.
+std::vector<std::string> axes_in_words(const strategy::Strategy& strategy);
+// The same in one line.
 std::string describe(const strategy::Strategy& strategy);
 
 }  // namespace piper::plan

@@ -33,6 +33,7 @@ class Shapes {
     const std::vector<int64_t> degrees = expert_degrees(m);
     for (const int64_t tp : divisors(r_.num_devices)) {
       if (tp > kMostTensor || !divides_heads(tp) || !wanted(r_.fixed.tp, tp)) continue;
+      if (!r_.fixed.tp && tp > r_.cluster->devices_per_node()) continue;
       for (const int64_t cp : divisors(r_.num_devices / tp)) {
         if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
         if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;

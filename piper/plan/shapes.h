@@ -17,7 +17,7 @@ struct Shape {
   bool sequence_parallel;
 };
 
-// Empty when the fixed axes leave none.
+// Empty when the fixed axes leave none. tp stays inside a node unless it is fixed.
 std::vector<Shape> shapes_of(const Request& request);
 
 // Whether an axis that may be fixed may have the value.

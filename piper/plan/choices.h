@@ -1,0 +1,30 @@
+// What a user chooses from: the fastest strategy, and the best of those that differ from it in kind,
+// each with what it trades. (The ranking itself is full of twins: the best and its neighbours.)
+#pragma once
+
+#include <piper/plan/search.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace piper::plan {
+
+struct Choice {
+  Candidate candidate;
+  std::string what;  // "fastest", "best without a pipeline", "least memory", ...
+};
+
+// Of a plan whose ranking is not empty, fastest first: its best; the best of each other family; of
+// the front of speed and memory the fastest that needs at most three quarters, and at most half, of
+// what the best needs; and the best that this Piper trains, where that is another. No strategy
+// twice. `runnable`: the plan of the same request with FixedAxes::runnable.
+std::vector<Choice> choices_of(const Plan& plan, const std::optional<Candidate>& runnable);
+
+// Plays those that are not, where that is little enough work, and brings all into their order.
+void play(const Request& request, std::vector<Choice>& choices);
+
+// Of `choice` against the best: "2.3 % slower, 20.1 GiB less".
+std::string trade_of(const Candidate& best, const Candidate& choice);
+
+}  // namespace piper::plan
