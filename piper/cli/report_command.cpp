@@ -29,7 +29,7 @@ struct Flags {
 
 void add_plans(report::Report& report, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
-    report::add_plan(report, report::parse_ranked_strategies(read_json_file(path), path));
+    report::add_plan(report, report::parse_plan_document(read_json_file(path), path));
   }
 }
 

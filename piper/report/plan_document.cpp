@@ -99,6 +99,13 @@ PlanRow parse_row(ObjectReader& reader) {
   row.recompute = reader.text("recompute", "");
   row.micro_batch_sequences = count(reader, "micro_batch_sequences");
   row.num_micro_batches = count(reader, "num_micro_batches");
+  row.chosen = reader.boolean("chosen", false);
+  if (const Json* measured = reader.object("measured")) {
+    ObjectReader values(*measured, reader.path("measured"), reader.problems());
+    row.measured_mfu = number(values, "mfu");
+    row.measured_step_seconds = number(values, "step_seconds");
+    row.measured_peak_bytes = number(values, "peak_bytes");
+  }
   const Json* predicted = reader.object("predicted");
   if (predicted == nullptr) return row;
   ObjectReader values(*predicted, reader.path("predicted"), reader.problems());
@@ -179,8 +186,11 @@ void parse_rivals(ObjectReader& reader, PlanDocument& plan) {
   for_each(reader, "families", [&](ObjectReader& r) { plan.families.push_back(parse_family(r)); });
   for_each(reader, "pareto", [&](ObjectReader& r) { plan.front.push_back(parse_front_point(r)); });
   for_each(reader, "rejected", [&](ObjectReader& r) {
+    const std::string equation = r.text("equation", "");
     plan.rejected.push_back(
-        {r.text("family", ""), r.text("constraint", ""), r.text("smallest_change", "")});
+        {r.text("family", ""),
+         r.text("constraint", "") + (equation.empty() ? "" : fmt::format(" ({})", equation)),
+         r.text("smallest_change", "")});
   });
 }
 
@@ -200,6 +210,15 @@ void parse_single(ObjectReader& reader, PlanDocument& plan) {
 }
 
 }  // namespace
+
+std::string mesh_words(const Json& mesh) {
+  std::string words;
+  for (const auto& [axis, degree] : mesh.items()) {
+    if (!degree.is_number_integer()) continue;
+    words += fmt::format("{}{} {}", words.empty() ? "" : " · ", axis, degree.get<int64_t>());
+  }
+  return words;
+}
 
 PlanDocument parse_plan_document(const Json& json, const std::string& source) {
   Problems problems(source);

@@ -1,11 +1,9 @@
-// A plan over every axis as the page shows it, read from what `piper plan` prints with --json or
-// writes with --out (then a list of one strategy without its rivals). Further keys are ignored;
-// every part may be missing.
+// A plan as pages show it, read from what `piper plan` prints with --json or writes with --out (then
+// a list of one strategy without its rivals). Further keys are ignored; every part may be missing.
 #pragma once
 
 #include <piper/base/json_fwd.h>
 #include <piper/report/gantt.h>
-#include <piper/report/ranked_strategies.h>
 #include <piper/report/strategy_map.h>
 
 #include <cstdint>
@@ -27,6 +25,15 @@ struct PlanRow {
   std::optional<double> mfu, step_seconds, peak_bytes;
   Parts seconds, bytes;                   // of a step; of the fullest stage
   std::vector<std::string> not_runnable;  // what this Piper's runtime lacks
+  // Of a run: the strategy that was trained, and what was measured of it.
+  bool chosen = false;
+  std::optional<double> measured_mfu, measured_step_seconds, measured_peak_bytes;
+};
+
+struct RejectedFamily {
+  std::string family;           // "ep 16"
+  std::string constraint;       // what killed it
+  std::string smallest_change;  // that would admit it; may be empty
 };
 
 struct PlanFamily {
@@ -75,6 +82,9 @@ struct PlanDocument {
   std::optional<Gantt> timeline;  // a step of the best, played
   std::optional<StrategyMap> map;
 };
+
+// The words of a mesh object, {"pp": 2, "ep": 2, "dp": 2} -> "pp 2 · ep 2 · dp 2".
+std::string mesh_words(const Json& mesh);
 
 // Throws InvalidInput with all problems; a document without `strategies` and without `mesh` is one.
 PlanDocument parse_plan_document(const Json& json, const std::string& source);

@@ -3,6 +3,8 @@
 #include <piper/report/plan_sections.h>
 #include <piper/report/sections.h>
 
+#include <algorithm>
+
 namespace piper::report {
 
 std::string plan_timeline_section(const PlanDocument& plan) {
@@ -20,7 +22,8 @@ std::string map_section(const std::optional<StrategyMap>& map) {
 
 std::string weighed_sections(const PlanDocument& plan) {
   std::string body;
-  if (!plan.ranked.empty())
+  const auto has_bytes = [](const PlanRow& row) { return !row.bytes.empty(); };
+  if (std::ranges::any_of(plan.ranked, has_bytes))
     body += section("plan-memory", "The plan: memory by component, against the limit",
                     plan_memory_section(plan));
   if (!plan.families.empty())

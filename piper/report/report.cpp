@@ -21,8 +21,7 @@ std::string render(const Report& report) {
               timeline_section(pointer(report.predicted), pointer(report.measured), comparison));
   body += section("comparison", "Predicted against measured", comparison_section(comparison));
   body += section("loss", "Loss", loss_section(report.metrics));
-  body +=
-      section("strategies", "Ranked strategies", strategies_section(pointer(report.strategies)));
+  body += section("strategies", "Ranked strategies", strategies_section(pointer(report.plan)));
   body += section("memory", "Memory of every rank", memory_section(comparison));
   body += section("experts", "Load of the experts",
                   experts_section(pointer(report.expert_rows), report.metrics));

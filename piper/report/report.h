@@ -11,7 +11,6 @@
 #include <piper/report/gantt.h>
 #include <piper/report/metrics.h>
 #include <piper/report/plan_document.h>
-#include <piper/report/ranked_strategies.h>
 #include <piper/strategy/strategy.h>
 
 #include <optional>
@@ -28,14 +27,13 @@ struct Header {
 
 struct Report {
   Header header;
-  std::optional<strategy::Strategy> trained;   // what the run followed
-  std::optional<RankedStrategies> strategies;  // of this run
-  std::optional<PlanDocument> plan;            // the same, with what was weighed
-  std::optional<Gantt> predicted, measured;    // one step each
-  std::optional<Comparison> comparison;        // time, MFU and memory, predicted beside measured
-  std::vector<MetricsRow> metrics;             // loss and imbalance over the steps
+  std::optional<strategy::Strategy> trained;  // what the run followed
+  std::optional<PlanDocument> plan;           // of this run
+  std::optional<Gantt> predicted, measured;   // one step each
+  std::optional<Comparison> comparison;       // time, MFU and memory, predicted beside measured
+  std::vector<MetricsRow> metrics;            // loss and imbalance over the steps
   std::optional<ExpertRows> expert_rows;
-  std::vector<RankedStrategies> further_plans;  // other models on other machines
+  std::vector<PlanDocument> further_plans;  // other models on other machines
   std::optional<StrategyMap> map;
   std::optional<cluster::Cluster> machine;  // as profiled
 };

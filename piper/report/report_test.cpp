@@ -52,20 +52,20 @@ Gantt one_bar(const std::string& name) {
 Report full(const std::string& text) {
   Report report;
   report.header = {.model = text, .cluster = text, .strategy = text, .facts = {{text, text}}};
-  report.strategies = RankedStrategies{.model = text,
-                                       .cluster = text,
-                                       .notes = {text},
-                                       .rows = {{.mesh = text,
-                                                 .schedule = text,
-                                                 .recompute = text,
-                                                 .micro_batch_sequences = 2,
-                                                 .num_micro_batches = 8,
-                                                 .mfu = 0.394,
-                                                 .step_seconds = 1.5,
-                                                 .peak_bytes = 3 << 20,
-                                                 .measured_step_seconds = 1.25,
-                                                 .chosen = true}},
-                                       .rejected = {{text, text, text}}};
+  report.plan = PlanDocument{.model = text,
+                             .cluster = text,
+                             .notes = {text},
+                             .ranked = {{.mesh = text,
+                                         .schedule = text,
+                                         .recompute = text,
+                                         .micro_batch_sequences = 2,
+                                         .num_micro_batches = 8,
+                                         .mfu = 0.394,
+                                         .step_seconds = 1.5,
+                                         .peak_bytes = 3 << 20,
+                                         .chosen = true,
+                                         .measured_step_seconds = 1.25}},
+                             .rejected = {{text, text, text}}};
   report.predicted = one_bar(text);
   report.measured = one_bar(text);
   report.comparison =
@@ -85,7 +85,7 @@ Report full(const std::string& text) {
       .num_steps = 2,
       .layers = {{.layer = 0, .rows = {0, 10, 30}, .over_time = {{0, 5, 15}, {0, 5, 15}}}},
       .span_ends = {1, 2}};
-  report.further_plans = {*report.strategies};
+  report.further_plans = {*report.plan};
   cluster::Cluster machine{.name = text, .description = text, .device = text};
   machine.compute[text] = {
       .peak_flops_per_second = 1e12,

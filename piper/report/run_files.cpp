@@ -65,7 +65,7 @@ std::string words(const strategy::Strategy& s) {
                               : "");
 }
 
-bool matches(const StrategyRow& row, const strategy::Strategy& s) {
+bool matches(const PlanRow& row, const strategy::Strategy& s) {
   const std::string mesh = fmt::format("pp {} · ep {} · dp {}", s.mesh.pp, s.mesh.ep, s.mesh.dp);
   return (row.mesh == mesh || row.mesh.starts_with(mesh + " ")) &&
          row.schedule == strategy::name(s.schedule) &&
@@ -74,25 +74,28 @@ bool matches(const StrategyRow& row, const strategy::Strategy& s) {
          row.num_micro_batches == s.num_micro_batches;
 }
 
+void take_larger(std::optional<double>& largest, const std::optional<int64_t>& bytes) {
+  if (bytes) largest = std::max(largest.value_or(0), static_cast<double>(*bytes));
+}
+
 // Marks the trained strategy among the ranked ones and gives it what was measured.
 void mark_chosen(Report& report) {
-  if (!report.strategies || !report.trained) return;
-  const auto row = std::find_if(report.strategies->rows.begin(), report.strategies->rows.end(),
-                                [&](const StrategyRow& r) { return matches(r, *report.trained); });
-  if (row == report.strategies->rows.end()) return;
+  if (!report.plan || !report.trained) return;
+  const auto row = std::find_if(report.plan->ranked.begin(), report.plan->ranked.end(),
+                                [&](const PlanRow& r) { return matches(r, *report.trained); });
+  if (row == report.plan->ranked.end()) return;
   row->chosen = true;
   if (!report.comparison) return;
   // A strategy given by its axes carries no prediction of its own.
   if (!row->mfu) row->mfu = report.comparison->predicted_mfu;
   if (!row->step_seconds) row->step_seconds = report.comparison->predicted_step_seconds;
-  if (!row->peak_bytes)
-    for (const RankComparison& rank : report.comparison->ranks)
-      row->peak_bytes = std::max(row->peak_bytes, rank.predicted_peak_bytes);
+  const bool is_predicted = row->peak_bytes.has_value();
+  for (const RankComparison& rank : report.comparison->ranks) {
+    if (!is_predicted) take_larger(row->peak_bytes, rank.predicted_peak_bytes);
+    take_larger(row->measured_peak_bytes, rank.measured_peak_bytes);
+  }
   row->measured_mfu = report.comparison->measured_mfu;
   row->measured_step_seconds = report.comparison->measured_step_seconds;
-  for (const RankComparison& rank : report.comparison->ranks) {
-    row->measured_peak_bytes = std::max(row->measured_peak_bytes, rank.measured_peak_bytes);
-  }
 }
 
 void read_plans(FolderReader& files, const fs::path& folder, Report& report) {
@@ -106,7 +109,7 @@ void read_plans(FolderReader& files, const fs::path& folder, Report& report) {
   for (const std::string& name : names) {
     files.json(std::string(kPlansFolder) + "/" + name,
                [&](const Json& json, const std::string& source) {
-                 report.further_plans.push_back(parse_ranked_strategies(json, source));
+                 report.further_plans.push_back(parse_plan_document(json, source));
                });
   }
 }
@@ -144,9 +147,8 @@ Report read_run(const fs::path& folder) {
              [&](auto& json, auto& source) { report.header = parse_header(json, source); });
   files.json(kStrategyFile, [&](auto& json, auto& source) {
     report.trained = strategy::parse_strategy(json, source);
-    report.strategies = parse_ranked_strategies(json, source);
-    if (json.is_object()) report.plan = parse_plan_document(json, source);
-    report.strategies->notes = {"Of the ranking only the strategy that was trained is known here."};
+    report.plan = parse_plan_document(json, source);
+    report.plan->notes = {"Of the ranking only the strategy that was trained is known here."};
   });
   files.file(kMetricsFile, [&](const fs::path& path) {
     report.metrics = parse_metrics(read_text_file(path), path.string());
@@ -164,10 +166,8 @@ Report read_run(const fs::path& folder) {
   files.json(kExpertLoadFile, [&](auto& json, auto& source) {
     report.expert_rows = parse_expert_rows(json, source);
   });
-  files.json(kPlanFile, [&](auto& json, auto& source) {
-    report.strategies = parse_ranked_strategies(json, source);
-    if (json.is_object()) report.plan = parse_plan_document(json, source);
-  });
+  files.json(kPlanFile,
+             [&](auto& json, auto& source) { report.plan = parse_plan_document(json, source); });
   files.json(kClusterFile, [&](auto& json, auto& source) {
     report.machine = cluster::parse_cluster(json, source);
   });
@@ -182,13 +182,13 @@ Report read_run(const fs::path& folder) {
   return report;
 }
 
-void add_plan(Report& report, RankedStrategies plan) {
+void add_plan(Report& report, PlanDocument plan) {
   const bool is_own = plan.model == report.header.model && plan.cluster == report.header.cluster;
   if (!is_own) {
     report.further_plans.push_back(std::move(plan));
     return;
   }
-  report.strategies = std::move(plan);
+  report.plan = std::move(plan);
   mark_chosen(report);
 }
 

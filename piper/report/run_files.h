@@ -8,7 +8,7 @@
 //   traffic.json          bytes of a step by pair of ranks       train/traffic.h; not read
 //   expert_load.json      rows of every expert                   expert_rows.h
 //   run.json              names and facts for the page's head    RunFacts below
-//   plan.json             what `piper plan --json` printed       ranked_strategies.h
+//   plan.json             what `piper plan --json` printed       plan_document.h
 //   plans/*.json          the same for other models, by file name in order
 //   cluster.json          what `piper profile` wrote             cluster::parse_cluster
 //
@@ -49,6 +49,6 @@ Report read_run(const std::filesystem::path& folder);
 
 // Puts a plan into the report: a ranking for the report's own model and cluster as the run's
 // ranking, any other among the further plans.
-void add_plan(Report& report, RankedStrategies plan);
+void add_plan(Report& report, PlanDocument plan);
 
 }  // namespace piper::report

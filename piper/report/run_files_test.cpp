@@ -139,25 +139,25 @@ TEST_CASE("the planner's document gives ranked rows and refusals") {
       "schedule": "1f1b", "recompute": "none", "predicted": {"mfu": 0.4, "step_seconds": 1.5, "peak_bytes": 1000, "memory": {}}}],
     "rejected": [{"family": "pp 1", "constraint": "needs 3 GiB", "equation": "eq. 11", "smallest_change": "recompute full"}]})",
       "p");
-  const RankedStrategies plan = parse_ranked_strategies(json, "p");
+  const PlanDocument plan = parse_plan_document(json, "p");
   CHECK(plan.model == "m");
   CHECK(plan.num_devices == 8);
-  REQUIRE(plan.rows.size() == 1);
-  CHECK(plan.rows[0].mesh == "pp 2 · ep 2 · dp 2 · edp 1");
-  CHECK(plan.rows[0].mfu == 0.4);
+  REQUIRE(plan.ranked.size() == 1);
+  CHECK(plan.ranked[0].mesh == "pp 2 · ep 2 · dp 2");
+  CHECK(plan.ranked[0].mfu == 0.4);
   CHECK(plan.rejected[0].smallest_change == "recompute full");
   CHECK(problems([] {
-          parse_ranked_strategies(parse_json(R"({"strategies": [{}]})", "p"), "p.json");
+          parse_plan_document(parse_json(R"({"strategies": [{}]})", "p"), "p.json");
         }) == std::vector<std::string>{"p.json: 'strategies[0].mesh' is missing"});
 }
 
 TEST_CASE("one strategy's record is a list of one") {
   const auto json =
       parse_json(R"({"model": "m", "mesh": {"pp": 2, "ep": 4, "dp": 8}, "schedule": "1f1b"})", "s");
-  const RankedStrategies plan = parse_ranked_strategies(json, "s");
+  const PlanDocument plan = parse_plan_document(json, "s");
   CHECK(plan.num_devices == 16);
-  REQUIRE(plan.rows.size() == 1);
-  CHECK(plan.rows[0].mesh == "pp 2 · ep 4 · dp 8");
+  REQUIRE(plan.ranked.size() == 1);
+  CHECK(plan.ranked[0].mesh == "pp 2 · ep 4 · dp 8");
 }
 
 TEST_CASE("a folder without a run is an error, bad files are reported together") {
@@ -190,11 +190,11 @@ TEST_CASE("the trained strategy is marked in the plan and carries what was measu
   const Report report = read_run(folder.path);
   CHECK(report.header.model == "tiny");
   CHECK(report.header.strategy.find("pp 2 · ep 2 · dp 2 on 4 ranks") == 0);
-  REQUIRE(report.strategies);
-  CHECK_FALSE(report.strategies->rows[0].chosen);
-  CHECK(report.strategies->rows[1].chosen);
-  CHECK(report.strategies->rows[1].measured_peak_bytes == 9);
-  CHECK(report.strategies->rows[1].measured_step_seconds == 0.5);
+  REQUIRE(report.plan);
+  CHECK_FALSE(report.plan->ranked[0].chosen);
+  CHECK(report.plan->ranked[1].chosen);
+  CHECK(report.plan->ranked[1].measured_peak_bytes == 9);
+  CHECK(report.plan->ranked[1].measured_step_seconds == 0.5);
   REQUIRE(report.further_plans.size() == 2);
   CHECK(report.further_plans[0].model == "a");
 }
@@ -207,16 +207,16 @@ TEST_CASE("a plan for the run's own model and cluster is its ranking, any other 
     "schedule": "gpipe", "recompute": "none", "precision": "fp32", "sequence": 128, "global_batch_sequences": 2,
     "micro_batch_sequences": 1, "num_micro_batches": 2, "predicted": {"mfu": 0.5}})");
   Report report = read_run(folder.path);
-  REQUIRE(report.strategies);
-  CHECK(report.strategies->rows[0].chosen);
-  CHECK(report.strategies->rows[0].mfu == 0.5);
-  StrategyRow row = report.strategies->rows[0];
+  REQUIRE(report.plan);
+  CHECK(report.plan->ranked[0].chosen);
+  CHECK(report.plan->ranked[0].mfu == 0.5);
+  PlanRow row = report.plan->ranked[0];
   row.chosen = false;
   add_plan(report, {.model = "tiny", .cluster = "elsewhere"});
   CHECK(report.further_plans.size() == 1);
-  CHECK(report.strategies->rows.size() == 1);
-  add_plan(report, {.model = "tiny", .cluster = "here", .rows = {{.mesh = "pp 9"}, row}});
+  CHECK(report.plan->ranked.size() == 1);
+  add_plan(report, {.model = "tiny", .cluster = "here", .ranked = {{.mesh = "pp 9"}, row}});
   CHECK(report.further_plans.size() == 1);
-  CHECK_FALSE(report.strategies->rows[0].chosen);
-  CHECK(report.strategies->rows[1].chosen);
+  CHECK_FALSE(report.plan->ranked[0].chosen);
+  CHECK(report.plan->ranked[1].chosen);
 }

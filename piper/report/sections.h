@@ -12,7 +12,7 @@ namespace piper::report {
 
 std::string header_section(const Report& report);
 // A table of what was ranked; at most `max_rows` rows, and what was refused.
-std::string strategies_section(const RankedStrategies* strategies, size_t max_rows = 12);
+std::string strategies_section(const PlanDocument* strategies, size_t max_rows = 12);
 // The measured step in words: "step 37 of 60, the median"; "" when unknown.
 std::string measured_step_text(const Comparison* comparison);
 // Two charts over one time axis; either may be null.
@@ -23,7 +23,7 @@ std::string memory_section(const Comparison* comparison);
 std::string loss_section(const std::vector<MetricsRow>& metrics);
 std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics);
 std::string comparison_section(const Comparison* comparison);
-std::string plans_section(const std::vector<RankedStrategies>& plans);
+std::string plans_section(const std::vector<PlanDocument>& plans);
 // The measured curves of a machine as charts, links with their fits, and every point with its
 // interval and outliers; "" when there is none.
 std::string curve_charts(const cluster::Cluster& machine);

@@ -9,17 +9,15 @@
 namespace piper::report {
 namespace {
 
-std::string bytes(std::optional<int64_t> value) {
-  return value ? format_bytes(static_cast<double>(*value)) : "–";
-}
+std::string bytes(std::optional<double> value) { return value ? format_bytes(*value) : "–"; }
 std::string seconds(std::optional<double> value) { return value ? format_seconds(*value) : "–"; }
 std::string percent(std::optional<double> value) { return value ? format_percent(*value) : "–"; }
 
-bool is_measured(const StrategyRow& row) {
+bool is_measured(const PlanRow& row) {
   return row.measured_mfu || row.measured_step_seconds || row.measured_peak_bytes;
 }
 
-HtmlTable::Row html_row(size_t place, const StrategyRow& row, bool with_measured) {
+HtmlTable::Row html_row(size_t place, const PlanRow& row, bool with_measured) {
   HtmlTable::Row out{
       .cells = {{fmt::format("{}", place)},
                 {row.mesh, "strong"},
@@ -38,7 +36,7 @@ HtmlTable::Row html_row(size_t place, const StrategyRow& row, bool with_measured
   return out;
 }
 
-std::string rows_table(const std::vector<StrategyRow>& rows, size_t max_rows) {
+std::string rows_table(const std::vector<PlanRow>& rows, size_t max_rows) {
   const bool with_measured = std::any_of(rows.begin(), rows.end(), is_measured);
   HtmlTable table{.columns = {{"#", Align::kRight},
                               {"mesh"},
@@ -80,12 +78,12 @@ std::string rejected_table(const std::vector<RejectedFamily>& rejected) {
 
 }  // namespace
 
-std::string strategies_section(const RankedStrategies* strategies, size_t max_rows) {
+std::string strategies_section(const PlanDocument* strategies, size_t max_rows) {
   if (strategies == nullptr) return absent("No plan was kept with this run.");
   std::string out;
   for (const std::string& note : strategies->notes) out += paragraph(note);
-  out += strategies->rows.empty() ? absent("No strategy fits this machine.")
-                                  : rows_table(strategies->rows, max_rows);
+  out += strategies->ranked.empty() ? absent("No strategy fits this machine.")
+                                    : rows_table(strategies->ranked, max_rows);
   return out + rejected_table(strategies->rejected);
 }
 
