@@ -139,6 +139,9 @@ def main():
         assert said["has_timeline"] and said["has_map"]
         assert said["num_families"] == len(plan["families"])
         check_page(folder / "plan.html", plan)
+        kinds = [c["what"] for c in plan["choices"]]
+        assert kinds[0].startswith("fastest") and len(kinds) > 3
+        assert all(kind in Page((folder / "plan.html").read_text()).sections["ranked"]["words"] for kind in kinds)
         drawn = check_drawn(folder / "plan.html", folder, DRAWN)
 
         piper(*PLAN, "--out", folder / "best.json")

@@ -31,7 +31,7 @@ namespace {
 
 using report::Align;
 
-constexpr size_t kMostRanksShown = 64, kMostRanksDrawn = 16;
+constexpr size_t kMostRanksDrawn = 16;
 
 struct Flags {
   StrategyFlags strategy;
@@ -148,6 +148,51 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   return json;
 }
 
+// "0 to 3, 8, 12 to 15": ascending ranks.
+std::string ranks_in_words(const std::vector<int64_t>& ranks) {
+  std::string words;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (!words.empty()) words += ", ";
+    words += std::to_string(ranks[i]);
+    if (end - i > 1) words += fmt::format("{}{}", end - i > 2 ? " to " : ", ", ranks[end - 1]);
+    i = end;
+  }
+  return words;
+}
+
+// Ranks whose figures read alike share a row.
+report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& layout) {
+  report::Table table;
+  table.columns = {{"ranks"},
+                   {"stage", Align::kRight},
+                   {"compute", Align::kRight},
+                   {"exposed", Align::kRight},
+                   {"bubble", Align::kRight},
+                   {"peak memory", Align::kRight}};
+  std::vector<std::vector<int64_t>> ranks;
+  for (const RankShare& rank : played.ranks) {
+    const std::vector<std::string> figures{
+        std::to_string(layout.stage(rank.rank)), format_seconds(rank.compute_seconds),
+        format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
+        format_bytes(static_cast<double>(rank.peak_bytes))};
+    size_t row = 0;
+    while (row < table.rows.size() &&
+           !std::equal(figures.begin(), figures.end(), table.rows[row].begin() + 1))
+      ++row;
+    if (row == table.rows.size()) {
+      table.rows.push_back({""});
+      table.rows.back().insert(table.rows.back().end(), figures.begin(), figures.end());
+      ranks.emplace_back();
+    }
+    ranks[row].push_back(rank.rank.value);
+  }
+  for (size_t row = 0; row < ranks.size(); ++row) table.rows[row][0] = ranks_in_words(ranks[row]);
+  table.max_width = report::console_width();
+  return table;
+}
+
 void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
                 const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
@@ -187,20 +232,7 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
   if (const std::string lacks = to_text(fit_of(priced, summary)); !lacks.empty())
     fmt::print("{}\n", lacks);
   const strategy::RankLayout layout(priced.strategy);
-  report::Table table;
-  table.columns = {{"rank", Align::kRight},    {"stage", Align::kRight},
-                   {"compute", Align::kRight}, {"exposed", Align::kRight},
-                   {"bubble", Align::kRight},  {"peak memory", Align::kRight}};
-  for (const RankShare& rank : played.ranks) {
-    if (table.rows.size() == kMostRanksShown) break;
-    table.rows.push_back({std::to_string(rank.rank.value), std::to_string(layout.stage(rank.rank)),
-                          format_seconds(rank.compute_seconds),
-                          format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
-                          format_bytes(static_cast<double>(rank.peak_bytes))});
-  }
-  fmt::print("{}", report::to_text(table));
-  if (played.ranks.size() > kMostRanksShown)
-    fmt::print("and {} more ranks (all of them: --json)\n", played.ranks.size() - kMostRanksShown);
+  fmt::print("{}", report::to_text(rank_table(played, layout)));
 }
 
 // The page of `piper report` with what a simulation knows.

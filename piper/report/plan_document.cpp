@@ -95,6 +95,7 @@ PlanRow parse_row(ObjectReader& reader) {
   else
     reader.problem("mesh", "is missing");
   row.further = further_of(reader);
+  row.what = reader.text("what", "");
   row.schedule = reader.text("schedule", "");
   row.recompute = reader.text("recompute", "");
   row.micro_batch_sequences = count(reader, "micro_batch_sequences");
@@ -183,6 +184,7 @@ void parse_defaults(ObjectReader& reader, PlanDocument& plan) {
 
 void parse_rivals(ObjectReader& reader, PlanDocument& plan) {
   for_each(reader, "strategies", [&](ObjectReader& r) { plan.ranked.push_back(parse_row(r)); });
+  for_each(reader, "choices", [&](ObjectReader& r) { plan.choices.push_back(parse_row(r)); });
   for_each(reader, "families", [&](ObjectReader& r) { plan.families.push_back(parse_family(r)); });
   for_each(reader, "pareto", [&](ObjectReader& r) { plan.front.push_back(parse_front_point(r)); });
   for_each(reader, "rejected", [&](ObjectReader& r) {

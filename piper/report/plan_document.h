@@ -20,6 +20,7 @@ using Parts = std::vector<std::pair<std::string, double>>;
 struct PlanRow {
   std::string mesh;     // "pp 2 · ep 8 · dp 32"
   std::string further;  // "zero 1 · sequence parallel"; may be empty
+  std::string what;     // of a choice: "fastest", "this Piper trains it"
   std::string schedule, recompute;
   int64_t micro_batch_sequences = 0, num_micro_batches = 0;
   std::optional<double> mfu, step_seconds, peak_bytes;
@@ -71,7 +72,8 @@ struct PlanDocument {
   std::optional<double> memory_limit_bytes;
   std::vector<std::pair<std::string, std::string>> defaults;  // name, value and why
   std::vector<std::string> notes;
-  std::vector<PlanRow> ranked;  // best first
+  std::vector<PlanRow> ranked;   // best first
+  std::vector<PlanRow> choices;  // the best of each kind, fastest first
   std::vector<PlanFamily> families;
   std::vector<RejectedFamily> rejected;
   std::vector<FrontPoint> front;

@@ -97,11 +97,41 @@ std::string plan_header(const PlanDocument& plan) {
   return out + tiles(plan) + facts.finish() + "</header>\n";
 }
 
+namespace {
+
+// The best of each kind, against the fastest.
+std::string choices_table(const std::vector<PlanRow>& choices) {
+  HtmlTable table{.columns = {{"what it is"},
+                              {"strategy"},
+                              {"MFU", Align::kRight},
+                              {"step time", Align::kRight},
+                              {"slower", Align::kRight},
+                              {"peak memory", Align::kRight},
+                              {"runs in this Piper"}}};
+  const std::optional<double>& best = choices.front().step_seconds;
+  for (const PlanRow& c : choices)
+    table.rows.push_back({.cells = {{c.what, "strong"},
+                                    {words_of(c)},
+                                    {percent(c.mfu)},
+                                    {seconds(c.step_seconds)},
+                                    {best && c.step_seconds && *best > 0
+                                         ? format_percent(*c.step_seconds / *best - 1)
+                                         : "–"},
+                                    {bytes(c.peak_bytes)},
+                                    {runs_here(c)}},
+                          .css_class = &c == &choices.front() ? "chosen" : ""});
+  return paragraph("What there is to choose from: the fastest, and the best of other kinds.") +
+         to_html(table) + paragraph("The ranking behind it:");
+}
+
+}  // namespace
+
 std::string ranking_section(const PlanDocument& plan, size_t max_rows) {
   std::string out;
   for (const std::string& note : plan.notes) out += paragraph(note);
   if (plan.ranked.empty())
     return out + absent("No strategy fits; the families below say what they lack.");
+  if (!plan.choices.empty()) out += choices_table(plan.choices);
   HtmlTable table{.columns = {{"#", Align::kRight},
                               {"mesh"},
                               {"states, norms, placement"},
