@@ -108,7 +108,7 @@ def check_rows_are_whole():
     assert len(rows) == 2 and max(map(len, rows)) <= 90, rows
     # In place of the ranking, without --top: the best of each kind, and what all rows share once.
     choice = piper(*whole[:-2])
-    assert "against the fastest" in choice and "\nall: tp 2" in choice or "\nall: pp" in choice, choice
+    assert "against the fastest" in choice and "\nall: " in choice, choice
     kinds = json.loads(piper(*whole[:-2], "--json"))["choices"]
     assert kinds[0]["what"].startswith("fastest") and len({json.dumps(c["mesh"]) for c in kinds}) > 2
     free = json.loads(piper(*whole, "--memory-margin", 0.5, "--json"))
@@ -200,6 +200,11 @@ def main():
         (folder / "own.json").write_text(json.dumps({**plan, "model": "Qwen3-30B-A3B-Base"}))
         refused = piper("compare", folder / "own.json", folder / "own.json", code=2)
         assert "give --model: qwen3-30b-a3b" in refused and len(refused.splitlines()) == 1, refused
+        plan["predicted"]["stack"] = "ours"  # who was to run it is part of the plan, and not everybody has the file
+        (folder / "theirs.json").write_text(json.dumps(plan))
+        for command in ("estimate", "sim"):
+            assert "the stack 'ours', which is not built in; give --stack" in piper(command, *MODEL, "--strategy", folder / "theirs.json", code=2)
+            assert piper(command, *MODEL, "--strategy", folder / "theirs.json", "--stack", "piper")
         sim = ["sim", "--strategy", folder / "own.json", "--json"]
         assert json.loads(piper(*sim, "--model", "qwen3-30b-a3b"))["step_seconds"] > 0
         assert "is 'Qwen3-30B-A3B-Base', but --model is 'mixtral-8x7b'" in piper(*sim, "--model", "mixtral-8x7b", code=2)

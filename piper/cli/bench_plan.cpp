@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/bench.h>
+#include <piper/cost/mfu.h>
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
 #include <piper/plan/threads.h>
@@ -67,8 +68,8 @@ Row measure(const Case& c, int64_t num_cores) {
   plan::Request request = plan::settle(question, stack, defaults);
   Row row{.question = c, .real = searched(request, num_cores)};
   if (const plan::Plan& plan = row.real.alone.plan; !plan.ranked.empty())
-    row.best_mfu = stack::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,
-                              plan.ranked.front().estimate.seconds);
+    row.best_mfu = cost::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,
+                             plan.ranked.front().estimate.seconds);
   request.memory_limit_bytes = std::numeric_limits<double>::infinity();
   row.roomy = searched(request, num_cores);
   return row;

@@ -179,8 +179,8 @@ void print_paper(const strategy::Strategy& s, const PaperForm& form) {
 
 void print_text(const Flags& flags, const Answer& a) {
   const strategy::Strategy& s = a.priced.strategy;
-  fmt::print("{} on {}: {}\n{}\n", a.priced.model.name, a.priced.cluster.name, plan::describe(s),
-             priced_as(a.prediction, a.stack));
+  fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
+             plan::describe(s), run_by(a.stack, a.prediction.estimate.exact != nullptr));
   for (const std::string& line : strategy::not_runnable(s))
     fmt::print("not for this Piper's runtime: {}\n", line);
   print_prediction(a.prediction);

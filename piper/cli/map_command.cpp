@@ -74,7 +74,7 @@ Answer answer(const plan::Request& request) {
     return a;
   }
   const plan::Candidate& best = plan.ranked.front();
-  a.cell = {.mfu = stack::mfu(*request.model, best.strategy, *request.cluster, best.step_seconds()),
+  a.cell = {.mfu = cost::mfu(*request.model, best.strategy, *request.cluster, best.step_seconds()),
             .mesh = short_mesh(best.strategy.mesh),
             .detail = plan::describe(best.strategy),
             .step_seconds = best.step_seconds()};
@@ -159,10 +159,10 @@ int run(const Flags& flags) {
                {"stack", stack.name},
                {"batch", flags.batch_per_device > 0
                              ? fmt::format("{} sequences a device", flags.batch_per_device)
-                             : "about 4 M tokens, and at least 4 sequences a device"},
+                             : "as piper plan takes it"},
                {"sequence", flags.sequence > 0 ? fmt::format("{} tokens", flags.sequence)
-                                               : "the smaller of 4096 and the model's positions"},
-               {"precision", flags.precision.empty() ? "bf16" : flags.precision}};
+                                               : "as piper plan takes it"},
+               {"precision", flags.precision.empty() ? "as piper plan takes it" : flags.precision}};
   if (flags.json)
     std::cout << json.dump(2) << "\n";
   else

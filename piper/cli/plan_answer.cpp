@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/plan_insight.h>
+#include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
@@ -185,17 +186,13 @@ void print_front(const plan::Request& r, const plan::Plan& plan) {
              plan.pareto.size(), report::to_text(table));
 }
 
-std::string priced_as(const plan::Request& r) {
-  if (r.has_exact_costs()) return "as this Piper trains there";
-  return fmt::format("as the stack '{}' would run {}", r.stack->name,
-                     r.fixed.runnable ? "what this Piper trains" : "it");
-}
-
 void print_header(const plan::Request& r, const plan::Plan& plan,
                   const std::vector<plan::Default>& defaults, double seconds) {
   fmt::print("{} ({} parameters) on {} devices of {} ({}), {}\n", r.model->name,
              format_count(static_cast<double>(model::count_parameters(*r.model).total())),
-             r.num_devices, r.cluster->name, r.cluster->device, priced_as(r));
+             r.num_devices, r.cluster->name, r.cluster->device,
+             run_by(*r.stack, r.has_exact_costs()) +
+                 (r.fixed.runnable && !r.has_exact_costs() ? ", of what this Piper trains" : ""));
   fmt::print(
       "{} sequences of {} tokens a step, {}; {} usable a device; {} strategies priced in {}{}\n",
       r.global_batch_sequences, r.sequence, strategy::name(r.precision),
@@ -237,6 +234,7 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     return print_excluded(plan::excluded_degrees(r));
   }
   const Candidate& best = plan.ranked.front();
+  // Under a load, and on nodes, the ranking is by more than the choices know.
   if (q.lists_ranking || q.asked.load || q.allocation)
     print_ranking(r, plan.ranked, q.top);
   else
@@ -357,15 +355,6 @@ Json priced_json(const plan::Request& r, const Candidate& c) {
   return json;
 }
 
-const Candidate* nearest_of(const plan::Plan& plan) {
-  const Candidate* least = nullptr;
-  for (const plan::FamilyBest& family : plan.families)
-    if (family.smallest &&
-        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
-      least = &*family.smallest;
-  return least;
-}
-
 void add_threads_flag(Subcommand command, int64_t& num_threads) {
   command
       .add_option("--threads", num_threads,
@@ -423,7 +412,7 @@ PlanAnswer plan_answer(const PlanQuestion& q, const stack::Stack& stack,
     plan::play_ranked(request, answer.plan, q.top);
   }
   request.progress = {};
-  if (!answer.plan.ranked.empty()) add_choices(answer);
+  if (!answer.plan.ranked.empty() && (q.what_if.empty() || q.explain)) add_choices(answer);
   return answer;
 }
 

@@ -62,7 +62,4 @@ plan::Prediction prediction_of(const plan::Request& request, const plan::Candida
 // A strategy with what was predicted of it, as `--out` writes it.
 Json priced_json(const plan::Request& request, const plan::Candidate& candidate);
 
-// What does not fit and lacks least; null where there is none.
-const plan::Candidate* nearest_of(const plan::Plan& plan);
-
 }  // namespace piper::cli

@@ -2,6 +2,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/plan_questions.h>
+#include <piper/cli/prediction_table.h>
 #include <piper/model/count.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_devices.h>
@@ -123,11 +124,10 @@ WhatIfRow row_of(const Machine& m) {
 
 void print_what_if(const std::vector<Machine>& machines) {
   const plan::Request& here = machines.front().answer.request;
-  fmt::print(
-      "{} on {} devices of {}, as the stack '{}' would run it; {} sequences of {} tokens a "
-      "step, {}\n\n",
-      here.model->name, here.num_devices, here.cluster->name, here.stack->name,
-      here.global_batch_sequences, here.sequence, strategy::name(here.precision));
+  fmt::print("{} on {} devices of {}, {}; {} sequences of {} tokens a step, {}\n\n",
+             here.model->name, here.num_devices, here.cluster->name,
+             run_by(*here.stack, here.has_exact_costs()), here.global_batch_sequences,
+             here.sequence, strategy::name(here.precision));
   std::vector<WhatIfRow> rows;
   for (const Machine& m : machines) rows.push_back(row_of(m));
   print_what_if_table(rows);
@@ -168,8 +168,9 @@ Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
 }
 
 void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
-  fmt::print("{} on {} ({}), as the stack '{}' would run it; {} usable a device\n", r.model->name,
-             r.cluster->name, r.cluster->device, r.stack->name, format_bytes(a.memory_limit_bytes));
+  fmt::print("{} on {} ({}), {}; {} usable a device\n", r.model->name, r.cluster->name,
+             r.cluster->device, run_by(*r.stack, r.has_exact_costs()),
+             format_bytes(a.memory_limit_bytes));
   for (const plan::Default& d : a.defaults)
     if (d.name == "sequence" || d.name == "precision")
       fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);

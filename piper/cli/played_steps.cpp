@@ -3,6 +3,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/played_steps.h>
 #include <piper/cost/prices.h>
+#include <piper/plan/pricer.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
@@ -140,8 +141,7 @@ void add_shares(PlayedSteps& played) {
       played.ranks.push_back(share_of(played, Rank(rank)));
 }
 
-}  // namespace
-
+// Whatever its pipeline schedule is.
 bool has_exact_step(const strategy::Strategy& strategy) {
   strategy::Strategy plain = strategy;
   plain.schedule = strategy::PipelineSchedule::k1F1B;
@@ -149,7 +149,7 @@ bool has_exact_step(const strategy::Strategy& strategy) {
   return strategy::not_runnable(plain).empty();
 }
 
-PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
+PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   played.is_exact = true;
   const strategy::Strategy& s = priced.strategy;
@@ -170,10 +170,9 @@ PlayedSteps play_steps(const Priced& priced, const PlayRequest& request) {
   return played;
 }
 
-PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
+PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
                              const stack::Stack& stack) {
   PlayedSteps played;
-  played.stack = stack.name;
   const strategy::Strategy& s = priced.strategy;
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
@@ -194,6 +193,17 @@ PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
   });
   played.closed_form_seconds = estimator.estimate(s).seconds;
   add_shares(played);
+  return played;
+}
+
+}  // namespace
+
+PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack) {
+  const bool exact =
+      plan::has_exact_costs(priced.cluster, stack) && has_exact_step(priced.strategy);
+  PlayedSteps played =
+      exact ? play_exact(priced, request) : play_under_stack(priced, request, stack);
+  played.stack = stack;
   return played;
 }
 

@@ -31,8 +31,8 @@ struct PlayedSteps {
   std::vector<RankShare> ranks;  // of that; those that were written
   SampledSteps sampled;
   bool one_pipeline = false;
-  bool is_exact = false;  // by play_steps()
-  std::string stack = "piper";
+  bool is_exact = false;  // by exact costs
+  stack::Stack stack;
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
   // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk
@@ -44,7 +44,7 @@ struct PlayRequest {
   std::optional<cost::LoadDistribution> load;
   sim::Disturbance disturbance;  // a sample's seed is its own: seed + sample
   // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of
-  // several samples each draws once. Play_steps() alone heeds it.
+  // several samples each draws once. A stack's step does not heed it.
   cost::Scatter scatter;
   uint64_t seed = 0;
   int64_t num_samples = 1;
@@ -56,13 +56,9 @@ struct PlayRequest {
 // Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all
 // (sim/symmetry.h). Throws InvalidInput when that is more than can be played.
 //
-// With this Piper's exact costs: what it executes, and the further schedules.
-PlayedSteps play_steps(const Priced& priced, const PlayRequest& request);
-// Any strategy, as the stack would run it (stack/whole_step.h). Of a load that is not balanced
-// every rank is the busiest of its group: exchanges let none be faster.
-PlayedSteps play_whole_steps(const Priced& priced, const PlayRequest& request,
-                             const stack::Stack& stack);
-// Whether play_steps() knows the strategy.
-bool has_exact_step(const strategy::Strategy& strategy);
+// Where costs are exact (plan/pricer.h): the tasks that this Piper executes, under further pipeline
+// schedules too. Else the step as the stack would run it (stack/whole_step.h); of a load that is
+// not balanced every rank is then the busiest of its group: exchanges let none be faster.
+PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack);
 
 }  // namespace piper::cli

@@ -7,9 +7,9 @@ namespace piper::cli {
 
 using report::Align;
 
-std::string priced_as(const plan::Prediction& p, const stack::Stack& stack) {
-  if (p.estimate.exact) return "priced as this Piper trains there";
-  return fmt::format("priced as the stack '{}' would run it", stack.name);
+std::string run_by(const stack::Stack& stack, bool has_exact_costs) {
+  if (has_exact_costs) return "as this Piper trains there";
+  return fmt::format("as the stack '{}' would run it", stack.name);
 }
 
 std::vector<Figure> time_figures(const plan::Prediction& p) {

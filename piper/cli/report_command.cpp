@@ -56,12 +56,9 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
         .model = read_model(model, flags.ignore),
         .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
         .strategy = best};
-    const bool exact = plan.stack.empty() && has_exact_step(best);
     if (stack::whole_step_tasks(best, priced.model, best.mesh.pp) > kMostTasks) return std::nullopt;
-    const PlayedSteps played =
-        exact ? play_steps(priced, {.keep_memory = true})
-              : play_whole_steps(priced, {.keep_memory = true},
-                                 stack::load_stack(plan.stack.empty() ? "piper" : plan.stack));
+    const PlayedSteps played = play(priced, {.keep_memory = true},
+                                    stack::load_stack(plan.stack.empty() ? "piper" : plan.stack));
     std::vector<int64_t> stages;
     const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)

@@ -5,6 +5,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/command_list.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/mfu.h>
 #include <piper/cost/prices.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
@@ -56,7 +57,7 @@ std::string describe(const Case& c) {
     text += fmt::format("  pp {} ep {} dp {} micro {} x {} {} {}: {} s, mfu {}, {} B\n", s.mesh.pp,
                         s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences,
                         strategy::name(s.schedule), strategy::name(s.recompute), number(seconds),
-                        number(stack::mfu(question.model, s, question.cluster, seconds)),
+                        number(cost::mfu(question.model, s, question.cluster, seconds)),
                         number(candidate.estimate.peak_bytes));
   }
   text += fmt::format("  {} priced, {} on the front\n", plan.num_priced, plan.pareto.size());

@@ -8,6 +8,7 @@
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/played_steps.h>
+#include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/mfu.h>
@@ -90,7 +91,7 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
   if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
     summary.closed_form_seconds =
         cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
-  summary.mfu = stack::mfu(priced.model, s, priced.cluster, summary.step_seconds);
+  summary.mfu = cost::mfu(priced.model, s, priced.cluster, summary.step_seconds);
   const strategy::RankLayout layout(s);
   for (const RankShare& rank : played.ranks) {
     const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
@@ -138,7 +139,7 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   // A form of closed expressions knows no load: it stays what a balanced one would take.
   if (!flags.load.load.empty() && summary.closed_form_seconds)
     json["closed_form_load"] = "balanced";
-  json["stack"] = played.stack;
+  json["stack"] = played.stack.name;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
@@ -197,8 +198,7 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
                 const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
-  fmt::print("{}\n", played.is_exact ? "as this Piper trains there"
-                                     : fmt::format("as the stack '{}' would run it", played.stack));
+  fmt::print("{}\n", run_by(played.stack, played.is_exact));
   if (played.one_pipeline)
     fmt::print(
         "one pipeline of {} played (the first of each stage): ranks of a stage are alike and no "
@@ -257,12 +257,8 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   const stack::Stack stack = stack_of(flags.stack, priced.strategy);
-  const bool exact =
-      plan::has_exact_costs(priced.cluster, stack) && has_exact_step(priced.strategy);
-  const PlayRequest request =
-      request_of(flags, priced.strategy, exact ? cost::scatter(priced.cluster) : cost::Scatter{});
   const PlayedSteps played =
-      exact ? play_steps(priced, request) : play_whole_steps(priced, request, stack);
+      play(priced, request_of(flags, priced.strategy, cost::scatter(priced.cluster)), stack);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);

@@ -68,8 +68,8 @@ struct Priced {
 };
 Priced priced_from_flags(StrategyFlags flags);
 
-// Who is predicted to run the strategy: what --stack names, else what the strategy's file was planned
-// for, else this Piper. Throws InvalidInput.
+// Who is predicted to run the strategy: the stack that --stack names, else the one that its file
+// was planned for, else "piper". Throws InvalidInput.
 stack::Stack stack_of(const std::string& flag, const strategy::Strategy& strategy);
 // Declares --stack; `name` outlives `command`.
 void add_stack_flag(Subcommand command, std::string& name);

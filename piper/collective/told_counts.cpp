@@ -25,7 +25,7 @@ Wanted wanted(AllToAll algorithm, const Topology& topology) {
   for (auto& from : result)
     for (std::vector<int32_t>& list : from) {
       std::ranges::sort(list);
-      list.erase(std::ranges::unique(list).begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
     }
   return result;
 }

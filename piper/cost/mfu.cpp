@@ -41,6 +41,15 @@ double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precisio
          static_cast<double>(num_computing(cluster, world));
 }
 
+double mfu(const model::Model& model, const strategy::Strategy& s, const cluster::Cluster& cluster,
+           double step_seconds, std::optional<double> kept) {
+  const double peak = peak_flops_per_second(cluster, s.precision, s.mesh.world());
+  if (peak <= 0 || step_seconds <= 0) return 0;
+  return step_flops(model, s.sequence, s.global_batch_sequences,
+                    kept.value_or(kept_part(model, s))) /
+         (step_seconds * peak);
+}
+
 EffectiveMfu effective_mfu(const cluster::Cluster& cluster, strategy::Precision precision,
                            int64_t world, double flops, double compute_seconds,
                            double step_seconds) {

@@ -13,6 +13,7 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace piper::cost {
 
@@ -32,6 +33,12 @@ int64_t num_computing(const cluster::Cluster& cluster, int64_t world);
 // Dense peak of the devices (or cores) that `world` ranks use.
 double peak_flops_per_second(const cluster::Cluster& cluster, strategy::Precision precision,
                              int64_t world);
+
+// kMfuFormula. Throws InvalidInput where the cluster has no figures for the precision. `kept`: of
+// step_flops(); kept_part() where none is given.
+double mfu(const model::Model& model, const strategy::Strategy& strategy,
+           const cluster::Cluster& cluster, double step_seconds,
+           std::optional<double> kept = std::nullopt);
 
 // Piper eq. 12 (with ERRATA Piper 5): the peak that GEMMs reach on this device, instead of the peak
 // on paper, and the share of the step that computes.

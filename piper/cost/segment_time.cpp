@@ -91,14 +91,31 @@ bool start_is_measured(const Work& w, const cluster::Compute& compute) {
 
 }  // namespace
 
+const char* compute_key(strategy::Precision precision) {
+  switch (precision) {
+    case strategy::Precision::kFp32:
+      return "fp32";
+    case strategy::Precision::kBf16:
+      return "bf16";
+    case strategy::Precision::kFp64:
+      return "fp64";
+    case strategy::Precision::kFp8:
+    case strategy::Precision::kMxfp8:
+      return "fp8";
+    case strategy::Precision::kNvfp4:
+      return "fp4";
+  }
+  return "";
+}
+
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision) {
-  const auto found = cluster.compute.find(strategy::name(precision));
+  const auto found = cluster.compute.find(compute_key(precision));
   if (found != cluster.compute.end()) return found->second;
   throw InvalidInput(unpriced(cluster, precision));
 }
 
 std::string unpriced(const cluster::Cluster& cluster, strategy::Precision precision) {
-  if (cluster.compute.contains(strategy::name(precision))) return "";
+  if (cluster.compute.contains(compute_key(precision))) return "";
   std::vector<std::string> known;
   for (const auto& [name, compute] : cluster.compute) known.push_back(name);
   return fmt::format("cluster {} has no compute figures for '{}'; allowed: {}", cluster.name,

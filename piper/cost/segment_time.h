@@ -25,6 +25,8 @@ namespace piper::cost {
 // own.
 inline constexpr double kAssumedGemmEfficiency = 0.7;
 
+// The entry of Cluster::compute that prices products: "bf16", "fp8", "fp4", ...; kMxfp8 uses fp8's.
+const char* compute_key(strategy::Precision precision);
 // The cluster's figures for a precision. Throws InvalidInput naming the precisions that it has.
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision);
 // Why nothing can be priced in this precision: what compute_of() would throw. Empty when it can.

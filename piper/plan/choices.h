@@ -1,5 +1,5 @@
-// What a user chooses from: the fastest strategy, and the best of those that differ from it in kind,
-// each with what it trades. (The ranking itself is full of twins: the best and its neighbours.)
+// What a user chooses from: the fastest strategy, and the best of those that differ from it in
+// kind, each with what it trades. The ranking itself holds the best and its neighbours.
 #pragma once
 
 #include <piper/plan/search.h>
@@ -12,7 +12,7 @@ namespace piper::plan {
 
 struct Choice {
   Candidate candidate;
-  std::string what;  // "fastest", "best without a pipeline", "least memory", ...
+  std::string what;  // "fastest", "best pipeline", "half of its memory", ...
 };
 
 // Of a plan whose ranking is not empty, fastest first: its best; the best of each other family; of

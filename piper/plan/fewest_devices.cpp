@@ -13,12 +13,8 @@ namespace {
 
 std::optional<Candidate> smallest_of(const Request& request) {
   const Plan plan = search(request);
-  const Candidate* least = nullptr;
-  for (const FamilyBest& family : plan.families)
-    if (family.smallest &&
-        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
-      least = &*family.smallest;
-  return least == nullptr ? std::nullopt : std::optional(*least);
+  const Candidate* nearest = nearest_of(plan);
+  return nearest == nullptr ? std::nullopt : std::optional(*nearest);
 }
 
 }  // namespace

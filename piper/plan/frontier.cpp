@@ -112,18 +112,19 @@ void Frontier::keep(Candidate candidate) {
   lower_bar();
 }
 
-// To the last that is kept of both together.
+// To the last that is kept of both together, twins once.
 void Frontier::lower_bar() {
-  std::span<const Candidate> before, own = own_.ranked;
+  std::span<const Candidate> before;
   if (before_ != nullptr) before = before_->own_.ranked;
-  if (std::ssize(before) + std::ssize(own) < num_kept_) return;
-  size_t b = 0, o = 0;
-  for (int64_t i = 0; i < num_kept_; ++i) {
-    const double of_before = b < before.size() ? before[b].estimate.seconds : kInfinity;
-    const double of_own = o < own.size() ? own[o].estimate.seconds : kInfinity;
-    bar_ = std::min(of_before, of_own);
-    ++(of_own < of_before ? o : b);
-  }
+  std::vector<double> seconds;
+  for (const Candidate& c : before) seconds.push_back(c.estimate.seconds);
+  for (const Candidate& c : own_.ranked)
+    if (std::ranges::none_of(before, [&](const Candidate& b) { return are_twins(b, c); }))
+      seconds.push_back(c.estimate.seconds);
+  if (std::ssize(seconds) < num_kept_) return;
+  const auto last = seconds.begin() + num_kept_ - 1;
+  std::ranges::nth_element(seconds, last);
+  bar_ = *last;
 }
 
 // Kept sorted by seconds.

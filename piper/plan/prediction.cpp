@@ -66,11 +66,11 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
   // What the simulation finds longer or shorter is waiting.
   double& idle = p.estimate.time.bubble;
   idle = std::max(0.0, idle + p.step_seconds - estimate.seconds);
-  p.mfu = stack::mfu(model, s, cluster, p.step_seconds);
+  p.mfu = cost::mfu(model, s, cluster, p.step_seconds);
   p.tokens_per_second = static_cast<double>(s.sequence * s.global_batch_sequences) / p.step_seconds;
   p.step_flops =
       cost::step_flops(model, s.sequence, s.global_batch_sequences, cost::kept_part(model, s));
-  p.peak_flops_per_second = p.step_flops / (p.step_seconds * p.mfu);
+  p.peak_flops_per_second = cost::peak_flops_per_second(cluster, s.precision, s.mesh.world());
   return p;
 }
 

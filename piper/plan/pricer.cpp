@@ -1,6 +1,6 @@
+#include <piper/cluster/watch.h>
 #include <piper/plan/exact_pricer.h>
 #include <piper/sim/play.h>
-#include <piper/stack/outside.h>
 #include <piper/stack/whole_step.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
@@ -85,8 +85,11 @@ class StackPricer : public Pricer {
 
   std::vector<cluster::Outside> outside_measured(const std::vector<Strategy>& strategies,
                                                  double imbalance) const override {
-    if (strategies.empty()) return {};
-    return stack::outside_measured(model_, cluster_, stack_, strategies.front(), imbalance);
+    const auto watch = std::make_shared<cluster::Watch>();
+    const cluster::Cluster watched = cluster::watched(cluster_, watch);
+    for (const Strategy& s : strategies)
+      stack::Estimator(model_, watched, stack_, s.precision, s.sequence).estimate(s, imbalance);
+    return watch->outside();
   }
 
  private:

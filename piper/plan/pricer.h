@@ -1,8 +1,8 @@
 // What a search prices strategies with: one price for one strategy, whichever command asks for it.
 //
-//   as a trainer runs it   stack::Estimator, every axis: described machines (GPU clusters)
-//   as this Piper runs it  cost::Estimator, the executor's own costs and exact bytes: machines whose
-//                          rates `piper profile` measured (CPU clusters); only what it executes
+//   as a trainer runs it    stack::Estimator, every axis, on described machines (GPU clusters)
+//   as this Piper runs it   cost::Estimator, the executor's own costs and exact bytes of what it
+//                           executes, on machines that `piper profile` measured (CPU clusters)
 //
 // make_pricer() is the one place that chooses between the two.
 #pragma once

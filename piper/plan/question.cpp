@@ -126,9 +126,9 @@ class Settling {
                       stack_.name, q_.cluster.name));
     if (r.fixed.runnable && !strategy::runs(r.precision))
       problems.push_back(
-          fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64; leave out "
-                      "--runnable or take one of these",
-                      strategy::name(r.precision)));
+          fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64{}",
+                      strategy::name(r.precision),
+                      r.has_exact_costs() ? "" : "; leave out --runnable or take one of these"));
     if (!problems.empty()) throw InvalidInput(problems);
   }
 

@@ -363,6 +363,15 @@ Family family_of(const Strategy& s) {
   return s.mesh.tp > 1 ? Family::kTensor : Family::kDataAndExperts;
 }
 
+const Candidate* nearest_of(const Plan& plan) {
+  const Candidate* least = nullptr;
+  for (const FamilyBest& family : plan.families)
+    if (family.smallest &&
+        (least == nullptr || family.smallest->estimate.peak_bytes < least->estimate.peak_bytes))
+      least = &*family.smallest;
+  return least;
+}
+
 int64_t threads_of(const Request& request) {
   return request.cluster->watch ? 1 : std::max<int64_t>(1, request.num_threads);
 }

@@ -11,7 +11,8 @@
 // Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only
 // when
 //
-//   m x (work of all stages, nothing recomputed, no exchange) / pp  >  the time of the worst strategy that is kept
+//   m x (work of all stages, nothing recomputed, no exchange) / pp
+//     > the time of the worst strategy that is kept
 //
 // and of the best of its family; a schedule, split and recomputation of it when m x its busiest
 // stage, states and offload left out, is. A test compares with the plain enumeration. The bounds
@@ -132,6 +133,9 @@ struct Plan {
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
   int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
+
+// Of what does not fit, the strategy that lacks least; null where there is none.
+const Candidate* nearest_of(const Plan& plan);
 
 // Of the request's threads, those that may be used: a cluster that notes what it is asked
 // (cluster::watched) is for one.

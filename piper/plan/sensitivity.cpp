@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
+#include <piper/cost/mfu.h>
 #include <piper/plan/sensitivity.h>
 #include <piper/plan/what_if.h>
 
@@ -108,7 +109,7 @@ class Inputs {
 double mfu_in(const Request& r, const strategy::Strategy& s, const World& world) {
   const std::unique_ptr<Pricer> pricer =
       make_pricer(*r.model, world.cluster, world.stack, r.precision, r.sequence);
-  return stack::mfu(*r.model, s, *r.cluster, pricer->estimate(s, world.imbalance).seconds);
+  return cost::mfu(*r.model, s, *r.cluster, pricer->estimate(s, world.imbalance).seconds);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/cost/mfu.h>
 #include <piper/plan/example_world.h>
 #include <piper/plan/sensitivity.h>
 
@@ -31,8 +32,8 @@ TEST_CASE(
   const Request request = question.request();
   for (const Candidate& candidate : search(request).ranked) {
     CAPTURE(describe(candidate.strategy));
-    const double mfu = stack::mfu(question.model, candidate.strategy, question.cluster,
-                                  candidate.estimate.seconds);
+    const double mfu =
+        cost::mfu(question.model, candidate.strategy, question.cluster, candidate.estimate.seconds);
     for (const Influence& i : sensitivity(request, candidate.strategy)) {
       CAPTURE(i.input);
       const double better = helps(i) ? i.high_mfu : i.low_mfu;

@@ -1,5 +1,6 @@
-// A plan as pages show it, read from what `piper plan` prints with --json or writes with --out (then
-// a list of one strategy without its rivals). Further keys are ignored; every part may be missing.
+// A plan as pages show it, read from what `piper plan` prints with --json or writes with --out
+// (then a list of one strategy without its rivals). Further keys are ignored; every part may be
+// missing.
 #pragma once
 
 #include <piper/base/json_fwd.h>

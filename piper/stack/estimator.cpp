@@ -1,6 +1,5 @@
 #include <piper/base/error.h>
 #include <piper/cost/bubble.h>
-#include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
 #include <piper/stack/pair_turns.h>
@@ -320,17 +319,6 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   add_pipeline(s, prices, pipeline, worth_below, most_bytes, e);
   e.seconds = e.time.total();
   return e;
-}
-
-double mfu(const model::Model& model, const Strategy& strategy, const cluster::Cluster& cluster,
-           double seconds) {
-  const auto found = cluster.compute.find(compute_key(strategy.precision));
-  PIPER_CHECK(found != cluster.compute.end(), "no figures for the precision");
-  const double peak = found->second.peak_flops_per_second *
-                      static_cast<double>(cost::num_computing(cluster, strategy.mesh.world()));
-  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences,
-                          cost::kept_part(model, strategy)) /
-         (seconds * peak);
 }
 
 }  // namespace piper::stack

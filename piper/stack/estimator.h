@@ -243,10 +243,6 @@ class Estimator {
   std::unique_ptr<std::vector<Busy>> busy_;
 };
 
-// Model FLOPs of a step over seconds and the dense peak of all devices, as cost/mfu.h defines it.
-double mfu(const model::Model& model, const strategy::Strategy& strategy,
-           const cluster::Cluster& cluster, double seconds);
-
 // Layers of micro-batches whose activations a stage holds at once, in units of one of the rank's
 // layers' micro-batches (FIELD: 1F1B min(m, p - i), interleaved (warm-up + 1) / v, ZB-H1, ZB-V and
 // DualPipeV p, p and p + 1, never beyond m).

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/segment_time.h>
 #include <piper/stack/rates.h>
 
 #include <algorithm>
@@ -37,28 +38,8 @@ cost::LevelNeeds needs_of(const std::array<double, cost::kMaxLevels>& busy) {
 
 }  // namespace
 
-const char* compute_key(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return "fp32";
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp64:
-      return "fp64";
-    case Precision::kFp8:
-    case Precision::kMxfp8:
-      return "fp8";
-    case Precision::kNvfp4:
-      return "fp4";
-  }
-  return "";
-}
-
 Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cluster) {
-  compute_ = find(cluster, compute_key(precision));
-  if (compute_ == nullptr)
-    throw InvalidInput(fmt::format("cluster {} has no figures for {} ('compute.{}')", cluster.name,
-                                   strategy::name(precision), compute_key(precision)));
+  compute_ = &cost::compute_of(cluster, precision);
   const bool narrow = precision >= Precision::kFp8;
   attention_ = narrow && find(cluster, "bf16") != nullptr ? find(cluster, "bf16") : compute_;
   peak_ = compute_->peak_flops_per_second;

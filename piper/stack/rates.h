@@ -90,7 +90,4 @@ class Rates {
   double ring_bytes_per_second_ = 0, host_bytes_per_second_ = 0;
 };
 
-// The entry of Cluster::compute that prices products: "bf16", "fp8", "fp4", ...; kMxfp8 uses fp8's.
-const char* compute_key(strategy::Precision precision);
-
 }  // namespace piper::stack

@@ -141,11 +141,7 @@ double model_flops_utilization(const model::Model& model, const strategy::Strate
                                const cluster::Cluster& cluster, double step_seconds, double kept) {
   if (!cost::unpriced(cluster, strategy.precision).empty())
     return std::numeric_limits<double>::quiet_NaN();
-  const double peak =
-      cost::peak_flops_per_second(cluster, strategy.precision, strategy.mesh.world());
-  if (peak <= 0 || step_seconds <= 0) return 0;
-  return cost::step_flops(model, strategy.sequence, strategy.global_batch_sequences, kept) /
-         (step_seconds * peak);
+  return cost::mfu(model, strategy, cluster, step_seconds, kept);
 }
 
 Prediction predict(const schedule::StepGraph& step, const model::Model& model,

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
+#include <piper/cost/mfu.h>
 #include <piper/cost/paper.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
@@ -186,7 +187,7 @@ Run best(const Frontier& f, const Model& model, const std::vector<paper::Degrees
       const Strategy s = one_f_one_b(model, d, micro_batches(d), recompute, sequence);
       const stack::Estimate e = estimator.estimate(s);
       if (e.peak_bytes > f.usable_bytes()) continue;
-      const double mfu = stack::mfu(model, s, f.cluster, e.seconds);
+      const double mfu = cost::mfu(model, s, f.cluster, e.seconds);
       if (mfu > run.mfu) run = {d, mfu, e.peak_bytes, e.time.bubble / e.seconds};
     }
   return run;
@@ -261,7 +262,7 @@ void ceilings(Statements& list, const Frontier& f) {
     stack::Estimator estimator(model, f.cluster, f.stack, strategy::Precision::kBf16, kSequence);
     const Strategy s =
         one_f_one_b(model, {.pp = pp, .ep = 8}, 4 * pp, strategy::Recompute::kNone, kSequence);
-    const double full = stack::mfu(model, s, f.cluster, estimator.estimate(s).seconds);
+    const double full = cost::mfu(model, s, f.cluster, estimator.estimate(s).seconds);
     const auto stages = static_cast<double>(pp);
     highest = std::max(highest, full / (limit * (1 - (stages - 1) / (5 * stages - 1))));
   };

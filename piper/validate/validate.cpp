@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/segment_time.h>
 #include <piper/model/count.h>
 #include <piper/stack/estimator.h>
 #include <piper/validate/validate.h>
@@ -40,7 +41,7 @@ double predicted_value(const Case& c, const stack::Estimate& e) {
       return counted_flops(c, true) / (e.seconds * world) / c.unit_scale;
     case Quantity::kMfu: {
       const double peak =
-          c.cluster.compute.at(stack::compute_key(c.strategy.precision)).peak_flops_per_second;
+          c.cluster.compute.at(cost::compute_key(c.strategy.precision)).peak_flops_per_second;
       return counted_flops(c, false) / (e.seconds * world * peak) / c.unit_scale;
     }
     case Quantity::kPeakBytes: {
