@@ -153,6 +153,11 @@ def check_scatter(folder):
     assert abs(played["step_seconds"] / best["predicted"]["step_seconds"] - 1) < 1e-9, (played["step_seconds"], best["predicted"])
     assert abs(played["mfu"] / best["predicted"]["mfu"] - 1) < 1e-9
     assert "scatter by 0.20" in piper("sim", *asked, "--strategy", folder / "best.json")
+    # The page of a plan plays what was priced: the tasks that this Piper executes, which no stack's step has.
+    assert best["predicted"]["stack"] == "piper"
+    piper("report", folder / "best.json", "--profile", folder / "scatters.json", "--out", folder / "best.html")
+    page = (folder / "best.html").read_text()
+    assert "gate" in page and "gradient norm" in page
 
 
 def check_bench():
