@@ -7,7 +7,7 @@
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
-#include <piper/stack/whole_step.h>
+#include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
@@ -43,8 +43,7 @@ std::vector<graph::Interval> intervals(const PlayedSteps& played, Rank rank, Str
   std::vector<graph::Interval> list;
   for (const graph::TaskId id : played.step.graph.stream(rank, stream)) {
     const graph::Task& task = played.step.graph.task(id);
-    if (!task.segment.valid() ||
-        played.step.segment(task).kind != schedule::SegmentKind::kMessageWait)
+    if (!task.segment.valid() || played.step.segment(task).kind != schedule::SegmentKind::kWait)
       list.push_back(played.timeline.tasks[id.index()]);
   }
   std::ranges::sort(list, {}, &graph::Interval::start_seconds);
@@ -75,12 +74,6 @@ void check_size(const Priced& priced, double tasks, int64_t num_ranks) {
         "(`piper estimate` prices any number)",
         priced.strategy.num_micro_batches, format_count(tasks), num_ranks,
         format_count(kMostTasks)));
-}
-
-double num_exact_tasks(const Priced& priced, int64_t num_ranks) {
-  const strategy::Strategy& s = priced.strategy;
-  return static_cast<double>(num_ranks) * static_cast<double>(s.num_micro_batches) * 20 *
-         static_cast<double>(priced.model.num_layers()) / static_cast<double>(s.mesh.pp);
 }
 
 // Empty: all. `why_not`: one pipeline does not stand for all.
@@ -161,8 +154,8 @@ PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
       ranks_to_play(priced, request, why_not,
                     strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
-  check_size(priced, num_exact_tasks(priced, num_ranks), num_ranks);
-  played.step = schedule::write_step(priced.model, s, ranks, schedule::WrittenFor::kSimulation);
+  check_size(priced, schedule::num_tasks(priced.model, s, num_ranks), num_ranks);
+  played.step = schedule::write_step(priced.model, s, ranks);
   played.scatter = request.scatter;
   play_samples(request, played,
                [&](int64_t sample) { return prices_of(priced, request, played.step, sample); });
@@ -179,7 +172,8 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
                     strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
-  check_size(priced, stack::whole_step_tasks(s, priced.model, num_ranks), num_ranks);
+  check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, stack::style_of(stack)),
+             num_ranks);
   stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;
@@ -187,7 +181,7 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
       imbalance = cost::imbalance_of(cost::sample_load(*request.load, priced.model, s.mesh.ep,
                                                        request.seed, sample, request.num_samples),
                                      s.mesh.ep);
-    stack::WholeStep whole = stack::write_whole_step(estimator, s, ranks, imbalance);
+    stack::PricedStep whole = stack::write_priced_step(estimator, s, ranks, imbalance);
     played.step = std::move(whole.step);
     return std::move(whole.prices);
   });

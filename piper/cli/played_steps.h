@@ -57,7 +57,7 @@ struct PlayRequest {
 // (sim/symmetry.h). Throws InvalidInput when that is more than can be played.
 //
 // Where costs are exact (plan/pricer.h): the tasks that this Piper executes, under further pipeline
-// schedules too. Else the step as the stack would run it (stack/whole_step.h); of a load that is
+// schedules too. Else the step as the stack would run it (stack/priced_step.h); of a load that is
 // not balanced every rank is then the busiest of its group: exchanges let none be faster.
 PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack);
 

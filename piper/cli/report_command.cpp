@@ -9,7 +9,7 @@
 #include <piper/model/import.h>
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
-#include <piper/stack/whole_step.h>
+#include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <filesystem>
@@ -56,9 +56,10 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
         .model = read_model(model, flags.ignore),
         .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
         .strategy = best};
-    if (stack::whole_step_tasks(best, priced.model, best.mesh.pp) > kMostTasks) return std::nullopt;
-    const PlayedSteps played = play(priced, {.keep_memory = true},
-                                    stack::load_stack(plan.stack.empty() ? "piper" : plan.stack));
+    const stack::Stack stack = stack::load_stack(plan.stack.empty() ? "piper" : plan.stack);
+    if (schedule::num_tasks(priced.model, best, best.mesh.pp, stack::style_of(stack)) > kMostTasks)
+      return std::nullopt;
+    const PlayedSteps played = play(priced, {.keep_memory = true}, stack);
     std::vector<int64_t> stages;
     const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)

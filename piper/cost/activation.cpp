@@ -276,9 +276,11 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
     case SegmentKind::kContext:
-    case SegmentKind::kWeights:
+    case SegmentKind::kExpertTensor:
+    case SegmentKind::kDenseWeights:
+    case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
-    case SegmentKind::kMessageWait:
+    case SegmentKind::kWait:
       return {};
   }
   PIPER_CHECK(false, "an unknown segment");
@@ -312,6 +314,11 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return routing_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
+    case SlotKind::kGathered:
+    case SlotKind::kPartial:
+    case SlotKind::kKeysAndValues:
+    case SlotKind::kKept:
+      PIPER_CHECK(false, "no exact bytes of an axis that this Piper does not execute");
   }
   PIPER_CHECK(false, "an unknown slot");
   return 0;

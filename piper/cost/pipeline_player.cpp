@@ -1,7 +1,7 @@
 #include <piper/base/error.h>
-#include <piper/cost/host_copies.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/schedule/executable.h>
+#include <piper/schedule/host_copies.h>
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ class PipelinePlayer::CopyList {
         pp_(pp),
         m_(m),
         rank_(rank),
-        plan_(host_copies(schedule, pp, vpp, m, rank)),
+        plan_(schedule::host_copies(schedule, pp, vpp, m, rank)),
         out_(plan_.is_copied.size(), HostLink::kNone),
         back_(out_),
         list_(list) {}
@@ -50,7 +50,7 @@ class PipelinePlayer::CopyList {
   strategy::PipelineSchedule schedule_;
   int64_t pp_, m_;
   int32_t rank_;
-  HostCopies plan_;
+  schedule::HostCopies plan_;
   std::vector<int32_t> out_, back_;  // numbers, by chunk and micro-batch
   std::vector<Copy>& list_;
   int32_t place_ = 0;

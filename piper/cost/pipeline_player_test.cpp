@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/host_copies.h>
 #include <piper/cost/near.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/pipeline_time.h>
+#include <piper/schedule/host_copies.h>
 
 #include <algorithm>
 #include <chrono>
@@ -241,7 +241,8 @@ TEST_CASE("copies to the host and back: free ones change nothing, long ones are 
         }
         int64_t most = 0;
         for (int64_t rank = 0; rank < p; ++rank)
-          most = std::max<int64_t>(most, std::ssize(host_copies(schedule, p, vpp, m, rank).back));
+          most = std::max<int64_t>(
+              most, std::ssize(schedule::host_copies(schedule, p, vpp, m, rank).back));
         // Ranks copy beside each other: those of the busiest one, and at most a few that others
         // wait for.
         CHECK(before >= 2000 * static_cast<double>(most));

@@ -185,10 +185,12 @@ class StepPricer {
       }
       case TaskKind::kAllToAll:
         return all_to_all(task);
-      case TaskKind::kCollective:
+      case TaskKind::kAllGather:
+      case TaskKind::kReduceScatter:
+      case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
-        break;
+        PIPER_CHECK(false, "no exact price of what this Piper does not execute");
       case TaskKind::kAllReduce:
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }

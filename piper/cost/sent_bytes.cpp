@@ -54,7 +54,9 @@ class Sender {
         return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
-      case TaskKind::kCollective:
+      case TaskKind::kAllGather:
+      case TaskKind::kReduceScatter:
+      case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
         break;  // of axes that are priced, not executed
@@ -271,9 +273,11 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
     case SegmentKind::kContext:
-    case SegmentKind::kWeights:
+    case SegmentKind::kExpertTensor:
+    case SegmentKind::kDenseWeights:
+    case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
-    case SegmentKind::kMessageWait:
+    case SegmentKind::kWait:
       break;
   }
   PIPER_CHECK(false, std::string("nothing to reduce in ") + schedule::name(segment.kind));

@@ -354,9 +354,11 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
     case SegmentKind::kContext:
-    case SegmentKind::kWeights:
+    case SegmentKind::kExpertTensor:
+    case SegmentKind::kDenseWeights:
+    case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
-    case SegmentKind::kMessageWait:
+    case SegmentKind::kWait:
       PIPER_CHECK(false, "no work of a layer or an end of the model");
   }
   return list.take();

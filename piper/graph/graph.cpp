@@ -17,7 +17,9 @@ Stream stream_of(TaskKind kind) {
     case TaskKind::kExchangeCounts:
     case TaskKind::kAllToAll:
     case TaskKind::kAllReduce:
-    case TaskKind::kCollective:
+    case TaskKind::kAllGather:
+    case TaskKind::kReduceScatter:
+    case TaskKind::kRing:
       return Stream::kExchange;
     case TaskKind::kStateCollective:
       return Stream::kStates;
@@ -95,8 +97,12 @@ const char* name(TaskKind kind) {
       return "all-to-all";
     case TaskKind::kAllReduce:
       return "all-reduce";
-    case TaskKind::kCollective:
-      return "collective";
+    case TaskKind::kAllGather:
+      return "all-gather";
+    case TaskKind::kReduceScatter:
+      return "reduce-scatter";
+    case TaskKind::kRing:
+      return "ring";
     case TaskKind::kStateCollective:
       return "collective of states";
     case TaskKind::kHostCopy:

@@ -50,13 +50,13 @@ enum class TaskKind : uint8_t {
   kExchangeCounts,  // every member tells every other how many rows will come
   kAllToAll,        // rows of slot reads[0] to slot writes[0], by the counts exchanged before
   kAllReduce,       // sums a buffer named by `segment` over the group, in rank order
-  // Simulation only: any other collective of the group that `segment` names
-  kCollective,
-  // Simulation only: the same on a stream of its own, for weights and gradients that travel beside
-  // everything else
+  // The next five are not executed by this Piper yet.
+  kAllGather,      // slots reads[i] of all members, put together, to slots writes[i]
+  kReduceScatter,  // sums slots reads[i]; each member's part goes to its slot writes[i]
+  kRing,           // what each member has passes through all of them, beside compute
+  // Gathers or reductions of weights and gradients on a stream of their own, beside everything else
   kStateCollective,
-  // Simulation only: a copy between the device and its host, on a stream of its own; the group is
-  // the rank alone
+  // A copy between the device and its host, on a stream of its own; the group is the rank alone
   kHostCopy,
 };
 

@@ -24,7 +24,9 @@ std::vector<Rank> members(const Graph& graph, const Task& task) {
     case TaskKind::kExchangeCounts:
     case TaskKind::kAllToAll:
     case TaskKind::kAllReduce:
-    case TaskKind::kCollective:
+    case TaskKind::kAllGather:
+    case TaskKind::kReduceScatter:
+    case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
       if (!task.group.valid() || task.group.index() >= graph.groups().size()) return {task.rank};

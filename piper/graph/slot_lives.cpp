@@ -135,12 +135,22 @@ bool HappensBefore::operator()(TaskId a, TaskId b) const {
   if (second.kind == TaskKind::kCompute)
     return a_computes ? position_[a.index()] < position_[b.index()]
                       : first_known_[a.index()] <= position_[b.index()];
-  if (clock_[b.index()] >= (a_computes ? position_[a.index()] : first_known_[a.index()]))
-    return true;
-  for (const TaskId dependency : graph_.dependencies(second))
-    if (dependency == a ||
-        (is_communication(graph_.task(dependency).kind) && (*this)(a, dependency)))
-      return true;
+  // Along dependencies between communication tasks, each visited once.
+  const int32_t known = a_computes ? position_[a.index()] : first_known_[a.index()];
+  std::vector<TaskId> open{b}, seen{b};
+  while (!open.empty()) {
+    const TaskId at = open.back();
+    open.pop_back();
+    if (clock_[at.index()] >= known) return true;
+    for (const TaskId dependency : graph_.dependencies(graph_.task(at))) {
+      if (dependency == a) return true;
+      if (dependency < a || !is_communication(graph_.task(dependency).kind) ||
+          std::ranges::find(seen, dependency) != seen.end())
+        continue;
+      open.push_back(dependency);
+      seen.push_back(dependency);
+    }
+  }
   return false;
 }
 

@@ -1,7 +1,7 @@
 #include <piper/cluster/watch.h>
 #include <piper/plan/exact_pricer.h>
 #include <piper/sim/play.h>
-#include <piper/stack/whole_step.h>
+#include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
@@ -53,11 +53,11 @@ class StackPricer : public Pricer {
 
   bool may_play(const Strategy& s) const override {
     constexpr double kMostTasks = 1e6;  // a second or two
-    return stack::whole_step_tasks(s, model_, s.mesh.pp) <= kMostTasks;
+    return schedule::num_tasks(model_, s, s.mesh.pp, stack::style_of(stack_)) <= kMostTasks;
   }
   // One pipeline: under a stack all are alike.
   double played_seconds(const Strategy& s, double imbalance) override {
-    const stack::WholeStep whole = stack::write_whole_step(
+    const stack::PricedStep whole = stack::write_priced_step(
         estimator_, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)),
         imbalance);
     return sim::play(whole.step, whole.prices, false).seconds();

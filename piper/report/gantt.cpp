@@ -71,7 +71,9 @@ BarClass bar_class(const schedule::StepGraph& step, const graph::Task& task) {
     case TaskKind::kAllToAll:
       return BarClass::kExchange;
     case TaskKind::kAllReduce:
-    case TaskKind::kCollective:
+    case TaskKind::kAllGather:
+    case TaskKind::kReduceScatter:
+    case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
       return BarClass::kReduction;

@@ -75,7 +75,9 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
       return start_all_to_all(task, std::move(name));
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
-    case TaskKind::kCollective:
+    case TaskKind::kAllGather:
+    case TaskKind::kReduceScatter:
+    case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
     case TaskKind::kCompute:

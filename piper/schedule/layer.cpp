@@ -2,16 +2,14 @@
 #include <piper/schedule/layer_kind.h>
 
 namespace piper::schedule {
-namespace {
 
-using graph::Phase;
-using graph::SlotId;
 using graph::TaskId;
 using graph::TaskKind;
 
-const LayerPasses& passes(const StepWriter& step, int32_t layer) {
-  return layer_passes(layer_kind(step.model.layers[static_cast<size_t>(layer)], step.strategy),
-                      step.strategy.recompute);
+const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_rank) {
+  return layer_passes(
+      layer_kind(step.model.layers[static_cast<size_t>(layer)], step.strategy, step.style),
+      step.strategy.recompute_of(pp_rank));
 }
 
 SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
@@ -19,8 +17,8 @@ SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
   return {in_program.kind, {in_program.writer, layer}};
 }
 
-void write_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task, int32_t layer,
-                LayerSlots& slots, TaskId& counts) {
+void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
+                      int32_t layer, LayerSlots& slots, Posted& posted) {
   Slots lists;
   for (const LayerSlot slot : task.reads) lists.reads.push_back(slots[slot]);
   for (const LayerSlot slot : task.writes) {
@@ -28,55 +26,32 @@ void write_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& 
     lists.writes.push_back(slots[slot] = writer.slot(kind, segment));
   }
   for (const LayerSlot slot : task.frees) lists.frees.push_back(slots[slot]);
-  const Segment segment{task.segment, layer};
+  const Segment segment{task.segment, layer, task.share};
   if (task.kind == TaskKind::kCompute) {
-    writer.compute(segment, lists);
+    if (task.share == Share::kWhole || task.share == Share::kRest)
+      writer.wait_for(posted);
+    else
+      writer.wait_for_earlier(posted);
+    posted.computed = writer.compute(segment, lists);
     return;
   }
-  const TaskId written = writer.collective(task.kind, task.group, segment, lists, {counts});
-  counts = task.kind == TaskKind::kExchangeCounts ? written : TaskId::none();
-}
-
-void write_tasks(RankWriter& writer, const LayerPasses& passes, const std::vector<LayerTask>& tasks,
-                 int32_t layer, LayerSlots& slots) {
-  TaskId counts = TaskId::none();
-  const Phase phase = writer.phase();
-  for (const LayerTask& task : tasks) {
-    writer.begin(task.is_recomputed ? Phase::kRecompute : phase, writer.micro_batch());
-    write_task(writer, passes, task, layer, slots, counts);
-  }
-  writer.begin(phase, writer.micro_batch());
-}
-
-}  // namespace
-
-SlotId write_layer_forward(RankWriter& writer, int32_t layer, SlotId x, LayerSlots& slots) {
-  const LayerPasses& of = passes(writer.step(), layer);
-  slots[of.x] = x;
-  write_tasks(writer, of, of.forward, layer, slots);
-  return slots[of.output];
-}
-
-void write_layer_recompute(RankWriter& writer, int32_t layer, LayerSlots& slots) {
-  const LayerPasses& of = passes(writer.step(), layer);
-  write_tasks(writer, of, of.recompute, layer, slots);
-}
-
-SlotId write_layer_backward(RankWriter& writer, int32_t layer, SlotId output_gradient,
-                            LayerSlots& slots) {
-  const LayerPasses& of = passes(writer.step(), layer);
-  slots[of.output_gradient] = output_gradient;
-  write_tasks(writer, of, of.backward, layer, slots);
-  return slots[of.x_gradient];
+  const bool in_order = writer.step().style.in_order;
+  graph::ShortList<TaskId> after = in_order ? posted.all() : posted.earlier;
+  after.push_back(posted.counts);
+  const TaskId written = writer.collective(task.kind, task.group, segment, lists, after);
+  posted.counts = task.kind == TaskKind::kExchangeCounts ? written : TaskId::none();
+  if (!in_order) return;
+  posted.wait_for(posted.latest);
+  posted.latest = written;
 }
 
 SlotMeaning layer_output(const StepWriter& step, int32_t layer) {
-  const LayerPasses& of = passes(step, layer);
+  const LayerPasses& of = passes_of(step, layer, 0);
   return meaning(of, of.output, layer);
 }
 
 SlotMeaning layer_input_gradient(const StepWriter& step, int32_t layer) {
-  const LayerPasses& of = passes(step, layer);
+  const LayerPasses& of = passes_of(step, layer, 0);
   return meaning(of, of.x_gradient, layer);
 }
 

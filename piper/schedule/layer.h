@@ -1,4 +1,4 @@
-// Writes a layer's passes (layer_passes.h) of one micro-batch on one rank as tasks.
+// Writes the tasks of a layer's passes (layer_passes.h) of one micro-batch on one rank.
 #pragma once
 
 #include <piper/schedule/layer_passes.h>
@@ -22,18 +22,13 @@ class LayerSlots {
   std::vector<graph::SlotId> slots_;
 };
 
-// From the layer's input x to its output, which is returned. With recompute kFull only x stays.
-graph::SlotId write_layer_forward(RankWriter& writer, int32_t layer, graph::SlotId x,
-                                  LayerSlots& slots);
+// The passes of a layer on a pipeline rank.
+const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_rank);
 
-// With recompute kFull, before the backward: writes what it reads. Nothing otherwise.
-void write_layer_recompute(RankWriter& writer, int32_t layer, LayerSlots& slots);
+void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
+                      int32_t layer, LayerSlots& slots, Posted& posted);
 
-// From the gradient of the output to that of the input, which is returned; frees everything that
-// the forward has left.
-graph::SlotId write_layer_backward(RankWriter& writer, int32_t layer, graph::SlotId output_gradient,
-                                   LayerSlots& slots);
-
+SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer);
 // Whose forward writes a layer's output, and whose backward its input's gradient: for slots that
 // arrive from another stage.
 SlotMeaning layer_output(const StepWriter& step, int32_t layer);

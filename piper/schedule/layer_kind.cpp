@@ -1,26 +1,62 @@
 #include <piper/base/error.h>
+#include <piper/schedule/divided_block.h>
 #include <piper/schedule/layer_kind.h>
 #include <piper/schedule/moe_layer/plain.h>
 
-#include <array>
-#include <bitset>
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace piper::schedule {
 
 using enum SegmentKind;
 using enum SlotKind;
+using graph::TaskKind;
 
 namespace {
 
+DividedBlock block_of(const LayerKind& kind, SegmentKind segment) {
+  return {.segment = segment,
+          .collective = kTensor,
+          .is_shared = kind.shares_matrices,
+          .divides_tokens = kind.divides_tokens,
+          .splits = kind.splits_tensor};
+}
+
+// Keys and values of the other ranks pass by while attention works on those that are there (Liu et
+// al. 2023); in the backward they do so again, with their gradients.
+LayerSlot pass_round(LayerProgram& p, LayerPass& pass, const LayerKind& kind, LayerSlot x) {
+  if (!kind.shares_sequences) return LayerSlot::none();
+  const LayerSlot keys_and_values = p.slot(kKeysAndValues, kContext);
+  pass.collective(TaskKind::kRing, kContext, {x}, {keys_and_values});
+  if (kind.splits_context) pass.compute_part(kAttention, Share::kBeside);
+  return keys_and_values;
+}
+
+Share attention_share(const DividedBlock& block, const LayerKind& kind) {
+  return kind.shares_sequences && kind.splits_context ? Share::kRest : block.share();
+}
+
 // From x1 to the program's output, and from its gradient to that of x1, which is returned.
-LayerSlot write_dense_mlp(LayerProgram& p, LayerSlot x1) {
+LayerSlot write_dense_mlp(LayerProgram& p, const LayerKind& kind, LayerSlot x1) {
+  const DividedBlock block = block_of(kind, kDenseMlp);
+  const LayerSlot again = kind.gathers_inputs_again ? x1 : LayerSlot::none();
+  LayerPass& f = p.forward;
   p.output = p.slot(kHidden, kDenseMlp);
   const LayerSlot tape = p.slot(kTape, kDenseMlp);
-  p.forward.compute(kDenseMlp, {x1}, {p.output, tape});
-  p.backward.run_again(kDenseMlp);
+  const LayerSlot whole_x1 = block.gather(p, f, x1);
+  const LayerSlot out = block.partial(p, p.output);
+  f.compute(kDenseMlp, {whole_x1}, {out, tape}, block.share());
+  block.sum(f, out, p.output);
+
+  LayerPass& b = p.backward;
+  const LayerSlot gradient = block.gather(p, b, p.output_gradient, again);
+  b.run_again(kDenseMlp);
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kDenseMlp);
-  p.backward.compute(kDenseMlp, {p.output_gradient, x1, tape}, {g_x1});
-  p.backward.run_again(kAttention);
+  const LayerSlot part = block.partial(p, g_x1);
+  b.compute(kDenseMlp, {gradient, x1, tape}, {part}, block.share());
+  block.sum(b, part, g_x1);
+  b.run_again(kAttention);
   return g_x1;
 }
 
@@ -32,56 +68,65 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }
 
-constexpr size_t kNumKinds = 16 * strategy::kMoeSchedules.size();
-size_t index_of(const LayerKind& kind) {
-  size_t index = static_cast<size_t>(kind.moe_schedule);
-  for (const bool is : {kind.is_moe, kind.has_shared, kind.exchanges, kind.deduplicates})
-    index = 2 * index + (is ? 1 : 0);
-  return index;
-}
-
-LayerKind kind_of(size_t index) {
-  const std::bitset<4> is(index % 16);
-  return {.is_moe = is[3],
-          .has_shared = is[2],
-          .exchanges = is[1],
-          .deduplicates = is[0],
-          .moe_schedule = static_cast<strategy::MoeSchedule>(index / 16)};
-}
-
 }  // namespace
 
-LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s) {
+LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
+                     const ExecutionStyle& style) {
   const bool is_moe = layer.feed_forward.is_moe();
+  const bool exchanges = is_moe && s.mesh.ep > 1, is_divided = s.mesh.tp > 1;
   return {.is_moe = is_moe,
           .has_shared = layer.feed_forward.has_shared(),
-          .exchanges = is_moe && s.mesh.ep > 1,
+          .exchanges = exchanges,
           .deduplicates = is_moe && strategy::deduplicates(s),
-          .moe_schedule = s.moe_schedule};
+          .moe_schedule = s.moe_schedule,
+          .shares_matrices = is_divided,
+          .divides_tokens = is_divided && s.sequence_parallel,
+          .shares_sequences = s.mesh.cp > 1,
+          .shares_experts = is_moe && s.mesh.etp > 1,
+          .splits_tensor = is_divided && style.splits_tensor,
+          .splits_context = s.mesh.cp > 1 && style.splits_context,
+          .splits_exchange = exchanges && style.splits_exchange,
+          .exchanges_counts = exchanges && style.exchanges_counts,
+          .is_one_segment = is_moe && style.mixture_is_one_segment,
+          .gathers_inputs_again = is_divided && s.sequence_parallel && style.gathers_inputs_again,
+          .rerun = {.all = style.reruns_whole_layers, .first = style.reruns_first},
+          .keeps_by_layer = style.keeps_by_layer};
 }
 
 LayerProgram layer_program(const LayerKind& kind) {
+  const DividedBlock block = block_of(kind, kAttention);
   LayerProgram p;
+  LayerPass &f = p.forward, &b = p.backward;
   p.x = p.slot(kHidden, kAttention);
   const LayerSlot x1 = p.slot(kHidden, kAttention), tape = p.slot(kTape, kAttention);
+  const LayerSlot kept = kind.keeps_by_layer ? p.slot(kKept, kAttention) : LayerSlot::none();
   p.output_gradient = p.slot(kHiddenGradient, kAttention);
-  p.forward.compute(kAttention, {p.x}, {x1, tape});
-  const LayerSlot g_x1 = kind.is_moe ? write_mixture(p, kind, x1) : write_dense_mlp(p, x1);
+  const LayerSlot whole_x = block.gather(p, f, p.x);
+  const LayerSlot keys = pass_round(p, f, kind, whole_x);
+  const LayerSlot out = block.partial(p, x1);
+  f.compute(kAttention, {whole_x, keys}, {out, tape, kept}, attention_share(block, kind));
+  block.sum(f, out, x1);
+
+  const LayerSlot g_x1 = kind.is_moe ? write_mixture(p, kind, x1) : write_dense_mlp(p, kind, x1);
+  const LayerSlot again = kind.gathers_inputs_again ? p.x : LayerSlot::none();
+  const LayerSlot gradient = block.gather(p, b, g_x1, again);
+  const LayerSlot keys_again = pass_round(p, b, kind, gradient);
   p.x_gradient = p.slot(kHiddenGradient, kAttention);
-  p.backward.compute(kAttention, {g_x1, p.x, x1, tape}, {p.x_gradient});
+  const LayerSlot part = block.partial(p, p.x_gradient);
+  LayerSlotList reads{gradient, p.x, x1, tape, kept};
+  reads.push_back(keys_again);
+  b.compute(kAttention, reads, {part}, attention_share(block, kind));
+  block.sum(b, part, p.x_gradient);
   return p;
 }
 
 const LayerPasses& layer_passes(const LayerKind& kind, strategy::Recompute recompute) {
-  using OfKind = std::array<LayerPasses, strategy::kRecomputes.size()>;
-  static const std::array<OfKind, kNumKinds> known = [] {
-    std::array<OfKind, kNumKinds> all;
-    for (size_t i = 0; i < kNumKinds; ++i)
-      for (const strategy::Recompute r : strategy::kRecomputes)
-        all[i][static_cast<size_t>(r)] = passes_of(layer_program(kind_of(i)), r);
-    return all;
-  }();
-  return known[index_of(kind)][static_cast<size_t>(recompute)];
+  static std::mutex mutex;
+  static std::map<std::pair<LayerKind, strategy::Recompute>, LayerPasses> known;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({kind, recompute});
+  if (is_new) found->second = passes_of(layer_program(kind), recompute, kind.rerun);
+  return found->second;
 }
 
 }  // namespace piper::schedule

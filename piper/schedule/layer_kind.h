@@ -2,18 +2,36 @@
 // and a line in layer_kind.cpp.
 #pragma once
 
+#include <piper/schedule/execution_style.h>
 #include <piper/schedule/layer_passes.h>
+
+#include <compare>
 
 namespace piper::schedule {
 
+// All that a layer's program depends on.
 struct LayerKind {
   bool is_moe = false;
   bool has_shared = false;    // of a mixture: something dense runs beside the routed experts
   bool exchanges = false;     // of a mixture: its experts are on several ranks
   bool deduplicates = false;  // of a mixture: tokens travel in place of their copies
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  // Whether several ranks share a layer's matrices (and divide its tokens between the blocks), a
+  // sequence, an expert's matrices.
+  bool shares_matrices = false, divides_tokens = false;
+  bool shares_sequences = false;
+  bool shares_experts = false;
+  // As in ExecutionStyle; false where the layer has no such communication.
+  bool splits_tensor = false, splits_context = false, splits_exchange = false;
+  bool exchanges_counts = false;
+  bool is_one_segment = false;
+  bool gathers_inputs_again = false;
+  Rerun rerun = {};
+  bool keeps_by_layer = false;
+  auto operator<=>(const LayerKind&) const = default;
 };
-LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& strategy);
+LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& strategy,
+                     const ExecutionStyle& style = {});
 
 LayerProgram layer_program(const LayerKind& kind);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace piper::schedule {
 namespace {
@@ -27,10 +28,12 @@ LayerTask task_of(const Operation& operation) {
   return {.kind = operation.kind,
           .segment = operation.segment,
           .group = operation.group,
+          .share = operation.share,
           .reads = operation.reads,
           .writes = operation.writes,
           .frees = {},
           .is_recomputed = false,
+          .is_behind_turn = operation.is_behind_turn,
           .is_beside_exchange = false};
 }
 
@@ -78,13 +81,14 @@ void mark_exchanges(std::vector<LayerTask>& tasks) {
 
 class PassMaker {
  public:
-  PassMaker(const LayerProgram& program, Recompute recompute)
-      : program_(program), recompute_(recompute) {
+  PassMaker(const LayerProgram& program, Recompute recompute, Rerun rerun)
+      : program_(program), recompute_(recompute), rerun_(rerun) {
     passes_.slots = program.slots;
     passes_.x = program.x;
     passes_.output = program.output;
     passes_.output_gradient = program.output_gradient;
     passes_.x_gradient = program.x_gradient;
+    passes_.forward_ends_with_turn = program.forward.ends_with_turn();
   }
 
   LayerPasses make() {
@@ -92,9 +96,11 @@ class PassMaker {
     const Slots wanted = wanted_by_backward();
     Slots kept = wanted;
     if (recompute_ == Recompute::kFull) {
+      kept = {program_.x};
+      for (const LayerSlot slot : wanted)
+        if (is_of_layer(slot)) kept.insert(slot);
       passes_.recompute = again(program_.forward.operations(), wanted);
       free_slots(passes_.recompute, wanted);
-      kept = {program_.x};
     }
     passes_.forward = forward(kept);
     kept.insert(program_.x);
@@ -109,16 +115,31 @@ class PassMaker {
 
  private:
   bool is_tape(LayerSlot slot) const { return passes_.slots[slot.index()].kind == SlotKind::kTape; }
+  bool is_of_layer(LayerSlot slot) const {
+    return passes_.slots[slot.index()].kind == SlotKind::kKept;
+  }
 
   std::vector<LayerTask> backward() {
     std::vector<LayerTask> tasks;
-    for (const Operation& operation : program_.backward.operations()) {
+    bool is_behind_turn = false;  // of what was left out
+    const auto add = [&](const LayerTask& task) {
+      tasks.push_back(task);
+      tasks.back().is_behind_turn |= std::exchange(is_behind_turn, false);
+    };
+    const auto run_again = [&](const Operation& operation) {
+      if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) return;
+      for (const LayerTask& task : tape_again(operation.segment)) add(task);
+    };
+    const std::vector<Operation>& operations = program_.backward.operations();
+    for (const Operation& operation : operations)
+      if (operation.runs_again && rerun_.first) run_again(operation);
+    for (const Operation& operation : operations) {
       if (!operation.runs_again) {
-        tasks.push_back(task_of(operation));
+        add(task_of(operation));
         continue;
       }
-      if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) continue;
-      for (const LayerTask& task : tape_again(operation.segment)) tasks.push_back(task);
+      is_behind_turn |= operation.is_behind_turn;
+      if (!rerun_.first) run_again(operation);
     }
     return tasks;
   }
@@ -128,11 +149,16 @@ class PassMaker {
   std::vector<LayerTask> tape_again(SegmentKind segment) {
     std::vector<LayerTask> tasks;
     for (const Operation& operation : program_.forward.operations()) {
-      if (operation.segment != segment || operation.kind != graph::TaskKind::kCompute) continue;
+      if (operation.segment != segment || operation.kind != graph::TaskKind::kCompute ||
+          operation.writes.empty())
+        continue;
       LayerTask task = task_of(operation);
       task.is_recomputed = true;
+      task.is_behind_turn = false;
+      task.share = Share::kWhole;
       task.writes = {};
       for (const LayerSlot slot : operation.writes) {
+        if (is_of_layer(slot)) continue;
         if (!is_tape(slot)) passes_.slots.push_back(passes_.slots[slot.index()]);
         task.writes.push_back(is_tape(slot) ? slot : LayerSlot(std::ssize(passes_.slots) - 1));
       }
@@ -162,12 +188,15 @@ class PassMaker {
     std::vector<LayerTask> tasks;
     for (size_t i = operations.size(); i-- > 0;) {
       const Operation& operation = operations[i];
-      if (std::ranges::none_of(operation.writes,
-                               [&](LayerSlot slot) { return wanted.contains(slot); }))
+      if (!rerun_.all && std::ranges::none_of(operation.writes, [&](LayerSlot slot) {
+            return wanted.contains(slot) && !is_of_layer(slot);
+          }))
         continue;
       wanted.insert(operation.reads.begin(), operation.reads.end());
-      tasks.push_back(task_of(operation));
-      tasks.back().is_recomputed = true;
+      LayerTask& task = tasks.emplace_back(task_of(operation));
+      task.writes = filtered(operation.writes, [&](LayerSlot slot) { return !is_of_layer(slot); });
+      task.is_recomputed = true;
+      task.is_behind_turn = false;
     }
     std::ranges::reverse(tasks);
     return tasks;
@@ -175,18 +204,23 @@ class PassMaker {
 
   const LayerProgram& program_;
   Recompute recompute_;
+  Rerun rerun_;
   LayerPasses passes_;
 };
 
 }  // namespace
 
-LayerPasses passes_of(const LayerProgram& program, Recompute recompute) {
-  return PassMaker(program, recompute).make();
+LayerPasses passes_of(const LayerProgram& program, Recompute recompute, Rerun rerun) {
+  return PassMaker(program, recompute, rerun).make();
 }
 
 void LayerPass::compute(SegmentKind segment, const LayerSlotList& reads,
-                        const LayerSlotList& writes) {
-  add({.segment = segment, .reads = reads, .writes = writes});
+                        const LayerSlotList& writes, Share share) {
+  add({.segment = segment, .share = share, .reads = reads, .writes = writes});
+}
+
+void LayerPass::compute_part(SegmentKind segment, Share share) {
+  add({.segment = segment, .share = share, .reads = {}, .writes = {}});
 }
 
 void LayerPass::exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing) {
@@ -206,11 +240,21 @@ void LayerPass::all_to_all(strategy::Axis group, SegmentKind segment, const Laye
        .writes = writes});
 }
 
+void LayerPass::collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
+                           const LayerSlotList& writes) {
+  add({.kind = kind,
+       .segment = segment,
+       .group = axis_of(kind, segment),
+       .reads = reads,
+       .writes = writes});
+}
+
 void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }
 
 void LayerPass::add(Operation operation) {
   operation.reads = filtered(operation.reads, [](LayerSlot) { return true; });
   operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
+  operation.is_behind_turn = std::exchange(is_turn_due_, false);
   operations_.push_back(operation);
 }
 

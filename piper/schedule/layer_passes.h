@@ -3,7 +3,8 @@
 // below.
 //
 //   forward     every operation; a tape that nobody reads later is not written
-//   recompute   kFull: before the backward, what the backward reads is made again from x
+//   recompute   kFull: before the backward, what the backward reads is made again from x; under a
+//               trainer that reruns whole layers, everything
 //   backward    with the segments whose tapes were dropped run again where the program says so
 //
 // A slot is freed by its last reader, and by its writer where nobody reads it.
@@ -11,6 +12,7 @@
 
 #include <piper/schedule/layer_program.h>
 
+#include <compare>
 #include <vector>
 
 namespace piper::schedule {
@@ -19,8 +21,10 @@ struct LayerTask {
   graph::TaskKind kind = graph::TaskKind::kCompute;
   SegmentKind segment = SegmentKind::kAttention;
   strategy::Axis group = strategy::Axis::kExpert;
+  Share share = Share::kWhole;
   LayerSlotList reads, writes, frees;
-  bool is_recomputed = false;  // phase kRecompute
+  bool is_recomputed = false;   // phase kRecompute
+  bool is_behind_turn = false;  // before it another micro-batch may take its turn
   // Computing: an all-to-all is under way whose rows nobody has read yet.
   bool is_beside_exchange = false;
 };
@@ -30,8 +34,14 @@ struct LayerPasses {
   std::vector<LayerTask> forward, recompute, backward;
   std::vector<LayerSlot> kept;  // from the forward to the recomputation or backward; x is one
   LayerSlot x, output, output_gradient, x_gradient;
+  bool forward_ends_with_turn = false;
 };
 
-LayerPasses passes_of(const LayerProgram& program, strategy::Recompute recompute);
+struct Rerun {
+  bool all = false;    // full recomputation runs the whole forward again, else what is read
+  bool first = false;  // partial recomputation stands before the backward, else before its reader
+  auto operator<=>(const Rerun&) const = default;
+};
+LayerPasses passes_of(const LayerProgram& program, strategy::Recompute recompute, Rerun rerun = {});
 
 }  // namespace piper::schedule

@@ -19,7 +19,8 @@ std::vector<LayerKind> every_kind() {
         kinds.push_back({.is_moe = true,
                          .has_shared = shared,
                          .exchanges = exchanges,
-                         .deduplicates = deduplicates && exchanges});
+                         .deduplicates = deduplicates && exchanges,
+                         .exchanges_counts = exchanges});
   return kinds;
 }
 
@@ -67,7 +68,8 @@ TEST_CASE("slots live from their writer to their last reader, in every kind of l
 
 // The same, written by hand from step.h.
 TEST_CASE("a mixture with shared experts whose rows travel") {
-  const LayerKind kind{.is_moe = true, .has_shared = true, .exchanges = true};
+  const LayerKind kind{
+      .is_moe = true, .has_shared = true, .exchanges = true, .exchanges_counts = true};
   const auto passes = [&](Recompute recompute) {
     return passes_of(layer_program(kind), recompute);
   };

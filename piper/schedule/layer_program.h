@@ -23,27 +23,40 @@ using LayerSlotList = graph::ShortList<LayerSlot>;  // none() entries are left o
 
 struct Operation {
   graph::TaskKind kind = graph::TaskKind::kCompute;
-  SegmentKind segment = SegmentKind::kAttention;   // of communication: whose rows move
+  SegmentKind segment = SegmentKind::kAttention;   // of exchanges: whose rows move
   strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
+  Share share = Share::kWhole;                     // of compute
   LayerSlotList reads, writes;                     // in the order that step.h fixes
   bool runs_again =
       false;  // backward: here the segment's forward runs once more if its tape was dropped
+  bool is_behind_turn = false;  // before it another micro-batch may take its turn
 };
 
 class LayerPass {
  public:
-  void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes);
+  void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes,
+               Share share = Share::kWhole);
+  // A part of the segment's compute, which reads and writes what the rest does.
+  void compute_part(SegmentKind segment, Share share);
   // Counts travel to the same ranks as the rows of the next all-to-all, which waits for them.
   void exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing);
   void all_to_all(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,
                   const LayerSlotList& writes);
+  // `kind`: an all-gather, a reduce-scatter, an all-reduce or a ring. The group follows from
+  // `segment` (axis_of).
+  void collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
+                  const LayerSlotList& writes);
   void run_again(SegmentKind segment);
+  // Here another micro-batch may take its turn: what follows waits for an exchange.
+  void turn() { is_turn_due_ = true; }
 
   const std::vector<Operation>& operations() const { return operations_; }
+  bool ends_with_turn() const { return is_turn_due_; }
 
  private:
   void add(Operation operation);
   std::vector<Operation> operations_;
+  bool is_turn_due_ = false;
 };
 
 // What a program's slot holds, and which segment writes it.

@@ -24,7 +24,9 @@ char letter(graph::Phase phase) {
 
 std::string place(const Segment& segment) {
   if (segment.layer >= 0) return fmt::format(" L{}", segment.layer);
-  if (segment.kind != SegmentKind::kDenseGradients) return "";
+  if (segment.kind != SegmentKind::kDenseGradients && segment.kind != SegmentKind::kDenseWeights)
+    return "";
+  if (segment.share == Share::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
 }
 
@@ -38,7 +40,9 @@ const char* what(const StepGraph& step, const graph::Task& task) {
       return segment.kind == SegmentKind::kGate ? "dispatch" : "combine";
     case graph::TaskKind::kCompute:
     case graph::TaskKind::kAllReduce:
-    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kAllGather:
+    case graph::TaskKind::kReduceScatter:
+    case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
     case graph::TaskKind::kSend:
@@ -58,6 +62,45 @@ std::string task_name(const StepGraph& step, const graph::Task& task) {
   if (task.kind == graph::TaskKind::kReceive)
     return fmt::format("{} receive <- {}", text, task.peer.value);
   return fmt::format("{}{} {}", text, place(step.segment(task)), what(step, task));
+}
+
+strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
+  using strategy::Axis;
+  if (task == graph::TaskKind::kAllToAll || task == graph::TaskKind::kExchangeCounts)
+    return Axis::kExpert;
+  switch (segment) {
+    case SegmentKind::kTensor:
+      return Axis::kTensor;
+    case SegmentKind::kExpertTensor:
+      return Axis::kExpertTensor;
+    case SegmentKind::kContext:
+      return Axis::kContext;
+    case SegmentKind::kDenseGradients:
+    case SegmentKind::kDenseWeights:
+      return Axis::kData;
+    case SegmentKind::kExpertGradients:
+    case SegmentKind::kExpertWeights:
+      return Axis::kExpertData;
+    case SegmentKind::kTiedEmbedding:
+      return Axis::kEnds;
+    case SegmentKind::kStatistics:
+      return Axis::kWorld;
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kEmbedding:
+    case SegmentKind::kAttention:
+    case SegmentKind::kDenseMlp:
+    case SegmentKind::kGate:
+    case SegmentKind::kSharedExperts:
+    case SegmentKind::kExperts:
+    case SegmentKind::kMerge:
+    case SegmentKind::kHead:
+    case SegmentKind::kMtpJoin:
+    case SegmentKind::kGradientNorm:
+    case SegmentKind::kOptimizer:
+    case SegmentKind::kWait:
+      return Axis::kRank;
+  }
+  return Axis::kRank;
 }
 
 const char* name(SegmentKind kind) {
@@ -94,14 +137,18 @@ const char* name(SegmentKind kind) {
       return "optimizer";
     case SegmentKind::kTensor:
       return "tensor collective";
+    case SegmentKind::kExpertTensor:
+      return "expert tensor collective";
     case SegmentKind::kContext:
       return "keys and values";
-    case SegmentKind::kWeights:
-      return "gathered weights";
+    case SegmentKind::kDenseWeights:
+      return "dense weights";
+    case SegmentKind::kExpertWeights:
+      return "expert weights";
     case SegmentKind::kHostCopy:
       return "host copy";
-    case SegmentKind::kMessageWait:
-      return "waits for a message";
+    case SegmentKind::kWait:
+      return "wait";
   }
   return "?";
 }

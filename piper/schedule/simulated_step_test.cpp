@@ -41,9 +41,7 @@ Case small(PipelineSchedule schedule, int64_t pp, int64_t m, int64_t ep = 1,
   return c;
 }
 
-StepGraph write(const Case& c) {
-  return write_step(c.model, c.strategy, {}, WrittenFor::kSimulation);
-}
+StepGraph write(const Case& c) { return write_step(c.model, c.strategy); }
 
 bool all_freed(const StepGraph& step) {
   std::vector<int> freed(step.graph.slots().size());
@@ -158,10 +156,71 @@ TEST_CASE("a task's name says which part of the backward it is") {
                                           "W0 embedding"});
 }
 
-TEST_CASE("for execution they are refused") {
-  const Case c = small(PipelineSchedule::kZbV, 2, 4);
-  CHECK_THROWS_AS(write_step(c.model, c.strategy), InternalError);
-  Case sharded = c;
-  sharded.strategy.zero = 1;
-  CHECK_THROWS_AS(write(sharded), InternalError);
+namespace {
+
+std::vector<std::string> names_of_first(const StepGraph& step, Phase phase) {
+  std::vector<std::string> names;
+  for (const Task& task : step.graph.tasks())
+    if (task.rank == Rank(0) && task.micro_batch == 0 && task.phase == phase)
+      names.push_back(fmt::format("{}{}", task_name(step, task),
+                                  task.kind == graph::TaskKind::kCompute
+                                      ? ""
+                                      : fmt::format(" {}", graph::name(task.kind))));
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("tensor and sequence parallelism: gathers before, sums behind what ranks share") {
+  Case c{example::model({4}), example::strategy({.ep = 2, .dp = 2, .tp = 2}, 1, 1)};
+  c.strategy.sequence_parallel = true;
+  const StepGraph step = write(c);
+  CHECK(names_of_first(step, Phase::kForward) ==
+        std::vector<std::string>{"F0 embedding", "F0 L0 tensor collective all-gather",
+                                 "F0 L0 attention", "F0 L0 tensor collective reduce-scatter",
+                                 "F0 L0 gate", "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+                                 "F0 L0 experts", "F0 L0 combine all-to-all", "F0 L0 merge",
+                                 "F0 head"});
+  CHECK(names_of_first(step, Phase::kBackward) ==
+        std::vector<std::string>{"B0 head", "B0 L0 merge", "B0 L0 combine all-to-all",
+                                 "B0 L0 experts", "B0 L0 dispatch all-to-all", "B0 L0 gate",
+                                 "B0 L0 tensor collective all-gather", "B0 L0 attention",
+                                 "B0 L0 tensor collective reduce-scatter", "B0 embedding"});
+}
+
+TEST_CASE("without sequence parallelism sums are all-reduces; etp and cp have theirs") {
+  Case c{example::model({4}),
+         example::strategy({.ep = 2, .dp = 2, .etp = 2, .tp = 2, .cp = 2}, 1, 1)};
+  CHECK(names_of_first(write(c), Phase::kForward) ==
+        std::vector<std::string>{"F0 embedding", "F0 L0 keys and values ring", "F0 L0 attention",
+                                 "F0 L0 tensor collective all-reduce", "F0 L0 gate",
+                                 "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+                                 "F0 L0 expert tensor collective all-gather", "F0 L0 experts",
+                                 "F0 L0 expert tensor collective reduce-scatter",
+                                 "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});
+}
+
+TEST_CASE("ZeRO: what is gathered and scattered, and when") {
+  const auto count = [](const StepGraph& step, SegmentKind kind, Phase phase) {
+    return std::ranges::count_if(step.graph.tasks(), [&](const Task& task) {
+      return task.rank == Rank(0) && task.phase == phase && step.segment(task).kind == kind;
+    });
+  };
+  Case c{example::model({4, 0}), example::strategy({.ep = 2, .dp = 4}, 2, 3)};
+  // Embedding, two layers, head.
+  for (const int64_t zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    c.strategy.zero = zero;
+    const StepGraph step = write(c);
+    CHECK(fmt::format("{}", fmt::join(graph::validate(step.graph), "\n")) == "");
+    CHECK(graph::find_deadlock(step.graph) == "");
+    const bool always = zero >= 2;
+    CHECK(count(step, SegmentKind::kDenseGradients, Phase::kUpdate) == (always ? 0 : 4));
+    CHECK(count(step, SegmentKind::kDenseGradients, Phase::kBackward) == (always ? 12 : 0));
+    CHECK(count(step, SegmentKind::kExpertGradients, Phase::kBackward) == (always ? 3 : 0));
+    CHECK(count(step, SegmentKind::kDenseWeights, Phase::kForward) == (zero == 0   ? 0
+                                                                       : zero == 3 ? 12
+                                                                                   : 4));
+    CHECK(count(step, SegmentKind::kExpertWeights, Phase::kBackward) == (zero == 3 ? 3 : 0));
+  }
 }

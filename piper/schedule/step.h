@@ -22,6 +22,8 @@
 #include <piper/graph/graph.h>
 #include <piper/model/model.h>
 #include <piper/schedule/action.h>
+#include <piper/schedule/execution_style.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -53,12 +55,24 @@ enum class SegmentKind : uint8_t {
   kGradientNorm,
   kStatistics,  // all-reduce over the world: squared norm, loss sum, token count, ...
   kOptimizer,   // compute: clip and AdamW
-  // Only in steps that a stack prices (stack/whole_step.h), which this folder does not write:
-  kTensor,       // gathers and scatters of ranks that share a layer's matrices, or one expert's
-  kContext,      // keys and values in a ring, of ranks that share a sequence
-  kWeights,      // weights that are gathered before they compute (ZeRO)
-  kHostCopy,     // activations or optimizer states, to the host or back
-  kMessageWait,  // compute: the part of a message that computing does not hide
+  // Communication, of the layer whose matrices, sequences or weights are divided:
+  kTensor,         // gathers and sums of ranks that share a layer's matrices
+  kExpertTensor,   // the same of ranks that share an expert's
+  kContext,        // keys and values, of ranks that share a sequence
+  kDenseWeights,   // weights that are gathered over the data group (ZeRO)
+  kExpertWeights,  // the same over the expert-data group
+  kHostCopy,       // activations or optimizer states, to the host or back
+  kWait,           // compute: waits for communication, a part of which nothing hides
+};
+
+// Which part of a segment's compute a task is, or of weights and gradients that travel
+// (execution_style.h).
+enum class Share : uint8_t {
+  kWhole,
+  kBefore,  // computes while what the segment reads arrives
+  kBeside,  // computes beside a ring; of weights and gradients: travels beside compute
+  kRest,    // computes when all has arrived; of weights and gradients: is waited for
+  kBehind,  // computes while what the segment made leaves
 };
 
 struct Segment {
@@ -66,6 +80,7 @@ struct Segment {
   // Global layer index; -1 where the kind has none. Module k of multi-token prediction:
   // num_layers() + k - 1
   int32_t layer = -1;
+  Share share = Share::kWhole;
   bool operator==(const Segment&) const = default;
 };
 
@@ -85,6 +100,10 @@ enum class SlotKind : uint8_t {
   kExpertRowsGradient,  // gradient of kExpertRows (arrives at the experts' backward), [R, d]
   kReturnedGradient,    // gradient of kReturned (leaves merge's backward), [T*k, d]
   kRoutingGradient,     // gradient of the weights, [T*k]
+  kGathered,            // hidden states, rows or gradients of all ranks that share matrices
+  kPartial,        // what this rank's part of the matrices gives: the ranks' sum is what is meant
+  kKeysAndValues,  // of all ranks that share a sequence
+  kKept,           // ExecutionStyle::keeps_by_layer
 };
 
 struct SlotMeaning {
@@ -149,6 +168,15 @@ struct SlotMeaning {
 // backward before it. With several stages the last one has an embedding of its own for them: its
 // gradient is reduced as layer -1, then summed with the first stage's (kTiedEmbedding).
 //
+// Of a backward in two parts the input's frees nothing that the weights' part of the same segment
+// reads or that the whole would have freed there (tape, inputs, the output's gradient): gradients
+// within a segment are taken to replace its tape.
+//
+// Tensor parallelism (kTensor), with sequence parallelism: a block gathers the tokens of all its
+// ranks, computes with its part of the matrices, and what the ranks sum is scattered; the backward
+// mirrors it. Without, tokens are replicated and sums are all-reduces. Expert-tensor parallelism is
+// the same around the experts' segment. Context parallelism passes keys and values round.
+//
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
 // of one rank are left out (reductions.h). Every rank's last tasks are the gradient norm, the
@@ -163,19 +191,19 @@ struct StepGraph {
   }
 };
 
-// kSimulation also writes schedules that the runtime does not play: several chunks a rank,
-// backwards in two parts. Of a backward in two parts the input's frees nothing that the weights'
-// part of the same segment reads or that the whole would have freed there (tape, inputs, the
-// output's gradient): gradients within a segment are taken to replace its tape.
-enum class WrittenFor : uint8_t { kExecution, kSimulation };
-
-// Requires contradictions(strategy, model) and not_runnable(strategy) to be empty (PIPER_CHECK);
-// for simulation, not_runnable but for schedule and vpp. `ranks`: write only these ranks' tasks
-// (all when empty); operations then keep the members written, so a subset is for pricing and
+// Writes any strategy. Requires contradictions(strategy, model) to be empty (PIPER_CHECK). What this
+// Piper's executor runs of them, strategy::not_runnable() says. `ranks`: write only these ranks'
+// tasks (all when empty); operations then keep the members written, so a subset is for pricing and
 // simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
-                     const std::vector<Rank>& ranks = {},
-                     WrittenFor written_for = WrittenFor::kExecution);
+                     const std::vector<Rank>& ranks = {}, const ExecutionStyle& style = {});
+
+// About how many tasks that is, without writing them.
+double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
+                 const ExecutionStyle& style = {});
+
+// Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.
+strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
 // segment: the name of a task in traces and messages. Exchanges are named "F3 L2 counts" / "F3 L2

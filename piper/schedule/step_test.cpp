@@ -48,6 +48,14 @@ const char* short_name(SlotKind kind) {
       return "g_returned";
     case SlotKind::kRoutingGradient:
       return "g_routing";
+    case SlotKind::kGathered:
+      return "gathered";
+    case SlotKind::kPartial:
+      return "partial";
+    case SlotKind::kKeysAndValues:
+      return "keys_and_values";
+    case SlotKind::kKept:
+      return "kept";
   }
   return "?";
 }

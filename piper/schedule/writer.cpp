@@ -12,13 +12,17 @@ using graph::TaskKind;
 
 namespace {
 
-constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kMessageWait) + 1;
-constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kRoutingGradient) + 1;
+constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kWait) + 1;
+constexpr size_t kNumShares = static_cast<size_t>(Share::kBehind) + 1;
+constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kKept) + 1;
 constexpr int32_t kFirstLayer = -2;
 
-// A merge has no weights, and a head's gradients are made in its forward.
-bool has_weights_part(SegmentKind kind) {
-  return kind != SegmentKind::kMerge && kind != SegmentKind::kHead;
+// A merge has no weights, a head's gradients are made in its forward, and those of a segment in
+// parts with what is left of it.
+bool has_weights_part(const Segment& segment) {
+  return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
+         segment.kind != SegmentKind::kWait &&
+         (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
 // The counter of `key` in a short list of pairs; returns what it was before.
@@ -42,18 +46,20 @@ Id intern(std::vector<int32_t>& ids, size_t index, std::vector<Entry>& entries,
 
 }  // namespace
 
-StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& strategy)
-    : model(model), strategy(strategy), layout(strategy) {
+StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& strategy,
+                       const ExecutionStyle& style)
+    : model(model), strategy(strategy), layout(strategy), style(style) {
   step_.graph = graph::Graph(layout.num_ranks());
   const size_t num_layers = model.layers.size() - kFirstLayer;
-  segment_ids_.assign(kNumSegmentKinds * num_layers, -1);
+  segment_ids_.assign(kNumShares * kNumSegmentKinds * num_layers, -1);
   shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * num_layers, -1);
 }
 
 graph::SegmentId StepWriter::id_of(const Segment& segment) {
   const size_t layer = segment.layer - kFirstLayer;
+  const size_t of_layer = layer * kNumSegmentKinds + static_cast<size_t>(segment.kind);
   return intern<graph::SegmentId>(segment_ids_,
-                                  layer * kNumSegmentKinds + static_cast<size_t>(segment.kind),
+                                  of_layer * kNumShares + static_cast<size_t>(segment.share),
                                   step_.segments, segment);
 }
 
@@ -137,18 +143,31 @@ TaskId RankWriter::write(NewTask task, const Slots& slots) {
 
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
                            const graph::ShortList<TaskId>& after) {
-  if (phase_ == graph::Phase::kBackwardInput && has_weights_part(segment.kind)) {
-    weights_due_.push_back({segment, slots.frees});
+  Slots here = slots;
+  if (phase_ == graph::Phase::kBackwardInput && has_weights_part(segment)) {
+    weights_due_.push_back({{segment.kind, segment.layer}, slots.frees});
     if (segment.kind == SegmentKind::kEmbedding) return last_compute_;
-    Slots kept = slots;
-    kept.frees = {};
-    last_compute_ = write(
-        {.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after}, kept);
-    return last_compute_;
+    here.frees = {};
   }
-  last_compute_ = write(
-      {.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after}, slots);
+  NewTask task{.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after};
+  for (const TaskId waited : std::exchange(waited_for_, {})) task.dependencies.push_back(waited);
+  last_compute_ = write(task, here);
   return last_compute_;
+}
+
+void RankWriter::wait_for_earlier(Posted& posted) {
+  for (const TaskId task : std::exchange(posted.earlier, {})) waited_for_.push_back(task);
+}
+
+void RankWriter::wait_for(Posted& posted) {
+  wait_for_earlier(posted);
+  if (posted.latest.valid()) waited_for_.push_back(std::exchange(posted.latest, TaskId::none()));
+}
+
+TaskId RankWriter::host_copy(int32_t layer, const Slots& slots,
+                             const graph::ShortList<TaskId>& after) {
+  return collective(TaskKind::kHostCopy, strategy::Axis::kRank, {SegmentKind::kHostCopy, layer},
+                    slots, after);
 }
 
 TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment& segment,
@@ -163,10 +182,14 @@ TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment&
                slots);
 }
 
-void RankWriter::send(int64_t pp, const Message& message, SlotId slot) {
+void RankWriter::send(int64_t pp, const Message& message, SlotId slot, TaskId behind) {
   const Rank peer = step_.layout.rank(pp, at_.member);
-  write({.kind = TaskKind::kSend, .operation = step_.message(rank_, peer, message), .peer = peer},
+  write({.kind = TaskKind::kSend,
+         .operation = step_.message(rank_, peer, message),
+         .peer = peer,
+         .dependencies = {behind}},
         {.reads = {slot}, .frees = {slot}});
+  if (step_.style.waits_for_sends) compute({SegmentKind::kWait, -1}, {});
 }
 
 SlotId RankWriter::receive(int64_t pp, const Message& message, const SlotMeaning& meaning) {

@@ -23,11 +23,13 @@ struct Message {
 // Holds the step while it is written. The model and the strategy outlive it. Not thread-safe.
 class StepWriter {
  public:
-  StepWriter(const model::Model& model, const strategy::Strategy& strategy);
+  StepWriter(const model::Model& model, const strategy::Strategy& strategy,
+             const ExecutionStyle& style);
 
   const model::Model& model;
   const strategy::Strategy& strategy;
   const strategy::RankLayout layout;
+  const ExecutionStyle style;
 
   graph::Graph& graph() { return step_.graph; }
   StepGraph take() { return std::move(step_); }
@@ -56,6 +58,29 @@ struct Slots {
   graph::ShortList<graph::SlotId> reads, writes, frees;  // none() entries are left out
 };
 
+// What an action has posted and its next compute, or whatever it posts next, waits for, beside what
+// the slots say.
+struct Posted {
+  graph::TaskId counts = graph::TaskId::none();  // for the next all-to-all
+  graph::ShortList<graph::TaskId> earlier;
+  // The last collective of a layer in trainers that compute in order: parts of compute that are
+  // split off run beside it. And their last compute.
+  graph::TaskId latest = graph::TaskId::none();
+  graph::TaskId computed = graph::TaskId::none();
+  std::vector<graph::TaskId> beside;  // states that travel beside a layer, which its end waits for
+
+  void wait_for(graph::TaskId task) {
+    if (task.valid()) earlier.push_back(task);
+  }
+  // In order: everything, and the last compute.
+  graph::ShortList<graph::TaskId> all() const {
+    graph::ShortList<graph::TaskId> list = earlier;
+    list.push_back(latest);
+    list.push_back(computed);
+    return list;
+  }
+};
+
 // Writes one rank's tasks, in order. A task depends on the communication tasks that wrote what it
 // reads; a communication task depends also on the last compute task that wrote some of it (compute
 // tasks wait for each other anyway).
@@ -78,9 +103,18 @@ class RankWriter {
   // Between the ranks of the group. `segment` is the one whose rows, counts or gradients move.
   graph::TaskId collective(graph::TaskKind kind, strategy::Axis axis, const Segment& segment,
                            const Slots& slots, const graph::ShortList<graph::TaskId>& after);
+  // Between this rank and its host.
+  graph::TaskId host_copy(int32_t layer, const Slots& slots,
+                          const graph::ShortList<graph::TaskId>& after);
+  // The next compute waits for what was posted, or but for the last collective.
+  void wait_for(Posted& posted);
+  void wait_for_earlier(Posted& posted);
+  bool waits() const { return !waited_for_.empty(); }
+  graph::TaskId writer(graph::SlotId slot) const { return writer_of_[slot.index() - first_slot_]; }
   // Sends the slot to the rank of the same data index on another place of the pipeline, and frees
-  // it.
-  void send(int64_t pp, const Message& message, graph::SlotId slot);
+  // it; then waits, in trainers that do.
+  void send(int64_t pp, const Message& message, graph::SlotId slot,
+            graph::TaskId behind = graph::TaskId::none());
   // After the last compute task written.
   graph::SlotId receive(int64_t pp, const Message& message, const SlotMeaning& meaning);
 
@@ -92,6 +126,7 @@ class RankWriter {
     graph::ShortList<graph::SlotId> slots;
   };
   std::vector<WeightsDue> take_weights_due() { return std::exchange(weights_due_, {}); }
+  bool has_weights_due() const { return !weights_due_.empty(); }
 
   graph::TaskId last_compute() const { return last_compute_; }
 
@@ -105,6 +140,7 @@ class RankWriter {
   graph::Phase phase_ = graph::Phase::kForward;
   int32_t micro_batch_ = -1;
   graph::TaskId last_compute_ = graph::TaskId::none();
+  graph::ShortList<graph::TaskId> waited_for_;
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_
   std::array<graph::GroupId, strategy::kNumAxes> groups_;  // none() until it is used

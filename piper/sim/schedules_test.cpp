@@ -29,8 +29,7 @@ StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m
   s.mesh.vpp = vpp;
   s.layers_per_stage.assign(static_cast<size_t>(layers), 1);
   return schedule::write_step(
-      schedule::example::model(std::vector<int64_t>(static_cast<size_t>(layers), 0)), s, {},
-      schedule::WrittenFor::kSimulation);
+      schedule::example::model(std::vector<int64_t>(static_cast<size_t>(layers), 0)), s);
 }
 
 // One layer a virtual stage; embedding, head and update are free. One byte for what a chunk keeps

@@ -1,4 +1,4 @@
-// Whole steps of any axes (stack/whole_step.h), played: the closed form of stack::Estimator against
+// Whole steps of any axes (stack/priced_step.h), played: the closed form of stack::Estimator against
 // what comes out.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -6,8 +6,8 @@
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
+#include <piper/stack/priced_step.h>
 #include <piper/stack/strategy_draw.h>
-#include <piper/stack/whole_step.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
     stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
     const Strategy s = draw.strategy(estimator);
     const stack::Estimate closed = estimator.estimate(s);
-    const stack::WholeStep whole = stack::write_whole_step(
+    const stack::PricedStep whole = stack::write_priced_step(
         estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     const double error = closed.seconds / played - 1;
@@ -98,7 +98,7 @@ TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the p
   for (const int64_t rounds : {2, 16}) {  // all of them played, and most at the pace of two
     s.num_micro_batches = rounds * s.mesh.pp;
     s.global_batch_sequences = s.mesh.dp * s.num_micro_batches;
-    const stack::WholeStep whole = stack::write_whole_step(
+    const stack::PricedStep whole = stack::write_priced_step(
         estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     CHECK(estimator.estimate(s).seconds == doctest::Approx(played).epsilon(0.02));
@@ -116,7 +116,7 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's cl
     if (s.mesh.world() > 64) continue;
     const std::string what = words(s);
     CAPTURE(what);
-    const stack::WholeStep whole = stack::write_whole_step(estimator, s);
+    const stack::PricedStep whole = stack::write_priced_step(estimator, s);
     CHECK(fmt::format("{}", fmt::join(graph::validate(whole.step.graph), "\n")) == "");
     CHECK(graph::find_deadlock(whole.step.graph) == "");
     if (s.mesh.vpp > 1) continue;
@@ -148,7 +148,7 @@ TEST_CASE("where one pipeline is said to stand for all whole steps, it ends with
     const std::string what = words(s);
     CAPTURE(what);
     const auto seconds = [&](const std::vector<Rank>& ranks) {
-      const stack::WholeStep whole = stack::write_whole_step(estimator, s, ranks);
+      const stack::PricedStep whole = stack::write_priced_step(estimator, s, ranks);
       return sim::play(whole.step, whole.prices, false).seconds();
     };
     CHECK(seconds(strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0))) ==

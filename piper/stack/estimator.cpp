@@ -141,6 +141,7 @@ void Estimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute rec
   if (chunk == 0) {
     sums.forward.compute += ends.embedding_forward;
     sums.backward.compute += ends.embedding_backward;
+    sums.weights += ends.embedding_backward;
     sums.dense_parameters += ends.embedding_parameters;
   }
   if (chunk != last_chunk) return;
@@ -291,10 +292,12 @@ Estimate Estimator::estimate(const Strategy& s, double imbalance, double worth_b
   const auto m = static_cast<double>(s.num_micro_batches);
   const StageSums& u = sums[busiest];
   const Busy b = busy[busiest];
-  const double hidden =
-      b.hideable > 0 ? 1 - b.hideable / (u.forward.exchange + u.backward.exchange) : 1;
-  e.time.tensor = m * (u.forward.tensor + u.backward.tensor);
-  e.time.exchange = m * hidden * (u.forward.exchange + u.backward.exchange);
+  // What pairs hide is taken from both in proportion.
+  const double tensor = u.forward.tensor + u.backward.tensor,
+               exchange = u.forward.exchange + u.backward.exchange;
+  const double shown = b.hideable > 0 ? 1 - b.hideable / (tensor + exchange) : 1;
+  e.time.tensor = m * shown * tensor;
+  e.time.exchange = m * shown * exchange;
   e.time.context = m * (u.forward.context + u.backward.context);
   e.time.recompute = m * (u.again.compute / efficiency_ + communication(u.again));
   const double with_states =

@@ -8,7 +8,7 @@
 // cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p
 // - 1 means. What that does not fit is played action by action: the two V's, interleaved chunks of
 // unequal layers or whose states travel with every micro-batch, and activations that go to the host
-// and back, with their copies. Held to whole steps that are played (whole_step.h): 0.4 % in the
+// and back, with their copies. Held to whole steps that are played (priced_step.h): 0.4 % in the
 // mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by
@@ -152,7 +152,7 @@ class Estimator {
   struct ListFacts {
     double paired = 0;          // part of the forwards that run with a backward
     std::vector<double> whole;  // part of each chunk's backwards that are not split
-    // When activations are offloaded (cost/host_copies.h): micro-batches of each chunk that go to
+    // When activations are offloaded (schedule/host_copies.h): micro-batches of each chunk that go to
     // the host, and how many of the rank's layers are on the device at once.
     std::vector<int64_t> copied;
     double held = 0;

@@ -346,6 +346,10 @@ class LayerPricer {
     };
     p_.tensor_forward = travel(2 * blocks);
     p_.tensor_backward = travel(backward * blocks);
+    if (s_.sequence_parallel) {
+      p_.arrives_forward = 0.5;
+      p_.arrives_backward = (backward - 1) / backward;
+    }
     p_.forward.tensor += p_.tensor_forward.exposed();
     p_.backward.tensor += p_.tensor_backward.exposed();
   }

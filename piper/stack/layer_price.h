@@ -66,6 +66,8 @@ struct LayerPrice {
   // scatters of a pass; the backward does both exchanges, and expert_tensor, again.
   Travel tensor_forward, tensor_backward, expert_tensor, context_forward, context_backward;
   Travel dispatch, combine;
+  // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind it.
+  double arrives_forward = 0, arrives_backward = 0;
   double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;

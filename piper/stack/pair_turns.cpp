@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace piper::stack {
 namespace {
@@ -17,17 +18,24 @@ struct Flight {
 Flight flight_of(const Travel& travel, double part, const cost::LevelNeeds& needs) {
   return {part * travel.moves.latency, part * travel.moves.transfer, &needs};
 }
+Flight exposed(const Travel& travel, double part, const cost::LevelNeeds& needs) {
+  const double all = travel.moves.total();
+  return flight_of(travel, all > 0 ? part * travel.exposed() / all : 0, needs);
+}
 
-// Time of one rank, with what is on its way.
+// Time of one rank, with what is on its way: of each micro-batch a collective and the one that
+// follows it.
 class Turns {
  public:
   enum Which : uint8_t { kForward, kBackward, kOther, kNumFlights };
 
-  void post(Which which, const Flight& flight) { flights_[which] = flight; }
-  void post(Which which, const Travel& rows) {
-    const double all = rows.moves.total();
-    post(which, flight_of(rows, all > 0 ? rows.exposed() / all : 0, rows.needs));
+  void post(Which which, const Flight& flight) {
+    if (flights_[which].left() > 0)
+      behind_[which] = flight;
+    else
+      flights_[which] = flight;
   }
+  void post(Which which, const Travel& rows) { post(which, exposed(rows, 1, rows.needs)); }
   void compute(double seconds) {
     while (seconds > 0) seconds -= step(seconds);
   }
@@ -35,10 +43,11 @@ class Turns {
     while (flights_[which].left() > 0) step(std::numeric_limits<double>::infinity());
   }
   // With as much of `seconds` of computing beside it as it hides behind; returns the rest.
-  double collective(const Travel& travel, const cost::LevelNeeds& needs, double seconds) {
-    if (travel.moves.total() <= 0) return seconds;
-    post(kOther, flight_of(travel, 1, needs));
-    const double beside = std::min(travel.hidden, seconds);
+  double collective(const Travel& travel, double part, const cost::LevelNeeds& needs,
+                    double seconds) {
+    if (part * travel.moves.total() <= 0) return seconds;
+    post(kOther, flight_of(travel, part, needs));
+    const double beside = std::min(part * travel.hidden, seconds);
     compute(beside);
     wait(kOther);
     return seconds - beside;
@@ -60,6 +69,7 @@ class Turns {
       double& left = f.latency > 0 ? f.latency : f.transfer;
       left = std::max(0.0, left - next * speed[i]);
       if (left < kLeast) left = 0;
+      if (f.left() <= 0) f = std::exchange(behind_[i], {});
     }
     now_ += next;
     return next;
@@ -77,7 +87,7 @@ class Turns {
   }
 
   static constexpr double kLeast = 1e-15;  // seconds
-  std::array<Flight, kNumFlights> flights_;
+  std::array<Flight, kNumFlights> flights_, behind_;
   double now_ = 0;
 };
 
@@ -89,10 +99,13 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
   const BlockCompute &a = p.attention, &f = p.feed_forward;
   const auto seconds = [&](double compute) { return std::max(0.0, compute / efficiency); };
   Turns turns;
-  const auto attention = [&](const Travel& tensor, const Travel& context, double compute) {
-    double left = turns.collective(tensor, needs.tensor, seconds(compute));
-    left = turns.collective(context, needs.context, left);
+  // What the block's ranks sum is on its way when its turn ends.
+  const auto attention = [&](Turns::Which which, const Travel& tensor, double arrives,
+                             const Travel& context, double compute) {
+    double left = turns.collective(tensor, arrives, needs.tensor, seconds(compute));
+    left = turns.collective(context, 1, needs.context, left);
     turns.compute(left);
+    turns.post(which, exposed(tensor, 1 - arrives, needs.tensor));
   };
   double begin = 0;
   turns.post(Turns::kBackward, p.combine);
@@ -100,7 +113,7 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     begin = turns.now();
     turns.compute(seconds(a.backward_weights));
     turns.wait(Turns::kForward);
-    attention(p.tensor_forward, p.context_forward, a.forward);
+    attention(Turns::kForward, p.tensor_forward, p.arrives_forward, p.context_forward, a.forward);
     turns.post(Turns::kForward, p.dispatch);
     turns.wait(Turns::kBackward);
     turns.compute(seconds(f.backward - f.backward_weights));
@@ -110,15 +123,15 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     turns.compute(seconds(f.forward));
     turns.post(Turns::kForward, p.combine);
     turns.wait(Turns::kBackward);
-    attention(p.tensor_backward, p.context_backward, a.backward - a.backward_weights);
+    attention(Turns::kBackward, p.tensor_backward, p.arrives_backward, p.context_backward,
+              a.backward - a.backward_weights);
     turns.post(Turns::kBackward, p.combine);
   }
   // Collectives of etp are left out of both sides.
-  const auto exposed = [](const Travel& t) { return t.exposed(); };
   const double alone = seconds(a.forward + a.backward + f.forward + f.backward) +
-                       exposed(p.tensor_forward) + exposed(p.tensor_backward) +
-                       exposed(p.context_forward) + exposed(p.context_backward) +
-                       2 * (exposed(p.dispatch) + exposed(p.combine));
+                       p.tensor_forward.exposed() + p.tensor_backward.exposed() +
+                       p.context_forward.exposed() + p.context_backward.exposed() +
+                       2 * (p.dispatch.exposed() + p.combine.exposed());
   return alone - (turns.now() - begin);
 }
 

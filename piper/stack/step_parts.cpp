@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
-#include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
+#include <piper/schedule/host_copies.h>
 #include <piper/stack/sums.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -18,7 +18,7 @@ const std::vector<Estimator::ListFacts>& Estimator::facts(const Strategy& s, int
   last_facts_ = &known;
   const int64_t vpp = s.mesh.vpp;
   for (int64_t i = std::ssize(known); i < s.mesh.pp; ++i) {
-    const cost::HostCopies copies = cost::host_copies(s.schedule, s.mesh.pp, vpp, m, i);
+    const schedule::HostCopies copies = schedule::host_copies(s.schedule, s.mesh.pp, vpp, m, i);
     const std::vector<schedule::Action> list = schedule::actions(s.schedule, s.mesh.pp, i, m, vpp);
     const auto pairs = std::ranges::count(list, true, &schedule::Action::pairs_with_next);
     ListFacts here{.paired = static_cast<double>(pairs) / static_cast<double>(m * vpp),

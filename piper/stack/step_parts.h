@@ -1,5 +1,5 @@
 // What a step of a strategy is made of under a stack, before anything waits for anything: the
-// prices that the closed form adds up (estimator.h) and that whole_step.h lays out as tasks.
+// prices that the closed form adds up (estimator.h) and that priced_step.h lays out as tasks.
 #pragma once
 
 #include <piper/cost/last_backward.h>

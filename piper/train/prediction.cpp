@@ -32,7 +32,9 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kAllToAll:
       return "exchange, exposed";
     case graph::TaskKind::kAllReduce:
-    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kAllGather:
+    case graph::TaskKind::kReduceScatter:
+    case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
       return "reduction, exposed";
@@ -52,7 +54,9 @@ int turn(graph::TaskKind kind) {
     case graph::TaskKind::kReceive:
       return 2;
     case graph::TaskKind::kAllReduce:
-    case graph::TaskKind::kCollective:
+    case graph::TaskKind::kAllGather:
+    case graph::TaskKind::kReduceScatter:
+    case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
       return 3;

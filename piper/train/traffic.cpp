@@ -21,7 +21,9 @@ std::string what(const schedule::StepGraph& step, const Task& task) {
   const SegmentKind segment = task.segment.valid() ? step.segment(task).kind : SegmentKind::kHead;
   switch (task.kind) {
     case TaskKind::kCompute:
-    case TaskKind::kCollective:
+    case TaskKind::kAllGather:
+    case TaskKind::kReduceScatter:
+    case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
       return graph::name(task.kind);

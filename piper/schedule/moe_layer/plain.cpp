@@ -1,3 +1,4 @@
+#include <piper/schedule/divided_block.h>
 #include <piper/schedule/moe_layer/plain.h>
 
 namespace piper::schedule {
@@ -6,64 +7,103 @@ using enum SegmentKind;
 using enum SlotKind;
 using strategy::Axis;
 
+namespace {
+
+// Sends rows to their experts or back. Where the trainer splits, some experts compute meanwhile.
+void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share share,
+              const LayerSlotList& reads, const LayerSlotList& writes) {
+  pass.all_to_all(Axis::kExpert, whose, reads, writes);
+  if (kind.splits_exchange) pass.compute_part(kExperts, share);
+}
+
+}  // namespace
+
 LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot x1) {
   const bool sums = kind.deduplicates;  // what experts put out is weighted and added there
+  const bool one = kind.is_one_segment;
+  const bool has_shared = kind.has_shared && !one;
+  const DividedBlock block{.segment = kExperts,
+                           .collective = kExpertTensor,
+                           .is_shared = kind.shares_experts,
+                           .divides_tokens = true};
+  const Share share = kind.splits_exchange ? Share::kRest : Share::kWhole;
   LayerPass& f = p.forward;
-  const LayerSlot rows = p.slot(kRows, kGate), routing = p.slot(kRouting, kGate);
-  const LayerSlot gate_tape = p.slot(kTape, kGate);
-  f.compute(kGate, {x1}, {rows, routing, gate_tape});
+  LayerSlot rows = x1, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
+  if (!one) {
+    rows = p.slot(kRows, kGate);
+    routing = p.slot(kRouting, kGate);
+    gate_tape = p.slot(kTape, kGate);
+    f.compute(kGate, {x1}, {rows, routing, gate_tape});
+  }
   LayerSlot received = rows;
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);
-    f.exchange_counts(Axis::kExpert, kGate, routing);
-    f.all_to_all(Axis::kExpert, kGate, {rows, routing}, {received});
+    if (kind.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, routing);
+    exchange(f, kind, kGate, Share::kBefore, {rows, routing}, {received});
   }
   LayerSlot residual = x1, shared_tape = LayerSlot::none();
-  if (kind.has_shared) {
+  if (has_shared) {
     residual = p.slot(kHidden, kSharedExperts);
     shared_tape = p.slot(kTape, kSharedExperts);
     f.compute(kSharedExperts, {x1}, {residual, shared_tape});
   }
-  const LayerSlot expert_rows = p.slot(kExpertRows, kExperts);
+  if (kind.exchanges) f.turn();
+  const LayerSlot gathered = block.gather(p, f, received);
+  LayerSlot expert_rows = p.slot(kExpertRows, kExperts);
   const LayerSlot experts_tape = p.slot(kTape, kExperts);
-  f.compute(kExperts, {received, routing}, {expert_rows, experts_tape});
+  const LayerSlot part = block.partial(p, expert_rows);
+  f.compute(kExperts, {gathered, routing}, {part, experts_tape}, share);
+  block.sum(f, part, expert_rows);
   LayerSlot returned = expert_rows;
   if (kind.exchanges) {
     returned = p.slot(kReturned, kExperts);
-    f.all_to_all(Axis::kExpert, kExperts, {expert_rows, routing}, {returned});
+    exchange(f, kind, kExperts, Share::kBehind, {expert_rows, routing}, {returned});
+    f.turn();
   }
-  p.output = p.slot(kHidden, kMerge);
-  f.compute(kMerge, {returned, routing, residual}, {p.output});
+  p.output = returned;
+  if (!one) {
+    p.output = p.slot(kHidden, kMerge);
+    f.compute(kMerge, {returned, routing, residual}, {p.output});
+  }
 
   LayerPass& b = p.backward;
   LayerSlot gx = p.output_gradient;
-  const LayerSlot g_returned = p.slot(kReturnedGradient, kMerge);
-  const LayerSlot g_routing = p.slot(kRoutingGradient, sums ? kGate : kMerge);
-  if (sums)
-    b.compute(kMerge, {gx, routing}, {g_returned});
-  else
-    b.compute(kMerge, {gx, returned, routing}, {g_returned, g_routing});
+  LayerSlot g_returned = gx, g_routing = LayerSlot::none();
+  if (!one) {
+    g_returned = p.slot(kReturnedGradient, kMerge);
+    g_routing = p.slot(kRoutingGradient, sums ? kGate : kMerge);
+    if (sums)
+      b.compute(kMerge, {gx, routing}, {g_returned});
+    else
+      b.compute(kMerge, {gx, returned, routing}, {g_returned, g_routing});
+  }
   LayerSlot g_expert_rows = g_returned;
   if (kind.exchanges) {
     g_expert_rows = p.slot(kExpertRowsGradient, kExperts);
-    b.all_to_all(Axis::kExpert, kExperts, {g_returned, routing}, {g_expert_rows});
+    exchange(b, kind, kExperts, Share::kBefore, {g_returned, routing}, {g_expert_rows});
   }
-  if (kind.has_shared) {
+  if (has_shared) {
     const LayerSlot g_residual = p.slot(kHiddenGradient, kSharedExperts);
     b.run_again(kSharedExperts);
     b.compute(kSharedExperts, {gx, x1, shared_tape}, {g_residual});
     gx = g_residual;
   }
+  if (kind.exchanges) b.turn();
+  const LayerSlot g_gathered = block.gather(p, b, g_expert_rows);
   b.run_again(kExperts);
   LayerSlot g_rows = p.slot(kind.exchanges ? kReceivedGradient : kRowsGradient, kExperts);
-  b.compute(kExperts, {g_expert_rows, received, routing, experts_tape}, {g_rows});
+  const LayerSlot g_part = block.partial(p, g_rows);
+  b.compute(kExperts, {g_gathered, received, routing, experts_tape}, {g_part}, share);
+  block.sum(b, g_part, g_rows);
   if (kind.exchanges) {
     const LayerSlot g_received = g_rows;
     g_rows = p.slot(kRowsGradient, kGate);
-    b.all_to_all(Axis::kExpert, kGate, {g_received, routing},
-                 {g_rows, sums ? g_routing : LayerSlot::none()});
+    exchange(b, kind, kGate, Share::kBehind, {g_received, routing},
+             {g_rows, sums && !one ? g_routing : LayerSlot::none()});
+    b.turn();
   }
   b.run_again(kAttention);
+  if (one) return g_rows;
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kGate);
   b.compute(kGate, {g_rows, g_routing, gx, x1, routing, gate_tape}, {g_x1});
   return g_x1;

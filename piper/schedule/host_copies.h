@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <vector>
 
-namespace piper::cost {
+namespace piper::schedule {
 
 // A chunk's micro-batch is chunk * micro-batches + micro-batch; places are those in the stage's
-// list (schedule::actions).
+// list (actions).
 struct HostCopies {
   static constexpr int32_t kNone = -1;
   struct Back {
@@ -32,8 +32,8 @@ struct HostCopies {
   int64_t most_held = 0;   // forwards of a chunk on the device at once, those on their way included
 };
 
-// Requires what schedule::actions() requires. Thread-safe; time and memory linear in the actions.
+// Requires what actions() requires. Thread-safe; time and memory linear in the actions.
 HostCopies host_copies(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                        int64_t num_micro_batches, int64_t stage);
 
-}  // namespace piper::cost
+}  // namespace piper::schedule

@@ -1,12 +1,10 @@
-#include <piper/cost/host_copies.h>
 #include <piper/schedule/action.h>
+#include <piper/schedule/host_copies.h>
 
 #include <algorithm>
 
-namespace piper::cost {
+namespace piper::schedule {
 namespace {
-
-using schedule::Action;
 
 constexpr int32_t kSoon = 3;  // actions from a forward to its backward that make no copy worth it
 constexpr size_t kLeaving =
@@ -26,7 +24,7 @@ class Plan {
       const Action& action = actions_[static_cast<size_t>(i)];
       Life& life = lives_[index(action)];
       if (action.kind == Action::Kind::kForward) life.forward = i;
-      if (schedule::makes_input_gradient(action.kind)) {
+      if (makes_input_gradient(action.kind)) {
         life.backward = i;
         out_.is_copied[index(action)] = i > life.forward + kSoon;
         if (out_.is_copied[index(action)]) wanted_.push_back(index(action));
@@ -39,8 +37,8 @@ class Plan {
     for (int32_t i = 0; i < static_cast<int32_t>(actions_.size()); ++i) {
       const Action& action = actions_[static_cast<size_t>(i)];
       if (action.kind == Action::Kind::kForward) begin_forward(index(action));
-      if (schedule::makes_input_gradient(action.kind) && out_.is_copied[index(action)]) ++used_;
-      if (schedule::makes_weight_gradients(action.kind)) --held_;
+      if (makes_input_gradient(action.kind) && out_.is_copied[index(action)]) ++used_;
+      if (makes_weight_gradients(action.kind)) --held_;
       if (!action.pairs_with_next) bring(i);
     }
     return std::move(out_);
@@ -101,9 +99,7 @@ class Plan {
 
 HostCopies host_copies(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                        int64_t num_micro_batches, int64_t stage) {
-  return Plan(schedule::actions(schedule, pp, stage, num_micro_batches, vpp), vpp,
-              num_micro_batches)
-      .make();
+  return Plan(actions(schedule, pp, stage, num_micro_batches, vpp), vpp, num_micro_batches).make();
 }
 
-}  // namespace piper::cost
+}  // namespace piper::schedule

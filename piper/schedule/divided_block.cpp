@@ -1,0 +1,29 @@
+#include <piper/schedule/divided_block.h>
+
+namespace piper::schedule {
+
+using graph::TaskKind;
+
+LayerSlot DividedBlock::gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
+                               LayerSlot again) const {
+  if (!is_shared || !divides_tokens) return slot;
+  const LayerSlot gathered = program.slot(SlotKind::kGathered, collective);
+  const LayerSlot more =
+      again.valid() ? program.slot(SlotKind::kGathered, collective) : LayerSlot::none();
+  pass.collective(TaskKind::kAllGather, collective, {slot, again}, {gathered, more});
+  if (splits) pass.compute_part(segment, Share::kBefore);
+  return gathered;
+}
+
+LayerSlot DividedBlock::partial(LayerProgram& program, LayerSlot result) const {
+  return is_shared ? program.slot(SlotKind::kPartial, collective) : result;
+}
+
+void DividedBlock::sum(LayerPass& pass, LayerSlot partial, LayerSlot result) const {
+  if (!is_shared) return;
+  pass.collective(divides_tokens ? TaskKind::kReduceScatter : TaskKind::kAllReduce, collective,
+                  {partial}, {result});
+  if (splits) pass.compute_part(segment, Share::kBehind);
+}
+
+}  // namespace piper::schedule

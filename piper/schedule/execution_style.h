@@ -1,0 +1,39 @@
+// How a trainer executes a step, where trainers differ: what computes beside what, what a layer
+// does in one piece, when weights and gradients travel. The default is what this Piper's executor
+// does. Published trainers are described by their profiles (stack/), which fill this in.
+#pragma once
+
+namespace piper::schedule {
+
+// A value. Every combination can be written for every strategy.
+struct ExecutionStyle {
+  // --- compute beside communication ---
+  // A segment computes in parts: one while its own collective arrives, one while what it made
+  // leaves. How long the parts are is a matter of price.
+  bool splits_tensor = false;    // beside collectives of tensor parallelism
+  bool splits_context = false;   // beside the ring of keys and values
+  bool splits_exchange = false;  // beside dispatch and combine
+  bool pairs_take_turns =
+      false;  // DualPipeV: one's exchanges run beside the other's compute, else one after the other
+  bool waits_for_sends = false;  // a sender computes nothing for a part of each message
+  // Compute and collectives of a layer wait for each other in the order of its program, whatever
+  // they read; but not the parts of compute that are split off, nor another micro-batch's.
+  bool in_order = false;
+  // --- what a layer does ---
+  bool exchanges_counts = true;  // before rows travel
+  bool mixture_is_one_segment =
+      false;                          // kExperts stands for gate, shared experts and merge as well
+  bool gathers_inputs_again = false;  // sequence parallelism: the backward gathers them again
+  bool reruns_whole_layers = false;   // full recomputation: also what the backward does not need
+  bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
+  bool has_mtp_modules = true;
+  bool keeps_by_layer = false;  // one slot (kKept) stands for all that a layer keeps
+  // --- weights and gradients ---
+  bool states_have_a_stream = false;  // they travel beside everything else, else among exchanges
+  bool states_beside = true;          // a part of them travels beside compute
+  bool states_later = false;          // a part of them is waited for
+  bool keeps_weights_in_pipelines =
+      false;  // ZeRO 2 and 3 under a pipeline gather and scatter once a step
+};
+
+}  // namespace piper::schedule

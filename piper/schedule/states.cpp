@@ -1,0 +1,155 @@
+#include <piper/schedule/states.h>
+#include <piper/strategy/rank_layout.h>
+
+#include <algorithm>
+
+namespace piper::schedule {
+
+using graph::Phase;
+using graph::TaskId;
+using graph::TaskKind;
+using strategy::Axis;
+
+States::States(RankWriter& writer)
+    : writer_(writer),
+      style_(writer.step().style),
+      zero_(writer.step().strategy.zero),
+      beside_(style_.states_later ? Share::kBeside : Share::kWhole) {
+  const bool keeps = style_.keeps_weights_in_pipelines && writer.step().strategy.mesh.pp > 1;
+  gathers_always_ = zero_ == 3 && !keeps;
+  reduces_always_ = zero_ >= 2 && !keeps;
+}
+
+bool States::is_moe(int32_t layer) const {
+  return layer >= 0 &&
+         writer_.step().model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
+}
+
+TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,
+                        bool is_waited_for) {
+  const bool gathers = what == What::kGather;
+  // Updated weights wait for nobody.
+  const bool is_free = gathers && writer_.phase() == Phase::kForward && !gathers_always_;
+  graph::ShortList<TaskId> after;
+  if (!is_free) {
+    after = style_.in_order ? behind.all() : behind.earlier;
+    if (!style_.in_order || !behind.computed.valid()) after.push_back(writer_.last_compute());
+  }
+  if (style_.states_have_a_stream && !is_waited_for) {
+    after.push_back(last_state_);
+    last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
+    return last_state_;
+  }
+  const TaskKind kind = gathers      ? TaskKind::kAllGather
+                        : zero_ == 0 ? TaskKind::kAllReduce
+                                     : TaskKind::kReduceScatter;
+  return writer_.collective(kind, axis, segment, {}, after);
+}
+
+States::Tasks States::post(What what, int32_t layer, Share share, const Posted& behind,
+                           bool is_waited_for) {
+  Tasks posted;
+  if (what == What::kGather && zero_ == 0) return posted;
+  const auto add = [&](Axis axis, SegmentKind weights, SegmentKind gradients) {
+    if (writer_.step().layout.size(axis) < 2) return;
+    const SegmentKind kind = what == What::kGather ? weights : gradients;
+    posted.push_back(post_one(what, axis, {kind, layer, share}, behind, is_waited_for));
+  };
+  add(Axis::kData, SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
+  if (is_moe(layer))
+    add(Axis::kExpertData, SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
+  if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
+    for (const TaskId task : posted) reduced_.push_back(task);
+  return posted;
+}
+
+void States::gather_ahead(const std::vector<int32_t>& layers) {
+  if (gathers_always_ || !style_.states_beside) return;
+  for (const int32_t layer : layers)
+    ahead_.emplace_back(layer, post(What::kGather, layer, beside_, {}, false));
+}
+
+void States::begin(int32_t layer, const Place& place, Posted& posted) {
+  if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
+    const Share waited = style_.states_later ? Share::kRest : Share::kWhole;
+    for (const TaskId task : post(What::kGather, layer, waited, posted, true))
+      posted.wait_for(task);
+    if (style_.states_later && style_.states_beside)
+      posted.beside = post(What::kGather, layer, beside_, posted, false);
+  } else if (const auto found =
+                 std::ranges::find(ahead_, layer, &decltype(ahead_)::value_type::first);
+             found != ahead_.end() && place.phase == Phase::kForward) {
+    for (const TaskId task : found->second) posted.wait_for(task);
+    ahead_.erase(found);
+  }
+  if (reduces_always_ && place.makes_gradients && style_.states_beside && style_.states_later)
+    for (const TaskId task : post(What::kReduce, layer, beside_, posted, false))
+      posted.beside.push_back(task);
+}
+
+void States::end(int32_t layer, const Place& place, Posted& posted) {
+  for (const TaskId task : std::exchange(posted.beside, {})) posted.wait_for(task);
+  if (!place.makes_gradients) return;
+  if (reduces_always_) {
+    if (style_.states_later)
+      for (const TaskId task : post(What::kReduce, layer, Share::kRest, posted, true))
+        posted.wait_for(task);
+    else
+      post(What::kReduce, layer, beside_, posted, false);
+  } else if (place.is_last && style_.states_beside) {
+    writer_.begin(Phase::kUpdate, -1);
+    post(What::kReduce, layer, beside_, posted, false);
+    writer_.begin(place.phase, place.micro_batch);
+  }
+}
+
+void States::write_tied_embedding() {
+  const StepWriter& step = writer_.step();
+  const int64_t stage = writer_.at().pp;
+  const bool is_end = stage == 0 || stage == step.layout.num_stages() - 1;
+  const bool shares =
+      step.model.tied_embeddings || (style_.has_mtp_modules && step.model.copies_embedding());
+  if (!shares || !strategy::ends_apart(step.strategy) || !is_end) return;
+  // It sums what the data group has summed, so it waits for all of that; by then there is nothing
+  // to overlap with.
+  graph::ShortList<TaskId> after = reduced_;
+  after.push_back(writer_.last_compute());
+  reduced_.push_back(writer_.collective(TaskKind::kAllReduce, Axis::kEnds,
+                                        {SegmentKind::kTiedEmbedding, -1}, {}, after));
+}
+
+// The rest of all of a stage's states, one after the other.
+void States::post_rest(What what, TaskId behind) {
+  const bool always = what == What::kGather ? gathers_always_ : reduces_always_;
+  if (always || !style_.states_later || (what == What::kGather && zero_ == 0)) return;
+  const bool gathers = what == What::kGather;
+  Posted before;
+  before.wait_for(behind);
+  for (const auto& [axis, weights, gradients] :
+       {std::tuple{Axis::kData, SegmentKind::kDenseWeights, SegmentKind::kDenseGradients},
+        {Axis::kExpertData, SegmentKind::kExpertWeights, SegmentKind::kExpertGradients}}) {
+    if (writer_.step().layout.size(axis) < 2) continue;
+    const TaskId task =
+        post_one(what, axis, {gathers ? weights : gradients, -1, Share::kRest}, before, false);
+    before.wait_for(task);
+    if (!gathers) reduced_.push_back(task);
+  }
+}
+
+void States::write_update() {
+  writer_.begin(Phase::kUpdate, -1);
+  post_rest(What::kReduce, TaskId::none());
+  reduced_.push_back(last_state_);
+  write_tied_embedding();
+  const TaskId norm = writer_.compute({SegmentKind::kGradientNorm, -1}, {}, reduced_);
+  TaskId summed = TaskId::none();
+  if (writer_.step().layout.num_ranks() > 1)
+    summed = writer_.collective(TaskKind::kAllReduce, Axis::kWorld, {SegmentKind::kStatistics, -1},
+                                {}, {norm});
+  TaskId last = writer_.compute({SegmentKind::kOptimizer, -1}, {}, {summed});
+  if (strategy::offloads_optimizer(writer_.step().strategy.offload))
+    last = writer_.host_copy(-1, {}, {last});
+  post_rest(What::kGather, last);
+}
+
+}  // namespace piper::schedule

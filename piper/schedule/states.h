@@ -1,0 +1,79 @@
+// Weights and gradients on their way, and the update that ends a step. Collectives over groups of
+// one rank are left out.
+//
+//   ZeRO 0     gradients are all-reduced behind the last backward that adds to them
+//   ZeRO 1     they are scattered there; updated weights are gathered before the step's first
+//              forward, or behind the update
+//   ZeRO 2     they are scattered behind every backward
+//   ZeRO 3     and weights are gathered before every forward and backward
+//
+// (Rajbhandari et al. 2020.) A trainer lets a part of this travel beside compute, and waits for the
+// rest (execution_style.h).
+#pragma once
+
+#include <piper/schedule/writer.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace piper::schedule {
+
+// Writes one rank's, in the order in which its gradients become final. All ranks of a stage run the
+// same actions, so their streams hold the same operations in the same order, between all-to-alls of
+// the expert group as well.
+//
+// A layer (>= 0) has dense and, with a mixture, expert parameters; kEmbedding and kHead (with the
+// final norm) have dense ones.
+class States {
+ public:
+  static constexpr int32_t kEmbedding = -1, kHead = -2;
+
+  explicit States(RankWriter& writer);
+
+  // What of an action counts here.
+  struct Place {
+    graph::Phase phase = graph::Phase::kForward;
+    int32_t micro_batch = -1;
+    bool makes_gradients = false;
+    bool is_last = false;  // that adds to them
+  };
+
+  // Before the step's first forward of a chunk with these layers: weights that were updated.
+  void gather_ahead(const std::vector<int32_t>& layers);
+  // Around the tasks of a layer in an action.
+  void begin(int32_t layer, const Place& place, Posted& posted);
+  void end(int32_t layer, const Place& place, Posted& posted);
+
+  // Whether end() has gradients to reduce.
+  bool reduces(const Place& place) const {
+    return place.makes_gradients && (place.is_last || reduces_always_);
+  }
+
+  // After everything else of the step: what is left to reduce, the tied embedding, this rank's
+  // share of the gradient norm, the statistics of the world, the optimizer with its copies, what is
+  // left to gather.
+  void write_update();
+
+ private:
+  using Tasks = std::vector<graph::TaskId>;
+  enum class What : uint8_t { kGather, kReduce };
+
+  Tasks post(What what, int32_t layer, Share share, const Posted& behind, bool is_waited_for);
+  graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
+                         const Posted& behind, bool is_waited_for);
+  void post_rest(What what, graph::TaskId behind);
+  void write_tied_embedding();
+  bool is_moe(int32_t layer) const;
+
+  RankWriter& writer_;
+  const ExecutionStyle& style_;
+  int64_t zero_;
+  bool gathers_always_, reduces_always_;              // with every micro-batch
+  Share beside_;                                      // what travels beside compute
+  graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
+  graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
+  std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
+};
+
+}  // namespace piper::schedule
