@@ -68,8 +68,9 @@ SMALL = {
         ["train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/c", "--precision", "fp64"],
         ["train", *ONE_RANK, "--mtp-depth", "1", "--sequence", "2", "--global-batch", "1", *STEPS, "--run", "runs/d", "--capacity-factor", "1",
          "--recompute", "full", "--schedule", "gpipe", "--all-to-all", "halo"]],
-    "piper launch": [["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/e"]],
-    "piper launch -n 4 train ...": [["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/f", "--checkpoint-every", "1"]],
+    "piper launch -n 4 train ...": [
+        ["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/e"],
+        ["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/f", "--checkpoint-every", "1"]],
     "piper checkpoint list runs/a": [["checkpoint", "list", "runs/a"], ["checkpoint", "list", "runs/f", "--json"]],
     "piper checkpoint verify runs/a": [["checkpoint", "verify", "runs/a"], ["checkpoint", "verify", "runs/f", "--json"]],
     "piper eval --weights DIR --data FILE --sequence 256": [["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2"]],
@@ -86,12 +87,10 @@ SMALL = {
     # Searches 2,048 devices for half a minute, whatever is asked; `plan` above is the same search.
     "piper bench plan": [["bench", "plan", "--help"]],
     "piper signature": [["signature"]],
-    "build/release/piper bench moe": [],  # as above
     "piper launch -n 2 bench pipeline": [["launch", "-n", "1", "bench", "pipeline", *PIPELINE]],
     "mpirun -n 2 piper bench pipeline": [["mpirun", "bench", "pipeline", *PIPELINE]],
     "piper launch -n 2 bench moe --tokens 512 --experts 4": [
         ["launch", "-n", "1", "bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--rounds", "1"]],
-    "build/release/piper bench alltoall": [],  # as above
     "piper bench flows": [["bench", "flows", "--nodes", "1", "--bytes", "64"]],
     "piper bench collectives --cluster frontier": [["bench", "collectives", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"]],
 }
