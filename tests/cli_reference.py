@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """docs/cli.md is held to `--help`: every command, nested ones too, has a section; every flag and argument of it stands in a table of that
-section with the text that --help prints, and no section names a flag, a heading or a command line a command, that is not there. The command
-lines of README are read the same way.
+section with the text that --help prints, and no section names a flag or a command that is not there. The command lines of README, CONTRIBUTING
+and the other pages of docs/ are read, too.
 
   PIPER=build/release/piper tests/cli_reference.py           compares
   PIPER=build/release/piper tests/cli_reference.py --write   rewrites the rows of the tables from --help: changed texts in place, new flags
-                                                             at the end of the section's last table, flags that are gone removed"""
+                                                             at the end of the section's last table, flags that are gone removed
+  PIPER=build/release/piper tests/cli_reference.py --self-test  breaks the page in each way and sees that it is said"""
 import os
 import pathlib
 import re
@@ -227,12 +228,45 @@ def rewritten(text, help_of):
     return "\n".join(out) + "\n"
 
 
+# What is broken, what of the page is replaced by what, and what must be said.
+BREAKS = [
+    ("a command that is not there", "## piper sim\n", "## piper simulate\n", "there is no command `piper simulate`"),
+    ("a command without a section", "### piper checkpoint verify\n", "### verify\n", "no section `piper checkpoint verify`"),
+    ("a flag that is not there", "| `--straggler ", "| `--straggle ", "`piper sim` has no --straggle"),
+    ("a flag without a row", "| `--min-devices` |", "| min-devices |", "`piper plan` lacks --min-devices"),
+    ("a flag of a nested command without a row", "| `--linear-layers INT` |", "| linear layers |", "`piper bench pipeline` lacks --linear-layers"),
+    ("another text", "| how many nodes to choose |", "| how many nodes |", "--help says | `--count INT` | how many nodes to choose |"),
+    ("a shared flag without a name", "`--samples`, `--seed`.", "`--samples`.", "`piper plan` lacks --seed"),
+    ("a shared flag without a row", "| `--etp INT` | ranks that share an expert (1)", "| etp | (1)", "#flags-of-a-strategy has no row | `--etp INT`"),
+    ("a flag in prose", "`--speed-check` measures", "`--speed-checks` measures", "there is no --speed-checks"),
+    ("a command line", "\npiper bench dedup\n", "\npiper bench dedupe\n", "there is no bench dedupe"),
+]
+
+
+def self_test(text, help_of):
+    """The breaks that go unnoticed or that --write does not mend where it could."""
+    unnoticed = []
+    for what, old, new, said in BREAKS:
+        if old not in text or not any(said in problem for problem in problems_of(text.replace(old, new), help_of)):
+            unnoticed.append(f"{what}: nobody says {said}")
+    for what, old, new, _ in BREAKS[2:6]:
+        if problems_of(rewritten(text.replace(old, new), help_of), help_of):
+            unnoticed.append(f"{what}: --write does not mend it")
+    return unnoticed
+
+
 def main():
     help_of = all_help()
     path = ROOT / REFERENCE
     if "--write" in sys.argv[1:]:
         path.write_text(rewritten(path.read_text(), help_of))
-    problems = problems_of(path.read_text(), help_of) + problems_of_page("README.md", help_of)
+    if "--self-test" in sys.argv[1:]:
+        unnoticed = self_test(path.read_text(), help_of)
+        print("\n".join(unnoticed + [f"cli_reference: {len(BREAKS)} breaks, {len(unnoticed)} unnoticed"]))
+        return 1 if unnoticed else 0
+    problems = problems_of(path.read_text(), help_of)
+    for page in ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{other.name}" for other in (ROOT / "docs").glob("*.md") if other != path)]:
+        problems += problems_of_page(page, help_of)
     for problem in problems:
         print(problem)
     count = sum(len(each.rows) for each in help_of.values())
