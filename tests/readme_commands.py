@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Every `piper` command that README names, run on the smallest world: one rank, one expert, one layer, one micro-batch, one token where it
-takes them. A command that README has and this file has not, or the other way round, is a failure."""
+"""Every `piper` command that README and docs/cli.md name, run on the smallest world: one rank, one expert, one layer, one micro-batch, one
+token where it takes them. A command that they have and this file has not, or the other way round, is a failure; so is a script that README
+names and the tree has not."""
 import json
 import os
 import pathlib
@@ -29,7 +30,7 @@ STEPS = ["--data", "text.txt", "--steps", "3"]
 PIPELINE = ["--rounds", "1", "--rows", "1", "--hidden", "8", "--linear-layers", "4", "--micro-batches", "1", "--steps", "1"]
 MPIRUN = shutil.which("mpirun.openmpi")
 
-# By the text of README: small forms, each a list of arguments. They run in this order: later ones read what earlier ones wrote.
+# By the text of README or docs/cli.md: small forms, each a list of arguments. They run in this order: later ones read what earlier ones wrote.
 SMALL = {
     "piper profile --out here.json": [["profile", "--ranks", "1", "--budget-seconds", "1", "--out", "here.json"]],
     "piper model mixtral-8x7b": [["model", "mixtral-8x7b"], ["model", "--list"]],
@@ -67,8 +68,9 @@ SMALL = {
         ["train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/c", "--precision", "fp64"],
         ["train", *ONE_RANK, "--mtp-depth", "1", "--sequence", "2", "--global-batch", "1", *STEPS, "--run", "runs/d", "--capacity-factor", "1",
          "--recompute", "full", "--schedule", "gpipe", "--all-to-all", "halo"]],
-    "piper launch": [["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/e"]],
-    "piper launch -n 4 train ...": [["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/f", "--checkpoint-every", "1"]],
+    "piper launch -n 4 train ...": [
+        ["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/e"],
+        ["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/f", "--checkpoint-every", "1"]],
     "piper checkpoint list runs/a": [["checkpoint", "list", "runs/a"], ["checkpoint", "list", "runs/f", "--json"]],
     "piper checkpoint verify runs/a": [["checkpoint", "verify", "runs/a"], ["checkpoint", "verify", "runs/f", "--json"]],
     "piper eval --weights DIR --data FILE --sequence 256": [["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2"]],
@@ -85,30 +87,36 @@ SMALL = {
     # Searches 2,048 devices for half a minute, whatever is asked; `plan` above is the same search.
     "piper bench plan": [["bench", "plan", "--help"]],
     "piper signature": [["signature"]],
-    "build/release/piper bench moe": [],  # as above
     "piper launch -n 2 bench pipeline": [["launch", "-n", "1", "bench", "pipeline", *PIPELINE]],
     "mpirun -n 2 piper bench pipeline": [["mpirun", "bench", "pipeline", *PIPELINE]],
     "piper launch -n 2 bench moe --tokens 512 --experts 4": [
         ["launch", "-n", "1", "bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--rounds", "1"]],
-    "build/release/piper bench alltoall": [],  # as above
     "piper bench flows": [["bench", "flows", "--nodes", "1", "--bytes", "64"]],
     "piper bench collectives --cluster frontier": [["bench", "collectives", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"]],
 }
 
 
-def commands_of_readme():
-    """Code between backticks, outside of blocks, and the lines of blocks, that call the program."""
-    text = (ROOT / "README.md").read_text()
+def code_of(page):
+    """Code between backticks, outside of blocks, and the lines of blocks."""
+    text = (ROOT / page).read_text()
+    if page == "docs/cli.md":  # its tables hold what --help says, and cli_reference.py to it
+        text = re.sub(r"^\|.*$", "", text, flags=re.M)
     blocks = re.findall(r"```(.*?)```", text, flags=re.S)
-    found = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S)) + [line for block in blocks for line in block.splitlines()]
-    return [code for code in found if re.match(r"(?!scripts/)(\S+ )*\S*piper [a-z]", code)]
+    return re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S)) + [line for block in blocks for line in block.splitlines()]
+
+
+def commands_of(page):
+    """Those that call the program."""
+    return {code for code in code_of(page) if re.match(r"(?!scripts/)(\S+ )*\S*piper [a-z]", code)}
 
 
 def expected():
-    """What README names and this file has not, and the reverse."""
-    named = set(commands_of_readme())
-    return [f"README's `{code}` has no small form here" for code in sorted(named - set(SMALL))] + [
-        f"`{code}` is not in README any more" for code in sorted(set(SMALL) - named)]
+    """What the pages name and this file has not, and the reverse; scripts that are not there."""
+    named = {code: page for page in ("docs/cli.md", "README.md") for code in commands_of(page)}
+    scripts = {path for page in ("docs/cli.md", "README.md") for code in code_of(page) for path in re.findall(r"\bscripts/\w+", code)}
+    return [f"`{code}` of {named[code]} has no small form here" for code in sorted(set(named) - set(SMALL))] + [
+        f"`{code}` is neither in README nor in docs/cli.md any more" for code in sorted(set(SMALL) - set(named))] + [
+        f"{path} is named and is no program" for path in sorted(scripts) if not os.access(ROOT / path, os.X_OK)]
 
 
 def write_inputs(root):
@@ -176,7 +184,7 @@ def main():
             problems += finished(root)
     for problem in problems:
         print(problem)
-    print(f"readme_commands: {len(SMALL)} commands of README in {count} small forms, {len(problems)} problems, {time.monotonic() - start:.0f} s")
+    print(f"readme_commands: {len(SMALL)} commands of README and docs/cli.md in {count} small forms, {len(problems)} problems, {time.monotonic() - start:.0f} s")
     return 1 if problems else 0
 
 
