@@ -21,8 +21,8 @@ SAMPLE, ALL = 8, 400
 DONE = pathlib.Path("build/one_answer/done.txt")
 CLUSTERS = ["dgx-h100", "h800", "dgx-a100", "frontier", "b200", "gb200"]
 SIZES = [8, 16, 64, 128, 256]
-STACKS = ["piper", "piper", "megatron", "megatron-core", "torchtitan", "deepseek", "nanotron"]
-EXPORTERS = {"megatron": "megatron", "megatron-core": "megatron", "torchtitan": "torchtitan"}
+STACKS = ["piper", "piper", "megatron", "megatron-core", "torchtitan", "deepseek", "nanotron", "deepspeed"]
+EXPORTERS = {"megatron": "megatron", "megatron-core": "megatron", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
 
 
 def run(*arguments):

@@ -129,9 +129,11 @@ int main(int argc, char** argv) {
   fabric.costs.send_seconds = std::stod(argv[5]);
   // As SMPI: a send is done when its message has been received, and nothing moves before both are posted.
   fabric.costs.eager_bytes = 0;
-  // Every message has its share of a port, as a fluid.
+  fabric.costs.sends_end_at_arrival = true;
+  // Every message has its share of a port, as a fluid: small packets, which no switch piles up.
   fabric.costs.turns = sim::Turns::kByPeer;
-  fabric.costs.packet_bytes = std::max<int64_t>(bytes / 32, 64);
+  fabric.costs.packet_bytes = std::max<int64_t>(bytes / 128, 64);
+  fabric.costs.packets_on_ports = 2;
   const collective::Topology topology = sim::topology_of(fabric);
   const auto count = [bytes](int64_t, int64_t) { return bytes; };
   std::vector<MemberSteps> members;

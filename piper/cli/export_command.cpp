@@ -28,11 +28,11 @@ struct Flags {
 };
 
 exporting::Trainer trainer_of(const std::string& text) {
-  const auto trainer = exporting::trainer_from(text);
+  const auto trainer = find_by_name<exporting::Trainer>(text);
   if (!trainer)
     throw InvalidInput(fmt::format("--to is '{}'; allowed: {}{}", text,
-                                   fmt::join(exporting::trainer_names(), ", "),
-                                   did_you_mean(text, exporting::trainer_names())));
+                                   fmt::join(names_of<exporting::Trainer>(), ", "),
+                                   did_you_mean(text, names_of<exporting::Trainer>())));
   return *trainer;
 }
 

@@ -11,22 +11,14 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
   const bool moe = model.num_moe_layers() > 0;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: DeepSpeed trains in fp32, fp16 and bf16");
-  if (s.schedule == strategy::PipelineSchedule::kGPipe && s.mesh.pp > 1)
-    exported.cannot.emplace_back(
-        "gpipe: DeepSpeed's pipeline runs 1f1b; the nearest: --schedule 1f1b");
-  if (s.schedule != strategy::PipelineSchedule::kGPipe &&
-      s.schedule != strategy::PipelineSchedule::k1F1B)
-    exported.cannot.push_back(
-        fmt::format("{}: DeepSpeed's pipeline runs 1f1b; the nearest: --schedule 1f1b",
-                    strategy::name(s.schedule)));
   if (s.precision >= strategy::Precision::kFp8)
     exported.cannot.push_back(
         fmt::format("{}: DeepSpeed trains in fp32, fp16 and bf16", strategy::name(s.precision)));
-  if (s.mesh.etp > 1)
-    exported.cannot.emplace_back("dividing one expert (etp): DeepSpeed-MoE has no such axis");
-  if (s.mesh.pp > 1 && s.zero >= 2)
-    exported.cannot.push_back(fmt::format(
-        "zero {} under a pipeline: DeepSpeed's PipelineModule takes stages 0 and 1", s.zero));
+  const bool is_full = s.recompute == strategy::Recompute::kFull;
+  if (strategy::offloads_activations(s.offload) && !is_full)
+    exported.cannot.emplace_back(
+        "offload activations: DeepSpeed copies what checkpointed layers keep (cpu_checkpointing); "
+        "the nearest: --recompute full");
   if (s.mesh.cp > 1)
     exported.differs.push_back(fmt::format(
         "context parallelism as Ulysses, which divides heads instead of keys and values: "
@@ -42,9 +34,10 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
     json["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
   if (s.mesh.tp > 1) json["tensor_parallel"] = {{"autotp_size", s.mesh.tp}};
   json["gradient_clipping"] = 1.0;
-  if (s.recompute == strategy::Recompute::kFull)
-    json["activation_checkpointing"] = {{"partition_activations", false},
-                                        {"cpu_checkpointing", false}};
+  if (is_full)
+    json["activation_checkpointing"] = {
+        {"partition_activations", false},
+        {"cpu_checkpointing", strategy::offloads_activations(s.offload)}};
   exported.text = json.dump(2) + "\n";
   if (moe)
     exported.differs.push_back(fmt::format(
@@ -58,7 +51,7 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
         moe ? "; its stages hand on one tensor, so wrap each MoE layer, which also returns its "
               "auxiliary loss"
             : ""));
-  if (s.recompute == strategy::Recompute::kFull)
+  if (is_full)
     exported.differs.emplace_back(
         "in the model's code: every layer through deepspeed.checkpointing.checkpoint");
   else if (s.recompute != strategy::Recompute::kNone)
@@ -66,6 +59,9 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
         fmt::format("recompute {}: a matter of the model's code; DeepSpeed's configuration knows "
                     "whole functions only",
                     strategy::name(s.recompute)));
+  if (!s.recompute_per_stage.empty())
+    exported.differs.emplace_back(
+        "recompute by stage: a matter of the model's code, stage by stage");
   exported.differs.push_back(fmt::format("start {} processes", s.mesh.world()));
   return exported;
 }

@@ -2,26 +2,23 @@
 // run what Piper planned, what it does otherwise than Piper's prediction assumes, and what it
 // cannot express at all.
 //
+//   offers.h         what its stack says that it does not run, for every trainer
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
 //   torchtitan.cpp   torchtitan 0.3: flags over a --module and --config
 //   nemo.cpp         NeMo 2: arguments of MegatronStrategy and the data module, as YAML
 #pragma once
 
+#include <piper/base/traits.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
-#include <optional>
+#include <array>
+#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace piper::exporting {
-
-enum class Trainer { kMegatron, kDeepSpeed, kTorchtitan, kNemo };
-const char* name(Trainer trainer);  // "megatron", "deepspeed", "torchtitan", "nemo"
-std::optional<Trainer> trainer_from(std::string_view name);
-std::vector<std::string> trainer_names();
 
 struct Exported {
   std::string text;  // the flags, a line each, or the document; empty when `cannot` is not
@@ -31,14 +28,32 @@ struct Exported {
       cannot;  // why the trainer cannot run this plan, with the nearest that it can
 };
 
-// Requires contradictions(strategy, model) to be empty.
-Exported export_strategy(Trainer trainer, const model::Model& model,
-                         const strategy::Strategy& strategy);
-
-// One for each trainer.
+// One for each trainer: what its flags can say. Whether its stack offers the plan is not asked here.
 Exported to_megatron(const model::Model& model, const strategy::Strategy& strategy);
 Exported to_deepspeed(const model::Model& model, const strategy::Strategy& strategy);
 Exported to_torchtitan(const model::Model& model, const strategy::Strategy& strategy);
 Exported to_nemo(const model::Model& model, const strategy::Strategy& strategy);
+
+enum class Trainer : uint8_t { kMegatron, kDeepSpeed, kTorchtitan, kNemo };
+struct TrainerTraits {
+  Trainer value;
+  const char* name;
+  const char* software;  // in messages
+  const char* stack;     // the built-in stack that says what it offers
+  Exported (*write)(const model::Model& model, const strategy::Strategy& strategy);
+};
+inline constexpr std::array kTrainerTraits{
+    TrainerTraits{Trainer::kMegatron, "megatron", "Megatron Core", "megatron", to_megatron},
+    TrainerTraits{Trainer::kDeepSpeed, "deepspeed", "DeepSpeed", "deepspeed", to_deepspeed},
+    TrainerTraits{Trainer::kTorchtitan, "torchtitan", "torchtitan", "torchtitan", to_torchtitan},
+    TrainerTraits{Trainer::kNemo, "nemo", "Megatron Core", "megatron-core", to_nemo}};
+static_assert(are_in_order(kTrainerTraits));
+constexpr const auto& rows(Trainer) { return kTrainerTraits; }
+inline constexpr auto kTrainers = values_of<Trainer>();
+
+// Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's stack
+// does not offer.
+Exported export_strategy(Trainer trainer, const model::Model& model,
+                         const strategy::Strategy& strategy);
 
 }  // namespace piper::exporting

@@ -4,8 +4,12 @@
 #include <piper/export/export.h>
 #include <piper/export/megatron_words.h>
 #include <piper/model/import.h>
+#include <piper/stack/stack.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 
 namespace piper::exporting {
@@ -109,8 +113,8 @@ TEST_CASE("what a trainer cannot run is said, with the nearest, and nothing is w
   }
   CHECK(export_strategy(Trainer::kTorchtitan, moe, s).cannot.empty());
   s.precision = strategy::Precision::kFp64;
-  for (const std::string& trainer : trainer_names())
-    CHECK(says(export_strategy(*trainer_from(trainer), moe, s).cannot, "fp64"));
+  for (const Trainer trainer : kTrainers)
+    CHECK(says(export_strategy(trainer, moe, s).cannot, "fp64"));
   const model::Model linear = model::load_model("qwen3-next-80b-a3b");
   CHECK(says(to_megatron(linear, example(linear, {.pp = 1, .ep = 8, .dp = 8})).cannot,
              "linear attention"));
@@ -173,17 +177,135 @@ TEST_CASE("torchtitan: what part of a layer is recomputed, or by which stage, it
   Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 2});
   for (const Recompute r : {Recompute::kNone, Recompute::kFull}) {
     s.recompute = r;
-    CHECK(to_torchtitan(model, s).cannot.empty());
+    CHECK(export_strategy(Trainer::kTorchtitan, model, s).cannot.empty());
   }
   for (const Recompute r :
        {Recompute::kAttention, Recompute::kExperts, Recompute::kAttentionAndExperts}) {
     s.recompute = r;
-    CHECK(says(to_torchtitan(model, s).cannot, "--recompute full"));
+    CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot, "--recompute full"));
     CHECK(export_strategy(Trainer::kTorchtitan, model, s).text.empty());
   }
   s.recompute = Recompute::kNone;
   s.recompute_per_stage = {Recompute::kFull, Recompute::kFull, Recompute::kNone, Recompute::kNone};
-  CHECK(says(to_torchtitan(model, s).cannot, "differs by stage"));
+  for (const Trainer trainer : {Trainer::kTorchtitan, Trainer::kMegatron, Trainer::kNemo})
+    CHECK(says(export_strategy(trainer, model, s).cannot,
+               "recompute by stage: " + std::string(traits(trainer).software) +
+                   " has one choice for all stages; the nearest: --recompute full"));
+  // A list that says the same of every stage is the flag.
+  s.recompute = Recompute::kFull;
+  s.recompute_per_stage.assign(4, Recompute::kFull);
+  for (const Trainer trainer : kTrainers) CHECK(export_strategy(trainer, model, s).cannot.empty());
+}
+
+TEST_CASE("a refusal names the axis, what the trainer runs and the nearest of it") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 4});
+  s.schedule = PipelineSchedule::kZbH1;
+  s.zero = 2;
+  s.offload = strategy::Offload::kOptimizerAndActivations;
+  CHECK(export_strategy(Trainer::kMegatron, model, s).cannot ==
+        std::vector<std::string>{
+            "schedule zb-h1: Megatron Core runs 1f1b, interleaved; the nearest: --schedule "
+            "interleaved",
+            "zero 2 under a pipeline: Megatron Core runs 0, 1; the nearest: --zero 1",
+            "offload optimizer+activations: Megatron Core runs none, optimizer; the nearest: "
+            "--offload optimizer"});
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot, "--schedule zb-v"));
+  CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).cannot, "--zero 1"));
+  s.zero = 1;
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
+             "torchtitan runs 0, 2, 3; the nearest: --zero 2"));
+  s.mesh = {.pp = 4, .ep = 2, .dp = 4, .etp = 2, .tp = 4};
+  CHECK(
+      says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
+           "etp 2 beside tp 4: torchtitan divides one expert by 1 or by tp; the nearest: --etp 4"));
+  CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).cannot, "--etp 1"));
+}
+
+namespace {
+
+// One value of an axis, put into a strategy that has the first value of every other axis.
+struct AxisValue {
+  std::string axis;  // as refusals begin
+  std::function<void(Strategy&)> set;
+};
+
+std::vector<AxisValue> axis_values() {
+  std::vector<AxisValue> values;
+  for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+    values.push_back({"schedule ", [schedule](Strategy& s) {
+                        s.schedule = schedule;
+                        const bool cuts =
+                            strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
+                        s.mesh.vpp = cuts && s.mesh.pp > 1 ? 2 : 1;
+                      }});
+  for (int64_t zero = 0; zero <= 3; ++zero)
+    values.push_back({"zero ", [zero](Strategy& s) { s.zero = zero; }});
+  for (const strategy::Offload offload : strategy::kOffloads)
+    values.push_back({"offload ", [offload](Strategy& s) {
+                        s.offload = offload;
+                        // DeepSpeed copies activations of checkpointed layers alone.
+                        s.recompute = Recompute::kFull;
+                      }});
+  for (const Recompute recompute : strategy::kRecomputes)
+    values.push_back({"recompute ", [recompute](Strategy& s) { s.recompute = recompute; }});
+  for (const int64_t etp : {1, 2, 4})
+    values.push_back({"etp ", [etp](Strategy& s) { s.mesh.etp = etp; }});
+  values.push_back({"recompute by stage", [](Strategy& s) {
+                      s.recompute_per_stage.assign(static_cast<size_t>(s.mesh.pp), s.recompute);
+                      s.recompute_per_stage.back() = Recompute::kFull;
+                    }});
+  return values;
+}
+
+bool is_offered(const stack::Offers& offers, const Strategy& s, const std::string& axis) {
+  if (axis == "schedule ") return offers.has(s.schedule, s.mesh.pp);
+  if (axis == "zero ") return offers.has_zero(s.zero, s.mesh.pp);
+  if (axis == "offload ") return offers.has(s.offload);
+  if (axis == "recompute ") return offers.has(s.recompute);
+  if (axis == "etp ") return offers.has_expert_tensor(s.mesh.etp, s.mesh.tp);
+  return offers.recompute_by_stage ||
+         std::ranges::all_of(s.recompute_per_stage, [&](Recompute r) { return r == s.recompute; });
+}
+
+}  // namespace
+
+TEST_CASE("an exporter refuses what its stack does not offer, and writes all of what it does") {
+  const model::Model model = model::load_model("mixtral-8x7b");  // 32 layers
+  for (const Trainer trainer : kTrainers) {
+    CAPTURE(std::string(traits(trainer).name));
+    const stack::Offers offers = stack::load_stack(traits(trainer).stack).offers;
+    for (const int64_t pp : {1, 4}) {
+      CAPTURE(pp);
+      std::map<std::string, std::multiset<std::string>> written;  // by axis
+      for (const AxisValue& value : axis_values()) {
+        Strategy s = example(model, {.pp = pp, .ep = 2, .dp = 4, .tp = 4});
+        value.set(s);
+        s.layers_per_stage = strategy::even_split(model.num_layers(), pp * s.mesh.vpp);
+        if (!strategy::contradictions(s, model).empty()) continue;
+        CAPTURE(to_json(s).dump());
+        const Exported exported = export_strategy(trainer, model, s);
+        CAPTURE(exported.cannot.size() > 0 ? exported.cannot.front() : "");
+        const bool refused = std::ranges::any_of(exported.cannot, [&](const std::string& line) {
+          return line.rfind(value.axis, 0) == 0;
+        });
+        CHECK(refused == !is_offered(offers, s, value.axis));
+        CHECK(exported.text.empty() == refused);
+        if (refused) continue;
+        std::string all = exported.text;
+        for (const std::string& line : exported.differs) all += line + "\n";
+        written[value.axis].insert(all);
+      }
+      // What would leave the same words twice would be dropped without a word. Without a pipeline
+      // schedules are one.
+      for (const auto& [axis, texts] : written)
+        for (const std::string& text : texts) {
+          CAPTURE(axis);
+          CAPTURE(text);
+          CHECK((texts.count(text) == 1 || (axis == "schedule " && pp == 1)));
+        }
+    }
+  }
 }
 
 TEST_CASE("torchtitan: more than two chunks a rank follow from the layers of a stage") {

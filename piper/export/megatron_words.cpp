@@ -66,21 +66,6 @@ void add_core_limits(const model::Model& model, const Strategy& s, Exported& exp
   for (const std::string& shape : foreign_shapes(model))
     exported.cannot.push_back(
         fmt::format("{} has {}, for which there is no flag", model.name, shape));
-  if (s.schedule == strategy::PipelineSchedule::kGPipe && s.mesh.pp > 1)
-    exported.cannot.emplace_back("gpipe: Megatron Core runs 1f1b; the nearest: --schedule 1f1b");
-  if (strategy::splits_backward(s.schedule))
-    exported.cannot.push_back(fmt::format(
-        "{}: Megatron Core runs 1f1b and interleaved; the nearest: --schedule interleaved",
-        strategy::name(s.schedule)));
-  if (s.zero >= 2)
-    exported.cannot.push_back(fmt::format(
-        "zero {}: Megatron Core shards optimizer states (zero 1) by flag; the nearest: --zero 1",
-        s.zero));
-  if (strategy::offloads_activations(s.offload))
-    exported.cannot.emplace_back(
-        "offload activations: there is no flag; the nearest: --offload optimizer");
-  if (!s.recompute_per_stage.empty())
-    exported.cannot.emplace_back("recomputation by stage: there is one choice for all stages");
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: Megatron Core trains in fp32, fp16, bf16 and fp8");
   if (!pipeline_layout(model, s).empty())

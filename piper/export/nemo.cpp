@@ -24,6 +24,10 @@ Exported to_nemo(const model::Model& model, const Strategy& s) {
   if (moe)
     text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: {}\n",
                         s.mesh.ep, s.mesh.etp);
+  if (strategy::offloads_optimizer(s.offload))
+    text +=
+        "# megatron.core.optimizer.OptimizerConfig(...)\noptimizer:\n  optimizer_cpu_offload: "
+        "true\n  optimizer_offload_fraction: 1.0\n";
   text +=
       fmt::format("# nemo.lightning.Trainer(...)\ntrainer:\n  world_size: {}\n", s.mesh.world());
   text += fmt::format("  precision: {}\n",

@@ -56,9 +56,6 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   const bool pipelines = s.mesh.pp > 1;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
-  if (s.schedule == strategy::PipelineSchedule::kZbH1)
-    exported.cannot.emplace_back(
-        "zb-h1: torchtitan has ZBVZeroBubble and InterleavedZeroBubble; the nearest: zb-v");
   if (s.precision >= strategy::Precision::kFp8)
     exported.differs.push_back(
         fmt::format("{}: name the quantisation converter of torchao in the config",
@@ -66,14 +63,13 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   if (s.offload != strategy::Offload::kNone)
     exported.differs.emplace_back(
         "offload: training.enable_cpu_offload moves weights, gradients and optimizer together");
-  if (s.mesh.etp > 1 && s.mesh.etp != s.mesh.tp)
-    exported.cannot.push_back(fmt::format(
-        "etp {} beside tp {}: torchtitan divides an expert by 1 or by tp", s.mesh.etp, s.mesh.tp));
-  // Experts are spread over ranks that also shard the rest of the weights; with ZeRO 3 all replicas
-  // do.
-  const int64_t shard = s.zero == 3 ? s.mesh.dp : std::min(s.mesh.ep, s.mesh.dp);
+  // Experts are spread over ranks that also shard the rest of the weights; with ZeRO 2 and 3 all
+  // replicas do, and fully_shard() gathers the weights once for both passes or for each.
+  const bool shards = s.zero > 0;
+  const int64_t shard = shards ? s.mesh.dp : std::min(s.mesh.ep, s.mesh.dp);
   add("parallelism.data_parallel_replicate_degree", s.mesh.dp / shard);
   add("parallelism.data_parallel_shard_degree", shard);
+  if (shards) add("parallelism.fsdp_reshard_after_forward", s.zero == 3 ? "always" : "never");
   add("parallelism.expert_parallel_degree", s.mesh.ep);
   if (s.mesh.etp > 1) add("parallelism.expert_tensor_parallel_degree", s.mesh.etp);
   add("parallelism.tensor_parallel_degree", s.mesh.tp);
@@ -111,7 +107,7 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   exported.differs.push_back(fmt::format(
       "--module and --config name the model: the one of {} shapes, or your own registry",
       model.name));
-  if (s.mesh.ep > 1)
+  if (s.mesh.ep > 1 && !shards)
     exported.differs.push_back(fmt::format(
         "weights, gradients and optimizer of what is no expert are sharded over {} ranks (FSDP): "
         "less memory, more communication than planned",
@@ -122,17 +118,6 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   else if (s.recompute == strategy::Recompute::kNone)
     exported.differs.emplace_back(
         "activation_checkpoint: none in the config (mode none before 0.3)");
-  // Its selective form keeps what a list of operations says, the experts' products among them.
-  else
-    exported.cannot.push_back(fmt::format(
-        "recompute {}: torchtitan recomputes all of a layer or what its own list of operations "
-        "leaves; the nearest: --recompute full",
-        strategy::name(s.recompute)));
-  if (!std::ranges::all_of(s.recompute_per_stage,
-                           [&](strategy::Recompute r) { return r == s.recompute; }))
-    exported.cannot.emplace_back(
-        "recomputation that differs by stage: torchtitan has one for all; the nearest: "
-        "--recompute full");
   return exported;
 }
 

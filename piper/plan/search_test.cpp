@@ -97,8 +97,8 @@ TEST_CASE("a search tries what the stack's trainer runs, and nothing else") {
     for (const std::vector<Candidate>* list : {&plan.ranked, &plan.pareto})
       for (const Candidate& c : *list) {
         const strategy::Strategy& s = c.strategy;
-        CHECK((s.mesh.pp == 1 || offers.has(s.schedule)));
-        CHECK(offers.has_zero(s.zero));
+        CHECK(offers.has(s.schedule, s.mesh.pp));
+        CHECK(offers.has_zero(s.zero, s.mesh.pp));
         CHECK(offers.has(s.offload));
         CHECK(offers.has(s.recompute));
         CHECK((offers.recompute_by_stage || s.recompute_per_stage.empty()));

@@ -110,17 +110,8 @@ class Shapes {
 
 std::vector<Shape> shapes_of(const Request& request) { return Shapes(request).run(); }
 
-namespace {
-
-// Without a pipeline there is nothing that a trainer would have to offer.
-bool is_offered(const Request& r, const Strategy& s, PipelineSchedule schedule) {
-  return r.offers().has(schedule) || (s.mesh.pp == 1 && schedule == PipelineSchedule::k1F1B);
-}
-
-}  // namespace
-
 bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedule) {
-  if (!wanted(r.fixed.schedule, schedule) || !is_offered(r, s, schedule) ||
+  if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
   // Without a pipeline they are all the same, but for those that need one.
@@ -139,7 +130,7 @@ bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
 }
 
 bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
-  return wanted(r.fixed.zero, zero) && r.offers().has_zero(zero) &&
+  return wanted(r.fixed.zero, zero) && r.offers().has_zero(zero, s.mesh.pp) &&
          (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
          is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
 }

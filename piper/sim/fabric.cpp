@@ -136,6 +136,9 @@ std::vector<std::string> problems_of(const Fabric& fabric) {
   if (costs.max_in_flight < 0) found.say("max_in_flight is below 0");
   if (costs.packet_bytes < 0) found.say("packet_bytes is below 0");
   if (costs.packets_across < 1) found.say("packets_across is below 1");
+  if (costs.packets_on_ports < 0) found.say("packets_on_ports is below 0");
+  if (costs.packets_on_ports > 0 && costs.turns != Turns::kByPeer)
+    found.say("packets_on_ports needs turns by peer");
   return found.lines;
 }
 

@@ -44,6 +44,9 @@ struct MessageCosts {
   int64_t eager_bytes = INT64_MAX;  // up to this size a send does not wait for its receive
   bool eager_is_copied = false;     // and is done when it has started: its bytes are kept elsewhere
   Rendezvous rendezvous = Rendezvous::kReady;
+  // A send is done when its message has arrived (MPI's rendezvous, an acknowledged write), not when
+  // its last byte has left the first port. Never of a message that was copied.
+  bool sends_end_at_arrival = false;
   int32_t max_in_flight = 0;  // messages of one member on the way at a time; 0: any number
   Turns turns = Turns::kInOrder;
   int64_t packet_bytes = 0;  // larger messages take turns on the ports in packets; 0: whole
@@ -51,6 +54,11 @@ struct MessageCosts {
   // behind narrow ones serves one message after another: four that come in together leave as if
   // the last had come three quarters of its time later; in packets, three quarters of a packet's.
   int32_t packets_across = 1;
+  // Packets of one member to another that are on ports at a time; 0: any number, and queues of
+  // switches hold as much as comes. With few, who meets a full port keeps the rest at its sender,
+  // as under credits: messages then share a port as a fluid. Needs Turns::kByPeer. Latency lies
+  // behind the last port here, so that credits come back without any.
+  int32_t packets_on_ports = 0;
   // Start of a copy or an addition at a memory that was idle: what queues behind it starts with it.
   // A step of no units costs nothing.
   double local_seconds = 0;

@@ -46,6 +46,9 @@ Fabric random_fabric(std::mt19937& random) {
   if (random() % 3 == 0) fabric.costs.turns = Turns::kByPeer;
   if (random() % 3 == 0) fabric.costs.packet_bytes = 100;
   if (random() % 3 == 0) fabric.costs.receive_seconds = some(0, 0.2);
+  fabric.costs.sends_end_at_arrival = random() % 3 == 0;
+  if (fabric.costs.turns == Turns::kByPeer && random() % 2 == 0)
+    fabric.costs.packets_on_ports = 1 + static_cast<int32_t>(random() % 3);
   return fabric;
 }
 

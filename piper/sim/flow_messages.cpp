@@ -40,6 +40,8 @@ void FlowPlayer::play_events() {
     const uint32_t next = routes_.next(position, to);
     if (next != FlowRoutes::kEnd) {
       wheel_.push({begin, tail, message, Event::where_of(next, step)});
+    } else if (costs_.packets_on_ports > 0) {
+      packet_came(step, to, message >> Event::kMemberBits, tail);
     } else if (step == kNone) {
       ++num_done_;
       Member& m = members_[to];
@@ -66,6 +68,9 @@ void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, in
       return;
     case kNextPacket:
       next_packet(static_cast<uint64_t>(line), member, now);
+      return;
+    case kCredit:
+      credit(static_cast<uint64_t>(line), member, now);
       return;
     case kArrived:
       arrived(step, member, now);
@@ -198,7 +203,7 @@ void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
     for (; left > packet; left -= packet)
       depart_packet(first, to, packet, kPart, now, latency_[level]);
   depart_packet(first, to, left, is_plain(send) ? kNone : step.match, now, latency_[level]);
-  if (!is_copied(send)) end_at(send, from, port.free);
+  if (!is_copied(send) && !costs_.sends_end_at_arrival) end_at(send, from, port.free);
 }
 
 void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
@@ -208,11 +213,13 @@ void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
   Line& line = lines_[index];
   state_[send].time = kNone;
   const bool is_alone = line.first == kNone;
-  if (is_alone)
-    line.first = send;
-  else
-    state_[line.last].time = send;
+  if (is_alone) line.first = send;
+  if (!is_alone || line.coming != kNone) state_[line.last].time = send;
   line.last = send;
+  if (costs_.packets_on_ports > 0 && line.coming == kNone) {
+    line.coming = send;
+    line.left_to_come = bytes_of(send);
+  }
   if (!is_alone) return;
   line.left = bytes_of(send);
   next_packet(index, from, now);
@@ -228,6 +235,11 @@ void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
     if (line.first == kNone) return;
     line.left = bytes_of(line.first);
   }
+  if (costs_.packets_on_ports > 0) {
+    line.is_held = line.on_ports == costs_.packets_on_ports;
+    if (line.is_held) return;
+    ++line.on_ports;
+  }
   const uint32_t send = line.first;
   const FlowStep step = steps_[send];
   const uint64_t to = step.peer;
@@ -240,9 +252,13 @@ void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
   line.is_leaving = packet == 0 || line.left <= packet;
   const uint64_t bytes = line.is_leaving ? line.left : packet;
   const uint32_t receive = !line.is_leaving ? kPart : is_plain(send) ? kNone : step.match;
-  depart_packet(first, to, bytes, receive, now, latency_[level]);
+  if (costs_.packets_on_ports > 0)
+    depart_packet(first, to, bytes, static_cast<uint32_t>(index), now, 0);
+  else
+    depart_packet(first, to, bytes, receive, now, latency_[level]);
   line.left -= bytes;
-  if (line.is_leaving && !is_copied(send)) end_at(send, from, port.free);
+  if (line.is_leaving && !is_copied(send) && !costs_.sends_end_at_arrival)
+    end_at(send, from, port.free);
   wheel_.push({port.free, static_cast<int64_t>(index), from, Event::where_of(kNextPacket, send)});
 }
 
@@ -253,6 +269,32 @@ void FlowPlayer::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint
   const int64_t begin = cross(port, now, tail, bytes);
   wheel_.push({begin + latency, tail + latency, Event::message_of(bytes, to),
                Event::where_of(routes_.next(first, to), step)});
+}
+
+// A packet of the line will have left the last port at `tail`.
+void FlowPlayer::packet_came(uint64_t index, uint64_t to, uint64_t bytes, int64_t tail) {
+  Line& line = lines_[index];
+  const uint32_t send = line.coming;
+  const uint32_t receive = steps_[send].match;
+  const uint64_t from = steps_[receive].peer;
+  wheel_.push({tail, static_cast<int64_t>(index), from, Event::where_of(kCredit, send)});
+  line.left_to_come -= bytes;
+  if (line.left_to_come > 0) return;
+  line.coming = static_cast<uint32_t>(state_[send].time);
+  if (line.coming != kNone) line.left_to_come = bytes_of(line.coming);
+  const int64_t there = tail + latency_[routes_.common_level(from, to)];
+  if (!is_plain(send)) {
+    arrive(receive, to, there);
+    return;
+  }
+  ++num_done_;
+  members_[to].end = std::max(members_[to].end, there);
+}
+
+void FlowPlayer::credit(uint64_t index, uint64_t from, int64_t now) {
+  Line& line = lines_[index];
+  --line.on_ports;
+  if (line.is_held) next_packet(index, from, now);
 }
 
 // The tail of a message will be there at `tail`.
@@ -270,6 +312,8 @@ void FlowPlayer::arrived(uint32_t receive, uint64_t member, int64_t now) {
     --members_[from].in_flight;
     start_next(from, now);
   }
+  const uint32_t send = steps_[receive].match;
+  if (costs_.sends_end_at_arrival && !is_copied(send)) end_at(send, steps_[receive].peer, now);
   int64_t done = now;
   if (receive_ticks_ > 0) {
     int64_t& free = processor_free(member);

@@ -28,12 +28,13 @@ class FlowPlayer {
 
   // What an event says besides being a message's head at a port.
   enum Special : uint32_t {
-    kStartedUp = UINT32_MAX - 6,  // step: a send whose start-up is over
+    kStartedUp = UINT32_MAX - 7,  // step: a send whose start-up is over
     kBegin,                       // a member
     kDepart,                      // step: a send that may move now
     kNextPacket,                  // step: a send whose line has its turn; tail: in lines_
-    kArrived,                     // step: a receive whose last byte is there
-    kFinished,                    // step
+    kCredit,    // step: a send of a line of which a packet has left the last port; tail: in lines_
+    kArrived,   // step: a receive whose last byte is there
+    kFinished,  // step
   };
 
   // Four words, so that an event goes from registers to its slot and back.
@@ -89,6 +90,12 @@ class FlowPlayer {
     uint32_t first = kNone, last = kNone;  // sends; each knows the next one
     uint64_t left = 0;                     // bytes of the first
     bool is_leaving = false;               // all of the first is in the port's queue
+    // Where packets on ports are counted (MessageCosts::packets_on_ports). They come in the order in
+    // which they left.
+    int32_t on_ports = 0;
+    bool is_held = false;       // the next packet waits for one to come
+    uint32_t coming = kNone;    // the send whose packets come
+    uint64_t left_to_come = 0;  // bytes of it
   };
 
   enum class Phase : uint8_t { kInitial, kPosted, kThere, kSenderWaits, kDone };
@@ -146,6 +153,8 @@ class FlowPlayer {
   void next_packet(uint64_t line, uint64_t from, int64_t now);
   void depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step, int64_t now,
                      int64_t latency);
+  void packet_came(uint64_t line, uint64_t to, uint64_t bytes, int64_t tail);
+  void credit(uint64_t line, uint64_t from, int64_t now);
   void arrive(uint32_t receive, uint64_t member, int64_t tail);
   void arrived(uint32_t receive, uint64_t member, int64_t now);
   void end_at(uint32_t step, uint64_t member, int64_t time);

@@ -50,7 +50,8 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
       send_ticks_(ticks(costs_.send_seconds)),
       receive_ticks_(ticks(costs_.receive_seconds)),
       local_ticks_(ticks(costs_.local_seconds)),
-      watches_arrival_(receive_ticks_ > 0 || costs_.max_in_flight > 0 || options.record_intervals),
+      watches_arrival_(receive_ticks_ > 0 || costs_.max_in_flight > 0 || options.record_intervals ||
+                       costs_.sends_end_at_arrival),
       ports_(fabric.bytes_per_second.size()),
       members_(static_cast<size_t>(program.num_members())),
       processors_(fabric.processor.empty()

@@ -13,7 +13,7 @@
 //
 // What this leaves out: packets of several messages that meet at a port do not alternate unless
 // MessageCosts::packet_bytes or packets_across says so; nothing is lost, and switches hold as much
-// as comes.
+// as comes unless MessageCosts::packets_on_ports says so.
 //
 // Time counts picoseconds in integers; of what happens at one instant, what was caused first comes
 // first. The same input gives the same result everywhere.

@@ -227,6 +227,78 @@ TEST_CASE("a send whose bytes are kept elsewhere is done when it has started, if
   }
 }
 
+TEST_CASE("a send is done when its message has come, where that is what it waits for") {
+  Fabric fabric = nodes(2, 1, 1);
+  fabric.levels[1].latency_seconds = 3;
+  fabric.costs.local_seconds = 7;
+  std::vector<MemberSteps> members = posted_at_once(2, {{0, 1, 10}, {0, 1, 10}});
+  members[0].steps[1].after = {0};
+  members[0].steps.push_back({.kind = StepKind::kCopy, .target = {.count = 1}, .after = {1}});
+  for (const Turns turns : {Turns::kInOrder, Turns::kByPeer}) {
+    fabric.costs.turns = turns;
+    fabric.costs.sends_end_at_arrival = false;
+    CHECK(play(members, fabric).seconds == 1 + 1 + 7);
+    fabric.costs.sends_end_at_arrival = true;
+    CHECK(play(members, fabric).seconds == 2 * (1 + 3) + 7);
+    // Of lists in which nothing waits for a message, too.
+    CHECK(play(posted_at_once(2, {{0, 1, 10}}), fabric).member_seconds[0] == 1 + 3);
+  }
+}
+
+// Members 0 and 1 send to member 2: cards of 20 bytes/s meet at one of 10. 80 bytes leave at 0, 40
+// at 2, when 20 of the 80 are through.
+//   queues without end   20 of the 80 wait at the card by 2, then both put in 20 bytes a second: at 4
+//                        100 bytes are in its queue, the two messages in turn, and both end at 12
+//   a packet at a time   from 2 on each has 5 bytes a second: the 40 end at 2 + 40 / 5, the 80 at 12
+TEST_CASE("with few packets on ports a later message shares what it meets") {
+  Fabric fabric = nodes(3, 1, 1);
+  for (const size_t m : {0, 1})
+    fabric.bytes_per_second[static_cast<size_t>(fabric.nic_out[m])] = 20;
+  fabric.levels[1].latency_seconds = 3;
+  fabric.costs.local_seconds = 2;
+  fabric.costs.turns = Turns::kByPeer;
+  fabric.costs.packet_bytes = 1;
+  std::vector<MemberSteps> members = posted_at_once(3, {{0, 2, 80}, {1, 2, 40}});
+  members[1].steps.insert(members[1].steps.begin(),
+                          {.kind = StepKind::kCopy, .target = {.count = 1}});
+  members[1].steps[1].after = {0};
+  const auto ends = [&] {
+    const PlayedFlows played = play(members, fabric, {.record_intervals = true});
+    return std::pair{played.intervals[3].end_seconds - 3, played.intervals[4].end_seconds - 3};
+  };
+  const auto is_near = [](double seconds) { return doctest::Approx(seconds).epsilon(0.02); };
+  CHECK(ends().first == is_near(12));
+  CHECK(ends().second == is_near(12));
+  for (const int32_t packets : {1, 2}) {
+    fabric.costs.packets_on_ports = packets;
+    CHECK(ends().first == is_near(12));
+    CHECK(ends().second == is_near(10));
+  }
+}
+
+TEST_CASE("few packets on ports: messages of a pair follow each other at the full rate") {
+  Fabric fabric = nodes(2, 1, 1);
+  fabric.levels[1].latency_seconds = 3;
+  fabric.costs.turns = Turns::kByPeer;
+  fabric.costs.packet_bytes = 10;
+  fabric.costs.packets_on_ports = 1;
+  fabric.costs.local_seconds = 2;
+  std::vector<MemberSteps> members =
+      posted_at_once(2, {{0, 1, 50}, {0, 1, 0}, {0, 1, 35}, {0, 1, 20}});
+  CHECK(play(members, fabric).seconds == 10.5 + 3);
+  // One that is sent when the last packet of another has left and not come, behind a slower card.
+  fabric.bytes_per_second[static_cast<size_t>(fabric.nic_in[1])] = 1;
+  members[0].steps.resize(2);
+  members[1].steps.resize(2);
+  members[0].steps[1].after = {0};
+  CHECK(play(members, fabric).seconds == 50 + 3);
+  fabric.costs.turns = Turns::kInOrder;
+  CHECK_THROWS_AS(play(members, fabric), InvalidInput);
+  fabric.costs.turns = Turns::kByPeer;
+  fabric.costs.packets_on_ports = -1;
+  CHECK_THROWS_AS(play(members, fabric), InvalidInput);
+}
+
 TEST_CASE("no more messages of a member are on the way than allowed") {
   Fabric fabric = nodes(1, 4, 1);
   fabric.levels[0].latency_seconds = 5;

@@ -73,9 +73,11 @@ Offers read_offers(const Json& json, Problems* problems) {
            .offloads = read_words<strategy::Offload>(reader, "offloads"),
            .recomputes = read_words<strategy::Recompute>(reader, "recomputes"),
            .recompute_by_stage = reader.boolean("recompute_by_stage", true)};
-  if (reader.has("zero"))
-    for (const double stage : reader.numbers("zero", 0, 3))
-      o.zero.push_back(static_cast<int64_t>(stage));
+  for (const auto& [key, stages] :
+       {std::pair{"zero", &o.zero}, {"zero_in_pipelines", &o.zero_in_pipelines}})
+    if (reader.has(key))
+      for (const double stage : reader.numbers(key, 0, 3))
+        stages->push_back(static_cast<int64_t>(stage));
   const std::string words = reader.text("expert_tensor", "any");
   if (words == "one")
     o.expert_tensor = Offers::ExpertTensor::kOne;

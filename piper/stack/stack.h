@@ -45,6 +45,7 @@ struct Calibration {
 struct Offers {
   std::vector<strategy::PipelineSchedule> schedules;
   std::vector<int64_t> zero;
+  std::vector<int64_t> zero_in_pipelines;  // the same where pp > 1; empty: as `zero`
   std::vector<strategy::Offload> offloads;
   std::vector<strategy::Recompute> recomputes;
   bool recompute_by_stage = true;
@@ -52,8 +53,16 @@ struct Offers {
   enum class ExpertTensor : uint8_t { kAny, kOneOrTensor, kOne };
   ExpertTensor expert_tensor = ExpertTensor::kAny;
 
-  bool has(strategy::PipelineSchedule schedule) const { return is_in(schedules, schedule); }
-  bool has_zero(int64_t stage) const { return is_in(zero, stage); }
+  const std::vector<int64_t>& zero_of(int64_t pp) const {
+    return pp > 1 && !zero_in_pipelines.empty() ? zero_in_pipelines : zero;
+  }
+
+  // Without a pipeline gpipe and 1f1b are one, and nothing that a trainer would have to offer.
+  bool has(strategy::PipelineSchedule schedule, int64_t pp) const {
+    using enum strategy::PipelineSchedule;
+    return is_in(schedules, schedule) || (pp == 1 && (schedule == kGPipe || schedule == k1F1B));
+  }
+  bool has_zero(int64_t stage, int64_t pp) const { return is_in(zero_of(pp), stage); }
   bool has(strategy::Offload offload) const { return is_in(offloads, offload); }
   bool has(strategy::Recompute recompute) const { return is_in(recomputes, recompute); }
   bool has_expert_tensor(int64_t etp, int64_t tp) const {

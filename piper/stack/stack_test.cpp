@@ -22,14 +22,19 @@ TEST_CASE("every built-in stack reads, and a higher ZeRO stage never leaves more
 
 TEST_CASE("what a trainer runs is read word by word, and a wrong word is refused") {
   const Offers megatron = load_stack("megatron").offers;
-  CHECK(megatron.has(strategy::PipelineSchedule::kInterleaved));
-  CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kDualPipeV));
-  CHECK(megatron.has_zero(1));
-  CHECK_FALSE(megatron.has_zero(2));
+  CHECK(megatron.has(strategy::PipelineSchedule::kInterleaved, 2));
+  CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kDualPipeV, 2));
+  CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kGPipe, 2));
+  CHECK(megatron.has(strategy::PipelineSchedule::kGPipe, 1));
+  CHECK(megatron.has_zero(1, 2));
+  CHECK_FALSE(megatron.has_zero(2, 2));
   CHECK_FALSE(megatron.recompute_by_stage);
   const Offers titan = load_stack("torchtitan").offers;
   CHECK(titan.has_expert_tensor(4, 4));
   CHECK_FALSE(titan.has_expert_tensor(2, 4));
+  const Offers deepspeed = load_stack("deepspeed").offers;
+  CHECK(deepspeed.has_zero(3, 1));
+  CHECK_FALSE(deepspeed.has_zero(2, 4));
   CHECK(load_stack("piper").offers.has_expert_tensor(2, 4));
   Json own = parse_json(R"({"name": "own", "runs": {"schedules": ["1f1b", "gpype"], "zero": [4]}})",
                         "test");
