@@ -134,6 +134,28 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's cl
   }
 }
 
+TEST_CASE("what this Piper's executor would run of any strategy is sound and cannot deadlock") {
+  Draw draw(seed() + 2);
+  const stack::Stack stack = stack::load_stack("piper");
+  const model::Model model = model::load_model("deepseek-v3");  // with a module behind its head
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
+  int num_shown = 0;
+  for (int i = 0; i < 60 && num_shown < 12; ++i) {
+    Strategy s = draw.strategy(estimator);
+    if (s.mesh.world() > 128) continue;
+    ++num_shown;
+    const std::string what = words(s);
+    CAPTURE(what);
+    const schedule::StepGraph step = schedule::write_step(model, s);
+    CHECK(fmt::format("{}", fmt::join(graph::validate(step.graph), "\n")) == "");
+    CHECK(graph::find_deadlock(step.graph) == "");
+    const double tasks = static_cast<double>(step.graph.tasks().size());
+    CHECK(schedule::num_tasks(model, s, s.mesh.world()) == doctest::Approx(tasks).epsilon(0.25));
+  }
+  CHECK(num_shown >= 3);
+}
+
 TEST_CASE("where one pipeline is said to stand for all whole steps, it ends with all of them") {
   Draw draw(seed() + 1);
   const stack::Stack stack = stack::load_stack("piper");
