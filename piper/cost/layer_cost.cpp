@@ -22,7 +22,7 @@ constexpr int64_t kMaxGroupsLookedAt = 16;
 
 // One pass of a layer: computing in order, exchanges beside it, each task waiting for the rows that
 // it reads; whoever comes next waits for the rest.
-struct PassSeconds {
+struct OneLayer {
   double compute = 0;  // less what runs again
   double recompute = 0;
   double waiting = 0;  // for rows
@@ -31,13 +31,12 @@ struct PassSeconds {
 
 // compute(task): seconds of computing; exchange(task): of communication.
 template <class Compute, class Exchange>
-PassSeconds play(const std::vector<schedule::LayerTask>& tasks, Compute compute,
-                 Exchange exchange) {
+OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Exchange exchange) {
   struct Arriving {
     schedule::LayerSlotList rows;
     double at;
   };
-  PassSeconds of;
+  OneLayer of;
   std::vector<Arriving> arriving;
   double now = 0, sent = 0;
   const auto wait_until = [&](double at) {
@@ -261,14 +260,14 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
           return task.kind == graph::TaskKind::kAllToAll ? exchange.rows : exchange.counts;
         });
   };
-  const PassSeconds forward =
+  const OneLayer forward =
       play_pass(schedule::layer_passes(kind, strategy::Recompute::kNone).forward, Phase::kForward);
   cost.forward = forward.compute;
   cost.exchange_forward = forward.waiting;
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     const schedule::LayerPasses& passes = schedule::layer_passes(kind, recompute);
-    const PassSeconds again = play_pass(passes.recompute, Phase::kForward);
-    const PassSeconds backward = play_pass(passes.backward, Phase::kBackward);
+    const OneLayer again = play_pass(passes.recompute, Phase::kForward);
+    const OneLayer backward = play_pass(passes.backward, Phase::kBackward);
     cost.backward = backward.compute;  // the same for all
     cost.by_recompute[static_cast<size_t>(recompute)] = {
         .compute = again.recompute + backward.recompute,

@@ -15,19 +15,13 @@ namespace {
 using stack::Estimate;
 using strategy::Strategy;
 
-// About: forward and backward of a mixture layer with exchanges.
-constexpr int64_t kTasksPerLayer = 20;
-constexpr int64_t kMostTasks = 400'000, kMostRanks = 64;
+constexpr double kMostTasks = 400'000;
+constexpr int64_t kMostRanks = 64;
 
 // Where equal tasks scatter, no pipeline is like another. {}: all ranks.
 std::vector<Rank> ranks_to_play(const cluster::Cluster& cluster, const Strategy& s) {
   if (!cost::scatter(cluster).none() || !sim::why_not_symmetric(s, cluster).empty()) return {};
   return strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0));
-}
-
-int64_t num_tasks(const model::Model& model, const Strategy& s, int64_t ranks) {
-  return ranks * ((model.num_layers() + s.mesh.pp - 1) / s.mesh.pp) * s.num_micro_batches *
-         kTasksPerLayer;
 }
 
 }  // namespace
@@ -89,15 +83,14 @@ Estimate ExactPricer::bytes(const Strategy& s, double imbalance) {
   return to_estimate(e);
 }
 
-stack::Estimator::Pass ExactPricer::pass_seconds(const Strategy& s, double imbalance) {
-  cost::PassSeconds pass = estimator(s, imbalance).pass_seconds(s);
-  return {.layers = std::move(pass.layers), .embedding = pass.embedding, .head = pass.head};
+cost::PassSeconds ExactPricer::pass_seconds(const Strategy& s, double imbalance) {
+  return estimator(s, imbalance).pass_seconds(s);
 }
 
 bool ExactPricer::may_play(const Strategy& s) const {
   const std::vector<Rank> ranks = ranks_to_play(cluster_, s);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
-  return s.mesh.world() <= kMostRanks && num_tasks(model_, s, num_ranks) <= kMostTasks;
+  return s.mesh.world() <= kMostRanks && schedule::num_tasks(model_, s, num_ranks) <= kMostTasks;
 }
 
 double ExactPricer::played_seconds(const Strategy& s, double imbalance) {

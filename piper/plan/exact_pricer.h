@@ -20,8 +20,7 @@ class ExactPricer : public Pricer {
   stack::Estimate estimate(const strategy::Strategy& strategy, double imbalance, double worth_below,
                            double most_bytes) override;
   stack::Estimate bytes(const strategy::Strategy& strategy, double imbalance) override;
-  stack::Estimator::Pass pass_seconds(const strategy::Strategy& strategy,
-                                      double imbalance) override;
+  cost::PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance) override;
   // Of worlds of at most 64 ranks: one pipeline where it provably stands for all
   // (sim/symmetry.h), else every rank, with the scatter of equal tasks that was measured.
   bool may_play(const strategy::Strategy& strategy) const override;

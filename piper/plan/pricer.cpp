@@ -43,7 +43,7 @@ class StackPricer : public Pricer {
   double bound_of_schedule(const Strategy& s, double imbalance) override {
     return estimator_.bound_of_schedule(s, imbalance).seconds;
   }
-  stack::Estimator::Pass pass_seconds(const Strategy& s, double imbalance) override {
+  cost::PassSeconds pass_seconds(const Strategy& s, double imbalance) override {
     return estimator_.pass_seconds(s, imbalance);
   }
   std::vector<stack::Estimator::StageLoad> stage_loads(const Strategy& s,

@@ -58,8 +58,7 @@ class Pricer {
   virtual double bound(const strategy::Strategy&, double) { return 0; }
   virtual double bound_of_split(const strategy::Strategy&, double) { return 0; }
   virtual double bound_of_schedule(const strategy::Strategy&, double) { return 0; }
-  virtual stack::Estimator::Pass pass_seconds(const strategy::Strategy& strategy,
-                                              double imbalance) = 0;
+  virtual cost::PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance) = 0;
   // By which stages choose their own recomputation; empty where they do not.
   virtual std::vector<stack::Estimator::StageLoad> stage_loads(const strategy::Strategy&, double) {
     return {};

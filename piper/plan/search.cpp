@@ -145,7 +145,7 @@ class Visit {
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
     const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
     if (is_new) {
-      const stack::Estimator::Pass pass = pricer_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
+      const cost::PassSeconds pass = pricer_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
       found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
     }
     return found->second;

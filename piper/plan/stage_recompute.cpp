@@ -19,14 +19,14 @@ constexpr int kMostRounds = 3;  // of moving layers and choosing again
 std::vector<int64_t> balanced(Pricer& pricer, const Strategy& s, const StageChoice& choice,
                               double imbalance) {
   const int64_t stages = s.mesh.num_virtual_stages();
-  std::array<std::optional<stack::Estimator::Pass>, strategy::kRecomputes.size()> passes;
+  std::array<std::optional<cost::PassSeconds>, strategy::kRecomputes.size()> passes;
   std::vector<double> layers;
   double first = 0, last = 0;
   for (int64_t v = 0; v < stages; ++v) {
     const int64_t rank = schedule::rank_of_stage(s.schedule, s.mesh.pp, v);
     Strategy one = s;
     one.recompute = choice.per_stage[static_cast<size_t>(rank)];
-    std::optional<stack::Estimator::Pass>& pass = passes[static_cast<size_t>(one.recompute)];
+    std::optional<cost::PassSeconds>& pass = passes[static_cast<size_t>(one.recompute)];
     if (!pass) pass = pricer.pass_seconds(one, imbalance);
     for (int64_t i = 0; i < s.layers_per_stage[static_cast<size_t>(v)]; ++i)
       layers.push_back(pass->layers[layers.size()]);

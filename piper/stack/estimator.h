@@ -129,13 +129,7 @@ class Estimator {
   const Stack& stack() const { return stack_; }
   const model::Model& model() const { return model_; }
   const cluster::Cluster& cluster() const { return cluster_; }
-  // Seconds of one micro-batch, forward and backward, by layer, and of the two ends: what a split
-  // should balance.
-  struct Pass {
-    std::vector<double> layers;
-    double embedding = 0, head = 0;
-  };
-  Pass pass_seconds(const strategy::Strategy& strategy, double imbalance = 1);
+  cost::PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
  private:
   struct Prices;  // of one shape: layers by type, ends

@@ -51,9 +51,9 @@ std::vector<Estimator::StageLoad> Estimator::stage_loads(const Strategy& s, doub
   return loads;
 }
 
-Estimator::Pass Estimator::pass_seconds(const Strategy& s, double imbalance) {
+cost::PassSeconds Estimator::pass_seconds(const Strategy& s, double imbalance) {
   const Prices& prices = this->prices(s, imbalance);
-  Pass pass;
+  cost::PassSeconds pass;
   std::vector<double> of_type;
   for (const LayerPrice& p : prices.types) {
     const PassPrice again = p.again(s.recompute, stack_);

@@ -40,7 +40,7 @@ Calibration read_calibration(const Json& json, const std::string& path, Problems
   return c;
 }
 
-StateBytes read_state(ObjectReader& reader, const std::string& key) {
+DividedState read_state(ObjectReader& reader, const std::string& key) {
   const std::vector<double> pair = reader.numbers(key, 0, 64);
   if (pair.size() != 2) {
     reader.problem(key, "has not two entries; allowed: [replicated bytes, sharded bytes]");

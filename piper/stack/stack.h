@@ -21,7 +21,7 @@ namespace piper::stack {
 
 // Bytes of state that one parameter brings: to every rank that computes with it, and once for all
 // replicas together.
-struct StateBytes {
+struct DividedState {
   double replicated = 0;
   double sharded = 0;
   double total(double replicas) const { return replicated + sharded / replicas; }
@@ -124,11 +124,11 @@ struct Stack {
   bool gathers_twice = true;   // sequence parallel: the backward gathers its inputs again
   double reduction_bytes = 4;  // of a gradient while it is reduced
   // --- memory ---
-  std::array<StateBytes, 4> state;          // by ZeRO stage
+  std::array<DividedState, 4> state;        // by ZeRO stage
   double state_alone = 18;                  // one replica
   bool keeps_weights_in_pipelines = false;  // ZeRO 2 and 3 there gather and scatter once a step
   // ZeRO 3 under a pipeline, where weights stay whole between micro-batches
-  StateBytes state_zero3_pipelined;
+  DividedState state_zero3_pipelined;
   double gathered_buffers = 0;  // whole hidden states of a micro-batch under tp, at the peak
   // "attention" recomputes every other product: this part of what both blocks keep stays; 0 = as
   // strategy.h has it.

@@ -13,7 +13,7 @@ StageBytes Estimator::stage_bytes(const Strategy& s, const StageSums& sums, int6
   const auto dp = static_cast<double>(s.mesh.num_replicas());
   const auto edp = static_cast<double>(s.mesh.edp());
   const bool keeps_weights = s.zero == 3 && s.mesh.pp > 1 && stack_.keeps_weights_in_pipelines;
-  const StateBytes& bytes =
+  const DividedState& bytes =
       keeps_weights ? stack_.state_zero3_pipelined : stack_.state[static_cast<size_t>(s.zero)];
   StageBytes b;
   const bool away = strategy::offloads_optimizer(s.offload);
