@@ -280,6 +280,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kTakeExpert:
+    case SegmentKind::kPutExpert:
     case SegmentKind::kWait:
       return {};
   }
@@ -317,6 +319,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kGathered:
     case SlotKind::kPartial:
     case SlotKind::kKeysAndValues:
+    case SlotKind::kExpertState:
     case SlotKind::kKept:
       PIPER_CHECK(false, "no exact bytes of an axis that this Piper does not execute");
   }

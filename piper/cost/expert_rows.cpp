@@ -58,6 +58,15 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
       problems.push_back(
           fmt::format("expert load: the shares of layer {} sum to {}; allowed: 1", layer, sum));
   }
+  for (const auto& [layer, placement] : load.placements)
+    if (layer < 0 || layer >= std::ssize(model.layers) || !placement.has_one_copy() ||
+        placement.num_ranks() != strategy.mesh.ep ||
+        placement.num_experts() !=
+            model.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
+      problems.push_back(fmt::format(
+          "expert load: a placement of layer {} has {} experts on {} ranks; allowed: one copy of "
+          "each of the layer's on the {} ranks of an expert group",
+          layer, placement.num_experts(), placement.num_ranks(), strategy.mesh.ep));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
@@ -76,12 +85,19 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   return std::min(wanted, strategy_.micro_batch_sequences * capacity);
 }
 
-int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
+std::vector<int32_t> ExpertRows::held(int32_t layer, int64_t to) const {
+  if (const auto found = load_.placements.find(layer); found != load_.placements.end())
+    return found->second.held(to);
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
   const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, ff.num_experts, to);
+  std::vector<int32_t> experts(static_cast<size_t>(range.count));
+  std::iota(experts.begin(), experts.end(), static_cast<int32_t>(range.first));
+  return experts;
+}
+
+int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
   int64_t rows = 0;
-  for (int64_t e = range.first; e < range.first + range.count; ++e)
-    rows += rows_of_expert(layer, e);
+  for (const int32_t expert : held(layer, to)) rows += rows_of_expert(layer, expert);
   return rows;
 }
 
@@ -176,10 +192,9 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
   }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
-  const int64_t first = ep_index * work.local_experts;
   std::vector<int64_t> received;
-  for (int64_t e = first; e < first + work.local_experts; ++e)
-    received.push_back(strategy_.mesh.ep * rows_of_expert(layer, e));
+  for (const int32_t expert : held(layer, ep_index))
+    received.push_back(strategy_.mesh.ep * rows_of_expert(layer, expert));
   set_largest(received, work);
   return work;
 }

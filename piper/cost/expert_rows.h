@@ -22,7 +22,7 @@ void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, Segment
 class ExpertRows {
  public:
   // Throws InvalidInput when `load` does not fit the model (layers, experts, shares not summing to
-  // 1, parts that are none).
+  // 1, parts that are none, placements on another group or with several copies).
   ExpertRows(const model::Model& model, const strategy::Strategy& strategy, const ExpertLoad& load);
 
   bool balanced() const { return load_.share.empty() && load_.routed.empty(); }
@@ -45,6 +45,8 @@ class ExpertRows {
  private:
   int64_t expected_tokens(int32_t layer, int64_t num_members) const;
   int64_t rows_of_expert(int32_t layer, int64_t expert) const;
+  // Of ep index `to`, ascending by index on the rank.
+  std::vector<int32_t> held(int32_t layer, int64_t to) const;
   SegmentWork balanced(int32_t layer) const;
   const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,
                                       int64_t dp_index) const;

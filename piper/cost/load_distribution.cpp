@@ -220,16 +220,18 @@ std::string stretch_of(const LoadDistribution& distribution, const model::Model&
 double imbalance_of(const ExpertLoad& load, int64_t ep) {
   const auto ranks = static_cast<size_t>(ep);
   double sum = 0, layers = 0;
-  for (const std::vector<double>& share : load.share) {
+  std::vector<double> rows(ranks);
+  for (size_t layer = 0; layer < load.share.size(); ++layer) {
+    const std::vector<double>& share = load.share[layer];
     if (share.empty()) continue;
+    const auto placed = load.placements.find(static_cast<int32_t>(layer));
     const size_t held = share.size() / ranks;
-    double busiest = 0;
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      double rows = 0;
-      for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows += share[e];
-      busiest = std::max(busiest, rows * static_cast<double>(ep));
-    }
-    sum += busiest;
+    std::ranges::fill(rows, 0.0);
+    for (size_t e = 0; e < share.size(); ++e)
+      rows[placed == load.placements.end()
+               ? e / held
+               : static_cast<size_t>(placed->second.rank_of(static_cast<int64_t>(e)))] += share[e];
+    sum += std::ranges::max(rows) * static_cast<double>(ep);
     ++layers;
   }
   return layers > 0 ? std::max(1.0, sum / layers) : 1;

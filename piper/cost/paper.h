@@ -141,6 +141,9 @@ struct MigrationRow {
   double printed_milliseconds = 0;
   double size() const;          // computed, in `unit`, EP = 8
   double milliseconds() const;  // at 50 `unit` a second
+  // Of the 16 bytes a parameter those that travel between two steps: all but 2 of the weight and 2
+  // of the gradient (schedule/migration.h).
+  static constexpr double moved_part() { return 12 / kBytesPerParameter; }
 };
 const std::vector<MigrationRow>& table_iv();
 

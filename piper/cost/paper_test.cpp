@@ -178,6 +178,11 @@ TEST_CASE("Table IV, every row in its own unit") {
   CHECK(table_iv()[0].size() == doctest::Approx(1.208).epsilon(0.0005));
 }
 
+TEST_CASE("of Table IV three quarters travel between two steps") {
+  CHECK(table_iv()[1].size() * MigrationRow::moved_part() == 1.96875);  // Mixtral 8x7B, GiB
+  CHECK(table_iv()[6].milliseconds() * MigrationRow::moved_part() == doctest::Approx(315));
+}
+
 TEST_CASE("Table IV prints 102.88 GB for GLaM where its own formula gives 103.08") {
   const MigrationRow& glam = table_iv()[4];
   CHECK(glam.size() == doctest::Approx(103.08).epsilon(0.0001));

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 
@@ -131,10 +132,11 @@ class StepPricer {
                                  : static_cast<uint64_t>(task.kind) << 61 |
                                        static_cast<uint64_t>(task.segment.value + 1) << 34 |
                                        static_cast<uint64_t>(group_place(task));
-    const auto [found, is_new] = transfers_.try_emplace(key, -1, 0.0);
+    const std::pair at{key, message && is_of_expert(task) ? message_bytes(task) : 0.0};
+    const auto [found, is_new] = transfers_.try_emplace(at, -1, 0.0);
     if (is_new) {
       const Transfer transfer =
-          message ? ports_.message(from, to, hidden_bytes()) : transfer_of(task);
+          message ? ports_.message(from, to, message_bytes(task)) : transfer_of(task);
       if (transfer.seconds > kLeastTransfer * seconds) {
         found->second = {std::ssize(links.first_need) - 1, std::min(transfer.seconds, seconds)};
         links.needs.insert(links.needs.end(), transfer.needs.begin(), transfer.needs.end());
@@ -176,7 +178,8 @@ class StepPricer {
         return task.phase == Phase::kUpdate ? update(task) : compute(task);
       case TaskKind::kSend:
       case TaskKind::kReceive:
-        return {point_to_point_seconds(cluster_, task.rank.value, task.peer.value, hidden_bytes())};
+        return {point_to_point_seconds(cluster_, task.rank.value, task.peer.value,
+                                       message_bytes(task))};
       case TaskKind::kExchangeCounts: {
         const Segment& segment = step_.segment(task);
         const int64_t experts =
@@ -205,6 +208,16 @@ class StepPricer {
         slot_bytes(model_, {SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work));
   }
 
+  // Hidden states, or an expert that moves.
+  double message_bytes(const Task& task) const {
+    if (!is_of_expert(task)) return hidden_bytes();
+    return static_cast<double>(
+        moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision));
+  }
+  bool is_of_expert(const Task& task) const {
+    return task.segment.valid() && step_.segment(task).expert >= 0;
+  }
+
   TaskPrice compute(const Task& task) const {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
@@ -219,6 +232,12 @@ class StepPricer {
   TaskPrice update(const Task& task) const {
     const SegmentKind kind = step_.segment(task).kind;
     const Shard& held = shard(task.rank);
+    if (is_of_expert(task)) {
+      const auto parameters = static_cast<double>(
+          moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision) /
+          state_bytes(strategy_.precision).moved());
+      return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
+    }
     const double parameters = kind == SegmentKind::kGradientNorm
                                   ? held.of_norm(strategy_.mesh)
                                   : static_cast<double>(held.total());
@@ -348,6 +367,9 @@ class StepPricer {
     const auto [found, is_new] = slot_bytes_.try_emplace(key);
     if (is_new) {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
+      if (meaning.kind == SlotKind::kExpertState)
+        return found->second =
+                   moved_expert_bytes(model_, meaning.segment.layer, strategy_.precision);
       found->second = slot_bytes(model_, meaning,
                                  work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));
     }
@@ -363,7 +385,8 @@ class StepPricer {
   std::vector<Shard> shards_;
   Ports ports_;
   std::unordered_map<uint64_t, TaskPrice> known_;
-  std::unordered_map<uint64_t, std::pair<int64_t, double>> transfers_;  // pattern and seconds
+  // Pattern and seconds, by what an operation is and the bytes of a message.
+  std::map<std::pair<uint64_t, double>, std::pair<int64_t, double>> transfers_;
   std::unordered_map<uint64_t, int64_t> slot_bytes_;
 };
 

@@ -2,6 +2,7 @@
 // the players.
 #pragma once
 
+#include <piper/balance/expert_placement.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/links.h>
 #include <piper/model/model.h>
@@ -15,12 +16,13 @@
 
 namespace piper::cost {
 
-// Share of all routed rows that each expert of each layer receives: share[layer][expert], each sums
-// to 1. Empty (or an empty layer) = balanced. One distribution for all micro-batches. Rows that one
-// rank sends to every expert, by (layer, micro-batch, dp index): what a run's routers really chose.
+// Rows that one rank sends to every expert, by (layer, micro-batch, dp index): what a run's routers
+// really chose. Experts are in dispatch order (by place), so no placement is asked.
 using RoutedRows = std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<int64_t>>;
 
 struct ExpertLoad {
+  // Share of all routed rows that each expert of each layer receives: share[layer][expert], each
+  // sums to 1. Empty (or an empty layer) = balanced. One distribution for all micro-batches.
   std::vector<std::vector<double>> share;
   // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being
   // dropped. Empty = what the capacity leaves of these shares when every sequence is alike.
@@ -29,6 +31,9 @@ struct ExpertLoad {
   RoutedRows routed;
   // The same of collective::distinct_tokens, of a strategy that deduplicates; else empty.
   RoutedRows distinct;
+  // Which ranks of the expert group hold which experts; layers that are not here are plain. Those of
+  // other groups than the strategy's are refused.
+  balance::Placements placements;
 };
 
 struct Prices {

@@ -45,8 +45,7 @@ class Sender {
       case TaskKind::kReceive:
         return;
       case TaskKind::kSend:
-        sent_.push_back({task.id, task.peer,
-                         strategy_.micro_batch_sequences * strategy_.sequence * row_bytes()});
+        sent_.push_back({task.id, task.peer, message_bytes(task)});
         return;
       case TaskKind::kExchangeCounts:
         return add_counts(task);
@@ -61,6 +60,13 @@ class Sender {
       case TaskKind::kHostCopy:
         break;  // of axes that are priced, not executed
     }
+  }
+
+  // Hidden states, or an expert that moves.
+  int64_t message_bytes(const Task& task) const {
+    if (task.segment.valid() && step_.segment(task).expert >= 0)
+      return moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision);
+    return strategy_.micro_batch_sequences * strategy_.sequence * row_bytes();
   }
 
   template <class BytesTo>
@@ -277,6 +283,8 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kTakeExpert:
+    case SegmentKind::kPutExpert:
     case SegmentKind::kWait:
       break;
   }

@@ -53,6 +53,12 @@ int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) 
   return model::count_layer(model, of).routed_experts / ep;
 }
 
+int64_t moved_expert_bytes(const model::Model& model, int32_t layer,
+                           strategy::Precision precision) {
+  const int64_t num_experts = model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+  return expert_parameters(model, layer, num_experts) * state_bytes(precision).moved();
+}
+
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
   Shard shard;
   const int64_t first = strategy::first_layer(strategy, stage);

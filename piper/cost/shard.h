@@ -16,6 +16,9 @@ struct StateBytes {
   int64_t gradient = 0;
   int64_t optimizer = 0;
   int64_t total() const { return weight + gradient + optimizer; }
+  // What travels of a parameter that changes its rank between two steps: the master copy, or the
+  // weight where there is none, and the moments.
+  int64_t moved() const { return weight < gradient ? optimizer : weight + optimizer; }
 };
 StateBytes state_bytes(strategy::Precision precision);
 
@@ -44,5 +47,8 @@ int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp);
 
 // Routed experts of a layer on one rank.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);
+
+// Bytes that travel when one expert of a layer changes its rank (schedule/migration.h).
+int64_t moved_expert_bytes(const model::Model& model, int32_t layer, strategy::Precision precision);
 
 }  // namespace piper::cost

@@ -358,6 +358,8 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kTakeExpert:
+    case SegmentKind::kPutExpert:
     case SegmentKind::kWait:
       PIPER_CHECK(false, "no work of a layer or an end of the model");
   }
@@ -370,6 +372,14 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   const auto gradient = static_cast<double>(bytes.gradient);
   if (kind == SegmentKind::kGradientNorm)
     return {{.operation = Operation::kFromMemory, .amount = num_parameters * gradient}};
+  // A copy of the state, read and written; a put rounds the weights besides.
+  if (kind == SegmentKind::kTakeExpert || kind == SegmentKind::kPutExpert) {
+    const bool rounds = kind == SegmentKind::kPutExpert && bytes.moved() == bytes.optimizer;
+    const auto moved = static_cast<double>(bytes.moved());
+    return {{.operation = Operation::kOptimizer,
+             .amount = num_parameters *
+                       (2 * moved + (rounds ? static_cast<double>(bytes.weight) : 0.0))}};
+  }
   PIPER_CHECK(kind == SegmentKind::kOptimizer, "no work of its own");
   // Gradient read; moments (and the master copy) read and written; the weight written, and read
   // where no master copy stands in for it. The first backward of a step overwrites gradients:

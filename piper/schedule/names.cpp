@@ -57,10 +57,14 @@ const char* what(const StepGraph& step, const graph::Task& task) {
 std::string task_name(const StepGraph& step, const graph::Task& task) {
   std::string text(1, letter(task.phase));
   if (task.micro_batch >= 0) text += std::to_string(task.micro_batch);
+  const bool is_of_expert = task.segment.valid() && step.segment(task).expert >= 0;
+  if (is_of_expert)
+    text += fmt::format(" L{} expert {}", step.segment(task).layer, step.segment(task).expert);
   if (task.kind == graph::TaskKind::kSend)
     return fmt::format("{} send -> {}", text, task.peer.value);
   if (task.kind == graph::TaskKind::kReceive)
     return fmt::format("{} receive <- {}", text, task.peer.value);
+  if (is_of_expert) return fmt::format("{} {}", text, what(step, task));
   return fmt::format("{}{} {}", text, place(step.segment(task)), what(step, task));
 }
 
@@ -85,6 +89,8 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
       return Axis::kEnds;
     case SegmentKind::kStatistics:
       return Axis::kWorld;
+    case SegmentKind::kTakeExpert:
+    case SegmentKind::kPutExpert:
     case SegmentKind::kHostCopy:
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
@@ -147,6 +153,10 @@ const char* name(SegmentKind kind) {
       return "expert weights";
     case SegmentKind::kHostCopy:
       return "host copy";
+    case SegmentKind::kTakeExpert:
+      return "take";
+    case SegmentKind::kPutExpert:
+      return "put";
     case SegmentKind::kWait:
       return "wait";
   }

@@ -62,6 +62,8 @@ enum class SegmentKind : uint8_t {
   kDenseWeights,   // weights that are gathered over the data group (ZeRO)
   kExpertWeights,  // the same over the expert-data group
   kHostCopy,       // activations or optimizer states, to the host or back
+  kTakeExpert,     // compute: an expert's state into a slot; what is sent of it (migration.h)
+  kPutExpert,      // compute: an expert's state out of a slot
   kWait,           // compute: waits for communication, a part of which nothing hides
 };
 
@@ -81,6 +83,7 @@ struct Segment {
   // num_layers() + k - 1
   int32_t layer = -1;
   Share share = Share::kWhole;
+  int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
   bool operator==(const Segment&) const = default;
 };
 
@@ -103,6 +106,7 @@ enum class SlotKind : uint8_t {
   kGathered,            // hidden states, rows or gradients of all ranks that share matrices
   kPartial,        // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kKeysAndValues,  // of all ranks that share a sequence
+  kExpertState,    // master weights and both moments of an expert, [9 d ffn] of the main type
   kKept,           // ExecutionStyle::keeps_by_layer
 };
 
@@ -208,7 +212,8 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
 // segment: the name of a task in traces and messages. Exchanges are named "F3 L2 counts" / "F3 L2
 // dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U
-// L2 dense gradients", "U embedding dense gradients".
+// L2 dense gradients", "U embedding dense gradients"; of a migration "U L2 expert 5 take", "U L2
+// expert 5 send -> 2".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 

@@ -1,0 +1,34 @@
+// Experts that change their rank between two steps, as a graph: what `cost` prices, `sim` plays and
+// `runtime` executes, as it does a step's.
+//
+//   rank that an expert leaves    take expert --> send
+//   rank that it comes to                         receive --> put expert
+//
+// A take copies the expert's state into a slot: the master weights and both moments (Adam's
+// gradients are dead between two steps, so 12 bytes a parameter in fp32 and bf16 where the paper's
+// Table IV counts 16). A put copies a slot into the rank's parameters and rounds the weights again.
+// An expert that only changes its index on the rank is taken and put there. Of one layer a rank
+// takes all before it puts any, since a place that is written was another expert's; the next
+// layer's receives wait for the puts of the one before, which bounds the memory.
+//
+// Every replica of the expert group does the same with its own copy, so nothing crosses replicas.
+#pragma once
+
+#include <piper/balance/expert_placement.h>
+#include <piper/schedule/step.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace piper::schedule {
+
+// By global layer; ranks of the moves are ep indices.
+using LayerMoves = std::map<int32_t, std::vector<balance::ExpertMove>>;
+
+// Requires contradictions(strategy, model) to be empty and layers with experts (PIPER_CHECK). The
+// result is sound (graph::validate) and free of deadlock.
+StepGraph write_migration(const model::Model& model, const strategy::Strategy& strategy,
+                          const LayerMoves& moves);
+
+}  // namespace piper::schedule
