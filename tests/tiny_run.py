@@ -10,7 +10,7 @@ MODEL = {"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 4, "nu
          "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
 STEPS = 50
 # Measured, not computed: times, and peak memory (which messages are in flight at once depends on timing).
-MEASURED = ("step_seconds", "tokens_per_second", "mfu", "peak_bytes")
+MEASURED = ("step_seconds", "tokens_per_second", "mfu", "peak_bytes", "rebalance_seconds")
 
 
 def write_inputs(root):

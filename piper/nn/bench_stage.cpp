@@ -60,5 +60,6 @@ void BenchStage::mtp_head_forward(int32_t, const at::Tensor&, const at::Tensor&,
   no_such_segment();
 }
 at::Tensor BenchStage::mtp_head_backward(int32_t, const at::Tensor&, Tape&) { no_such_segment(); }
+void BenchStage::place_experts(int32_t, const balance::ExpertPlacement&) { no_such_segment(); }
 
 }  // namespace piper::nn

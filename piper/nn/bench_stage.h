@@ -57,6 +57,8 @@ class BenchStage : public Stage {
   at::Tensor expert_gradients(int32_t) override { return {}; }
   at::Tensor tied_embedding_gradient() override { return {}; }
   at::Tensor selection_bias(int32_t) override { return {}; }
+  void place_experts(int32_t layer, const balance::ExpertPlacement& placement) override;
+  std::vector<size_t> expert_parameters(int32_t) override { return {}; }
   StageStatistics take_statistics() override { return {}; }
 
   // The rank's loss of the last step, where the bench has one.

@@ -88,7 +88,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   choose(block, s.scores_TE, expert_TK);
   DispatchOrder order =
       order_rows(s.scores_TE, expert_TK, sequence, block.normalised, block.scaling, block.capacity,
-                 capacity_tie(x1_TD.scalar_type()));
+                 capacity_tie(x1_TD.scalar_type()), block.places);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
   at::Tensor auxiliary_BE;

@@ -54,6 +54,7 @@ struct GateBlock {
   double z_loss = 0;                       // c / global_sequences
   strategy::Capacity capacity;             // of every expert
   bool deduplicated = false;               // rows are tokens (Routing::deduplicated)
+  std::vector<int32_t> places;             // [E] of the experts, in dispatch order; empty: plain
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
   Weight* bias = nullptr;    // [E], chooses only; null without one
@@ -64,7 +65,8 @@ struct GateOutput {
   double auxiliary_loss = 0;
   double z_loss = 0;
   std::vector<int64_t>
-      chosen;  // [E] how often each expert was chosen; the routing's counts are what was kept
+      chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
+               // what was kept
 };
 
 // Fills weights, token, position and counts of the routing. x1: [B * sequence, D].

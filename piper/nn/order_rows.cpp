@@ -20,11 +20,16 @@ struct Choices {
   const int32_t* expert;  // [tokens, k]
   int64_t tokens, k, num_experts, sequence;
   bool normalised;
+  const int32_t* places;  // [num_experts]; null: an expert's place is its id
 
   int64_t num_copies() const { return tokens * k; }
   // Where a copy is counted in [B * E].
   size_t place(int64_t copy) const {
     return static_cast<size_t>(copy / k / sequence * num_experts + expert[copy]);
+  }
+  // Of the copy's expert, in dispatch order.
+  size_t row_group(int64_t copy) const {
+    return static_cast<size_t>(places != nullptr ? places[expert[copy]] : expert[copy]);
   }
   T score(int64_t copy) const { return scores[copy / k * num_experts + expert[copy]]; }
   // What the scores of a token are divided by.
@@ -123,7 +128,7 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
     return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;
   };
   for (int64_t i = 0; i < c.num_copies(); ++i)
-    if (!is_dropped(i)) ++order.counts[static_cast<size_t>(c.expert[i])];
+    if (!is_dropped(i)) ++order.counts[c.row_group(i)];
   std::vector<int64_t> next(order.counts.size(), 0);
   std::exclusive_scan(order.counts.begin(), order.counts.end(), next.begin(), int64_t{0});
   const int64_t num_rows = next.back() + order.counts.back();
@@ -138,7 +143,7 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
     for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
       position[i] = -1;
       if (is_dropped(i)) continue;
-      const int64_t row = next[static_cast<size_t>(c.expert[i])]++;
+      const int64_t row = next[c.row_group(i)]++;
       token[row] = static_cast<int32_t>(t);
       position[i] = static_cast<int32_t>(row);
       weight[row] = static_cast<T>(scaling) * (c.score(i) / divisor);
@@ -162,7 +167,10 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
 
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
                          int64_t sequence, bool normalised, double scaling,
-                         const strategy::Capacity& capacity, double tie) {
+                         const strategy::Capacity& capacity, double tie,
+                         std::span<const int32_t> places) {
+  PIPER_CHECK(places.empty() || std::ssize(places) == probabilities.size(1),
+              "a place of every expert");
   PIPER_CHECK(sequence > 0 && expert.size(0) % sequence == 0, "tokens are not whole sequences");
   const at::Tensor p = probabilities.cpu(),
                    chosen = expert.cpu();  // no copy when they are there already
@@ -174,7 +182,8 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
                     .k = chosen.size(1),
                     .num_experts = p.size(1),
                     .sequence = sequence,
-                    .normalised = normalised},
+                    .normalised = normalised,
+                    .places = places.empty() ? nullptr : places.data()},
          scaling, capacity, tie, order);
   };
   if (p.scalar_type() == at::kFloat) {

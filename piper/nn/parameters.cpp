@@ -4,6 +4,7 @@
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
@@ -70,6 +71,25 @@ void ParameterStore::initialise(uint64_t seed, double range) {
         fill_normal(part(weights_[i].value, piece), seed, piece.name, range);
     }
   }
+}
+
+size_t ParameterStore::index_of(const Weight* weight) const {
+  const auto found =
+      std::ranges::find_if(weights_, [&](const Weight& of) { return &of == weight; });
+  PIPER_CHECK(found != weights_.end(), "a parameter of another store");
+  return static_cast<size_t>(found - weights_.begin());
+}
+
+void ParameterStore::rename(const Weight* weight, std::vector<PieceSpec> pieces) {
+  const size_t index = index_of(weight);
+  auto next = pieces.begin();
+  for (NamedPiece& piece : pieces_) {
+    if (piece.parameter != index) continue;
+    PIPER_CHECK(next != pieces.end(), "as many parts as before");
+    piece.name = (next++)->name;
+  }
+  PIPER_CHECK(next == pieces.end(), "as many parts as before");
+  specs_[index].pieces = std::move(pieces);
 }
 
 void ParameterStore::reset() {

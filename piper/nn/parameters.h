@@ -58,6 +58,11 @@ class ParameterStore {
   // Initial values (init.h): normal(0, range), ones for what does not decay.
   void initialise(uint64_t seed, double range);
 
+  // Other names for the parts of a parameter, which stay where they are. As many as before.
+  void rename(const Weight* weight, std::vector<PieceSpec> pieces);
+  // In parameters().
+  size_t index_of(const Weight* weight) const;
+
   void reset();
   // Zeroes the gradients that no backward has touched since reset(), so that they can be read.
   void settle();

@@ -94,7 +94,7 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, routing, tape);
     if (share_.ep == 1) routing.received_counts = routing.counts;
-    if (tape != nullptr) count_routing(layer, out, routing.counts);
+    if (tape != nullptr) count_routing(layer, out, at(layer).gate.places, routing.counts);
     return std::move(out.rows);
   }
   at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
@@ -205,6 +205,21 @@ class ModelStage final : public Stage {
     if (found == blocks_.layers.end() || found->second.gate.bias == nullptr) return {};
     return found->second.gate.bias->value;
   }
+  void place_experts(int32_t layer, const balance::ExpertPlacement& placement) override {
+    const auto found = blocks_.layers.find(layer);
+    if (found == blocks_.layers.end()) return;
+    StageShare share = share_;
+    share.placements = {{layer, placement}};
+    const int64_t num_experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+    nn::place_experts(model_, layer, share_, placement_of(share, layer, num_experts), found->second,
+                      store_);
+  }
+  std::vector<size_t> expert_parameters(int32_t layer) override {
+    const auto found = blocks_.layers.find(layer);
+    if (found == blocks_.layers.end() || found->second.experts.gate_up == nullptr) return {};
+    const ExpertsBlock& experts = found->second.experts;
+    return {store_.index_of(experts.gate_up), store_.index_of(experts.down)};
+  }
   StageStatistics take_statistics() override { return std::exchange(statistics_, {}); }
 
  private:
@@ -241,7 +256,13 @@ class ModelStage final : public Stage {
     return table;
   }
 
-  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int64_t>& rows) {
+  // Rows are by place, statistics by expert.
+  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int32_t>& places,
+                     std::vector<int64_t> rows) {
+    if (!places.empty()) {
+      const std::vector<int64_t> by_place = rows;
+      for (size_t e = 0; e < rows.size(); ++e) rows[e] = by_place[static_cast<size_t>(places[e])];
+    }
     statistics_.auxiliary_loss += out.auxiliary_loss;
     statistics_.z_loss += out.z_loss;
     const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
@@ -291,7 +312,8 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                  .ep_index = at.ep,
                  .ep = strategy.mesh.ep,
                  .first_stage = at.pp == 0,
-                 .last_stage = at.pp == strategy.mesh.pp - 1},
+                 .last_stage = at.pp == strategy.mesh.pp - 1,
+                 .placements = options.placements},
       strategy, options);
 }
 

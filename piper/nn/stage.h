@@ -2,8 +2,9 @@
 //
 // Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R
 // received rows, E experts, L local experts, F expert ffn, K top-k, N rows sent (T*K, less what a
-// capacity drops), P peers of the expert group. The N rows are in dispatch order: sorted by global
-// expert, then by token; so rows for one peer are contiguous.
+// capacity drops), P peers of the expert group. The N rows are in dispatch order: sorted by the place
+// of their expert (balance/expert_placement.h; a plain placement's places are the experts' ids),
+// then by token; so rows for one peer are contiguous.
 //
 // Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the
 // weight's size) and returns input gradients. A Tape holds what the backward needs besides the
@@ -13,6 +14,7 @@
 // Thread safety: one Stage belongs to one thread.
 #pragma once
 
+#include <piper/balance/expert_placement.h>
 #include <piper/base/strong_id.h>
 #include <piper/model/model.h>
 #include <piper/nn/aten.h>
@@ -57,7 +59,7 @@ struct Routing {
   at::Tensor weights;           // [N], dispatch order; fp32 for bf16
   at::Tensor token;             // [N] int64 (or int32): source token of each row
   at::Tensor position;          // [T, K]: row of token t's j-th copy; -1 = dropped
-  std::vector<int64_t> counts;  // [E] rows for each global expert, from this rank
+  std::vector<int64_t> counts;  // [E] rows for each expert from this rank, by place
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from
   // each peer for each local expert, [P * L], peer-major. Received rows are ordered by peer, then
   // local expert.
@@ -89,6 +91,9 @@ struct StageOptions {
   // losses.
   double mtp_weight = 0;
   std::vector<int64_t> mtp_target_tokens;
+  // Where the experts of each layer begin; those that are not here have the plain placement. Each is
+  // even and holds one copy of each expert.
+  balance::Placements placements;
 };
 
 // Sums of one step on this rank, until take_statistics().
@@ -193,6 +198,15 @@ class Stage {
   // The bias that only chooses experts, [E], to be moved from outside (it has no gradient);
   // undefined where the layer is elsewhere or has none.
   virtual at::Tensor selection_bias(int32_t layer) = 0;
+
+  // --- where experts are ---
+  // From the next forward on, the rank's experts of the layer are placement.held(ep index), under
+  // their names. The caller has moved what the parameters hold. Between steps only; layers of other
+  // stages are passed over.
+  virtual void place_experts(int32_t layer, const balance::ExpertPlacement& placement) = 0;
+  // The routed experts' stored parameters of a layer, [L, ...] in the order of the rank's experts:
+  // indices in parameters(). Empty where the layer is elsewhere or dense.
+  virtual std::vector<size_t> expert_parameters(int32_t layer) = 0;
 };
 
 // Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first

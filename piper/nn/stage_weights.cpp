@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/nn/stage_weights.h>
 
 #include <cmath>
@@ -137,32 +138,48 @@ void declare_shared(const model::Model& model, int32_t layer, const model::FeedF
     block.gate = add_matrix(store, layer, mlp + ".shared_expert_gate.weight", 1, model.hidden);
 }
 
-void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
-                     const StageShare& share, ExpertsBlock& block, ParameterStore& store) {
-  const FeedForwardNames names = names_of(model, layer, true);
-  const int64_t local = mixture.num_experts / share.ep, ffn = mixture.ffn;
+// The parts of the two stored parameters of a rank that holds these experts, in this order.
+struct ExpertPieces {
   std::vector<PieceSpec> gate_up, down;
-  for (int64_t e = 0; e < local; ++e) {
+};
+ExpertPieces expert_pieces(const model::Model& model, int32_t layer,
+                           const std::vector<int32_t>& held) {
+  const FeedForwardNames names = names_of(model, layer, true);
+  const int64_t ffn = model.layers[static_cast<size_t>(layer)].feed_forward.ffn;
+  ExpertPieces pieces;
+  for (int64_t i = 0; i < std::ssize(held); ++i) {
     const std::string expert =
-        fmt::format("{}.experts.{}.", names.prefix, share.ep_index * local + e);
-    gate_up.push_back(
-        {.name = expert + names.gate + ".weight", .expert = e, .first = 0, .count = ffn});
-    gate_up.push_back(
-        {.name = expert + names.up + ".weight", .expert = e, .first = ffn, .count = ffn});
-    down.push_back(
-        {.name = expert + names.down + ".weight", .expert = e, .first = 0, .count = model.hidden});
+        fmt::format("{}.experts.{}.", names.prefix, held[static_cast<size_t>(i)]);
+    pieces.gate_up.push_back(
+        {.name = expert + names.gate + ".weight", .expert = i, .first = 0, .count = ffn});
+    pieces.gate_up.push_back(
+        {.name = expert + names.up + ".weight", .expert = i, .first = ffn, .count = ffn});
+    pieces.down.push_back(
+        {.name = expert + names.down + ".weight", .expert = i, .first = 0, .count = model.hidden});
   }
+  return pieces;
+}
+
+void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
+                     const StageShare& share, LayerBlocks& blocks, ParameterStore& store) {
+  const FeedForwardNames names = names_of(model, layer, true);
+  const int64_t ffn = mixture.ffn;
+  const balance::ExpertPlacement placement = placement_of(share, layer, mixture.num_experts);
+  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index));
+  const int64_t local = std::ssize(placement.held(share.ep_index));
+  if (!placement.is_plain()) blocks.gate.places = placement.places();
+  ExpertsBlock& block = blocks.experts;
   block.local_experts = local;
   block.gate_up = store.add({.name = names.prefix + ".experts.gate_up_proj",
                              .shape = {local, 2 * ffn, model.hidden},
                              .sharding = Sharding::kExpert,
                              .layer = layer,
-                             .pieces = gate_up});
+                             .pieces = std::move(pieces.gate_up)});
   block.down = store.add({.name = names.prefix + ".experts.down_proj",
                           .shape = {local, model.hidden, ffn},
                           .sharding = Sharding::kExpert,
                           .layer = layer,
-                          .pieces = down});
+                          .pieces = std::move(pieces.down)});
 }
 
 void declare_layer(const model::Model& model, int32_t layer, const StageShare& share,
@@ -192,7 +209,7 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
     blocks.gate.router =
         add_matrix(store, layer, names_of(model, layer, true).prefix + ".gate.weight",
                    ffn.num_experts, model.hidden);
-    declare_experts(model, layer, ffn, share, blocks.experts, store);
+    declare_experts(model, layer, ffn, share, blocks, store);
     if (ffn.shared_ffn > 0) declare_shared(model, layer, ffn, blocks.dense_mlp, store);
   } else {
     declare_dense(model, layer, ffn.ffn, names_of(model, layer, false), blocks.dense_mlp, store);
@@ -238,6 +255,26 @@ void declare_module(const model::Model& model, int32_t layer, const StageShare& 
 }
 
 }  // namespace
+
+balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, int64_t num_experts) {
+  const auto found = share.placements.find(layer);
+  if (found == share.placements.end())
+    return balance::ExpertPlacement::plain(num_experts, share.ep);
+  const balance::ExpertPlacement& placement = found->second;
+  PIPER_CHECK(placement.num_ranks() == share.ep && placement.num_experts() == num_experts &&
+                  placement.is_even() && placement.has_one_copy(),
+              "a placement of this layer's experts on this group, equally many on every rank");
+  return placement;
+}
+
+void place_experts(const model::Model& model, int32_t layer, const StageShare& share,
+                   const balance::ExpertPlacement& placement, LayerBlocks& blocks,
+                   ParameterStore& store) {
+  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index));
+  store.rename(blocks.experts.gate_up, std::move(pieces.gate_up));
+  store.rename(blocks.experts.down, std::move(pieces.down));
+  blocks.gate.places = placement.is_plain() ? std::vector<int32_t>() : placement.places();
+}
 
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store) {

@@ -2,6 +2,7 @@
 // that point at them.
 #pragma once
 
+#include <piper/balance/expert_placement.h>
 #include <piper/model/model.h>
 #include <piper/nn/attention.h>
 #include <piper/nn/dense_mlp.h>
@@ -25,7 +26,11 @@ struct StageShare {
   int64_t ep = 1;
   bool first_stage = true;
   bool last_stage = true;
+  balance::Placements placements;  // StageOptions
 };
+
+// Of a layer with this many experts: the one given, or the plain one.
+balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, int64_t num_experts);
 
 struct LayerBlocks {
   AttentionBlock attention;  // one of the two attentions has weights
@@ -47,5 +52,11 @@ struct StageBlocks {
 // Parameters of a module of multi-token prediction are in the buffers of its layer.
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store);
+
+// The layer's experts are those of the placement from now on: names of pieces and the gate's
+// places. What the parameters hold is the caller's to move.
+void place_experts(const model::Model& model, int32_t layer, const StageShare& share,
+                   const balance::ExpertPlacement& placement, LayerBlocks& blocks,
+                   ParameterStore& store);
 
 }  // namespace piper::nn

@@ -13,6 +13,7 @@
 #include <piper/strategy/capacity.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace piper::nn {
@@ -83,14 +84,16 @@ constexpr double capacity_tie(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-5 : 0x1p-12;
 }
 // Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts'
-// capacity. Weights are the chosen scores, divided by their sum when normalised, times `scaling`;
+// capacity. Experts are in the order of their places (balance/expert_placement.h; [E], empty = of
+// their ids): rows and counts are by place, counts of sequences by id. Weights are the chosen scores, divided by their sum when normalised, times `scaling`;
 // they are normalised before anything is dropped, and what is dropped by probability is what has
 // the smaller weight (as in Megatron-LM). Of weights within `tie` of the last one that finds room,
 // the lower tokens' stay (docs/numerics.md).
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
                          bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
-                         double tie = capacity_tie(at::kFloat));
+                         double tie = capacity_tie(at::kFloat),
+                         std::span<const int32_t> places = {});
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's
 // rank is the sum of its two best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group
 // first among equals.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace piper::report {
 namespace {
@@ -35,6 +36,11 @@ MetricsRow parse_row(ObjectReader& reader) {
   if (reader.has("peak_bytes")) row.peak_bytes = reader.integer("peak_bytes", 0, kMaxInteger);
   row.load_imbalance = number(reader, "load_imbalance");
   row.dropped_fraction = number(reader, "dropped_fraction");
+  row.rank_imbalance = number(reader, "rank_imbalance");
+  for (const auto& [key, value] : {std::pair{"migrated_experts", &row.migrated_experts},
+                                   std::pair{"migrated_bytes", &row.migrated_bytes}})
+    if (reader.has(key)) *value = reader.integer(key, 0, kMaxInteger);
+  row.rebalance_seconds = number(reader, "rebalance_seconds");
   return row;
 }
 
@@ -53,6 +59,10 @@ Json to_json(const MetricsRow& row) {
   put(json, "peak_bytes", row.peak_bytes);
   put(json, "load_imbalance", row.load_imbalance);
   put(json, "dropped_fraction", row.dropped_fraction);
+  put(json, "rank_imbalance", row.rank_imbalance);
+  put(json, "migrated_experts", row.migrated_experts);
+  put(json, "migrated_bytes", row.migrated_bytes);
+  put(json, "rebalance_seconds", row.rebalance_seconds);
   return json;
 }
 

@@ -25,6 +25,11 @@ struct MetricsRow {
   std::optional<int64_t> peak_bytes;       // of the fullest rank
   std::optional<double> load_imbalance;    // busiest expert's rows / mean, worst layer; >= 1
   std::optional<double> dropped_fraction;  // of all copies of tokens, beyond the experts' capacity
+  // Of a run that rebalances: the busiest expert rank's rows / mean, worst layer; and what moved
+  // before the step, all ranks together, and for how long the run waited for it.
+  std::optional<double> rank_imbalance;
+  std::optional<int64_t> migrated_experts, migrated_bytes;
+  std::optional<double> rebalance_seconds;
 };
 
 Json to_json(const MetricsRow& row);

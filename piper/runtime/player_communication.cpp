@@ -1,6 +1,7 @@
 // Communication tasks: from slots and counts to bytes.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/shard.h>
 #include <piper/runtime/player.h>
 #include <piper/runtime/token_exchange.h>
 
@@ -61,7 +62,12 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     }
     case TaskKind::kReceive: {
       SlotValue& slot = value(step_.graph.writes(task)[0]);
-      slot.tensor = empty({strategy_.micro_batch_sequences * strategy_.sequence, model_.hidden});
+      if (step_.meaning(step_.graph.writes(task)[0]).kind == SlotKind::kExpertState)
+        slot.tensor = at::empty(
+            {cost::moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision)},
+            at::kByte);
+      else
+        slot.tensor = empty({strategy_.micro_batch_sequences * strategy_.sequence, model_.hidden});
       return comm::start_receive(transport_, task.peer, std::move(name),
                                  mutable_bytes_of(slot.tensor));
     }

@@ -92,10 +92,13 @@ struct Trained {
   double z_loss = 0;                  // of the last step
 };
 
-inline Trained run_training(const model::Model& model, const strategy::Strategy& s,
-                            int64_t num_steps, const std::function<void(nn::Stage&)>& prepare = {},
-                            double mtp_weight = 0.3,
-                            const collective::Topology& nodes = collective::apart(1)) {
+// `adjust` changes what the ranks share before they start, `before_step` is called by every rank.
+inline Trained run_training(
+    const model::Model& model, const strategy::Strategy& s, int64_t num_steps,
+    const std::function<void(nn::Stage&)>& prepare = {}, double mtp_weight = 0.3,
+    const collective::Topology& nodes = collective::apart(1),
+    const std::function<void(train::RunShared&)>& adjust = {},
+    const std::function<void(train::RankTrainer&, int64_t number)>& before_step = {}) {
   REQUIRE(strategy::contradictions(s, model).empty());
   const schedule::StepGraph step = schedule::write_step(model, s);
   REQUIRE(graph::validate(step.graph).empty());
@@ -109,6 +112,7 @@ inline Trained run_training(const model::Model& model, const strategy::Strategy&
   shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
     return batch(s, number, dp, micro);
   };
+  if (adjust) adjust(shared);
   comm::LocalWorld world(s.mesh.world());
   runtime::Cores cores(2);
   Trained result;
@@ -120,6 +124,7 @@ inline Trained run_training(const model::Model& model, const strategy::Strategy&
     std::vector<double> losses, norms, mtp_losses;
     double imbalance = 0, dropped = 0, z_loss = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
+      if (before_step) before_step(trainer, number);
       const train::StepOutcome outcome = trainer.step(number);
       CHECK_FALSE(outcome.skipped);
       losses.push_back(outcome.loss);

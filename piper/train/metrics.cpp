@@ -72,16 +72,33 @@ Json to_json(const StepMetrics& m) {
   return json;
 }
 
+namespace {
+
+// Of a run that rebalances: " | busiest rank 1.31 | moved 4 experts, 1.50 MiB in 2.1 ms".
+std::string moved(const Json& extra) {
+  const auto rank = extra.find("rank_imbalance");
+  if (rank == extra.end()) return "";
+  std::string text = fmt::format(" | busiest rank {:.2f}", rank->get<double>());
+  if (extra.at("migrated_experts") > 0)
+    text +=
+        fmt::format(" | moved {} experts, {} in {}", extra.at("migrated_experts").get<int64_t>(),
+                    format_bytes(extra.at("migrated_bytes").get<double>()),
+                    format_seconds(extra.at("rebalance_seconds").get<double>()));
+  return text;
+}
+
+}  // namespace
+
 std::string console_line(const StepMetrics& m) {
   const auto mtp = m.extra.find("mtp_loss");
   return fmt::format(
       "step {} | loss {:.4f}{} | grad norm {:.2f} | {:.0f} tokens/s | MFU {} | peak {} | imbalance "
-      "{:.2f}{}{}",
+      "{:.2f}{}{}{}",
       m.step, m.loss,
       mtp == m.extra.end() ? "" : fmt::format(" | mtp loss {:.4f}", mtp->get<double>()),
       m.grad_norm, m.tokens_per_second, std::isnan(m.mfu) ? "-" : format_percent(m.mfu),
       format_bytes(static_cast<double>(m.peak_bytes)), m.load_imbalance,
-      m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "",
+      m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "", moved(m.extra),
       m.skipped ? " | skipped: not finite" : "");
 }
 

@@ -40,7 +40,9 @@ Json to_json(const StepMetrics& metrics);
 
 // "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | imbalance
 // 1.12"; an extra "mtp_loss" stands behind the loss, a capacity adds "| dropped 1.2 %" behind the
-// imbalance, a skipped update "| skipped: not finite".
+// imbalance, an extra "rank_imbalance" (of a run that rebalances) "| busiest rank 1.31" and, where
+// experts moved before the step, "| moved 4 experts, 1.50 MiB in 2.1 ms", a skipped update "|
+// skipped: not finite".
 std::string console_line(const StepMetrics& metrics);
 
 // How far metrics.jsonl can be trusted, and how much of that belongs to steps up to `last_step`. A

@@ -117,6 +117,18 @@ std::vector<NamedTensor> AdamW::state() const {
   return tensors;
 }
 
+std::vector<at::Tensor> AdamW::moving_state(size_t parameter) const {
+  const Slot& slot = slots_.at(parameter);
+  return {slot.master.defined() ? slot.master : slot.parameter.value, slot.first, slot.second};
+}
+
+void AdamW::round_again(size_t parameter, int64_t index) {
+  const c10::NoGradGuard no_grad;
+  const Slot& slot = slots_.at(parameter);
+  if (slot.master.defined())
+    slot.parameter.value.select(0, index).copy_(slot.master.select(0, index));
+}
+
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
                       const std::function<Slice(const nn::Parameter&)>& slice_of) {
   double total = 0;

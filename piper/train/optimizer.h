@@ -51,6 +51,13 @@ class AdamW {
   // copies into these tensors.
   std::vector<NamedTensor> state() const;
 
+  // What a part of a parameter takes along when it changes its rank: the master copy (the parameter
+  // itself where it has none) and both moments, each shaped like the parameter, to be read and
+  // written in place. `parameter`: its index among those given.
+  std::vector<at::Tensor> moving_state(size_t parameter) const;
+  // Rounds the parameter again from the master copy, where there is one, at this first index.
+  void round_again(size_t parameter, int64_t index);
+
  private:
   struct Slot {
     nn::Parameter parameter;

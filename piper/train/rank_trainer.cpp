@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
+#include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/rank_trainer.h>
 
@@ -30,7 +31,8 @@ nn::StageOptions stage_options(const RunShared& run) {
                            .seed = run.options.seed,
                            .global_sequences = s.global_batch_sequences,
                            .global_target_tokens = s.global_batch_sequences * s.sequence,
-                           .mtp_weight = run.options.mtp_weight};
+                           .mtp_weight = run.options.mtp_weight,
+                           .placements = run.placements};
   for (int64_t depth = 1; depth <= run.model.mtp_depth; ++depth)
     options.mtp_target_tokens.push_back(s.global_batch_sequences * (s.sequence - depth));
   return options;
@@ -55,6 +57,9 @@ double imbalance(const std::vector<int64_t>& counts) {
 RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
                          RankHooks hooks)
     : run_(run),
+      transport_(transport),
+      cores_(cores),
+      hooks_(std::move(hooks)),
       rank_(transport.rank()),
       at_(strategy::RankLayout(run.strategy).coordinates(rank_)) {
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
@@ -62,12 +67,19 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
       runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
-                             .live_bytes = std::move(hooks.live_bytes),
+                             .live_bytes = hooks_.live_bytes,
                              .topology = &run.topology,
-                             .note = std::move(hooks.note)});
+                             .note = hooks_.note});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
+  for (const int32_t layer : mixture_layers_) {
+    const auto given = run.placements.find(layer);
+    placements_.emplace(
+        layer, given != run.placements.end()
+                   ? given->second
+                   : balance::ExpertPlacement::plain(num_experts(layer), run.strategy.mesh.ep));
+  }
   update_.num_statistics = cost::num_statistics(run.model, run.strategy);
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
   update_.apply = [this](std::span<const double> statistics) { apply(statistics); };
@@ -180,6 +192,63 @@ void RankTrainer::apply(std::span<const double> statistics) {
   if (outcome_.skipped) return;
   optimizer_->step(outcome_.learning_rate, clip_scale(outcome_.grad_norm, run_.options.clip_norm));
   if (run_.options.bias_update > 0) balance();
+}
+
+void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
+  schedule::LayerMoves moves;
+  for (const auto& [layer, placement] : next)
+    moves[layer] = balance::moves_between(placements_.at(layer), placement);
+  const schedule::StepGraph graph = schedule::write_migration(run_.model, run_.strategy, moves);
+  runtime::Player player(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
+                         {.timeout_seconds = run_.options.timeout_seconds,
+                          .live_bytes = hooks_.live_bytes,
+                          .topology = &run_.topology,
+                          .note = hooks_.note});
+  runtime::Update update;
+  update.take_expert = [this](int32_t layer, int32_t expert) { return take_expert(layer, expert); };
+  update.put_expert = [this](int32_t layer, int32_t expert, const at::Tensor& state) {
+    put_expert(layer, expert, state);
+  };
+  next_ = &next;
+  player.play(number, {}, update, nullptr);
+  next_ = nullptr;
+  for (const auto& [layer, placement] : next) {
+    stage_->place_experts(layer, placement);
+    placements_.insert_or_assign(layer, placement);
+  }
+}
+
+namespace {
+
+int64_t index_on(const balance::ExpertPlacement& placement, int64_t rank, int32_t expert) {
+  const std::vector<int32_t>& held = placement.held(rank);
+  const auto found = std::ranges::find(held, expert);
+  PIPER_CHECK(found != held.end(), "an expert is moved by a rank that does not hold it");
+  return found - held.begin();
+}
+
+}  // namespace
+
+at::Tensor RankTrainer::take_expert(int32_t layer, int32_t expert) {
+  const int64_t index = index_on(placements_.at(layer), at_.ep, expert);
+  std::vector<at::Tensor> parts;
+  for (const size_t parameter : stage_->expert_parameters(layer))
+    for (const at::Tensor& state : optimizer_->moving_state(parameter))
+      parts.push_back(state.select(0, index).reshape({-1}));
+  return at::cat(parts);
+}
+
+void RankTrainer::put_expert(int32_t layer, int32_t expert, const at::Tensor& state) {
+  const int64_t index = index_on(next_->at(layer), at_.ep, expert);
+  int64_t next = 0;
+  for (const size_t parameter : stage_->expert_parameters(layer)) {
+    for (const at::Tensor& of : optimizer_->moving_state(parameter)) {
+      at::Tensor here = of.select(0, index);
+      here.copy_(state.view(of.scalar_type()).narrow(0, next, here.numel()).view(here.sizes()));
+      next += here.numel();
+    }
+    optimizer_->round_again(parameter, index);
+  }
 }
 
 // Every replica moves its copy by the same counts.

@@ -4,6 +4,7 @@
 // immutable.
 #pragma once
 
+#include <piper/balance/expert_placement.h>
 #include <piper/runtime/player.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/learning_rate.h>
@@ -50,6 +51,8 @@ struct RunShared {
   std::function<bool()> stop_requested;  // thread-safe; may be empty
   // Of all ranks, for exchanges that know nodes.
   collective::Topology topology = collective::apart(strategy.mesh.world());
+  // Where the experts of each layer are when the run begins; layers that are not here are plain.
+  balance::Placements placements = {};
 };
 
 // The same on every rank: sums over the world.
@@ -97,6 +100,14 @@ class RankTrainer {
   // other evaluations of the run; `batches` is asked for `batch` as its step.
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
+  // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
+  // the same placements. It plays schedule::write_migration. `number` is apart from those of steps
+  // and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
+  // not is unknown, so the run ends.
+  void migrate(int64_t number, const balance::Placements& next);
+  // Of every layer with experts.
+  const balance::Placements& placements() const { return placements_; }
+
   Rank rank() const { return rank_; }
   nn::Stage& stage() { return *stage_; }
   // Of the last step: rows to each expert, by (layer, micro-batch).
@@ -117,8 +128,13 @@ class RankTrainer {
   const double* take_counts(const double* next,
                             std::map<int32_t, std::vector<int64_t>>& counts) const;
   void balance();
+  at::Tensor take_expert(int32_t layer, int32_t expert);
+  void put_expert(int32_t layer, int32_t expert, const at::Tensor& state);
 
   const RunShared& run_;
+  comm::Transport& transport_;
+  runtime::Cores& cores_;
+  RankHooks hooks_;
   Rank rank_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
@@ -126,6 +142,8 @@ class RankTrainer {
   std::unique_ptr<runtime::Player> player_;
   runtime::Update update_;
   std::vector<int32_t> mixture_layers_;
+  balance::Placements placements_;
+  const balance::Placements* next_ = nullptr;  // while experts move
   int64_t number_ = 0;
   StepOutcome outcome_;
 };

@@ -58,20 +58,28 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   start_seconds_[rank.index()] = runtime::now_seconds();
   double before = start_seconds_[rank.index()];
   bool last = false;
+  Rebalancer rebalancer = make_rebalancer();
   for (int64_t number = first_step_; !last; ++number) {
     if (writer_) writer_->check();
     nn::reset_peak(rank);
+    const Migrated migrated = rebalance(trainer, rebalancer, number);
+    if (rebalancer.is_due(number)) {
+      before = runtime::now_seconds();
+      counted.take();  // what moved is no step's traffic
+    }
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
     recorder_.set_traffic(number, rank, counted.take());
     const double after = runtime::now_seconds();
+    rebalancer.note(outcome);
     last = number == last_step() || outcome.stop;
     std::optional<double> validation_loss;
     if (request_.validate_every > 0 && (number % request_.validate_every == 0 || last))
       validation_loss = validate(trainer, number);
     if (rank == Rank(0)) {
-      record_step(transport, number, outcome, after - before, validation_loss);
+      record_step(transport, number, outcome, after - before, validation_loss, migrated,
+                  trainer.placements());
       say_saves();
     }
     before = validation_loss ? runtime::now_seconds() : after;
@@ -81,12 +89,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (saves || (request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0))
       check_replicas(trainer, transport, number);
     if (saves) {
-      save(trainer, transport, number);
+      save(trainer, rebalancer, transport, number);
       before = runtime::now_seconds();
     }
     if (outcome.stop) stopped_ = true;
     if (check_speed(number, transport)) before = runtime::now_seconds();
   }
+  if (rank == Rank(0)) last_placements_ = displaced(trainer.placements());
   if (!is_alone()) gather_parts(transport);
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }
@@ -148,6 +157,7 @@ RunResult Run::run() {
     return std::string();
   });
   open_folder();
+  price_experts();
   if (is_first()) {
     make_prediction();
     if (request_.on_start) request_.on_start();

@@ -13,6 +13,7 @@
 //   RUN/weights/            Hugging Face folder of the final weights
 #pragma once
 
+#include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/world.h>
 #include <piper/train/corpus.h>
@@ -66,6 +67,10 @@ struct RunRequest {
   // Run the reference layers before the first step and after every one (speed_check.h), and let
   // `comparison` count how much slower than in its profile the machine was.
   bool speed_check = false;
+  // When experts move between steps (rebalancer.h), and where they are when the run begins; a resumed
+  // run goes on with the placements of its checkpoint, where its expert groups are as large.
+  balance::RebalancePolicy rebalance;
+  balance::Placements placements;
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end.
   // Thread-safe; may be empty.
   std::function<bool()> stop_requested;

@@ -80,6 +80,7 @@ RunResult Run::finish() {
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
+  load.placements = last_placements_;
   if (result.prediction)
     result.prediction_with_load =
         predict(step_, request_.model, request_.strategy, request_.cluster, load,

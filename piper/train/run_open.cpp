@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/cost/expert_price.h>
 #include <piper/cost/links.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
@@ -47,6 +48,7 @@ Run::Run(const RunRequest& request)
     return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
   };
   shared_.stop_requested = request.stop_requested;
+  shared_.placements = request.placements;
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
 }
 
@@ -56,6 +58,9 @@ void Run::check() const {
   if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));
+  for (std::string& problem :
+       train::problems(request_.rebalance, s, cost::expert_bytes(request_.model, s.precision)))
+    problems.push_back(std::move(problem));
   if (!problems.empty()) throw InvalidInput(problems);
   require_memory(request_.model, request_.strategy, world_.local_ranks());
   check_window(request_.corpus, s.sequence);
@@ -86,13 +91,16 @@ void Run::agree() const {
           "--steps {} --stop-after {} --seed {} --learning-rate {} {} {} {} --weight-decay {} "
           "--clip-norm {} --bias-update {} --z-loss {} --mtp-weight {} --checkpoint-every {} "
           "--check-replicas-every {} --validate-every {} "
-          "--validation-windows {} resume {} weights {} export {}",
+          "--validation-windows {} --rebalance {} --rebalance-every {} --rebalance-budget {} "
+          "--expert-placement {} resume {} weights {} export {}",
           request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
           o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.model.router_z_coefficient,
           o.mtp_weight, request_.checkpoint_every, request_.check_replicas_every,
-          request_.validate_every, request_.validation_windows, request_.resume,
-          request_.initial_weights.string(), request_.export_weights));
+          request_.validate_every, request_.validation_windows,
+          balance::to_text(request_.rebalance), request_.rebalance.every,
+          request_.rebalance.budget_bytes, balance::to_json(request_.placements).dump(),
+          request_.resume, request_.initial_weights.string(), request_.export_weights));
 }
 
 // What --fresh removes: checkpoints, records and results, by their names. Exported weights are a
@@ -307,6 +315,33 @@ void Run::resume_from(FoundCheckpoint found) {
         last_step(), state.step));
   resumed_.emplace(std::move(found));
   resumed_->require_exactly(request_.model);
+  place_as_saved();
+}
+
+// The placements of the checkpoint, where they suit; the tensors are found by their names anyway.
+void Run::place_as_saved() {
+  const FoundCheckpoint& found = resumed_->checkpoint();
+  const Json& extra = found.manifest.state.extra;
+  shared_.placements.clear();
+  const auto saved = extra.find(kExpertPlacement);
+  if (saved == extra.end()) return;
+  const std::string source = (found.path / "manifest.json").string();
+  balance::Placements placements =
+      balance::placements_from_json(*saved, num_experts_by_layer(request_.model), source);
+  for (auto& [layer, placement] : placements) {
+    if (placement.num_ranks() != request_.strategy.mesh.ep) {
+      say(
+          fmt::format("experts were placed on {} ranks of an expert group, {} now: they begin in "
+                      "the order of their numbers",
+                      placement.num_ranks(), request_.strategy.mesh.ep));
+      return;
+    }
+    if (!placement.is_even() || !placement.has_one_copy())
+      throw InvalidInput(fmt::format(
+          "{}: layer {} is placed as {}; allowed: one copy of each expert, equally many on a rank",
+          source, layer, balance::to_text(placement)));
+  }
+  shared_.placements = std::move(placements);
 }
 
 void Run::load(RankTrainer& trainer) {

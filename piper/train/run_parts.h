@@ -11,6 +11,7 @@
 #include <piper/train/checkpoint_writer.h>
 #include <piper/train/deviation.h>
 #include <piper/train/out_of_memory.h>
+#include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
 #include <piper/train/run_lock.h>
 #include <piper/train/run_recorder.h>
@@ -22,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -44,6 +46,9 @@ inline constexpr const char* kProductLibraries = "product_libraries";
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
+
+// Migrations before steps are numbered beyond all evaluations.
+inline constexpr int64_t kMigrationNumbers = int64_t{3} << 30;
 
 // Evaluations are numbered apart from steps, which stay below 2^31; numbers fit 32 bits.
 inline constexpr int64_t kValidationNumbers = int64_t{1} << 31;
@@ -74,6 +79,7 @@ class Run {
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
   FoundCheckpoint same_checkpoint(const std::string& resumed) const;
   void resume_from(FoundCheckpoint found);
+  void place_as_saved();
   // Of one rank, for the message when memory ends.
   struct Whereabouts {
     HeldState held;
@@ -83,23 +89,38 @@ class Run {
   void rank_main(comm::Transport& transport);
   void train_rank(comm::Transport& transport, Whereabouts& here);
   RankHooks rank_hooks(Rank rank, Whereabouts& here);
+  void price_experts();
+  Rebalancer make_rebalancer() const;
+  // What moved before a step; by rank 0 alone with what was predicted of it.
+  struct Migrated {
+    int64_t experts = 0, bytes = 0;
+    double seconds = 0;            // of the whole rebalancing: deciding, moving, renaming
+    double predicted_seconds = 0;  // of the moving; 0: nothing is predicted
+    double saved_seconds = 0;      // a step, as predicted
+  };
+  Migrated rebalance(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number);
+  void say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,
+                     const Migrated& migrated);
   void load(RankTrainer& trainer);
   bool check_speed(int64_t number, comm::Transport& transport);
   void train_all_ranks();
   void make_prediction();
   double validate(RankTrainer& trainer, int64_t number);
   void record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
-                   double seconds, std::optional<double> validation_loss);
+                   double seconds, std::optional<double> validation_loss, const Migrated& migrated,
+                   const balance::Placements& placements);
   void write_events(const StepMetrics& metrics);
   void check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number);
-  void save(RankTrainer& trainer, comm::Transport& transport, int64_t number);
+  void save(RankTrainer& trainer, const Rebalancer& rebalancer, comm::Transport& transport,
+            int64_t number);
   bool agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport& transport,
                      int64_t number);
   void sync_records() const;
   int64_t bytes_saved_here() const;
   void open_writer();
   void say_saves();
-  TrainState state_after(int64_t number) const;
+  TrainState state_after(int64_t number, const balance::Placements& placements,
+                         const Rebalancer& rebalancer) const;
   void gather_parts(comm::Transport& transport);
   void gather_speed(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
@@ -125,6 +146,8 @@ class Run {
   std::optional<DeviationWatch> deviation_;  // process 0's
   std::optional<WeightFolder> weights_;
   std::optional<CheckpointReader> resumed_;
+  std::map<int32_t, balance::ExpertPrice> expert_prices_;  // by layer with experts
+  balance::Placements last_placements_;                    // rank 0's, after its last step
   int64_t first_step_ = 1;
   std::optional<MetricsWriter> metrics_writer_;
   std::optional<EventWriter> events_;

@@ -17,7 +17,8 @@
 
 namespace piper::train::parts {
 
-TrainState Run::state_after(int64_t number) const {
+TrainState Run::state_after(int64_t number, const balance::Placements& placements,
+                            const Rebalancer& rebalancer) const {
   const int64_t before = resumed_ ? resumed_->checkpoint().manifest.state.target_tokens : 0;
   TrainState state;
   state.step = number;
@@ -28,6 +29,9 @@ TrainState Run::state_after(int64_t number) const {
   state.skipped_steps = skipped_;
   state.skipped_in_a_row = skipped_in_a_row_;
   state.text_fingerprint = request_.corpus.fingerprint();
+  if (const balance::Placements some = displaced(placements); !some.empty())
+    state.extra[kExpertPlacement] = balance::to_json(some);
+  if (request_.rebalance.is_on()) state.extra[kExpertLoads] = rebalancer.window();
   if (!product_libraries_.empty()) state.extra[kProductLibraries] = product_libraries_;
   return state;
 }
@@ -122,13 +126,16 @@ void Run::sync_records() const {
   sync_folder(request_.folder);
 }
 
-void Run::save(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
+void Run::save(RankTrainer& trainer, const Rebalancer& rebalancer, comm::Transport& transport,
+               int64_t number) {
   const Rank rank = trainer.rank();
   if (rank == world_.local_ranks().front() && !writer_) open_writer();
   const std::vector<NamedTensor> tensors =
       written_tensors(trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank);
   if (!agree_to_save(tensors, transport, number)) return;
-  writer_->hand_in(rank, rank == Rank(0) ? state_after(number) : TrainState{.step = number},
+  writer_->hand_in(rank,
+                   rank == Rank(0) ? state_after(number, trainer.placements(), rebalancer)
+                                   : TrainState{.step = number},
                    tensors);
 }
 

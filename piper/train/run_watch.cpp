@@ -11,7 +11,8 @@
 namespace piper::train::parts {
 
 void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
-                      double seconds, std::optional<double> validation_loss) {
+                      double seconds, std::optional<double> validation_loss,
+                      const Migrated& migrated, const balance::Placements& placements) {
   const strategy::Strategy& s = request_.strategy;
   skipped_ += outcome.skipped;
   skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
@@ -32,6 +33,17 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.skipped = outcome.skipped;
   if (request_.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
   if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
+  if (request_.rebalance.is_on()) {
+    double busiest = 1;
+    for (const auto& [layer, rows] : outcome.expert_rows)
+      busiest = std::max(busiest, balance::imbalance(placements.at(layer), rows));
+    metrics.extra["rank_imbalance"] = busiest;
+    metrics.extra["migrated_experts"] = migrated.experts;
+    metrics.extra["migrated_bytes"] = migrated.bytes;
+    metrics.extra["rebalance_seconds"] = migrated.seconds;
+    if (migrated.predicted_seconds > 0)
+      metrics.extra["predicted_migration_seconds"] = migrated.predicted_seconds;
+  }
   metrics_writer_->write(metrics);
   write_events(metrics);
   metrics_.push_back(metrics);

@@ -1,0 +1,105 @@
+// Experts that move while the run goes on: what process 0 prices for all, a decision before a step,
+// and what is said of it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/units.h>
+#include <piper/cost/expert_price.h>
+#include <piper/cost/segment_time.h>
+#include <piper/schedule/migration.h>
+#include <piper/sim/play.h>
+#include <piper/train/run_parts.h>
+#include <piper/train/together.h>
+
+#include <algorithm>
+
+namespace piper::train::parts {
+
+// The same on all ranks, or they would decide otherwise: process 0's, as text that brings every bit.
+void Run::price_experts() {
+  if (!request_.rebalance.is_on()) return;
+  const std::string text = first_alone(world_, "prices of experts", [this] {
+    const strategy::Strategy& s = request_.strategy;
+    const bool can_price = cost::unpriced(request_.cluster, s.precision).empty();
+    Json prices = Json::object();
+    for (const auto& [layer, price] :
+         can_price || request_.rebalance.kind == balance::RebalanceKind::kPrice
+             ? cost::expert_prices(request_.model, s, request_.cluster)
+             : cost::expert_bytes(request_.model, s.precision))
+      prices[std::to_string(layer)] = {price.bytes, price.seconds_per_row,
+                                       price.seconds_per_expert};
+    return prices.dump();
+  });
+  const Json prices = parse_json(text, "prices of experts");
+  for (const auto& [layer, price] : prices.items())
+    expert_prices_[std::stoi(layer)] = {.bytes = price.at(0).get<int64_t>(),
+                                        .seconds_per_row = price.at(1).get<double>(),
+                                        .seconds_per_expert = price.at(2).get<double>()};
+}
+
+Rebalancer Run::make_rebalancer() const {
+  Rebalancer rebalancer(request_.rebalance, expert_prices_,
+                        expert_ranks_per_node(request_.strategy, shared_.topology),
+                        shared_.options.seed);
+  if (!resumed_ || !request_.rebalance.is_on()) return rebalancer;
+  const FoundCheckpoint& found = resumed_->checkpoint();
+  const Json& extra = found.manifest.state.extra;
+  if (const auto loads = extra.find(kExpertLoads); loads != extra.end())
+    rebalancer.read_window(*loads, num_experts_by_layer(request_.model),
+                           (found.path / "manifest.json").string());
+  return rebalancer;
+}
+
+Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number) {
+  Migrated migrated;
+  if (!rebalancer.is_due(number)) return migrated;
+  const double start = runtime::now_seconds();
+  const std::vector<balance::LayerDecision> decisions =
+      rebalancer.decide(number, trainer.placements());
+  if (!decisions.empty()) trainer.migrate(kMigrationNumbers + number, next_placements(decisions));
+  migrated.seconds = runtime::now_seconds() - start;
+  if (trainer.rank() != Rank(0) || decisions.empty()) return migrated;
+  schedule::LayerMoves moves;
+  for (const balance::LayerDecision& decision : decisions) {
+    const int64_t experts = balance::num_migrated(decision.moves);
+    migrated.experts += experts;
+    migrated.bytes +=
+        experts * expert_prices_.at(decision.layer).bytes * request_.strategy.mesh.edp();
+    migrated.saved_seconds += decision.saved_seconds;
+    moves[decision.layer] = decision.moves;
+  }
+  if (prediction_) {
+    const schedule::StepGraph graph =
+        schedule::write_migration(request_.model, request_.strategy, moves);
+    migrated.predicted_seconds =
+        sim::play(graph, cost::price(graph, request_.model, request_.strategy, request_.cluster),
+                  /*keep_memory=*/false)
+            .seconds();
+  }
+  say_migration(number, decisions, migrated);
+  return migrated;
+}
+
+void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,
+                        const Migrated& migrated) {
+  double before = 1, after = 1;
+  std::vector<int32_t> layers;
+  for (const balance::LayerDecision& decision : decisions) {
+    layers.push_back(decision.layer);
+    before = std::max(before, decision.imbalance);
+    after = std::max(after, decision.imbalance_after);
+  }
+  const std::string predicted =
+      migrated.predicted_seconds > 0
+          ? fmt::format(" ({} of it predicted for the moving; {} saved a step, as predicted)",
+                        format_seconds(migrated.predicted_seconds),
+                        format_seconds(std::max(0.0, migrated.saved_seconds)))
+          : "";
+  say(
+      fmt::format("before step {}: {} experts of layer{} {} move, {} in {}{}; the busiest rank of "
+                  "those layers had {:.2f} times the mean, {:.2f} now",
+                  number, migrated.experts, layers.size() > 1 ? "s" : "", fmt::join(layers, ", "),
+                  format_bytes(static_cast<double>(migrated.bytes)),
+                  format_seconds(migrated.seconds), predicted, before, after));
+}
+
+}  // namespace piper::train::parts

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Experts that move between steps, in whole runs with an imposed load: the same losses to the bit as a run whose experts stay, on threads, TCP
+processes and MPI; the busiest rank relieved; a run that is killed again and again while experts move goes on as the calm one; bad flags and files
+are refused in one line. PIPER_FULL_COUNTS=1 kills 50 times.
+
+  PIPER=build/release/piper tests/rebalance.py --figures   prints step times of larger runs with a hot expert and a hot rank, with and without"""
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from switches import FULL_COUNTS, skip_case
+from tiny_run import PIPER, metrics
+
+STEPS = 24
+# A selection bias chooses experts without weighing them: what it is set to imposes the load, and training does not move it (--bias-update 0).
+MODEL = {"model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "first_k_dense_replace": 0, "num_attention_heads": 4,
+         "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 6,
+         "intermediate_size": 48, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1,
+         "topk_group": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+         "vocab_size": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False,
+         "hidden_act": "silu"}
+
+
+def train_command(root, run, *more, steps=STEPS, ep=2, dp=2, sequence=16, batch=8):
+    return [PIPER, "train", "--model", str(root / "model.json"), "--data", str(root / "text.txt"), "--cluster", "rtx4090x8", "--precision", "fp32",
+            "--pp", "1", "--ep", str(ep), "--dp", str(dp), "--sequence", str(sequence), "--global-batch", str(batch), "--steps", str(steps), "--clip-norm", "0",
+            "--bias-update", "0", "--run", str(run), *more]
+
+
+def run(command, code=0):
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code, f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}:\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def impose(weights, bias):
+    """Sets every layer's selection bias in an exported folder to these numbers."""
+    index = json.loads((weights / "model.safetensors.index.json").read_text())["weight_map"] if (weights / "model.safetensors.index.json").exists() else None
+    names = set(index.values()) if index else {path.name for path in weights.glob("*.safetensors")}
+    found = 0
+    for name in names:
+        data = bytearray((weights / name).read_bytes())
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + size])
+        for tensor, entry in header.items():
+            if tensor.endswith("e_score_correction_bias"):
+                assert entry["dtype"] == "F32", entry
+                begin, end = (8 + size + at for at in entry["data_offsets"])
+                data[begin:end] = struct.pack(f"<{len(bias)}f", *bias)
+                found += 1
+        (weights / name).write_bytes(data)
+    assert found > 0, "no selection bias in the exported weights"
+
+
+def write_inputs(root, model, bias, **shape):
+    (root / "model.json").write_text(json.dumps(model))
+    (root / "text.txt").write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}. " for n in range(2000)))
+    run(train_command(root, root / "first", "--export", steps=1, **shape))
+    shutil.move(root / "first" / "weights", root / "weights")
+    impose(root / "weights", bias)
+
+
+def launchers():
+    yield "threads", []
+    yield "TCP", [PIPER, "launch", "-n", "2"]
+    mpirun = shutil.which("mpirun.openmpi")
+    if mpirun:
+        yield "MPI", [mpirun, "--oversubscribe", "--allow-run-as-root", "-n", "2"]
+    else:
+        skip_case("MPI", "no mpirun.openmpi")
+
+
+def launched(launcher, command):
+    return [*launcher, *(command[1:] if launcher[:2] == [PIPER, "launch"] else command)]
+
+
+def check_same(root):
+    """Hot experts 0 and 1 lie on one rank; the first decision parts them."""
+    weights = ["--weights", str(root / "weights")]
+    run(train_command(root, root / "still", *weights))
+    still = metrics(root / "still")
+    for name, launcher in launchers():
+        for policy in ("threshold:1.2", "random:0.5"):
+            folder = root / f"{name}-{policy}"
+            run(launched(launcher, train_command(root, folder, *weights, "--rebalance", policy, "--rebalance-every", "4")))
+            moved = metrics(folder)
+            for a, b in zip(still, moved, strict=True):
+                for key in ("loss", "grad_norm", "load_imbalance"):
+                    # The norm is a sum over ranks, whose order the experts' places change.
+                    assert a[key] == b[key] if key != "grad_norm" else abs(a[key] - b[key]) < 1e-4 * a[key], (name, policy, key, a, b)
+            assert sum(line["migrated_experts"] for line in moved) > 0, (name, policy)
+            if policy.startswith("threshold"):
+                before, after = moved[3]["rank_imbalance"], moved[4]["rank_imbalance"]
+                assert moved[4]["migrated_experts"] == 2 and before > 1.7 and after < 1.2, (name, moved[3], moved[4])
+    print(f"rebalance: losses equal to the bit; the busiest rank from {before:.2f} to {after:.2f} times the mean")
+
+
+def check_kills(root):
+    """kill -9 while experts move before every step."""
+    kills = 50 if FULL_COUNTS else 3
+    flags = ["--weights", str(root / "weights"), "--rebalance", "random:1", "--rebalance-every", "1", "--checkpoint-every", "2"]
+    command = lambda folder: launched([PIPER, "launch", "-n", "2"], train_command(root, folder, *flags))
+    start = time.monotonic()
+    run(command(root / "calm"))
+    seconds = time.monotonic() - start
+    killed = 0
+    folder = root / "killed"
+    while killed < kills:
+        more = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").glob("step-????????")) else ["--fresh"]
+        process = subprocess.Popen([*command(folder), *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        until = time.monotonic() + random.uniform(0.2, 0.9) * seconds
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            killed += 1
+        process.wait()
+        if process.returncode == 0:
+            assert [a["loss"] for a in metrics(folder)] == [a["loss"] for a in metrics(root / "calm")]
+            shutil.rmtree(folder)
+    if folder.exists() and any((folder / "checkpoints").glob("step-????????")):
+        last = max(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-????????") if path.is_dir())
+        if last < STEPS:
+            run([*command(folder), "--resume"])
+            lines = metrics(folder)
+            assert [(a["loss"], a["migrated_experts"]) for a in lines] == [(a["loss"], a["migrated_experts"]) for a in metrics(root / "calm")]
+    print(f"rebalance: {killed} kills while experts moved, no loss differs")
+
+
+def check_refused(root):
+    def refused(*flags, says):
+        said = run(train_command(root, root / "refused", *flags), code=2).strip()
+        assert len(said.splitlines()) == 1 and says in said, said
+    refused("--rebalance", "thresold:1.3", says="allowed: off, threshold:X")
+    refused("--rebalance", "threshold:1.3", "--rebalance-budget", "1K", says="at least the two experts of an exchange")
+    for text, says in (('{"0": [[0, 1, 2, 3], [4, 5, 6]]}', "no rank holds expert 7"), ('{"0": [[0, 1, 2, 3, 3], [4, 5, 6, 7]]}', "rank 0 holds expert 3 twice"),
+                       ('{"0": [[0, 1, 2, 3], [4, 5, 6, 7]', "placement.json")):
+        (root / "placement.json").write_text(text)
+        refused("--expert-placement", str(root / "placement.json"), says=says)
+
+
+def figures(root):
+    """Step times with the load imposed, without and with rebalancing in turn, two processes with a core each."""
+    model = {**MODEL, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 512, "intermediate_size": 512,
+             "kv_lora_rank": 64, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
+    shape = {"sequence": 128, "batch": 8}
+    rounds, steps = 3, 40
+    for name, bias in (("balanced", [0, 0, 0, 0, 0, 0, 0, 0]), ("hot experts 0, 1 on one rank", [2, 2, 0, 0, 0, 0, 0, 0]), ("hot expert 0", [2, 0, 0, 0, 0, 0, 0, 0]),
+                       ("hot rank", [2, 2, 2, 2, 0, 0, 0, 0])):
+        at = root / name.replace(" ", "-")
+        at.mkdir()
+        write_inputs(at, model, bias, **shape)
+        times = {}
+        lines = {}
+        for _ in range(rounds):
+            for policy in ("off", "threshold:1.05", "price"):
+                folder = at / "run"
+                run(launched([PIPER, "launch", "-n", "2"], train_command(at, folder, "--weights", str(at / "weights"), "--rebalance", policy,
+                                                                             "--rebalance-every", "8", "--fresh", steps=steps, **shape)))
+                lines[policy] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+                times.setdefault(policy, []).append(statistics.median(line["step_seconds"] for line in lines[policy][9:]))
+        for policy, of in times.items():
+            last = lines[policy]
+            rebalancing = sum(line.get("rebalance_seconds", 0) for line in last)
+            print(f"{name}, {policy}: {1e3 * statistics.median(of):.1f} ms a step (rounds {', '.join(f'{1e3 * t:.1f}' for t in of)}); busiest rank "
+                  f"{last[0].get('rank_imbalance', 0):.2f} -> {last[-1].get('rank_imbalance', 0):.2f}; moved {sum(line.get('migrated_experts', 0) for line in last)} experts in "
+                  f"{1e3 * rebalancing:.1f} ms, {100 * rebalancing / sum(line['step_seconds'] for line in last):.2f} % of the run", flush=True)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        if sys.argv[1:] == ["--figures"]:
+            return figures(root)
+        seed = time.time_ns() % 2**32
+        random.seed(seed)
+        print(f"seed {seed}")
+        write_inputs(root, MODEL, [2, 2, 0, 0, 0, 0, 0, 0])
+        check_same(root)
+        check_kills(root)
+        check_refused(root)
+
+
+if __name__ == "__main__":
+    main()
