@@ -31,5 +31,8 @@ Run add_bench_collectives(Subcommand command);
 inline constexpr const char* kPlanSummary =
     "strategies a second of the search over every axis, on one core and on all";
 Run add_bench_plan(Subcommand command);
+inline constexpr const char* kBalanceSummary =
+    "searches for a placement of experts side by side: imbalance left, migrations, time to decide";
+Run add_bench_balance(Subcommand command);
 
 }  // namespace piper::cli

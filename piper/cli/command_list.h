@@ -17,6 +17,7 @@ Run add_compare(Subcommand command);
 Run add_sim(Subcommand command);
 Run add_exchange(Subcommand command);
 Run add_place(Subcommand command);
+Run add_migrate(Subcommand command);
 Run add_export(Subcommand command);
 Run add_report(Subcommand command);
 Run add_bench(Subcommand command);
@@ -36,6 +37,8 @@ inline std::vector<Command> planner_commands() {
       {"sim", "play one step in virtual time and write its trace", add_sim},
       {"exchange", "which all-to-all suits a machine, a number of nodes and a size", add_exchange},
       {"place", "which rank on which node of a job, and which nodes to ask for", add_place},
+      {"migrate", "what moving experts costs: the paper's Table IV, and any model on any machine",
+       add_migrate},
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},

@@ -10,7 +10,8 @@ const std::vector<Command>& benches() {
       {"sim", kSimSummary, add_bench_sim},
       {"flows", kFlowsSummary, add_bench_flows},
       {"collectives", kCollectivesSummary, add_bench_collectives},
-      {"plan", kPlanSummary, add_bench_plan}};
+      {"plan", kPlanSummary, add_bench_plan},
+      {"balance", kBalanceSummary, add_bench_balance}};
   return list;
 }
 

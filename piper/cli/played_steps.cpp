@@ -6,6 +6,7 @@
 #include <piper/plan/pricer.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
+#include <piper/sim/rebalanced_load.h>
 #include <piper/sim/symmetry.h>
 #include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
@@ -89,14 +90,20 @@ std::vector<Rank> ranks_to_play(const Priced& priced, const PlayRequest& request
   return pipeline;
 }
 
-cost::Prices prices_of(const Priced& priced, const PlayRequest& request,
-                       const schedule::StepGraph& step, int64_t sample) {
-  cost::ExpertLoad load;
-  if (request.load)
-    load = cost::sample_load(*request.load, priced.model, priced.strategy.mesh.ep, request.seed,
-                             sample, request.num_samples);
-  cost::Prices prices = cost::price(step, priced.model, priced.strategy, priced.cluster, load);
-  return prices;
+// The load of every sample; empty without one. With a policy, experts move between them.
+std::vector<cost::ExpertLoad> loads_of(const Priced& priced, const PlayRequest& request,
+                                       PlayedSteps& played) {
+  std::vector<cost::ExpertLoad> loads;
+  if (!request.load) return loads;
+  for (sim::RebalancedStep& step :
+       sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,
+                             priced.cluster, request.seed, request.num_samples)) {
+    loads.push_back(std::move(step.load));
+    played.migrated_experts += step.migrated_experts;
+    played.migrated_bytes += step.migrated_bytes;
+    played.migration_seconds += step.migration_seconds;
+  }
+  return loads;
 }
 
 void keep_slowest(PlayedSteps& played, graph::Timeline timeline) {
@@ -157,8 +164,11 @@ PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   check_size(priced, schedule::num_tasks(priced.model, s, num_ranks), num_ranks);
   played.step = schedule::write_step(priced.model, s, ranks);
   played.scatter = request.scatter;
-  play_samples(request, played,
-               [&](int64_t sample) { return prices_of(priced, request, played.step, sample); });
+  const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
+  play_samples(request, played, [&](int64_t sample) {
+    return cost::price(played.step, priced.model, s, priced.cluster,
+                       loads.empty() ? cost::ExpertLoad() : loads[static_cast<size_t>(sample)]);
+  });
   add_shares(played);
   return played;
 }
@@ -175,12 +185,11 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
   check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, stack::style_of(stack)),
              num_ranks);
   stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
+  const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;
-    if (request.load)
-      imbalance = cost::imbalance_of(cost::sample_load(*request.load, priced.model, s.mesh.ep,
-                                                       request.seed, sample, request.num_samples),
-                                     s.mesh.ep);
+    if (!loads.empty())
+      imbalance = cost::imbalance_of(loads[static_cast<size_t>(sample)], s.mesh.ep);
     stack::PricedStep whole = stack::write_priced_step(estimator, s, ranks, imbalance);
     played.step = std::move(whole.step);
     return std::move(whole.prices);

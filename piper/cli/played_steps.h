@@ -2,6 +2,7 @@
 // goes.
 #pragma once
 
+#include <piper/balance/rebalance_policy.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/graph/timeline.h>
@@ -35,6 +36,9 @@ struct PlayedSteps {
   stack::Stack stack;
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
+  // Of a run that rebalances, over all samples: what moved between the steps, and for how long.
+  int64_t migrated_experts = 0, migrated_bytes = 0;
+  double migration_seconds = 0;
   // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk
   // schedules alone.
   std::optional<double> closed_form_seconds;
@@ -42,7 +46,8 @@ struct PlayedSteps {
 
 struct PlayRequest {
   std::optional<cost::LoadDistribution> load;
-  sim::Disturbance disturbance;  // a sample's seed is its own: seed + sample
+  balance::RebalancePolicy rebalance;  // of the load; samples are then the steps of one run
+  sim::Disturbance disturbance;        // a sample's seed is its own: seed + sample
   // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of
   // several samples each draws once. A stack's step does not heed it.
   cost::Scatter scatter;

@@ -39,7 +39,8 @@ struct Flags {
   LoadFlags load;
   std::vector<std::string> stragglers;
   std::optional<double> jitter;
-  std::string trace, html, stack;
+  std::string trace, html, stack, rebalance = "off";
+  int64_t rebalance_every = 50;
   bool json = false, all_ranks = false;
 };
 
@@ -74,7 +75,41 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
   request.disturbance.jitter_sigma = flags.jitter.value_or(0);
   if (!flags.jitter) request.scatter = scatter;
   if (request.load || flags.jitter > 0) request.num_samples = flags.load.num_samples;
+  request.rebalance = balance::parse_rebalance(flags.rebalance, "--rebalance");
+  request.rebalance.every = flags.rebalance_every;
+  if (request.rebalance.is_on() && !request.load)
+    throw InvalidInput(
+        fmt::format("--rebalance is {}, but the load is balanced; allowed: with --load, or off",
+                    flags.rebalance));
+  if (request.rebalance.is_on() && request.num_samples <= request.rebalance.every)
+    throw InvalidInput(
+        fmt::format("--samples is {}, and experts move after {} steps first; allowed: more than "
+                    "--rebalance-every",
+                    request.num_samples, request.rebalance.every));
   return request;
+}
+
+// The same steps without rebalancing; nothing where there is none.
+std::optional<PlayedSteps> played_still(const Priced& priced, PlayRequest request,
+                                        const stack::Stack& stack) {
+  if (!request.rebalance.is_on()) return std::nullopt;
+  request.rebalance = {};
+  request.keep_memory = false;
+  return play(priced, request, stack);
+}
+
+// What rebalancing is worth over the samples, as steps of one run.
+struct Rebalanced {
+  double mean_seconds = 0, still_seconds = 0;  // of a step
+  double migration_fraction = 0;               // of the run
+};
+
+Rebalanced rebalanced(const PlayedSteps& played, const PlayedSteps& still) {
+  const auto num = static_cast<double>(played.sampled.seconds.size());
+  const double mean = cost::spread_of(played.sampled.seconds).mean;
+  return {.mean_seconds = mean,
+          .still_seconds = cost::spread_of(still.sampled.seconds).mean,
+          .migration_fraction = played.migration_seconds / (played.migration_seconds + num * mean)};
 }
 
 struct Summary {
@@ -110,7 +145,7 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
 }
 
 Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played,
-             const Summary& summary) {
+             const std::optional<PlayedSteps>& still, const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
   Json ranks = Json::array();
@@ -143,6 +178,17 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
+  }
+  if (still) {
+    const Rebalanced r = rebalanced(played, *still);
+    json["rebalance"] = {{"policy", flags.rebalance},
+                         {"every", flags.rebalance_every},
+                         {"mean_step_seconds", r.mean_seconds},
+                         {"mean_step_seconds_without", r.still_seconds},
+                         {"migrated_experts", played.migrated_experts},
+                         {"migrated_bytes", played.migrated_bytes},
+                         {"migration_seconds", played.migration_seconds},
+                         {"migration_fraction", r.migration_fraction}};
   }
   if (played.scatter.task > 0) json["task_scatter"] = played.scatter.task;
   if (played.scatter.rank > 0) json["rank_scatter"] = played.scatter.rank;
@@ -195,7 +241,7 @@ report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& 
 }
 
 void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
-                const Summary& summary) {
+                const std::optional<PlayedSteps>& still, const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
   fmt::print("{}\n", run_by(played.stack, played.is_exact));
@@ -211,6 +257,17 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
     fmt::print(
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
+  }
+  if (still) {
+    const Rebalanced r = rebalanced(played, *still);
+    fmt::print(
+        "rebalancing by {} every {} steps: {} a step, {} without; {} experts moved ({}) in {}, {} "
+        "of "
+        "the run\n",
+        flags.rebalance, flags.rebalance_every, format_seconds(r.mean_seconds),
+        format_seconds(r.still_seconds), played.migrated_experts,
+        format_bytes(static_cast<double>(played.migrated_bytes)),
+        format_seconds(played.migration_seconds), format_percent(r.migration_fraction));
   }
   if (!played.scatter.none())
     fmt::print(
@@ -257,8 +314,9 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   const stack::Stack stack = stack_of(flags.stack, priced.strategy);
-  const PlayedSteps played =
-      play(priced, request_of(flags, priced.strategy, cost::scatter(priced.cluster)), stack);
+  const PlayRequest request = request_of(flags, priced.strategy, cost::scatter(priced.cluster));
+  const PlayedSteps played = play(priced, request, stack);
+  const std::optional<PlayedSteps> still = played_still(priced, request, stack);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
@@ -269,10 +327,10 @@ int run(const Flags& flags) {
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
   if (!flags.html.empty()) write_html(flags, priced, played, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << to_json(flags, priced, played, summary).dump(2) << "\n";
+    std::cout << to_json(flags, priced, played, still, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(flags, priced, played, summary);
+  print_text(flags, priced, played, still, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
   if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;
@@ -284,6 +342,16 @@ Run add_sim(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
+  command
+      .add_option("--rebalance", flags->rebalance,
+                  "with --load, whose samples are then the steps of one run: when experts move to "
+                  "other ranks of their group, as in `piper train`")
+      .show_default();
+  command
+      .add_option("--rebalance-every", flags->rebalance_every,
+                  "steps between two decisions, which look at the loads of so many steps")
+      .check(integer_in(1, 1 << 20))
+      .show_default();
   command
       .add_option("--straggler", flags->stragglers,
                   "a rank whose compute takes so many times as long; may be repeated")

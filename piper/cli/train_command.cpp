@@ -4,6 +4,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/alltoall_algorithms.h>
 #include <piper/cli/command.h>
 #include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
@@ -14,6 +15,7 @@
 #include <piper/cli/train_text.h>
 #include <piper/comm/local.h>
 #include <piper/comm/process_world.h>
+#include <piper/cost/expert_price.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
@@ -21,6 +23,7 @@
 #include <piper/report/table.h>
 #include <piper/runtime/profile.h>
 #include <piper/train/memory_check.h>
+#include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
 #include <piper/train/together.h>
 
@@ -49,6 +52,8 @@ struct Flags {
   bool listen_everywhere = false;
   double deviation_bound = 0.25, memory_limit_mib = 0;
   bool async_save = true, speed_check = false;
+  std::string rebalance = "off", rebalance_budget, expert_placement;
+  int64_t rebalance_every = 50;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
 
@@ -185,6 +190,24 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.speed_check = flags.speed_check;
 }
 
+// Before the processes meet: what is wrong with these flags is said once, and at once.
+void set_rebalancing(const Flags& flags, train::RunRequest& request) {
+  std::vector<std::string> problems;
+  request.rebalance = balance::parse_rebalance(flags.rebalance, "--rebalance");
+  request.rebalance.every = flags.rebalance_every;
+  if (!flags.rebalance_budget.empty())
+    request.rebalance.budget_bytes =
+        read_bytes("--rebalance-budget", flags.rebalance_budget, 1, int64_t{1} << 50, &problems);
+  for (std::string& problem :
+       train::problems(request.rebalance, request.strategy,
+                       cost::expert_bytes(request.model, request.strategy.precision)))
+    problems.push_back(std::move(problem));
+  if (!problems.empty()) throw InvalidInput(problems);
+  if (!flags.expert_placement.empty())
+    request.placements =
+        train::read_placements(flags.expert_placement, request.model, request.strategy);
+}
+
 std::string what_is_saved(const train::RunResult& result) {
   if (!result.stopped) return "; the run is complete in its folder";
   return fmt::format("; stopped after saving step {}; go on with --resume",
@@ -195,6 +218,7 @@ int run(const Flags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
   train::RunRequest request = model_and_strategy(flags);
+  set_rebalancing(flags, request);
   const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
   request.world = world.get();
   complete(flags, request);
@@ -316,6 +340,27 @@ Run add_train(Subcommand command) {
                   "share of the step; 0 = never")
       .check(number_in(0.0, 1000.0))
       .show_default();
+  command
+      .add_option("--rebalance", flags->rebalance,
+                  "when experts move to other ranks of their group: off, threshold:X (the busiest "
+                  "rank has more than X times the mean), price (what is saved exceeds what moving "
+                  "costs), random:F (that part of them, for measuring)")
+      .show_default();
+  command
+      .add_option("--rebalance-every", flags->rebalance_every,
+                  "steps between two decisions, which look at the loads of so many steps")
+      .check(integer_in(1, 1 << 20))
+      .show_default();
+  command
+      .add_option("--rebalance-budget", flags->rebalance_budget,
+                  "bytes that one decision may move in an expert group, such as 64M (default: no "
+                  "limit)")
+      .type_name("BYTES");
+  command
+      .add_option("--expert-placement", flags->expert_placement,
+                  "file that says which ranks hold which experts when the run begins: {\"LAYER\": "
+                  "[[expert, ...] by rank], ...} (default: in the order of their numbers)")
+      .check(existing_file());
   command.add_flag("--speed-check", flags->speed_check,
                    "measure before the first step and after every one whether this machine is as "
                    "fast as in its profile, and let the prediction count it (some tenths of a "

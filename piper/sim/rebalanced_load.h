@@ -1,0 +1,34 @@
+// A run of steps under a load of the experts, with a policy that moves experts between them: what
+// `sim` plays and a planner prices of rebalancing. Loads are drawn as for any other question
+// (cost::sample_load), decisions are the executor's own (balance::rebalance), and every migration is
+// the graph that the executor would play, simulated.
+#pragma once
+
+#include <piper/balance/rebalance_policy.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/load_distribution.h>
+#include <piper/model/model.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::sim {
+
+struct RebalancedStep {
+  cost::ExpertLoad load;  // with the placements of this step
+  // What moved before it, over all ranks, and the seconds of that.
+  int64_t migrated_experts = 0, migrated_bytes = 0;
+  double migration_seconds = 0;
+};
+
+// Steps 0 .. num_steps - 1 of a run with these samples, in their order; a policy that is off moves
+// nothing. Throws InvalidInput as sample_load(), expert_prices().
+std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& policy,
+                                             const cost::LoadDistribution& distribution,
+                                             const model::Model& model,
+                                             const strategy::Strategy& strategy,
+                                             const cluster::Cluster& cluster, uint64_t seed,
+                                             int64_t num_steps);
+
+}  // namespace piper::sim
