@@ -109,6 +109,10 @@ def other_precisions(folder):
     piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only)
     plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", only, "--devices", 2, "--sequence", 64, "--global-batch", 4, "--json"))
     assert plan["strategies"][0]["precision"] == "bf16", plan["strategies"][0]
+    run = json.loads(piper("train", "--model", "piper-10m", "--cluster", only, "--pp", 1, "--ep", 1, "--dp", 2, "--sequence", 32, "--global-batch", 2,
+                           "--steps", 2, "--run", folder / "only", "--json"))
+    assert json.loads((folder / "only" / "strategy.json").read_text())["precision"] == "bf16"
+    assert run["comparison"]["predicted_step_seconds"] > 0, run["comparison"]
 
 
 def what_does_not_fit(folder):

@@ -141,6 +141,18 @@ std::string in_flags(std::string line) {
   return line;
 }
 
+// On a machine that was profiled without the default precision, the precision that it has figures
+// for.
+Precision precision_without_flag(const StrategyFlags& f) {
+  if (f.cluster.empty()) return f.default_precision;
+  const cluster::Cluster cluster = cluster::load_cluster(f.cluster);
+  if (cluster.kind == "gpu") return f.default_precision;
+  for (const Precision p :
+       {f.default_precision, Precision::kFp32, Precision::kBf16, Precision::kFp64})
+    if (cluster.compute.contains(strategy::name(p))) return p;
+  return f.default_precision;
+}
+
 Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   Strategy s{.model = model.name, .cluster = f.cluster};
   s.mesh.pp = f.pp.value_or(1);
@@ -170,8 +182,8 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
         f.drop));
   s.capacity.factor = f.capacity_factor.value_or(0);
   if (!f.drop.empty()) s.capacity.drop = parse_word<strategy::Drop>("--drop", f.drop);
-  s.precision =
-      f.precision.empty() ? f.default_precision : parse_word<Precision>("--precision", f.precision);
+  s.precision = f.precision.empty() ? precision_without_flag(f)
+                                    : parse_word<Precision>("--precision", f.precision);
   const int64_t fallback = model.max_positions > 0
                                ? std::min(f.default_sequence, model.max_positions)
                                : f.default_sequence;
