@@ -2,7 +2,7 @@
 """Training with every exchange of tokens against transformers, directly: three AdamW steps on the same weights and tokens.
 
 Eight ranks of an expert group on four nodes in two switch groups (rank i on device i of a described machine), fp64:
-every second one with gradients summed inside nodes first. Bytes on the way are those predicted;
+every second one with gradients summed inside nodes first; then meshes in which ranks share matrices. Bytes on the way are those predicted;
 loss and gradient norm of every step are those of transformers and torch.optim.AdamW (whose norms and gates compute in fp32
 all the same), and the weights that `piper train --export` writes have moved where theirs have. Skipped without transformers.
 """
@@ -28,6 +28,8 @@ PIPER = os.environ.get("PIPER", "build/release/piper")
 EXCHANGES = ["flat", "node-aware", "naive", "pairwise", "windowed", "bruck", "2d", "leader", "halo-printed", "halo-switch", "halo",
              "three-level", "halo-dedup"]
 CHUNKS = {"halo": 512, "halo-switch": 512, "halo-dedup": 512}
+# tp, micro-batches: sequences whole on a rank, and in parts; key heads of several ranks.
+SHARED = [(2, 2), (2, 4), (4, 4)]
 RANKS, SEQUENCE, WINDOWS, STEPS, RATE = 8, 24, 16, 3, 2e-3
 LOSS, NORM, MOVED = 1e-6, 1e-5, 1e-3  # absolute; relative; of a tensor's way, in its norm
 SHAPE = dict(vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -107,28 +109,30 @@ def main():
             before, after = load(folder / "weights"), load(folder / "after")
             worst = 0
             exchanges = EXCHANGES if name == "qwen2_moe" else ["flat", "halo", "three-level", "halo-dedup"]
-            for exchange in exchanges:
-                run = folder / exchange
+            cases = [(exchange, 1, 2) for exchange in exchanges] + [("flat", tp, micro_batches) for tp, micro_batches in SHARED]
+            for exchange, tp, micro_batches in cases:
+                run = folder / f"{exchange}-{tp}-{micro_batches}"
+                mesh = ["--ep", RANKS, "--dp", RANKS // tp] + (["--tp", tp, "--sequence-parallel"] if tp > 1 else [])
                 chunk = ["--all-to-all-chunk", CHUNKS[exchange]] if exchange in CHUNKS else []
                 sums = ["--reduction", "hierarchical"] if EXCHANGES.index(exchange) % 2 else []
-                printed = piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, "--ep", RANKS, "--dp",
-                                RANKS, "--num-micro-batches", 2, "--sequence", SEQUENCE, "--precision", "fp64", "--data",
+                printed = piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, *mesh,
+                                "--num-micro-batches", micro_batches, "--global-batch", WINDOWS, "--sequence", SEQUENCE, "--precision", "fp64", "--data",
                                 folder / "corpus", "--steps", STEPS, "--learning-rate", RATE, "--minimum-learning-rate", RATE,
                                 "--warmup-steps", 0, "--weight-decay", 0, "--clip-norm", 0, "--bias-update", 0, "--all-to-all", exchange,
                                 *chunk, *sums, "--run", run, "--export", "--json")
                 traffic = json.loads(printed[printed.index("{"):])["traffic"]
-                assert traffic["num_unequal"] == 0, (name, exchange, traffic["num_unequal"])
+                assert traffic["num_unequal"] == 0, (name, exchange, tp, traffic["num_unequal"])
                 lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 for line, (loss, norm) in zip(lines, steps, strict=True):
-                    assert abs(line["loss"] - loss) < LOSS, (name, exchange, line["loss"], loss)
-                    assert abs(line["grad_norm"] / norm - 1) < NORM, (name, exchange, line["grad_norm"], norm)
+                    assert abs(line["loss"] - loss) < LOSS, (name, exchange, tp, line["loss"], loss)
+                    assert abs(line["grad_norm"] / norm - 1) < NORM, (name, exchange, tp, line["grad_norm"], norm)
                 weights = load(run / "weights")
                 assert len(weights) > 20, weights.keys()
                 for key, value in weights.items():
                     apart = (value - after[key]).norm() / (after[key] - before[key]).norm().clamp(min=1e-6)
-                    assert apart < MOVED, (name, exchange, key, apart)
+                    assert apart < MOVED, (name, exchange, tp, key, apart)
                     worst = max(worst, apart.item())
-            print(f"hf_exchanges: {name}: {len(exchanges)} exchanges, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
+            print(f"hf_exchanges: {name}: {len(exchanges)} exchanges and {len(SHARED)} meshes with tp, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
     return 0
 
 

@@ -20,14 +20,17 @@ import tempfile
 from switches import FULL_COUNTS
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-PAIRWISE = [  # pp ep dp schedule recompute micro-batch
-    (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
-    (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch tp
+    (1, 2, 4, "1f1b", "none", 2, 1), (1, 4, 4, "gpipe", "full", 1, 1), (2, 2, 2, "1f1b", "full", 1, 1),
+    (2, 1, 2, "gpipe", "none", 2, 1), (4, 1, 1, "1f1b", "none", 1, 1), (4, 1, 1, "gpipe", "full", 2, 1),
+    (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "1f1b", "full", 2, 2),
 ]
-AXES = [  # pp ep dp schedule recompute micro-batch
-    (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
-    (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
-    (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
+AXES = [  # pp ep dp schedule recompute micro-batch tp
+    (1, 1, 4, "gpipe", "none", 1, 1), (1, 2, 4, "1f1b", "none", 2, 1), (1, 4, 4, "gpipe", "full", 1, 1),
+    (2, 1, 2, "1f1b", "none", 1, 1), (2, 2, 2, "1f1b", "none", 2, 1), (2, 2, 2, "gpipe", "full", 1, 1),
+    (4, 1, 1, "1f1b", "none", 1, 1), (4, 1, 1, "gpipe", "none", 2, 1),
+    (1, 1, 1, "1f1b", "none", 2, 4), (1, 2, 2, "1f1b", "none", 1, 2), (1, 4, 2, "1f1b", "attention", 2, 2),
+    (2, 2, 1, "1f1b", "full", 2, 2), (2, 1, 1, "gpipe", "experts", 1, 2),
 ]
 
 
@@ -41,12 +44,17 @@ LATENT = {**COMMON, "n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense
 FAMILIES = [
     ({"model_type": "deepseek_v3", **LATENT, "q_lora_rank": 64, "v_head_dim": 24, "n_group": 2, "topk_group": 1,
       "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-     (2, 2, 2, "1f1b", "experts", 2)),
+     (2, 2, 2, "1f1b", "experts", 2, 1)),
     ({"model_type": "deepseek_v2", **LATENT, "q_lora_rank": None, "v_head_dim": 16, "topk_method": "greedy",
-      "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "softmax"}, (1, 4, 4, "gpipe", "full", 2)),
+      "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "softmax"}, (1, 4, 4, "gpipe", "full", 2, 1)),
     ({"model_type": "qwen2_moe", **COMMON, "num_experts": 8, "shared_expert_intermediate_size": 160,
-      "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [1]}, (2, 2, 2, "gpipe", "attention+experts", 1)),
-    ({"model_type": "mixtral", **COMMON, "num_local_experts": 8}, (4, 1, 1, "1f1b", "attention", 2)),
+      "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [1]}, (2, 2, 2, "gpipe", "attention+experts", 1, 1)),
+    ({"model_type": "mixtral", **COMMON, "num_local_experts": 8}, (4, 1, 1, "1f1b", "attention", 2, 1)),
+    ({"model_type": "deepseek_v3", **LATENT, "q_lora_rank": 64, "v_head_dim": 24, "n_group": 2, "topk_group": 1,
+      "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+     (2, 2, 1, "1f1b", "attention", 1, 2)),
+    ({"model_type": "qwen2_moe", **COMMON, "num_experts": 8, "shared_expert_intermediate_size": 160,
+      "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [1]}, (1, 4, 2, "1f1b", "none", 1, 2)),
 ]
 
 
@@ -82,7 +90,7 @@ def main():
         choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
-                choice["recompute"], choice["micro_batch_sequences"])
+                choice["recompute"], choice["micro_batch_sequences"], choice["mesh"].get("tp", 1))
         every = strategies if axes in strategies else [*strategies, axes]
         families = []
         for i, (config, family_axes) in enumerate(FAMILIES):
@@ -110,8 +118,9 @@ def merge(runs):
 
 
 def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
-    pp, ep, dp, schedule, recompute, micro = axes
-    out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
+    pp, ep, dp, schedule, recompute, micro, tp = axes
+    shared = ["--tp", tp, "--sequence-parallel"] if tp > 1 else []
+    out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
@@ -130,11 +139,11 @@ def judge(options, rows, chosen, families):
     if options.json:
         print(json.dumps({"strategies": rows, "chosen": chosen, "families": families}, indent=1))
     else:
-        print(f"{'pp ep dp schedule recompute micro':<36}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
+        print(f"{'pp ep dp schedule recompute micro tp':<38}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
         for row in rows + [chosen] + families:
             error = "(GPU)" if row.get("other_machine") else f"{row['time_error']*100:+.1f} %"
             mark = " <- the planner's choice" if row is chosen else f" {row.get('family', '')}"
-            print(f"{' '.join(map(str, row['axes'])):<36}{row['predicted_step_seconds']*1e3:>8.1f} ms"
+            print(f"{' '.join(map(str, row['axes'])):<38}{row['predicted_step_seconds']*1e3:>8.1f} ms"
                   f"{row['measured_step_seconds']*1e3:>8.1f} ms"
                   f"{error:>9}"
                   f"{row['memory_error']*100:>7.2f} %  {'same' if row['same_order'] else 'ANOTHER'}{mark}")

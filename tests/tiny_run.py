@@ -20,10 +20,11 @@ def write_inputs(root):
 
 
 def train_command(root, run, mesh, *more):
-    pp, ep, dp = mesh
+    pp, ep, dp, *tp = mesh
+    shared = ["--tp", str(tp[0]), "--sequence-parallel"] if tp else []
     data = [] if "--data" in more else ["--data", str(root / "text.txt")]
     precision = [] if "--precision" in more else ["--precision", "fp32"]
-    return [PIPER, "train", "--model", str(root / "model.json"), *data, "--cluster", "rtx4090x8", *precision, "--pp", str(pp), "--ep", str(ep), "--dp", str(dp), "--sequence", "16", "--global-batch", "8",
+    return [PIPER, "train", "--model", str(root / "model.json"), *data, "--cluster", "rtx4090x8", *precision, "--pp", str(pp), "--ep", str(ep), "--dp", str(dp), *shared, "--sequence", "16", "--global-batch", "8",
             "--steps", str(STEPS), "--warmup-steps", "5", "--run", str(run), *more]
 
 

@@ -87,6 +87,7 @@ Json to_json(const Inspection& checkpoint, bool newest) {
        {"layers_per_stage", identity.layers_per_stage},
        {"bytes", bytes_of(*checkpoint.manifest)},
        {"num_files", checkpoint.manifest->files.size()}});
+  if (identity.mesh.tp > 1) json["mesh"]["tp"] = identity.mesh.tp;
   return json;
 }
 

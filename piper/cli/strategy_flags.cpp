@@ -245,7 +245,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
-  command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1); priced, not trained")
+  command
+      .add_option("--tp", f.tp,
+                  "ranks that share a layer's matrices (1); trained with --sequence-parallel")
       .check(count);
   command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
       .check(count);
@@ -256,7 +258,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
       .check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
-                   "norms and residuals divided over tp; priced, not trained");
+                   "tokens divided over tp between the blocks of a layer");
   command.add_option("--offload", f.offload,
                      "none, optimizer, activations or optimizer+activations (none); priced, not "
                      "trained");
@@ -366,10 +368,12 @@ std::string describe(const Strategy& s) {
                                                  s.capacity.factor, strategy::name(s.capacity.drop))
                                    : "";
   return fmt::format(
-      "pp {} x ep {} x dp {}, {} x {} sequences of {} tokens a rank, {}, recompute {}, {}{}{}{}{}",
-      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.num_micro_batches, s.micro_batch_sequences, s.sequence,
-      strategy::name(s.schedule), strategy::name(s.recompute), strategy::name(s.precision),
-      capacity, s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "",
+      "pp {} x ep {} x dp {}{}, {} x {} sequences of {} tokens a rank, {}, recompute {}, "
+      "{}{}{}{}{}",
+      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.tp > 1 ? fmt::format(" x tp {}", s.mesh.tp) : "",
+      s.num_micro_batches, s.micro_batch_sequences, s.sequence, strategy::name(s.schedule),
+      strategy::name(s.recompute), strategy::name(s.precision), capacity,
+      s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "",
       s.all_to_all != strategy::AllToAll::kFlat ? ", exchange " + to_text(cost::form_of(s)) : "",
       s.reduction != strategy::Reduction::kDirect ? ", gradients inside nodes first" : "");
 }

@@ -120,7 +120,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   require_runnable(request.strategy, request.model, "train");
   request.model = model::with_mtp(std::move(request.model), request.strategy.mtp_depth);
-  if (const auto problems = nn::untrainable(request.model); !problems.empty())
+  if (const auto problems = nn::untrainable(request.model, request.strategy); !problems.empty())
     throw InvalidInput(problems);
   return request;
 }

@@ -6,6 +6,7 @@
 // element.
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
+#include <piper/model/shared_layer.h>
 
 #include <algorithm>
 
@@ -25,6 +26,13 @@ const model::Layer& layer_of(const model::Model& model, const schedule::Segment&
   PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers),
               "a segment without a layer");
   return model.layers[static_cast<size_t>(segment.layer)];
+}
+
+// Of all ranks that share matrices.
+SegmentWork gathered(const SegmentWork& work) {
+  SegmentWork all = work;
+  all.tensor_ranks = 1;
+  return all;
 }
 
 // Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient
@@ -112,19 +120,25 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
 
 SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
                          const SegmentWork& work) {
-  const int64_t x = work.tokens() * model.hidden, act = work.tokens() * f.ffn,
-                e = work.element_bytes;
+  const int64_t tokens = work.gathered_tokens(), ffn = f.ffn / work.tensor_ranks;
+  const int64_t x = tokens * model.hidden, act = tokens * ffn, e = work.element_bytes;
   return {.tape = e * 2 * act,
-          .forward_transient = e * act + product_bytes(e, model.hidden, f.ffn),
+          .forward_transient = e * act + product_bytes(e, model.hidden, ffn),
           .backward_transient =
-              std::max({int64_t{0}, e * (act - x) + product_bytes(e, model.hidden, f.ffn),
-                        product_bytes(e, 2 * f.ffn, model.hidden)})};
+              std::max({int64_t{0}, e * (act - x) + product_bytes(e, model.hidden, ffn),
+                        product_bytes(e, 2 * ffn, model.hidden)})};
 }
 
-// Weight and token of every row, position of every choice.
+int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
+  return work.sequences * f.num_experts * kIndexOfTokenBytes;
+}
+
+// Weight and token of every row, position of every choice; choices by sequence where that is
+// shared.
 int64_t sent_routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
   return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
-         work.tokens() * f.top_k * kIndexBytes;
+         work.tokens() * f.top_k * kIndexBytes +
+         (work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0);
 }
 
 // Where tokens travel, the same and the weights' gradients on the experts' side.
@@ -164,7 +178,10 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
 SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
   const int64_t e = work.element_bytes, main = main_element_bytes(e);
-  const int64_t auxiliary = model.router_aux_coefficient != 0 ? work.sequences * f.num_experts : 0;
+  // Of sequences that ranks share only the backward makes it, from the choices of all of them.
+  const int64_t auxiliary = model.router_aux_coefficient != 0 && !work.cuts_sequences()
+                                ? work.sequences / work.tensor_ranks * f.num_experts
+                                : 0;
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
@@ -253,7 +270,9 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
                            const SegmentWork& work) {
   switch (segment.kind) {
     case SegmentKind::kAttention:
-      return attention_bytes(model, layer_of(model, segment).attention, work);
+      return attention_bytes(model,
+                             model::share_of(layer_of(model, segment).attention, work.tensor_ranks),
+                             gathered(work));
     case SegmentKind::kDenseMlp:
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kGate:
@@ -270,15 +289,18 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kMerge:
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
+    case SegmentKind::kStageGradients:
     case SegmentKind::kTiedEmbedding:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
+    case SegmentKind::kSequenceCounts:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
+    case SegmentKind::kStageWeights:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
@@ -287,6 +309,12 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   }
   PIPER_CHECK(false, "an unknown segment");
   return {};
+}
+
+int64_t scatter_scratch(const model::Model& model, const SegmentWork& work) {
+  constexpr int64_t kPieces = 2 * 32 * 1024;  // elements
+  return (work.tensor_ranks - 1) * std::min(work.tokens() * model.hidden, kPieces) *
+         work.element_bytes;
 }
 
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
@@ -316,8 +344,13 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return routing_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
+    case SlotKind::kSequenceChoices:
+      return sequence_choices_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kGathered:
     case SlotKind::kPartial:
+      PIPER_CHECK(slot.segment.kind == SegmentKind::kTensor,
+                  "no exact bytes of an axis that this Piper does not execute");
+      return work.gathered_tokens() * row;
     case SlotKind::kKeysAndValues:
     case SlotKind::kExpertState:
     case SlotKind::kKept:

@@ -22,7 +22,8 @@ struct ExpertsOfSize {
 // The work of one segment execution on one rank.
 struct SegmentWork {
   int64_t sequences = 0;      // B of the micro-batch
-  int64_t sequence = 0;       // S; T = B * S
+  int64_t sequence = 0;       // S
+  int64_t tensor_ranks = 1;   // that share matrices and divide the tokens: T = B * S / tensor_ranks
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
@@ -34,7 +35,11 @@ struct SegmentWork {
   int64_t received_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
-  int64_t tokens() const { return sequences * sequence; }
+  int64_t tokens() const { return sequences * sequence / tensor_ranks; }
+  // What attention and dense nets compute with: the tokens of all these ranks.
+  int64_t gathered_tokens() const { return sequences * sequence; }
+  // Whether these ranks hold parts of a sequence.
+  bool cuts_sequences() const { return sequences % tensor_ranks != 0; }
   bool deduplicated() const { return received_tokens >= 0; }
 };
 
@@ -54,6 +59,10 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work);
+
+// Beside a reduce-scatter of hidden states: the others' parts of a rank's own tokens, two pieces of
+// each at a time (comm/operations.h).
+int64_t scatter_scratch(const model::Model& model, const SegmentWork& work);
 
 // Bytes of a slot of this kind.
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

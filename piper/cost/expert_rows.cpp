@@ -73,7 +73,9 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
   const int64_t positions = model_.positions(layer, strategy_.sequence);
-  double rows = static_cast<double>(strategy_.micro_batch_sequences * positions * ff.top_k);
+  const int64_t sharers = strategy::ranks_per_token_set(strategy_);
+  double rows =
+      static_cast<double>(strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
   const int64_t wanted =
@@ -82,7 +84,7 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   if (!strategy_.capacity.is_limited()) return wanted;
   const int64_t capacity =
       strategy::expert_capacity(strategy_.capacity.factor, positions, ff.top_k, ff.num_experts);
-  return std::min(wanted, strategy_.micro_batch_sequences * capacity);
+  return std::min(wanted, strategy_.micro_batch_sequences * capacity / sharers);
 }
 
 std::vector<int32_t> ExpertRows::held(int32_t layer, int64_t to) const {
@@ -102,9 +104,10 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
 }
 
 SegmentWork ExpertRows::balanced(int32_t layer) const {
-  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
-                                   strategy_.sequence, strategy_.mesh.ep,
-                                   element_bytes(strategy_.precision), strategy_.capacity.factor);
+  SegmentWork work =
+      balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
+                    strategy_.mesh.ep, element_bytes(strategy_.precision),
+                    strategy_.capacity.factor, strategy::ranks_per_token_set(strategy_));
   if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }
@@ -112,12 +115,13 @@ SegmentWork ExpertRows::balanced(int32_t layer) const {
 int64_t ExpertRows::expected_tokens(int32_t layer, int64_t num_members) const {
   return cost::expected_tokens(
       model_.layers[static_cast<size_t>(layer)].feed_forward, strategy_.mesh.ep, num_members,
-      strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence));
+      strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence) /
+          strategy::ranks_per_token_set(strategy_));
 }
 
-std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,
+std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, int64_t member,
                                           const collective::Units& units) const {
-  if (exact()) return of_rank(load_.distinct, layer, micro_batch, dp_index);
+  if (exact()) return of_rank(load_.distinct, layer, micro_batch, member);
   std::vector<int64_t> tokens(static_cast<size_t>(units.num_members()), expected_tokens(layer, 1));
   for (int64_t unit = 0; unit < units.num_units(); ++unit)
     tokens.push_back(expected_tokens(layer, units.size(unit)));
@@ -125,18 +129,18 @@ std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, in
 }
 
 const std::vector<int64_t>& ExpertRows::of_rank(const RoutedRows& all, int32_t layer,
-                                                int32_t micro_batch, int64_t dp_index) const {
-  const auto found = all.find({layer, micro_batch, dp_index});
+                                                int32_t micro_batch, int64_t member) const {
+  const auto found = all.find({layer, micro_batch, member});
   if (found == all.end())
     throw InvalidInput(
-        fmt::format("expert load: nothing of layer {}, micro-batch {}, data index {}", layer,
-                    micro_batch, dp_index));
+        fmt::format("expert load: nothing of layer {}, micro-batch {}, rank {} of a stage", layer,
+                    micro_batch, member));
   return found->second;
 }
 
-int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp,
+int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from,
                                  int64_t to) const {
-  const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, from_dp);
+  const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, from);
   const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, std::ssize(rows), to);
   return std::accumulate(rows.begin() + range.first, rows.begin() + range.first + range.count,
                          int64_t{0});
@@ -160,12 +164,12 @@ void set_largest(const std::vector<int64_t>& rows, SegmentWork& work) {
 
 }  // namespace
 
-SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t dp_index) const {
+SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member) const {
   SegmentWork work = balanced(layer);
   if (work.local_experts == 0 || micro_batch < 0) return work;
-  const std::vector<int64_t>& sent = of_rank(load_.routed, layer, micro_batch, dp_index);
+  const std::vector<int64_t>& sent = of_rank(load_.routed, layer, micro_batch, member);
   work.rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
-  const int64_t ep = strategy_.mesh.ep, ep_index = dp_index % ep, first = dp_index - ep_index;
+  const int64_t ep = strategy_.mesh.ep, ep_index = member % ep, first = member - ep_index;
   std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
   for (int64_t peer = first; peer < first + ep; ++peer) {
     const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, peer);

@@ -32,14 +32,14 @@ class ExpertRows {
   int64_t rows_to(int32_t layer, int64_t to) const;
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   SegmentWork work(int32_t layer, int64_t ep_index) const;
-  // With exact(): of a rank, by its dp index, in a micro-batch; and what it sends to the experts of
+  // With exact(): of a member of a stage, in a micro-batch; and what it sends to the experts of
   // ep index `to`.
-  SegmentWork work(int32_t layer, int32_t micro_batch, int64_t dp_index) const;
-  int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from_dp, int64_t to) const;
+  SegmentWork work(int32_t layer, int32_t micro_batch, int64_t member) const;
+  int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from, int64_t to) const;
   // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not
   // exact(), those to expect when every expert is as likely as any other. `units`: of the expert
   // group.
-  std::vector<int64_t> distinct(int32_t layer, int32_t micro_batch, int64_t dp_index,
+  std::vector<int64_t> distinct(int32_t layer, int32_t micro_batch, int64_t member,
                                 const collective::Units& units) const;
 
  private:
@@ -49,7 +49,7 @@ class ExpertRows {
   std::vector<int32_t> held(int32_t layer, int64_t to) const;
   SegmentWork balanced(int32_t layer) const;
   const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,
-                                      int64_t dp_index) const;
+                                      int64_t member) const;
 
   const model::Model& model_;
   const strategy::Strategy& strategy_;

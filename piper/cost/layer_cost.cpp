@@ -56,7 +56,7 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
     }
     if (task.kind != graph::TaskKind::kCompute) {
       sent = std::max(sent, now) + exchange(task);
-      if (task.kind == graph::TaskKind::kAllToAll) arriving.push_back({task.writes, sent});
+      if (!task.writes.empty()) arriving.push_back({task.writes, sent});
       continue;
     }
     const double seconds = compute(task);
@@ -72,15 +72,19 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor) {
-  SegmentWork work{.sequences = sequences, .sequence = sequence, .element_bytes = element_bytes};
+                          double capacity_factor, int64_t tensor_ranks) {
+  SegmentWork work{.sequences = sequences,
+                   .sequence = sequence,
+                   .tensor_ranks = tensor_ranks,
+                   .element_bytes = element_bytes};
   if (layer < 0) return work;
   work.sequence = model.positions(layer, sequence);
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
   if (!ff.is_moe()) return work;
   const int64_t capacity =
       strategy::expert_capacity(capacity_factor, work.sequence, ff.top_k, ff.num_experts);
-  work.rows = std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity);
+  work.rows =
+      std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity / tensor_ranks);
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
   work.largest_expert_rows = (work.received_rows + work.local_experts - 1) / work.local_experts;
@@ -108,7 +112,7 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
 const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
                                    const strategy::Mesh& mesh, double capacity_factor,
                                    const ExchangeForm& form) {
-  const std::tuple key(type, micro_batch_sequences, mesh.ep,
+  const std::tuple key(type, micro_batch_sequences, mesh.ep, mesh.tp,
                        std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor,
                        form.algorithm, form.chunk_bytes);
   const auto found = layers_.find(key);
@@ -117,10 +121,11 @@ const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
       .first->second;
 }
 
-const EndCost& LayerCosts::ends(int64_t micro_batch_sequences) {
-  const auto found = ends_.find(micro_batch_sequences);
+const EndCost& LayerCosts::ends(int64_t micro_batch_sequences, const strategy::Mesh& mesh) {
+  const std::pair key(micro_batch_sequences, mesh.tp);
+  const auto found = ends_.find(key);
   if (found != ends_.end()) return found->second;
-  return ends_.emplace(micro_batch_sequences, make_ends(micro_batch_sequences)).first->second;
+  return ends_.emplace(key, make_ends(micro_batch_sequences, mesh.tp)).first->second;
 }
 
 // The strategy is where the rows are read from, and stays in its place.
@@ -142,6 +147,7 @@ const ExpertRows& LayerCosts::rows(int64_t sequences, const strategy::Mesh& mesh
   s.mesh = mesh;
   s.sequence = sequence_;
   s.precision = precision_;
+  s.sequence_parallel = mesh.tp > 1;
   s.micro_batch_sequences = sequences;
   s.capacity.factor = capacity_factor;
   s.all_to_all = algorithm;
@@ -154,7 +160,7 @@ std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
                                            strategy::AllToAll algorithm) {
   if (load_ == nullptr) {
     SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
-                                     element_bytes(precision_), capacity_factor);
+                                     element_bytes(precision_), capacity_factor, mesh.tp);
     if (algorithm == strategy::AllToAll::kHaloDedup) expect_tokens(model_, layer, mesh.ep, work);
     return {work};
   }
@@ -226,6 +232,8 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   LayerCost cost;
   strategy::Strategy s;
   s.mesh = mesh;
+  s.sequence_parallel = mesh.tp > 1;
+  s.micro_batch_sequences = sequences;
   s.all_to_all = form.algorithm;
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
@@ -241,6 +249,19 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
     cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
+  // Of ranks that share matrices: a gather or a sum of all their hidden states, of so many slots at
+  // once; and an all-reduce of their choices.
+  const Group sharers{.size = mesh.tp};
+  const auto hidden_states = [&](size_t slots) {
+    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * work.gathered_tokens() *
+                                           model_.hidden * work.element_bytes);
+    return all_reduce_seconds(cluster_, sharers, bytes) / 2;
+  };
+  const auto sequence_counts = [&] {
+    const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
+    return all_reduce_seconds(cluster_, sharers,
+                              static_cast<double>(sequences * experts) * sizeof(int64_t));
+  };
   std::map<std::pair<SegmentKind, Phase>, double> known;
   const auto segment = [&](SegmentKind of_kind, Phase phase) {
     const auto [found, is_new] = known.try_emplace({of_kind, phase}, 0);
@@ -257,7 +278,16 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
           return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
         },
         [&](const schedule::LayerTask& task) {
-          return task.kind == graph::TaskKind::kAllToAll ? exchange.rows : exchange.counts;
+          switch (task.kind) {
+            case graph::TaskKind::kAllToAll:
+              return exchange.rows;
+            case graph::TaskKind::kExchangeCounts:
+              return exchange.counts;
+            case graph::TaskKind::kAllReduce:
+              return sequence_counts();
+            default:  // a gather or a scatter of hidden states
+              return hidden_states(task.reads.size());
+          }
         });
   };
   const OneLayer forward =
@@ -309,9 +339,9 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   return longest;
 }
 
-HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences) const {
-  const SegmentWork work =
-      balanced_work(model_, layer, sequences, sequence_, 1, element_bytes(precision_));
+HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences, int64_t tensor_ranks) const {
+  const SegmentWork work = balanced_work(model_, layer, sequences, sequence_, 1,
+                                         element_bytes(precision_), 0, tensor_ranks);
   HeadCost cost{.layer = layer,
                 .head = segment_bytes(model_, {SegmentKind::kHead, layer}, work),
                 .hidden_bytes = slot_bytes(
@@ -328,20 +358,20 @@ HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences) const {
   return cost;
 }
 
-EndCost LayerCosts::make_ends(int64_t sequences) const {
-  const SegmentWork work =
-      balanced_work(model_, -1, sequences, sequence_, 1, element_bytes(precision_));
+EndCost LayerCosts::make_ends(int64_t sequences, int64_t tensor_ranks) const {
+  const SegmentWork work = balanced_work(model_, -1, sequences, sequence_, 1,
+                                         element_bytes(precision_), 0, tensor_ranks);
   const auto seconds = [&](SegmentKind kind, Phase phase) {
     return segment_seconds(model_, {kind, -1}, phase, work, cluster_, precision_);
   };
   EndCost ends{.embedding_forward = seconds(SegmentKind::kEmbedding, Phase::kForward),
                .embedding_backward = seconds(SegmentKind::kEmbedding, Phase::kBackward),
-               .head = make_head(-1, sequences),
+               .head = make_head(-1, sequences, tensor_ranks),
                .hidden_bytes = slot_bytes(
                    model_, {schedule::SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work)};
   for (auto layer = static_cast<int32_t>(model_.num_layers()); layer < std::ssize(model_.layers);
        ++layer)
-    ends.modules.push_back(make_head(layer, sequences));
+    ends.modules.push_back(make_head(layer, sequences, tensor_ranks));
   return ends;
 }
 

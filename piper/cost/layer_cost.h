@@ -62,8 +62,10 @@ struct EndCost {
 // beyond its capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor = 0);
+                          double capacity_factor = 0, int64_t tensor_ranks = 1);
 
+// Ranks that share matrices (mesh.tp) divide the tokens, too: this Piper executes the two together.
+//
 // Not thread-safe. The model, the cluster and the load outlive it.
 //
 // With a load that is not balanced the time is that of the slowest rank of the expert group, for
@@ -91,7 +93,7 @@ class LayerCosts {
   // else those with most rows in sum and in one layer.
   std::vector<int64_t> fullest_ep_indices(const strategy::Strategy& strategy,
                                           std::span<const int32_t> layers);
-  const EndCost& ends(int64_t micro_batch_sequences);
+  const EndCost& ends(int64_t micro_batch_sequences, const strategy::Mesh& mesh);
 
  private:
   Routed routed(int32_t layer) const;
@@ -111,8 +113,8 @@ class LayerCosts {
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
                                    const strategy::Mesh& mesh, double capacity_factor,
                                    const ExchangeForm& form);
-  HeadCost make_head(int32_t layer, int64_t sequences) const;
-  EndCost make_ends(int64_t sequences) const;
+  HeadCost make_head(int32_t layer, int64_t sequences, int64_t tensor_ranks) const;
+  EndCost make_ends(int64_t sequences, int64_t tensor_ranks) const;
 
   const model::Model& model_;
   const cluster::Cluster& cluster_;
@@ -122,10 +124,11 @@ class LayerCosts {
   std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
-  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, double, strategy::AllToAll, int64_t>,
-           LayerCost>
+  std::map<
+      std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, double, strategy::AllToAll, int64_t>,
+      LayerCost>
       layers_;
-  std::map<int64_t, EndCost> ends_;
+  std::map<std::pair<int64_t, int64_t>, EndCost> ends_;  // by sequences and tensor ranks
 };
 
 }  // namespace piper::cost

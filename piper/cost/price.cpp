@@ -45,6 +45,7 @@ class StepPricer {
           schedule::rank_of_stage(strategy.schedule, strategy.mesh.pp, stage))];
       const Shard more = shard_of(model, strategy, stage);
       here.dense += more.dense;
+      here.parts += more.parts;
       here.experts += more.experts;
     }
   }
@@ -126,12 +127,12 @@ class StepPricer {
     const bool message = task.peer.valid();
     const Rank from = task.kind == TaskKind::kReceive ? task.peer : task.rank;
     const Rank to = task.kind == TaskKind::kReceive ? task.rank : task.peer;
-    const uint64_t key = message ? static_cast<uint64_t>(TaskKind::kSend) << 61 |
-                                       static_cast<uint64_t>(from.value) << 30 |
-                                       static_cast<uint64_t>(to.value)
-                                 : static_cast<uint64_t>(task.kind) << 61 |
-                                       static_cast<uint64_t>(task.segment.value + 1) << 34 |
-                                       static_cast<uint64_t>(group_place(task));
+    const uint64_t key =
+        message ? static_cast<uint64_t>(TaskKind::kSend) << 61 |
+                      static_cast<uint64_t>(from.value) << 30 | static_cast<uint64_t>(to.value)
+                : static_cast<uint64_t>(task.kind) << 61 | static_cast<uint64_t>(task.phase) << 58 |
+                      static_cast<uint64_t>(task.segment.value + 1) << 34 |
+                      static_cast<uint64_t>(group_place(task));
     const std::pair at{key, message && is_of_expert(task) ? message_bytes(task) : 0.0};
     const auto [found, is_new] = transfers_.try_emplace(at, -1, 0.0);
     if (is_new) {
@@ -150,6 +151,8 @@ class StepPricer {
   Transfer transfer_of(const Task& task) const {
     if (task.kind == TaskKind::kAllReduce)
       return ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
+    if (task.kind == TaskKind::kAllGather || task.kind == TaskKind::kReduceScatter)
+      return ports_.all_reduce(group(task), tensor_bytes(task) / 2);
     if (task.kind != TaskKind::kAllToAll) return {};
     if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
     if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
@@ -190,6 +193,7 @@ class StepPricer {
         return all_to_all(task);
       case TaskKind::kAllGather:
       case TaskKind::kReduceScatter:
+        return tensor_collective(task);
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -198,6 +202,21 @@ class StepPricer {
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
+  }
+
+  // A gather and a scatter move as much as the two halves of a direct all-reduce.
+  TaskPrice tensor_collective(const Task& task) const {
+    return {all_reduce_seconds(cluster_, group(task), tensor_bytes(task)) / 2,
+            task.kind == TaskKind::kReduceScatter
+                ? scatter_scratch(model_, work_of(step_.segment(task), 0))
+                : 0};
+  }
+
+  // Of hidden states of all members, in all slots.
+  double tensor_bytes(const Task& task) const {
+    const SegmentWork work = work_of(step_.segment(task), 0);
+    return static_cast<double>(step_.graph.reads(task).size()) *
+           static_cast<double>(work.gathered_tokens()) * row_bytes();
   }
 
   Group group(const Task& task) const { return group_of(step_.graph.group(task.group)); }
@@ -326,7 +345,7 @@ class StepPricer {
       for (int64_t to = 0; to < std::ssize(members); ++to)
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
-                                          layout_.coordinates(from).dp, to)));
+                                          layout_.member(from), to)));
     return bytes;
   }
 
@@ -339,8 +358,7 @@ class StepPricer {
     const collective::Units units(topology_of(cluster_, devices), 0);
     std::vector<std::vector<int64_t>> distinct;
     for (const Rank member : members)
-      distinct.push_back(
-          rows_.distinct(layer, task.micro_batch, layout_.coordinates(member).dp, units));
+      distinct.push_back(rows_.distinct(layer, task.micro_batch, layout_.member(member), units));
     std::vector<double> bytes;
     for (int64_t from = 0; from < std::ssize(members); ++from)
       for (const int64_t rows :
@@ -351,10 +369,9 @@ class StepPricer {
     return bytes;
   }
 
-  // Statistics are few.
   strategy::Reduction reduction_of(const Task& task) const {
-    return step_.segment(task).kind == SegmentKind::kStatistics ? strategy::Reduction::kDirect
-                                                                : strategy_.reduction;
+    return is_of_gradients(step_.segment(task).kind) ? strategy_.reduction
+                                                     : strategy::Reduction::kDirect;
   }
 
   double reduced_bytes(const Task& task) const {

@@ -53,8 +53,15 @@ class Sender {
         return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
-      case TaskKind::kAllGather:
-      case TaskKind::kReduceScatter:
+      case TaskKind::kAllGather:  // to everyone its own tokens, of every slot
+        return to_others(task, [&](int64_t, int64_t) {
+          return std::ssize(step_.graph.reads(task)) * own_tokens(step_.segment(task).layer) *
+                 row_bytes();
+        });
+      case TaskKind::kReduceScatter:  // to everyone what it keeps
+        return to_others(task, [&](int64_t, int64_t) {
+          return own_tokens(step_.segment(task).layer) * row_bytes();
+        });
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -66,7 +73,7 @@ class Sender {
   int64_t message_bytes(const Task& task) const {
     if (task.segment.valid() && step_.segment(task).expert >= 0)
       return moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision);
-    return strategy_.micro_batch_sequences * strategy_.sequence * row_bytes();
+    return own_tokens(-1) * row_bytes();
   }
 
   template <class BytesTo>
@@ -100,8 +107,7 @@ class Sender {
 
   void add_routes(const Task& task) {
     const int32_t layer = step_.segment(task).layer;
-    const int64_t tokens =
-        strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence);
+    const int64_t tokens = own_tokens(layer);
     const collective::RoutesShape shape{.num_tokens = tokens,
                                         .experts_a_member = experts_a_member(task),
                                         .num_pieces = collective::dedup_pieces(
@@ -118,8 +124,8 @@ class Sender {
     const int64_t n = units.num_members(), self = index_of(task);
     std::vector<std::vector<int64_t>> distinct;
     for (const Rank rank : step_.graph.group(task.group))
-      distinct.push_back(rows_.distinct(step_.segment(task).layer, task.micro_batch,
-                                        layout_.coordinates(rank).dp, units));
+      distinct.push_back(
+          rows_.distinct(step_.segment(task).layer, task.micro_batch, layout_.member(rank), units));
     const auto rows = [&](int64_t from, int64_t to) {
       return collective::dispatched_rows(
           from, units, [&](int64_t f) -> const auto& {
@@ -166,7 +172,7 @@ class Sender {
     const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
     const auto n = std::ssize(step_.graph.group(task.group));
     if (strategy_.reduction == strategy::Reduction::kHierarchical &&
-        step_.segment(task).kind != schedule::SegmentKind::kStatistics)
+        is_of_gradients(step_.segment(task).kind))
       return add_hierarchical(task, buffer);
     const auto share = [&](int64_t member) {
       return collective::reduce_share(member, n, buffer.elements).count;
@@ -197,6 +203,12 @@ class Sender {
       if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
+  int64_t own_tokens(int32_t layer) const {
+    return strategy_.micro_batch_sequences *
+           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence)) /
+           strategy::ranks_per_token_set(strategy_);
+  }
+
   int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }
 
   int64_t counts_bytes(const Task& task) const {
@@ -219,7 +231,7 @@ class Sender {
     const int32_t layer = step_.segment(task).layer;
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
-      return rows_.rows_between(layer, task.micro_batch, layout_.coordinates(rank).dp, to);
+      return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to);
     }
     if (rows_.balanced()) return rows_.work(layer, 0).rows / strategy_.mesh.ep;
     return rows_.rows_to(layer, to);
@@ -253,13 +265,24 @@ int64_t num_statistics(const model::Model& model, const strategy::Strategy& stra
   return kNumScalarStatistics + (strategy.capacity.is_limited() ? 2 : 1) * experts;
 }
 
+bool is_of_gradients(SegmentKind kind) {
+  return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts;
+}
+
 ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
                              const strategy::Strategy& strategy) {
   const int64_t gradient = state_bytes(strategy.precision).gradient;
   switch (segment.kind) {
     case SegmentKind::kDenseGradients:
-      return {dense_parameters(model, segment.layer, strategy::ends_apart(strategy) ? 2 : 1),
-              gradient};
+      if (strategy.sequence_parallel)
+        return {part_parameters(model, segment.layer, strategy), gradient};
+      return {whole_parameters(model, segment.layer, strategy), gradient};
+    case SegmentKind::kStageGradients:
+      return {whole_parameters(model, segment.layer, strategy), gradient};
+    case SegmentKind::kSequenceCounts:
+      return {strategy.micro_batch_sequences *
+                  model.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts,
+              sizeof(int64_t)};
     case SegmentKind::kExpertGradients:
       return {expert_parameters(model, segment.layer, strategy.mesh.ep), gradient};
     case SegmentKind::kTiedEmbedding:
@@ -282,6 +305,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
+    case SegmentKind::kStageWeights:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

@@ -39,6 +39,10 @@ std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::
 inline constexpr int64_t kNumScalarStatistics = 7;
 int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy);
 
+// Whether an all-reduce of the step sums gradients, in the strategy's form; counts and statistics
+// are few, and summed directly.
+bool is_of_gradients(schedule::SegmentKind kind);
+
 // The buffer that an all-reduce of the step sums: elements, and bytes of one.
 struct ReducedBuffer {
   int64_t elements = 0;

@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/shard.h>
+#include <piper/model/shared_layer.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::cost {
@@ -48,6 +49,19 @@ int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
          (model.tied_embeddings && pp > 1 ? model.vocabulary * model.hidden : 0);
 }
 
+int64_t part_parameters(const model::Model& model, int32_t layer,
+                        const strategy::Strategy& strategy) {
+  const int64_t ranks = strategy.sequence_parallel ? strategy.mesh.tp : 1;
+  if (layer < 0 || ranks == 1) return 0;
+  return model::dealt_parameters(model, model.layers[static_cast<size_t>(layer)], ranks) / ranks;
+}
+
+int64_t whole_parameters(const model::Model& model, int32_t layer,
+                         const strategy::Strategy& strategy) {
+  const int64_t all = dense_parameters(model, layer, strategy::ends_apart(strategy) ? 2 : 1);
+  return all - strategy.mesh.tp * part_parameters(model, layer, strategy);
+}
+
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) {
   const model::Layer& of = model.layers[static_cast<size_t>(layer)];
   return model::count_layer(model, of).routed_experts / ep;
@@ -67,7 +81,8 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   const int64_t pp = strategy::ends_apart(strategy) ? 2 : 1;  // dense_parameters: one or more
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
-      shard.dense += dense_of_layer(model, layer);
+      shard.dense += whole_parameters(model, layer, strategy);
+      shard.parts += part_parameters(model, layer, strategy);
       shard.experts += expert_parameters(model, layer, strategy.mesh.ep);
     }
   };

@@ -25,16 +25,19 @@ StateBytes state_bytes(strategy::Precision precision);
 // Bytes of one element of an activation.
 int64_t element_bytes(strategy::Precision precision);
 
-// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep, everything else is
-// replicated over the stage. With tied embeddings or modules of multi-token prediction (which the
-// last stage holds) the first and the last stage both hold the table (one stage: once).
+// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep, matrices that ranks
+// share (tensor with sequence parallelism) by tp, everything else is replicated over the stage. With
+// tied embeddings or modules of multi-token prediction (which the last stage holds) the first and
+// the last stage both hold the table (one stage: once).
 struct Shard {
   int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
+  int64_t parts = 0;    // of attention and dense MLPs, where ranks share them; `dense` is then less
   int64_t experts = 0;  // routed experts
-  int64_t total() const { return dense + experts; }
+  int64_t total() const { return dense + parts + experts; }
   // Of the gradient norm every replica takes an equal part.
   double of_norm(const strategy::Mesh& mesh) const {
-    return static_cast<double>(dense) / static_cast<double>(mesh.dp) +
+    return static_cast<double>(dense) / static_cast<double>(mesh.ranks_per_stage()) +
+           static_cast<double>(parts) / static_cast<double>(mesh.num_replicas()) +
            static_cast<double>(experts) / static_cast<double>(mesh.edp());
   }
 };
@@ -44,6 +47,14 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
 // (embedding), -2 (final norm and head; with tied embeddings the table too when the stages differ)
 // or a layer.
 int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp);
+
+// Of these, what a rank holds of the matrices that it shares with others of its stage; 0 where it
+// shares none.
+int64_t part_parameters(const model::Model& model, int32_t layer,
+                        const strategy::Strategy& strategy);
+// And what it holds whole: schedule::SegmentKind::kStageGradients where it shares some.
+int64_t whole_parameters(const model::Model& model, int32_t layer,
+                         const strategy::Strategy& strategy);
 
 // Routed experts of a layer on one rank.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);

@@ -51,7 +51,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
 
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer,
                                     int64_t ep_index) {
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   const auto layer = [&](int64_t i) -> LayerMemory {
     if (!costs_.is_balanced()) return costs_.memory(static_cast<int32_t>(i), s, ep_index);

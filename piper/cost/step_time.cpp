@@ -18,11 +18,12 @@ int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
   return std::min(cluster.devices_per_node(), s.mesh.world());
 }
 
-// Where ranks share cores, an expert group that meets at every exchange computes in rounds: all of
-// its members must have had a core before any goes on.
+// Where ranks share cores, a group that meets at every exchange, or around every block, computes in
+// rounds: all of its members must have had a core before any goes on.
 double rounds(const cluster::Cluster& cluster, const Strategy& s) {
-  if (cluster.cores_per_node == 0 || s.mesh.ep == 1) return 1;
-  const int64_t together = std::min(s.mesh.ep, ranks_per_node(cluster, s));
+  const int64_t meets = std::max(s.mesh.ep, s.mesh.tp);
+  if (cluster.cores_per_node == 0 || meets == 1) return 1;
+  const int64_t together = std::min(meets, ranks_per_node(cluster, s));
   const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;
   return static_cast<double>(rounds);
 }
@@ -59,20 +60,28 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       update_seconds(schedule::SegmentKind::kOptimizer, kMany, cluster, precision) / kMany;
 }
 
+Shard Estimator::parameters(const Strategy& s, int32_t layer) const {
+  const TypeParameters& p = type_parameters_[costs_.type_of(layer)];
+  const int64_t parts = part_parameters(model_, layer, s);
+  return {.dense = p.dense - s.mesh.tp * parts, .parts = parts, .experts = p.experts / s.mesh.ep};
+}
+
 Shard Estimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
   Shard held;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t layer = first_layer; layer < end; ++layer) {
-    const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    held.dense += p.dense;
-    held.experts += p.experts / s.mesh.ep;
+    const Shard of_layer = parameters(s, static_cast<int32_t>(layer));
+    held.dense += of_layer.dense;
+    held.parts += of_layer.parts;
+    held.experts += of_layer.experts;
   }
   if (index == 0) held.dense += embedding_parameters_;
   if (index < s.mesh.pp - 1) return held;
   for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer) {
-    const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    held.dense += p.dense;
-    held.experts += p.experts / s.mesh.ep;
+    const Shard of_layer = parameters(s, static_cast<int32_t>(layer));
+    held.dense += of_layer.dense;
+    held.parts += of_layer.parts;
+    held.experts += of_layer.experts;
   }
   held.dense += head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
   return held;
@@ -94,7 +103,7 @@ Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t firs
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) add_layer(s, static_cast<int32_t>(i), stage);
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
   if (index == 0) {
     stage.forward += ends.embedding_forward;
     stage.backward += ends.embedding_backward;
@@ -118,15 +127,20 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
                                                     int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
   const strategy::RankLayout layout(s);
-  const Group data = group_of(layout, strategy::Axis::kData, index),
-              expert_data = group_of(layout, strategy::Axis::kExpertData, index);
-  const auto dense = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, data, gradient * static_cast<double>(parameters),
-                            s.reduction);
+  const auto sum_over = [&](strategy::Axis axis, int64_t parameters) {
+    return all_reduce_moves(cluster_, group_of(layout, axis, index),
+                            gradient * static_cast<double>(parameters), s.reduction);
   };
-  const auto experts = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, expert_data,
-                            gradient * static_cast<double>(parameters / s.mesh.ep), s.reduction);
+  // What a rank holds whole, and its parts of what it shares with others.
+  const auto dense = [&](int64_t whole, int64_t parts = 0) {
+    if (s.mesh.tp == 1) return sum_over(strategy::Axis::kData, whole);
+    Moves moves = sum_over(strategy::Axis::kStage, whole);
+    if (parts > 0 && s.mesh.num_replicas() > 1) {
+      const Moves more = sum_over(strategy::Axis::kData, parts);
+      moves.latency += more.latency;
+      moves.transfer += more.transfer;
+    }
+    return moves;
   };
   std::vector<BackwardTurn> turns;
   size_t known_type = costs_.num_types();
@@ -137,16 +151,17 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
       const LayerCost& cost =
           costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
       const RecomputeCost& again = cost.with(s.recompute);
+      const Shard held = parameters(s, layer);
       known = {.compute = cost.backward + again.compute,
                .exchange = {.latency = again.exchange * (1 - cost.moving_part),
                             .transfer = again.exchange * cost.moving_part},
-               .dense = dense(type_parameters_[type].dense),
-               .experts = experts(type_parameters_[type].experts)};
+               .dense = dense(held.dense, held.parts),
+               .experts = sum_over(strategy::Axis::kExpertData, held.experts)};
       known_type = type;
     }
     turns.push_back(known);
   };
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
   if (index == s.mesh.pp - 1) {
     for (size_t i = ends.modules.size(); i-- > 0;) {
       turns.push_back({.compute = ends.modules[i].backward});
@@ -168,8 +183,10 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
   if (layout.num_members() > 1) {
     const Group expert_group = group_of(layout, strategy::Axis::kExpert, index);
     LastBackwardNeeds needs{
-        .dense =
-            all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kData, index), s.reduction),
+        .dense = all_reduce_needs(
+            cluster_,
+            group_of(layout, s.mesh.tp > 1 ? strategy::Axis::kStage : strategy::Axis::kData, index),
+            s.reduction),
         .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, index),
                                     s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
@@ -178,7 +195,8 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
       needs.exchange = level_needs(cluster_, even_traffic(cluster_, expert_group, 0, 1));
     Moves message;
     if (index > 0) {
-      const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
+      const auto bytes =
+          static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
       Traffic traffic;
       traffic.add(
           cluster_.common_level(layout.rank(index, 0).value, layout.rank(index - 1, 0).value),
@@ -204,7 +222,7 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
 }
 
 std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vector<Stage>& stages) {
-  const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
+  const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
   const double slower = rounds(cluster_, s);
   const strategy::RankLayout layout(s);
   const auto message_seconds = [&](int64_t from, int64_t to) {
@@ -291,9 +309,10 @@ StepEstimate Estimator::estimate(const Strategy& s) {
   if (const int64_t cores = cluster_.cores_per_node; cores > 0) {
     const auto ranks = static_cast<double>(ranks_per_node(cluster_, s));
     const double per_rank = compute / static_cast<double>(s.mesh.pp);
-    const double ways = std::clamp(
-        static_cast<double>(cores) / static_cast<double>(std::min<int64_t>(s.mesh.dp, cores)), 1.0,
-        static_cast<double>(s.mesh.pp));
+    const double ways =
+        std::clamp(static_cast<double>(cores) /
+                       static_cast<double>(std::min<int64_t>(s.mesh.ranks_per_stage(), cores)),
+                   1.0, static_cast<double>(s.mesh.pp));
     estimate.seconds = std::max(estimate.seconds, per_rank * ranks / static_cast<double>(cores) +
                                                       (ways - 1) / 2 * longest_pass);
   }
@@ -321,7 +340,7 @@ PassSeconds Estimator::pass_seconds(const Strategy& s) {
     return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
   };
   for (int32_t i = 0; i < model_.num_layers(); ++i) pass.layers.push_back(of_layer(i));
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
   pass.embedding = ends.embedding_forward + ends.embedding_backward;
   pass.head = ends.head.forward + ends.head.backward;
   for (const HeadCost& module : ends.modules)

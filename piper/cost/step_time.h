@@ -105,6 +105,7 @@ class Estimator {
                     Stage& stage);
   std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
                                            int64_t first_layer);
+  Shard parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
   Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& stages);

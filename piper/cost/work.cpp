@@ -2,6 +2,7 @@
 #include <piper/cost/shard.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
+#include <piper/model/shared_layer.h>
 
 #include <algorithm>
 
@@ -304,6 +305,17 @@ void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
 
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work) {
+  if (work.tensor_ranks > 1 &&
+      (segment.kind == SegmentKind::kAttention || segment.kind == SegmentKind::kDenseMlp)) {
+    // With this rank's part of the matrices on the tokens of all ranks.
+    model::Model part = model;
+    model::Layer& layer = part.layers.at(static_cast<size_t>(segment.layer));
+    layer.attention = model::share_of(layer.attention, work.tensor_ranks);
+    if (!layer.feed_forward.is_moe()) layer.feed_forward.ffn /= work.tensor_ranks;
+    SegmentWork gathered = work;
+    gathered.tensor_ranks = 1;
+    return segment_work(part, segment, phase, gathered);
+  }
   // Nothing but a weight: its backward is the weights' part.
   if (segment.kind == SegmentKind::kEmbedding && graph::is_backward(phase)) {
     if (phase == graph::Phase::kBackwardInput) return {};
@@ -348,15 +360,18 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
       break;
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
+    case SegmentKind::kStageGradients:
     case SegmentKind::kTiedEmbedding:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
+    case SegmentKind::kSequenceCounts:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
+    case SegmentKind::kStageWeights:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

@@ -17,6 +17,29 @@ Parts parts(const at::Tensor& qkv_TC, const model::Attention& a) {
   return {qkv_TC.narrow(1, 0, q), qkv_TC.narrow(1, q, kv), qkv_TC.narrow(1, q + kv, kv)};
 }
 
+int64_t query_width(const model::Attention& a) { return a.num_heads * a.head_dim; }
+int64_t key_width(const model::Attention& a) { return a.num_kv_heads * a.head_dim; }
+
+// The rows of a stored parameter, or of its gradient, that make q, k and v here. `of`: value or
+// gradient.
+Parts rows_of(const AttentionBlock& block, at::Tensor Weight::*of, const Weight& qkv,
+              const Weight* kv) {
+  const int64_t q = query_width(block.shape), k = key_width(block.shape);
+  const at::Tensor& first = qkv.*of;
+  if (kv == nullptr)
+    return {first.narrow(0, 0, q), first.narrow(0, q, k), first.narrow(0, q + k, k)};
+  const at::Tensor& both = kv->*of;
+  const int64_t values = both.size(0) / 2;
+  return {first, both.narrow(0, block.first_kv_row, k),
+          both.narrow(0, values + block.first_kv_row, k)};
+}
+
+// What the next contribution multiplies the gradient by, of which it writes some rows only.
+double beta_of_some_rows(Weight& weight) {
+  if (weight.beta() == 0) weight.gradient.zero_();
+  return 1;
+}
+
 at::Tensor by_head(const at::Tensor& x_TC, const model::Attention& a) {
   return x_TC.unflatten(1, {-1, a.head_dim});  // [T, heads, head_dim]
 }
@@ -69,25 +92,54 @@ void unprepare(AttentionBlock& block, const RopeTable& rope, const Parts& g,
                      block.k_norm->gradient, block.k_norm->beta());
 }
 
+// W_qkv norm(x) and its bias.
+at::Tensor project(const AttentionBlock& block, const at::Tensor& x_TD) {
+  const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+  if (block.kv == nullptr) {
+    at::Tensor qkv_TC = product(xn_TD, block.qkv->value.t());
+    if (block.qkv_bias != nullptr) qkv_TC.add_(block.qkv_bias->value);
+    return qkv_TC;
+  }
+  const int64_t width = query_width(block.shape) + 2 * key_width(block.shape);
+  at::Tensor qkv_TC = at::empty({x_TD.size(0), width}, x_TD.options());
+  const Parts to = parts(qkv_TC, block.shape);
+  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  product_out(to.q, xn_TD, weight.q.t());
+  product_out(to.k, xn_TD, weight.k.t());
+  product_out(to.v, xn_TD, weight.v.t());
+  if (block.qkv_bias != nullptr) {
+    const Parts bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
+    to.q.add_(bias.q);
+    to.k.add_(bias.k);
+    to.v.add_(bias.v);
+  }
+  return qkv_TC;
+}
+
 // From the gradients of q, k and v to the weight's gradient and the gradient of norm(x).
 at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD) {
-  const int64_t q = g.q.size(1), kv = g.k.size(1);
   const double beta = block.qkv->beta();
+  const double kv_beta = block.kv != nullptr ? beta_of_some_rows(*block.kv) : beta;
   {
     const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-    accumulate(block.qkv->gradient.narrow(0, 0, q), beta, g.q, xn_TD);
-    accumulate(block.qkv->gradient.narrow(0, q, kv), beta, g.k, xn_TD);
-    accumulate(block.qkv->gradient.narrow(0, q + kv, kv), beta, g.v, xn_TD);
+    const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv, block.kv);
+    accumulate(gradient.q, beta, g.q, xn_TD);
+    accumulate(gradient.k, kv_beta, g.k, xn_TD);
+    accumulate(gradient.v, kv_beta, g.v, xn_TD);
   }
   if (block.qkv_bias != nullptr) {
     const double bias_beta = block.qkv_bias->beta();
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, 0, q), bias_beta, g.q);
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, q, kv), bias_beta, g.k);
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, q + kv, kv), bias_beta, g.v);
+    const double kv_bias_beta =
+        block.kv_bias != nullptr ? beta_of_some_rows(*block.kv_bias) : bias_beta;
+    const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv_bias, block.kv_bias);
+    accumulate_rows(gradient.q, bias_beta, g.q);
+    accumulate_rows(gradient.k, kv_bias_beta, g.k);
+    accumulate_rows(gradient.v, kv_bias_beta, g.v);
   }
-  at::Tensor gxn_TD = product(g.q, block.qkv->value.narrow(0, 0, q));
-  product_out(gxn_TD, g.k, block.qkv->value.narrow(0, q, kv), 1);
-  product_out(gxn_TD, g.v, block.qkv->value.narrow(0, q + kv, kv), 1);
+  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  at::Tensor gxn_TD = product(g.q, weight.q);
+  product_out(gxn_TD, g.k, weight.k, 1);
+  product_out(gxn_TD, g.v, weight.v, 1);
   return gxn_TD;
 }
 
@@ -96,12 +148,7 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
 at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
                              int64_t sequence, Tape* tape) {
   const model::Attention& a = block.shape;
-  at::Tensor qkv_TC;
-  {
-    const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-    qkv_TC = product(xn_TD, block.qkv->value.t());
-    if (block.qkv_bias != nullptr) qkv_TC.add_(block.qkv_bias->value);
-  }
+  const at::Tensor qkv_TC = project(block, x_TD);
   CausalAttention done;
   {
     const Parts p = prepare(block, rope, qkv_TC, sequence, false);
@@ -110,8 +157,8 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   }
   const at::Tensor out_TC = done.out_BSHd.view({x_TD.size(0), -1});
   if (tape != nullptr) tape->saved = {qkv_TC, out_TC, done.log_sum_exp};
-  at::Tensor x1_TD = add_product(x_TD, out_TC, block.output->value.t());
-  if (block.output_bias != nullptr) x1_TD.add_(block.output_bias->value);
+  at::Tensor x1_TD = block.share.add_product(x_TD, out_TC, block.output->value.t());
+  if (block.output_bias != nullptr) block.share.own(x1_TD).add_(block.output_bias->value);
   return x1_TD;
 }
 
@@ -124,7 +171,8 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   tape.saved.clear();
   accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
   if (block.output_bias != nullptr)
-    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(), gx1_TD);
+    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
+                    block.share.own(gx1_TD));
   Parts g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
@@ -139,8 +187,8 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   }
   unprepare(block, rope, g, qkv_TC, sequence);
   at::Tensor gx_TD = project_back(block, g, x_TD);
-  rms_norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                     block.norm->beta(), gx1_TD);
+  block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                             block.norm->beta(), gx1_TD);
   return gx_TD;
 }
 

@@ -9,23 +9,33 @@
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/nn/tensor_share.h>
 
 #include <cstdint>
 
 namespace piper::nn {
 
+// With ranks that share the matrices each has H of the heads (`shape` counts its own), and the keys
+// and values that they read. Where there are fewer of these than ranks, each rank holds the
+// projections of all, and computes with the rows of one: the gradient of the others is zero there.
 struct AttentionBlock {
-  model::Attention shape;
+  model::Attention shape;  // H and Hkv: this rank's
   double epsilon = 1e-6;
+  TensorShare share;
   Weight* norm = nullptr;
   Weight* qkv = nullptr;                               // [(H + 2 Hkv) head_dim, D]
   Weight* output = nullptr;                            // [D, H head_dim]
   Weight *qkv_bias = nullptr, *output_bias = nullptr;  // [(H + 2 Hkv) head_dim], [D]; null without
+  // Where ranks hold more than they compute with: keys, then values of all heads [2 C, D] and their
+  // biases [2 C]; qkv and its bias are then those of q alone. Null else.
+  Weight *kv = nullptr, *kv_bias = nullptr;
+  int64_t first_kv_row = 0;  // among the C rows of the keys, and of the values
   Weight* q_norm = nullptr;  // null without one; head_dim, or all heads' width (QkNorm::kFull)
   Weight* k_norm = nullptr;
 };
 
-// x: [B * sequence, D]. `tape` null: keeps nothing.
+// x: [B * sequence, D], of all ranks that share the matrices; the result, and that of the backward,
+// is this rank's part. `tape` null: keeps nothing.
 at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
                              int64_t sequence, Tape* tape);
 // Consumes the tape.

@@ -15,7 +15,7 @@ at::Tensor dense_mlp_forward(DenseMlpBlock& block, const at::Tensor& x1_TD, Tape
   swiglu_out(act_TF, h_T2F);
   if (share_T1.defined()) act_TF.mul_(share_T1);
   if (tape != nullptr) tape->saved = {h_T2F, share_T1};
-  return add_product(x1_TD, act_TF, block.down->value.t());
+  return block.share.add_product(x1_TD, act_TF, block.down->value.t());
 }
 
 at::Tensor dense_mlp_backward(DenseMlpBlock& block, const at::Tensor& gx_TD,
@@ -44,8 +44,8 @@ at::Tensor dense_mlp_backward(DenseMlpBlock& block, const at::Tensor& gx_TD,
   }
   at::Tensor gx1_TD = product(h_T2F, block.gate_up->value);
   if (share_T1.defined()) product_out(gx1_TD, g_share_T1, block.gate->value, 1);
-  rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                     block.norm->beta(), gx_TD);
+  block.share.norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                             block.norm->beta(), gx_TD);
   return gx1_TD;
 }
 

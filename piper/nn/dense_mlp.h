@@ -8,11 +8,15 @@
 
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
+#include <piper/nn/tensor_share.h>
 
 namespace piper::nn {
 
+// With ranks that share the matrices F is a rank's part of the width, x1 holds the tokens of all,
+// and results are parts (tensor_share.h).
 struct DenseMlpBlock {
   double epsilon = 1e-6;
+  TensorShare share;  // of shared experts with a gate: none
   Weight* norm = nullptr;
   Weight* gate_up = nullptr;  // [2F, D]: gate rows, then up rows
   Weight* down = nullptr;     // [D, F]

@@ -7,16 +7,21 @@
 namespace piper::nn {
 namespace {
 
-// a E f_i / (S * global_sequences) for every sequence and expert, [B, E].
-at::Tensor auxiliary_gradient(const GateBlock& block, const std::vector<int64_t>& sequence_counts,
-                              int64_t sequence, const at::Tensor& probabilities_TE) {
+// The sequences of the tokens that are here: whole ones, or those that ranks share.
+SequenceSpan span_of(const GateBlock& block, int64_t tokens, int64_t sequence) {
+  if (tokens % sequence == 0) return {sequence, 0, tokens / sequence};
+  return {sequence, block.share.index * tokens, block.share.count * tokens / sequence};
+}
+
+// a E f_i / (S * global_sequences) for every sequence and expert, [B, E]. `counts`: choices, the
+// same.
+at::Tensor auxiliary_gradient(const GateBlock& block, const at::Tensor& counts_BE, int64_t sequence,
+                              const at::Tensor& probabilities_TE) {
   const int64_t num_experts = probabilities_TE.size(1);
   const double scale =
       block.auxiliary * static_cast<double>(num_experts) /
       (static_cast<double>(sequence) * static_cast<double>(sequence * block.top_k));
-  const at::Tensor counts =
-      at::tensor(at::ArrayRef<int64_t>(sequence_counts)).view({-1, num_experts});
-  return (counts.to(at::kDouble) * scale).to(probabilities_TE.options());
+  return (counts_BE.to(at::kDouble) * scale).to(probabilities_TE.options());
 }
 
 // The loss is linear in the probabilities: their product with its gradient.
@@ -25,6 +30,15 @@ double auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
   const at::Tensor sums = probabilities.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
   return (sums * gradient_BE).sum().item<double>();
+}
+
+// The same of a part of the sequences' tokens.
+double auxiliary_loss_of_part(const GateBlock& block, const at::Tensor& gradient_BE,
+                              const at::Tensor& scores_TE, const SequenceSpan& span) {
+  const at::Tensor of_token_TE = gradient_BE.repeat_interleave(span.sequence, 0)
+                                     .narrow(0, span.first_token, scores_TE.size(0));
+  const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
+  return (probabilities * of_token_TE).sum(at::kDouble).item<double>();
 }
 
 void choose(const GateBlock& block, const at::Tensor& scores_TE, const at::Tensor& expert_TK) {
@@ -86,23 +100,29 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   const at::Tensor expert_TK =
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
   choose(block, s.scores_TE, expert_TK);
-  DispatchOrder order =
-      order_rows(s.scores_TE, expert_TK, sequence, block.normalised, block.scaling, block.capacity,
-                 capacity_tie(x1_TD.scalar_type()), block.places);
+  const SequenceSpan span = span_of(block, x1_TD.size(0), sequence);
+  DispatchOrder order = order_rows(s.scores_TE, expert_TK, span, block.normalised, block.scaling,
+                                   block.capacity, capacity_tie(x1_TD.scalar_type()), block.places);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
+  const bool is_shared = x1_TD.size(0) % sequence != 0;
+  const auto counts_BE = [&] {
+    return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts)).view({-1, s.scores_TE.size(1)});
+  };
   at::Tensor auxiliary_BE;
-  if (block.auxiliary != 0 && tape != nullptr) {
-    auxiliary_BE = auxiliary_gradient(block, order.sequence_counts, sequence, s.scores_TE);
+  if (block.auxiliary != 0 && tape != nullptr && !is_shared) {
+    auxiliary_BE = auxiliary_gradient(block, counts_BE(), sequence, s.scores_TE);
     out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, s.scores_TE, sequence);
   }
   if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, sequence);
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
+  const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
   routing = {.weights = order.weights,
              .token = order.token,
              .position = order.position,
              .counts = order.counts};
+  routing.sequence_counts = shared_counts_BE;
   routing.deduplicated = block.deduplicated;
   if (block.deduplicated) {
     out.rows = xn_TD;
@@ -113,36 +133,45 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   return out;
 }
 
-at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                         const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                         Tape& tape) {
+GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                           Tape& tape) {
   const at::Tensor g_logits_TE = tape.saved.at(0);  // still the probabilities (or logits)
+  GateGradient out;
+  at::Tensor auxiliary_BE = tape.saved.at(2);
   const int64_t tokens = x1_TD.size(0);
-  const at::Tensor& auxiliary_BE = tape.saved.at(2);
-  router_backward_(g_logits_TE,
-                   {.expert = tape.saved.at(1),
-                    .position = routing.position,
-                    .weights = routing.weights,
-                    .g_weights = g_weights,
-                    .auxiliary = auxiliary_BE,
-                    .g_log_sum = tape.saved.at(3),
-                    .sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens,
-                    .normalised = block.normalised,
-                    .sigmoid = block.sigmoid,
-                    .scaling = block.scaling});
+  SequenceSpan span{.sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens};
+  if (block.auxiliary != 0 && routing.sequence_counts.defined()) {
+    span = span_of(block, tokens, block.share.count * tokens / routing.sequence_counts.size(0));
+    auxiliary_BE = auxiliary_gradient(block, routing.sequence_counts, span.sequence, g_logits_TE);
+    const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
+    out.auxiliary_loss = auxiliary_loss_of_part(
+        block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);
+  }
+  router_backward_(g_logits_TE, {.expert = tape.saved.at(1),
+                                 .position = routing.position,
+                                 .weights = routing.weights,
+                                 .g_weights = g_weights,
+                                 .auxiliary = auxiliary_BE,
+                                 .g_log_sum = tape.saved.at(3),
+                                 .sequence = span.sequence,
+                                 .first_token = span.first_token,
+                                 .normalised = block.normalised,
+                                 .sigmoid = block.sigmoid,
+                                 .scaling = block.scaling});
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   accumulate(block.router->gradient, block.router->beta(), g_TE,
              rms_norm(x1_TD, block.norm->value, block.epsilon));
-  at::Tensor gx1_TD = g_rows;
+  out.x1 = g_rows;
   if (!routing.deduplicated) {
-    gx1_TD = at::empty_like(x1_TD);
-    sum_rows_out(gx1_TD, g_rows, routing.position);
+    out.x1 = at::empty_like(x1_TD);
+    sum_rows_out(out.x1, g_rows, routing.position);
   }
-  product_out(gx1_TD, g_TE, block.router->value, 1);
+  product_out(out.x1, g_TE, block.router->value, 1);
   tape.saved.clear();
-  rms_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
+  rms_norm_backward_(out.x1, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
                      block.norm->beta(), gx_TD);
-  return gx1_TD;
+  return out;
 }
 
 }  // namespace piper::nn

@@ -27,6 +27,11 @@
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
+// Where ranks share a sequence's tokens (tensor with sequence parallelism; GateBlock::share), f
+// needs the choices of all of them: the forward leaves its own counts in Routing::sequence_counts,
+// the caller sums them over the ranks, and the loss is found by the backward. A capacity is that of
+// a whole sequence, and takes no part of one (PIPER_CHECK).
+//
 // z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean
 // over each sequence's tokens, then over the sequences of the global batch, so that it does not
 // depend on the mesh either:
@@ -37,6 +42,7 @@
 
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
+#include <piper/nn/tensor_share.h>
 
 #include <cstdint>
 #include <vector>
@@ -45,6 +51,7 @@ namespace piper::nn {
 
 struct GateBlock {
   double epsilon = 1e-6;
+  TensorShare share;  // whose tokens x1 holds
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;
@@ -69,12 +76,17 @@ struct GateOutput {
                // what was kept
 };
 
-// Fills weights, token, position and counts of the routing. x1: [B * sequence, D].
+// Fills weights, token, position and counts of the routing. x1: [B * sequence, D], or of that this
+// rank's share.
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
                         Routing& routing, Tape* tape);
 // Consumes the tape.
-at::Tensor gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                         const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                         Tape& tape);
+struct GateGradient {
+  at::Tensor x1;
+  double auxiliary_loss = 0;  // of shared sequences; else the forward has it
+};
+GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                           Tape& tape);
 
 }  // namespace piper::nn

@@ -103,6 +103,7 @@ struct RouterGradient {
   const T* auxiliary = nullptr;  // [sequences, experts]: gradient of every probability; null = none
   const T* g_log_sum = nullptr;  // [tokens]: gradient of the logits' log-sum-exp; null = none
   int64_t tokens = 0, sequence = 0, num_experts = 0, k = 0;
+  int64_t first_token = 0;  // the place of token 0 among those of all the sequences
   bool normalised = false;
   bool sigmoid = false;
   T scaling = 1;

@@ -135,7 +135,8 @@ void router_backward(T* probabilities, const RouterGradient<T>& in) {
     const T g_log_sum = in.g_log_sum ? in.g_log_sum[t] : T(0);
     if (in.g_log_sum && in.sigmoid)
       sigmoid_and_softmax(p, g_softmax.data(), in.num_experts, g_log_sum);
-    const T* auxiliary = in.auxiliary ? in.auxiliary + t / in.sequence * in.num_experts : nullptr;
+    const T* auxiliary =
+        in.auxiliary ? in.auxiliary + (in.first_token + t) / in.sequence * in.num_experts : nullptr;
     for (int64_t e = 0; e < in.num_experts; ++e) g[e] = auxiliary ? auxiliary[e] : T(0);
     if (auxiliary && in.sigmoid) {  // of p / sum(p)
       T sum = 0, dot = 0;

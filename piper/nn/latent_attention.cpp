@@ -139,7 +139,7 @@ at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable
   done.out_BSHd.reset();
   out = out.narrow(2, 0, w.value).contiguous().flatten(1);
   if (tape != nullptr) tape->saved = {q_a, kv_a, q, kv, out, done.log_sum_exp};
-  return add_product(x_TD, out, block.output->value.t());
+  return block.share.add_product(x_TD, out, block.output->value.t());
 }
 
 at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTable& rope,
@@ -167,8 +167,8 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
   g.k_BSHd.reset();
   g.v_BSHd.reset();
   at::Tensor gx_TD = project_back(block, query_back(block, gq.flatten(1), q_a), g_kv_a, x_TD);
-  rms_norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                     block.norm->beta(), gx1_TD);
+  block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                             block.norm->beta(), gx1_TD);
   return gx_TD;
 }
 

@@ -14,16 +14,20 @@
 #include <piper/nn/parameters.h>
 #include <piper/nn/rope.h>
 #include <piper/nn/stage.h>
+#include <piper/nn/tensor_share.h>
 
 #include <cstdint>
 
 namespace piper::nn {
 
+// With ranks that share the matrices each has H of the heads; the latents are computed by every
+// rank, and what makes them is held whole: gradients of these are parts, too.
 struct LatentAttentionBlock {
-  int64_t num_heads = 0;
+  int64_t num_heads = 0;  // H: this rank's
   model::LatentAttention shape;
   double epsilon = 1e-6;
-  double scale = 0;             // of the scores
+  double scale = 0;  // of the scores
+  TensorShare share;
   Weight* norm = nullptr;       // [D]
   Weight* q_a = nullptr;        // [rq, D]; null without a low-rank factor
   Weight* q_a_norm = nullptr;   // [rq]
@@ -34,7 +38,8 @@ struct LatentAttentionBlock {
   Weight* output = nullptr;     // [D, H value]
 };
 
-// x: [B * sequence, D]. `tape` null: keeps nothing.
+// x: [B * sequence, D], of all ranks that share the matrices; the result, and that of the backward,
+// is this rank's part. `tape` null: keeps nothing.
 at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable& rope,
                                     const at::Tensor& x_TD, int64_t sequence, Tape* tape);
 // Consumes the tape.

@@ -18,14 +18,16 @@ template <class T>
 struct Choices {
   const T* scores;        // [tokens, num_experts]
   const int32_t* expert;  // [tokens, k]
-  int64_t tokens, k, num_experts, sequence;
+  int64_t tokens, k, num_experts;
+  SequenceSpan span;
   bool normalised;
   const int32_t* places;  // [num_experts]; null: an expert's place is its id
 
   int64_t num_copies() const { return tokens * k; }
   // Where a copy is counted in [B * E].
   size_t place(int64_t copy) const {
-    return static_cast<size_t>(copy / k / sequence * num_experts + expert[copy]);
+    return static_cast<size_t>((span.first_token + copy / k) / span.sequence * num_experts +
+                               expert[copy]);
   }
   // Of the copy's expert, in dispatch order.
   size_t row_group(int64_t copy) const {
@@ -103,7 +105,8 @@ void drop_by_probability(const Choices<T>& c, const std::vector<int64_t>& counts
 template <class T>
 Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
                        const strategy::Capacity& capacity, double tie) {
-  const int64_t rows = strategy::expert_capacity(capacity.factor, c.sequence, c.k, c.num_experts);
+  const int64_t rows =
+      strategy::expert_capacity(capacity.factor, c.span.sequence, c.k, c.num_experts);
   if (std::ranges::none_of(counts, [&](int64_t count) { return count > rows; })) return {};
   Dropped dropped(static_cast<size_t>(c.num_copies()));
   switch (capacity.drop) {
@@ -121,7 +124,7 @@ template <class T>
 void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
           DispatchOrder& order) {
   order.counts.assign(static_cast<size_t>(c.num_experts), 0);
-  order.sequence_counts.assign(static_cast<size_t>(c.tokens / c.sequence * c.num_experts), 0);
+  order.sequence_counts.assign(static_cast<size_t>(c.span.num_sequences * c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i) ++order.sequence_counts[c.place(i)];
   const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity, tie);
   const auto is_dropped = [&](int64_t copy) {
@@ -166,12 +169,24 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
 }
 
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
-                         int64_t sequence, bool normalised, double scaling,
+                         const SequenceSpan& sequences, bool normalised, double scaling,
                          const strategy::Capacity& capacity, double tie,
                          std::span<const int32_t> places) {
   PIPER_CHECK(places.empty() || std::ssize(places) == probabilities.size(1),
               "a place of every expert");
-  PIPER_CHECK(sequence > 0 && expert.size(0) % sequence == 0, "tokens are not whole sequences");
+  SequenceSpan span = sequences;
+  const int64_t tokens = expert.size(0);
+  PIPER_CHECK(span.sequence > 0, "a sequence without tokens");
+  if (span.num_sequences == 0) {
+    PIPER_CHECK(span.first_token == 0 && tokens % span.sequence == 0,
+                "tokens are not whole sequences");
+    span.num_sequences = tokens / span.sequence;
+  }
+  const bool are_whole = span.first_token % span.sequence == 0 && tokens % span.sequence == 0;
+  PIPER_CHECK(
+      span.first_token >= 0 && span.first_token + tokens <= span.num_sequences * span.sequence,
+      "tokens beyond their sequences");
+  PIPER_CHECK(are_whole || !capacity.is_limited(), "a capacity is that of a whole sequence");
   const at::Tensor p = probabilities.cpu(),
                    chosen = expert.cpu();  // no copy when they are there already
   DispatchOrder order;
@@ -181,7 +196,7 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
                     .tokens = chosen.size(0),
                     .k = chosen.size(1),
                     .num_experts = p.size(1),
-                    .sequence = sequence,
+                    .span = span,
                     .normalised = normalised,
                     .places = places.empty() ? nullptr : places.data()},
          scaling, capacity, tie, order);

@@ -1,6 +1,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/model/shared_layer.h>
 #include <piper/nn/experts_tokens.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
@@ -40,11 +41,11 @@ class ModelStage final : public Stage {
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.embedding != nullptr, "the first stage embeds");
-    return nn::embedding_forward(*blocks_.embedding, tokens_BS);
+    return nn::embedding_forward(*blocks_.embedding, own(tokens_BS));
   }
   void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) override {
     const NoAutograd guard;
-    nn::embedding_backward(*blocks_.embedding, tokens_BS, gx_TD);
+    nn::embedding_backward(*blocks_.embedding, own(tokens_BS), gx_TD);
   }
 
   at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
@@ -101,7 +102,10 @@ class ModelStage final : public Stage {
                            const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
                            Tape& tape) override {
     const NoAutograd guard;
-    return nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+    GateGradient g =
+        nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+    statistics_.auxiliary_loss += g.auxiliary_loss;
+    return std::move(g.x1);
   }
 
   at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
@@ -140,7 +144,7 @@ class ModelStage final : public Stage {
   void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.head.table != nullptr, "the last stage has the head");
-    const HeadLoss loss = nn::head_forward(blocks_.head, x_TD, targets_T, tape);
+    const HeadLoss loss = nn::head_forward(blocks_.head, x_TD, own(targets_T), tape);
     statistics_.loss_sum += loss.sum;
     statistics_.target_tokens += loss.target_tokens;
   }
@@ -223,6 +227,9 @@ class ModelStage final : public Stage {
   StageStatistics take_statistics() override { return std::exchange(statistics_, {}); }
 
  private:
+  // Of whole sequences' tokens or targets, those of this rank's own tokens.
+  at::Tensor own(const at::Tensor& of_all) const { return share_.tensor.own(of_all.reshape({-1})); }
+
   LayerBlocks& at(int32_t layer) {
     const auto found = blocks_.layers.find(layer);
     PIPER_CHECK(found != blocks_.layers.end(), fmt::format("layer {} is not on this stage", layer));
@@ -282,9 +289,13 @@ class ModelStage final : public Stage {
   StageStatistics statistics_;
 };
 
-std::vector<std::string> problems_of(const model::Model& model,
+}  // namespace
+
+std::vector<std::string> untrainable(const model::Model& model,
                                      const strategy::Strategy& strategy) {
   std::vector<std::string> problems = untrainable(model);
+  for (const std::string& line : model::undividable(model, strategy.mesh.tp))
+    problems.push_back(fmt::format("'mesh.tp' is {}: {}", strategy.mesh.tp, line));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const int64_t window = model.layers[i].attention.window;
     if (window > 0 && strategy.sequence > window)
@@ -296,11 +307,9 @@ std::vector<std::string> problems_of(const model::Model& model,
   return problems;
 }
 
-}  // namespace
-
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options) {
-  if (std::vector<std::string> problems = problems_of(model, strategy); !problems.empty())
+  if (std::vector<std::string> problems = untrainable(model, strategy); !problems.empty())
     throw InvalidInput(std::move(problems));
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");
@@ -311,6 +320,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                  .num_layers = strategy.layers_per_stage.at(static_cast<size_t>(at.pp)),
                  .ep_index = at.ep,
                  .ep = strategy.mesh.ep,
+                 .tensor = {.index = at.tp, .count = strategy.mesh.tp},
                  .first_stage = at.pp == 0,
                  .last_stage = at.pp == strategy.mesh.pp - 1,
                  .placements = options.placements},

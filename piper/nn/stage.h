@@ -80,6 +80,11 @@ struct Routing {
   // local expert.
   std::vector<int64_t> received_counts;
 
+  // Choices by sequence, [B, E] int64, where ranks share the tokens of a sequence (tensor with
+  // sequence parallelism): gate_forward counts this rank's, the caller sums them over the ranks
+  // before gate_backward. Undefined elsewhere.
+  at::Tensor sequence_counts;
+
   // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then
   // returns norm(x1), a row for each of the T tokens, and its backward takes theirs; the experts
   // receive U rows, one for each token of a member, and return as many sums of weighted results;
@@ -128,6 +133,9 @@ class Stage {
   virtual ~Stage() = default;
 
   // --- forward and backward of the segments; `layer` is global ---
+  // Where ranks share a layer's matrices (tensor with sequence parallelism; schedule/step.h), x_TD
+  // and gradients of attention and dense MLP are those of all their tokens, and results are parts
+  // of a sum; everything else is of the rank's own tokens. tokens_BS and targets_T are whole.
   virtual at::Tensor embedding_forward(const at::Tensor& tokens_BS) = 0;  // -> x_TD
   virtual void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) = 0;
 
@@ -233,7 +241,8 @@ class Stage {
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options);
 
-// Why this Piper cannot train the model, one line each; empty = it can.
+// Why this Piper cannot train the model, one line each; empty = it can. And with a strategy.
 std::vector<std::string> untrainable(const model::Model& model);
+std::vector<std::string> untrainable(const model::Model& model, const strategy::Strategy& strategy);
 
 }  // namespace piper::nn

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/model/shared_layer.h>
 #include <piper/nn/stage_weights.h>
 
 #include <cmath>
@@ -13,17 +14,81 @@ constexpr int32_t kEmbeddingLayer = -1;
 constexpr int32_t kHeadLayer = -2;
 const char kEmbeddingName[] = "model.embed_tokens.weight";
 
-Weight* add_matrix(ParameterStore& store, int32_t layer, std::string name, int64_t rows,
-                   int64_t columns, std::vector<PieceSpec> pieces = {}) {
-  return store.add({.name = std::move(name),
-                    .shape = {rows, columns},
-                    .layer = layer,
-                    .pieces = std::move(pieces)});
+// What the ranks of a stage hold whole: with ranks that share matrices, each has a gradient of its
+// own tokens or heads.
+Sharding whole_on(const TensorShare& tensor) {
+  return {.replicas = tensor.count > 1 ? strategy::Axis::kStage : strategy::Axis::kData};
 }
 
-Weight* add_norm(ParameterStore& store, int32_t layer, std::string name, int64_t width) {
-  return store.add({.name = std::move(name), .shape = {width}, .layer = layer, .decays = false});
+// What ranks share, a part each.
+Sharding part_on(const TensorShare& tensor) {
+  return {.replicas = strategy::Axis::kData, .index = tensor.index, .count = tensor.count};
 }
+
+// The place of a rank's `count` rows or columns among all.
+Cut cut_of(const TensorShare& tensor, int64_t dim, int64_t count) {
+  if (tensor.count == 1) return {};
+  return {.dim = dim, .first = tensor.index * count, .whole = tensor.count * count};
+}
+
+// Declares the parameters of a stage whose ranks share matrices as `tensor` says.
+struct Declaring {
+  ParameterStore& store;
+  TensorShare tensor;
+
+  Weight* add(WeightSpec spec) const {
+    spec.sharding = whole_on(tensor);
+    return store.add(std::move(spec));
+  }
+
+  Weight* matrix(int32_t layer, std::string name, int64_t rows, int64_t columns,
+                 std::vector<PieceSpec> pieces = {}) const {
+    return add({.name = std::move(name),
+                .shape = {rows, columns},
+                .layer = layer,
+                .pieces = std::move(pieces)});
+  }
+
+  // This rank's part, `rows` x `columns`, of a matrix that is cut along `dim`.
+  Weight* part(int64_t dim, int32_t layer, std::string name, int64_t rows, int64_t columns,
+               std::vector<PieceSpec> pieces = {}) const {
+    for (PieceSpec& piece : pieces) piece.cut = cut_of(tensor, dim, piece.count);
+    return store.add({.name = std::move(name),
+                      .shape = {rows, columns},
+                      .sharding = part_on(tensor),
+                      .layer = layer,
+                      .cut = cut_of(tensor, dim, dim == 0 ? rows : columns),
+                      .pieces = std::move(pieces)});
+  }
+
+  Weight* norm(int32_t layer, std::string name, int64_t width) const {
+    return add({.name = std::move(name), .shape = {width}, .layer = layer, .decays = false});
+  }
+
+  Weight* bias(int32_t layer, std::string name, int64_t width,
+               std::vector<PieceSpec> pieces = {}) const {
+    return add({.name = std::move(name),
+                .shape = {width},
+                .layer = layer,
+                .decays = false,
+                .initial = 0,
+                .pieces = std::move(pieces)});
+  }
+
+  // This rank's part of a bias that is cut.
+  Weight* part_of_bias(int32_t layer, std::string name, int64_t width,
+                       std::vector<PieceSpec> pieces = {}) const {
+    for (PieceSpec& piece : pieces) piece.cut = cut_of(tensor, 0, piece.count);
+    return store.add({.name = std::move(name),
+                      .shape = {width},
+                      .sharding = part_on(tensor),
+                      .layer = layer,
+                      .decays = false,
+                      .initial = 0,
+                      .cut = cut_of(tensor, 0, width),
+                      .pieces = std::move(pieces)});
+  }
+};
 
 // Hugging Face names of a feed-forward: Mixtral's differ from everyone else's.
 struct FeedForwardNames {
@@ -36,106 +101,120 @@ FeedForwardNames names_of(const model::Model& model, int32_t layer, bool mixture
   return {fmt::format("model.layers.{}.mlp", layer), "gate_proj", "up_proj", "down_proj"};
 }
 
-Weight* add_bias(ParameterStore& store, int32_t layer, std::string name, int64_t width,
-                 std::vector<PieceSpec> pieces = {}) {
-  return store.add({.name = std::move(name),
-                    .shape = {width},
-                    .layer = layer,
-                    .decays = false,
-                    .initial = 0,
-                    .pieces = std::move(pieces)});
-}
-
 double latent_scale(const model::Model& model, const model::LatentAttention& a) {
   return rope_score_factor(model.rope) /
          std::sqrt(static_cast<double>(a.nope_head_dim + a.rope_head_dim));
 }
 
 void declare_latent(const model::Model& model, int32_t layer, LatentAttentionBlock& block,
-                    ParameterStore& store) {
+                    const Declaring& to) {
+  constexpr int64_t kRows = 0, kColumns = 1;
   const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
   const model::LatentAttention& a = block.shape;
   const int64_t query = block.num_heads * (a.nope_head_dim + a.rope_head_dim);
   const auto matrix = [&](const char* name, int64_t rows, int64_t columns) {
-    return add_matrix(store, layer, prefix + name + ".weight", rows, columns);
+    return to.matrix(layer, prefix + name + ".weight", rows, columns);
+  };
+  const auto part = [&](int64_t dimension, const char* name, int64_t rows, int64_t columns) {
+    return to.part(dimension, layer, prefix + name + ".weight", rows, columns);
   };
   if (a.query_rank > 0) {
     block.q_a = matrix("q_a_proj", a.query_rank, model.hidden);
-    block.q_b = matrix("q_b_proj", query, a.query_rank);
+    block.q_b = part(kRows, "q_b_proj", query, a.query_rank);
   } else {
-    block.q_b = matrix("q_proj", query, model.hidden);
+    block.q_b = part(kRows, "q_proj", query, model.hidden);
   }
   block.kv_a = matrix("kv_a_proj_with_mqa", a.key_value_rank + a.rope_head_dim, model.hidden);
-  block.kv_b =
-      matrix("kv_b_proj", block.num_heads * (a.nope_head_dim + a.value_head_dim), a.key_value_rank);
-  block.output = matrix("o_proj", model.hidden, block.num_heads * a.value_head_dim);
+  block.kv_b = part(kRows, "kv_b_proj", block.num_heads * (a.nope_head_dim + a.value_head_dim),
+                    a.key_value_rank);
+  block.output = part(kColumns, "o_proj", model.hidden, block.num_heads * a.value_head_dim);
 }
 
-void declare_latent_norms(int32_t layer, LatentAttentionBlock& block, ParameterStore& store) {
+void declare_latent_norms(int32_t layer, LatentAttentionBlock& block, const Declaring& to) {
   const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
   if (block.shape.query_rank > 0)
-    block.q_a_norm =
-        add_norm(store, layer, prefix + "q_a_layernorm.weight", block.shape.query_rank);
-  block.kv_a_norm =
-      add_norm(store, layer, prefix + "kv_a_layernorm.weight", block.shape.key_value_rank);
+    block.q_a_norm = to.norm(layer, prefix + "q_a_layernorm.weight", block.shape.query_rank);
+  block.kv_a_norm = to.norm(layer, prefix + "kv_a_layernorm.weight", block.shape.key_value_rank);
 }
 
+// `whole_kv`: rows of all keys, and of all values, where every rank holds them
+// (AttentionBlock::kv); else 0.
 void declare_attention_matrices(const model::Model& model, int32_t layer, AttentionBlock& block,
-                                ParameterStore& store) {
+                                int64_t whole_kv, const Declaring& to) {
   const model::Attention& a = block.shape;
   const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
-  const int64_t q = a.num_heads * a.head_dim, kv = a.num_kv_heads * a.head_dim;
-  block.qkv = add_matrix(store, layer, prefix + "qkv_proj.weight", q + 2 * kv, model.hidden,
-                         {{.name = prefix + "q_proj.weight", .first = 0, .count = q},
-                          {.name = prefix + "k_proj.weight", .first = q, .count = kv},
-                          {.name = prefix + "v_proj.weight", .first = q + kv, .count = kv}});
-  block.output = add_matrix(store, layer, prefix + "o_proj.weight", model.hidden, q);
+  const int64_t q = a.query_width(), kv = a.key_width();
+  if (whole_kv > 0) {
+    block.qkv = to.part(0, layer, prefix + "q_proj.weight", q, model.hidden);
+    block.kv =
+        to.matrix(layer, prefix + "kv_proj.weight", 2 * whole_kv, model.hidden,
+                  {{.name = prefix + "k_proj.weight", .first = 0, .count = whole_kv},
+                   {.name = prefix + "v_proj.weight", .first = whole_kv, .count = whole_kv}});
+  } else {
+    block.qkv = to.part(0, layer, prefix + "qkv_proj.weight", q + 2 * kv, model.hidden,
+                        {{.name = prefix + "q_proj.weight", .first = 0, .count = q},
+                         {.name = prefix + "k_proj.weight", .first = q, .count = kv},
+                         {.name = prefix + "v_proj.weight", .first = q + kv, .count = kv}});
+  }
+  block.output = to.part(1, layer, prefix + "o_proj.weight", model.hidden, q);
 }
 
 // All three projections or none, and the output's.
 void declare_attention_biases(const model::Model& model, int32_t layer, AttentionBlock& block,
-                              ParameterStore& store) {
+                              int64_t whole_kv, const Declaring& to) {
   const model::Attention& a = block.shape;
   const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
-  const int64_t q = a.num_heads * a.head_dim, kv = a.num_kv_heads * a.head_dim;
-  if (a.query_bias)
-    block.qkv_bias = add_bias(store, layer, prefix + "qkv_proj.bias", q + 2 * kv,
-                              {{.name = prefix + "q_proj.bias", .first = 0, .count = q},
-                               {.name = prefix + "k_proj.bias", .first = q, .count = kv},
-                               {.name = prefix + "v_proj.bias", .first = q + kv, .count = kv}});
-  if (a.output_bias)
-    block.output_bias = add_bias(store, layer, prefix + "o_proj.bias", model.hidden);
+  const int64_t q = a.query_width(), kv = a.key_width();
+  if (a.query_bias && whole_kv > 0) {
+    block.qkv_bias = to.part_of_bias(layer, prefix + "q_proj.bias", q);
+    block.kv_bias =
+        to.bias(layer, prefix + "kv_proj.bias", 2 * whole_kv,
+                {{.name = prefix + "k_proj.bias", .first = 0, .count = whole_kv},
+                 {.name = prefix + "v_proj.bias", .first = whole_kv, .count = whole_kv}});
+  } else if (a.query_bias) {
+    block.qkv_bias =
+        to.part_of_bias(layer, prefix + "qkv_proj.bias", q + 2 * kv,
+                        {{.name = prefix + "q_proj.bias", .first = 0, .count = q},
+                         {.name = prefix + "k_proj.bias", .first = q, .count = kv},
+                         {.name = prefix + "v_proj.bias", .first = q + kv, .count = kv}});
+  }
+  if (a.output_bias) block.output_bias = to.bias(layer, prefix + "o_proj.bias", model.hidden);
 }
 
-void declare_qk_norms(int32_t layer, AttentionBlock& block, ParameterStore& store) {
+void declare_qk_norms(int32_t layer, AttentionBlock& block, const Declaring& to) {
   const model::Attention& a = block.shape;
   if (a.qk_norm == model::QkNorm::kNone) return;
   const bool full = a.qk_norm == model::QkNorm::kFull;
   const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
-  block.q_norm =
-      add_norm(store, layer, prefix + "q_norm.weight", (full ? a.num_heads : 1) * a.head_dim);
-  block.k_norm =
-      add_norm(store, layer, prefix + "k_norm.weight", (full ? a.num_kv_heads : 1) * a.head_dim);
+  block.q_norm = to.norm(layer, prefix + "q_norm.weight", (full ? a.num_heads : 1) * a.head_dim);
+  block.k_norm = to.norm(layer, prefix + "k_norm.weight", (full ? a.num_kv_heads : 1) * a.head_dim);
 }
 
-void declare_dense(const model::Model& model, int32_t layer, int64_t ffn,
-                   const FeedForwardNames& names, DenseMlpBlock& block, ParameterStore& store) {
-  block.gate_up =
-      add_matrix(store, layer, names.prefix + ".gate_up_proj.weight", 2 * ffn, model.hidden,
-                 {{.name = names.prefix + ".gate_proj.weight", .first = 0, .count = ffn},
-                  {.name = names.prefix + ".up_proj.weight", .first = ffn, .count = ffn}});
-  block.down = add_matrix(store, layer, names.prefix + ".down_proj.weight", model.hidden, ffn);
+void declare_dense(const model::Model& model, int32_t layer, int64_t whole_ffn,
+                   const FeedForwardNames& names, DenseMlpBlock& block, const Declaring& to) {
+  // Shared experts are held whole where ranks share other matrices.
+  const bool is_dealt = block.share.count == to.tensor.count;
+  const auto matrix = [&](int64_t dim, const char* name, int64_t rows, int64_t columns,
+                          std::vector<PieceSpec> pieces) {
+    return is_dealt ? to.part(dim, layer, names.prefix + name, rows, columns, std::move(pieces))
+                    : to.matrix(layer, names.prefix + name, rows, columns, std::move(pieces));
+  };
+  const int64_t ffn = whole_ffn / block.share.count;
+  block.gate_up = matrix(0, ".gate_up_proj.weight", 2 * ffn, model.hidden,
+                         {{.name = names.prefix + ".gate_proj.weight", .first = 0, .count = ffn},
+                          {.name = names.prefix + ".up_proj.weight", .first = ffn, .count = ffn}});
+  block.down = matrix(1, ".down_proj.weight", model.hidden, ffn, {});
 }
 
 // Qwen's one shared expert has its name in the singular, and a gate.
 void declare_shared(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
-                    DenseMlpBlock& block, ParameterStore& store) {
+                    DenseMlpBlock& block, const Declaring& to) {
   FeedForwardNames names = names_of(model, layer, false);
   const std::string mlp = names.prefix;
   names.prefix += mixture.shared_gate ? ".shared_expert" : ".shared_experts";
-  declare_dense(model, layer, mixture.shared_ffn, names, block, store);
+  declare_dense(model, layer, mixture.shared_ffn, names, block, to);
   if (mixture.shared_gate)
-    block.gate = add_matrix(store, layer, mlp + ".shared_expert_gate.weight", 1, model.hidden);
+    block.gate = to.matrix(layer, mlp + ".shared_expert_gate.weight", 1, model.hidden);
 }
 
 // The parts of the two stored parameters of a rank that holds these experts, in this order.
@@ -161,7 +240,7 @@ ExpertPieces expert_pieces(const model::Model& model, int32_t layer,
 }
 
 void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
-                     const StageShare& share, LayerBlocks& blocks, ParameterStore& store) {
+                     const StageShare& share, LayerBlocks& blocks, const Declaring& to) {
   const FeedForwardNames names = names_of(model, layer, true);
   const int64_t ffn = mixture.ffn;
   const balance::ExpertPlacement placement = placement_of(share, layer, mixture.num_experts);
@@ -172,75 +251,86 @@ void declare_experts(const model::Model& model, int32_t layer, const model::Feed
   block.local_experts = local;
   const Sharding sharding{
       .replicas = strategy::Axis::kExpertData, .index = share.ep_index, .count = share.ep};
-  block.gate_up = store.add({.name = names.prefix + ".experts.gate_up_proj",
-                             .shape = {local, 2 * ffn, model.hidden},
+  block.gate_up = to.store.add({.name = names.prefix + ".experts.gate_up_proj",
+                                .shape = {local, 2 * ffn, model.hidden},
+                                .sharding = sharding,
+                                .layer = layer,
+                                .pieces = std::move(pieces.gate_up)});
+  block.down = to.store.add({.name = names.prefix + ".experts.down_proj",
+                             .shape = {local, model.hidden, ffn},
                              .sharding = sharding,
                              .layer = layer,
-                             .pieces = std::move(pieces.gate_up)});
-  block.down = store.add({.name = names.prefix + ".experts.down_proj",
-                          .shape = {local, model.hidden, ffn},
-                          .sharding = sharding,
-                          .layer = layer,
-                          .pieces = std::move(pieces.down)});
+                             .pieces = std::move(pieces.down)});
 }
 
 void declare_layer(const model::Model& model, int32_t layer, const StageShare& share,
-                   LayerBlocks& blocks, ParameterStore& store) {
+                   LayerBlocks& blocks, const Declaring& to) {
   const model::Layer& shape = model.layers[static_cast<size_t>(layer)];
   const model::FeedForward& ffn = shape.feed_forward;
   const double epsilon = model.norm_epsilon;
   const bool latent = shape.attention.kind == model::AttentionKind::kLatent;
+  const TensorShare& tensor = share.tensor;
+  const model::Attention own = model::share_of(shape.attention, tensor.count);
+  const int64_t whole_kv =
+      model::shares_key_heads(shape.attention, tensor.count) ? shape.attention.key_width() : 0;
   if (latent)
-    blocks.latent = {.num_heads = shape.attention.num_heads,
-                     .shape = shape.attention.latent,
+    blocks.latent = {.num_heads = own.num_heads,
+                     .shape = own.latent,
                      .epsilon = epsilon,
-                     .scale = latent_scale(model, shape.attention.latent)};
+                     .scale = latent_scale(model, own.latent),
+                     .share = tensor};
   else
-    blocks.attention = {.shape = shape.attention, .epsilon = epsilon};
+    blocks.attention = {
+        .shape = own,
+        .epsilon = epsilon,
+        .share = tensor,
+        .first_kv_row =
+            model::first_key_head(shape.attention, tensor.count, tensor.index) * own.head_dim};
   blocks.dense_mlp.epsilon = epsilon;
-  blocks.gate = {.epsilon = epsilon, .top_k = ffn.top_k, .normalised = ffn.normalise_top_k};
+  if (!ffn.is_moe()) blocks.dense_mlp.share = tensor;  // shared experts are whole everywhere
+  blocks.gate = {
+      .epsilon = epsilon, .share = tensor, .top_k = ffn.top_k, .normalised = ffn.normalise_top_k};
   blocks.gate.sigmoid = ffn.score == model::Score::kSigmoid;
   blocks.gate.scaling = ffn.routed_scaling;
   blocks.gate.num_groups = ffn.num_groups;
   blocks.gate.top_groups = ffn.top_groups;
   if (latent)
-    declare_latent(model, layer, blocks.latent, store);
+    declare_latent(model, layer, blocks.latent, to);
   else
-    declare_attention_matrices(model, layer, blocks.attention, store);
+    declare_attention_matrices(model, layer, blocks.attention, whole_kv, to);
   if (ffn.is_moe()) {
-    blocks.gate.router =
-        add_matrix(store, layer, names_of(model, layer, true).prefix + ".gate.weight",
-                   ffn.num_experts, model.hidden);
-    declare_experts(model, layer, ffn, share, blocks, store);
-    if (ffn.shared_ffn > 0) declare_shared(model, layer, ffn, blocks.dense_mlp, store);
+    blocks.gate.router = to.matrix(layer, names_of(model, layer, true).prefix + ".gate.weight",
+                                   ffn.num_experts, model.hidden);
+    declare_experts(model, layer, ffn, share, blocks, to);
+    if (ffn.shared_ffn > 0) declare_shared(model, layer, ffn, blocks.dense_mlp, to);
   } else {
-    declare_dense(model, layer, ffn.ffn, names_of(model, layer, false), blocks.dense_mlp, store);
+    declare_dense(model, layer, ffn.ffn, names_of(model, layer, false), blocks.dense_mlp, to);
   }
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   blocks.attention.norm = blocks.latent.norm =
-      add_norm(store, layer, prefix + "input_layernorm.weight", model.hidden);
+      to.norm(layer, prefix + "input_layernorm.weight", model.hidden);
   blocks.gate.norm = blocks.dense_mlp.norm =
-      add_norm(store, layer, prefix + "post_attention_layernorm.weight", model.hidden);
+      to.norm(layer, prefix + "post_attention_layernorm.weight", model.hidden);
   if (latent) {
-    declare_latent_norms(layer, blocks.latent, store);
+    declare_latent_norms(layer, blocks.latent, to);
   } else {
-    declare_qk_norms(layer, blocks.attention, store);
-    declare_attention_biases(model, layer, blocks.attention, store);
+    declare_qk_norms(layer, blocks.attention, to);
+    declare_attention_biases(model, layer, blocks.attention, whole_kv, to);
   }
   if (ffn.is_moe() && ffn.selection_bias)
     blocks.gate.bias =
-        store.add({.name = names_of(model, layer, true).prefix + ".gate.e_score_correction_bias",
-                   .shape = {ffn.num_experts},
-                   .layer = layer,
-                   .decays = false,
-                   .initial = 0,
-                   .is_main = true});
+        to.add({.name = names_of(model, layer, true).prefix + ".gate.e_score_correction_bias",
+                .shape = {ffn.num_experts},
+                .layer = layer,
+                .decays = false,
+                .initial = 0,
+                .is_main = true});
 }
 
 // The names of DeepSeek-V3's released weights. The module's tables are the model's.
 void declare_module(const model::Model& model, int32_t layer, const StageShare& share,
-                    StageBlocks& blocks, ParameterStore& store) {
-  declare_layer(model, layer, share, blocks.layers[layer], store);
+                    StageBlocks& blocks, const Declaring& to) {
+  declare_layer(model, layer, share, blocks.layers[layer], to);
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   MtpBlock& block = blocks.modules[layer];
   block.depth = model.mtp_depth_of(layer);
@@ -249,11 +339,10 @@ void declare_module(const model::Model& model, int32_t layer, const StageShare& 
   block.head.table = blocks.head.table;
   block.previous_norm =
       block.depth == 1 ? blocks.head.norm : blocks.modules.at(layer - 1).head.norm;
-  block.projection =
-      add_matrix(store, layer, prefix + "eh_proj.weight", model.hidden, 2 * model.hidden);
-  block.embedding_norm = add_norm(store, layer, prefix + "enorm.weight", model.hidden);
-  block.state_norm = add_norm(store, layer, prefix + "hnorm.weight", model.hidden);
-  block.head.norm = add_norm(store, layer, prefix + "shared_head.norm.weight", model.hidden);
+  block.projection = to.matrix(layer, prefix + "eh_proj.weight", model.hidden, 2 * model.hidden);
+  block.embedding_norm = to.norm(layer, prefix + "enorm.weight", model.hidden);
+  block.state_norm = to.norm(layer, prefix + "hnorm.weight", model.hidden);
+  block.head.norm = to.norm(layer, prefix + "shared_head.norm.weight", model.hidden);
 }
 
 }  // namespace
@@ -280,13 +369,13 @@ void place_experts(const model::Model& model, int32_t layer, const StageShare& s
 
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
                             ParameterStore& store) {
+  const Declaring to{store, share.tensor};
   StageBlocks blocks;
   if (share.first_stage || (share.last_stage && model.copies_embedding()))
-    blocks.embedding =
-        add_matrix(store, kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);
+    blocks.embedding = to.matrix(kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);
   for (int64_t i = 0; i < share.num_layers; ++i) {
     const auto layer = static_cast<int32_t>(share.first_layer + i);
-    declare_layer(model, layer, share, blocks.layers[layer], store);
+    declare_layer(model, layer, share, blocks.layers[layer], to);
   }
   if (share.last_stage) {
     blocks.head.epsilon = model.norm_epsilon;
@@ -294,12 +383,12 @@ StageBlocks declare_weights(const model::Model& model, const StageShare& share,
       blocks.head.table = blocks.embedding;
     } else {
       blocks.head.table =
-          add_matrix(store, kHeadLayer, model.tied_embeddings ? kEmbeddingName : "lm_head.weight",
-                     model.vocabulary, model.hidden);
+          to.matrix(kHeadLayer, model.tied_embeddings ? kEmbeddingName : "lm_head.weight",
+                    model.vocabulary, model.hidden);
     }
-    blocks.head.norm = add_norm(store, kHeadLayer, "model.norm.weight", model.hidden);
+    blocks.head.norm = to.norm(kHeadLayer, "model.norm.weight", model.hidden);
     for (int64_t i = model.num_layers(); i < std::ssize(model.layers); ++i)
-      declare_module(model, static_cast<int32_t>(i), share, blocks, store);
+      declare_module(model, static_cast<int32_t>(i), share, blocks, to);
   }
   return blocks;
 }

@@ -12,6 +12,7 @@
 #include <piper/nn/latent_attention.h>
 #include <piper/nn/mtp.h>
 #include <piper/nn/parameters.h>
+#include <piper/nn/tensor_share.h>
 
 #include <cstdint>
 #include <map>
@@ -24,6 +25,7 @@ struct StageShare {
   int64_t num_layers = 0;
   int64_t ep_index = 0;
   int64_t ep = 1;
+  TensorShare tensor;  // of the matrices that ranks share
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions

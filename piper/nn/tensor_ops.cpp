@@ -172,6 +172,7 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
          .sequence = in.sequence,
          .num_experts = probabilities.size(1),
          .k = in.expert.size(1),
+         .first_token = in.first_token,
          .normalised = in.normalised,
          .sigmoid = in.sigmoid,
          .scaling = static_cast<T>(in.scaling)});

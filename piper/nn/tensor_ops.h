@@ -31,6 +31,7 @@ struct RouterGradients {
   at::Tensor auxiliary;           // [B, E]: gradient of every probability of that sequence
   at::Tensor g_log_sum;           // [T]: gradient of the logits' log-sum-exp
   int64_t sequence = 0;
+  int64_t first_token = 0;  // the place of token 0 among those of the B sequences
   bool normalised = false;
   bool sigmoid = false;  // scores are sigmoids of the logits, not their softmax
   double scaling = 1;    // the weights are scaled by it
@@ -89,8 +90,16 @@ constexpr double capacity_tie(at::ScalarType dtype) {
 // they are normalised before anything is dropped, and what is dropped by probability is what has
 // the smaller weight (as in Megatron-LM). Of weights within `tie` of the last one that finds room,
 // the lower tokens' stay (docs/numerics.md).
-DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert, int64_t sequence,
-                         bool normalised, double scaling = 1,
+//
+// `sequences`: the tokens are whole sequences, or a part of some (which a capacity does not allow,
+// PIPER_CHECK); sequence_counts then has all of them, and counts the tokens that are here.
+struct SequenceSpan {
+  int64_t sequence = 0;       // S
+  int64_t first_token = 0;    // of those of all the sequences
+  int64_t num_sequences = 0;  // B; 0: the tokens are whole sequences, and all of them
+};
+DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
+                         const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat),
                          std::span<const int32_t> places = {});

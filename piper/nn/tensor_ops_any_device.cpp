@@ -127,7 +127,9 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
     g_chosen = in.scaling * g_chosen;
   }
   at::Tensor g = at::zeros_like(probabilities);
-  if (in.auxiliary.defined()) g.copy_(in.auxiliary.repeat_interleave(in.sequence, 0));
+  if (in.auxiliary.defined())
+    g.copy_(in.auxiliary.repeat_interleave(in.sequence, 0)
+                .narrow(0, in.first_token, probabilities.size(0)));
   if (in.auxiliary.defined() && in.sigmoid) {
     const at::Tensor total = probabilities.sum(1, true);
     g = (g - (g * probabilities).sum(1, true) / total) / total;

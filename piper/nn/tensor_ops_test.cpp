@@ -162,7 +162,7 @@ TEST_CASE("the router equals the composition and breaks ties by the lower index"
     for (const bool normalised : {false, true})
       for (const bool sigmoid : {false, true}) {
         const DispatchOrder order =
-            order_rows(p, expert, 3, normalised, 1, {.factor = normalised ? 0.5 : 0});
+            order_rows(p, expert, {3}, normalised, 1, {.factor = normalised ? 0.5 : 0});
         RouterGradients in{.expert = expert,
                            .position = order.position,
                            .weights = order.weights,
@@ -184,7 +184,7 @@ TEST_CASE("the router equals the composition and breaks ties by the lower index"
 TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
   const at::Tensor p = at::tensor({.2, .5, .3, .6, .1, .3}, at::kDouble).view({2, 3});
   const at::Tensor expert = at::tensor({1, 2, 0, 2}, at::kInt).view({2, 2});
-  const DispatchOrder order = order_rows(p, expert, 1, true);
+  const DispatchOrder order = order_rows(p, expert, {1}, true);
   CHECK(order.counts == std::vector<int64_t>{1, 1, 2});
   CHECK(order.sequence_counts == std::vector<int64_t>{0, 1, 1, 1, 0, 1});
   CHECK(at::equal(order.token, at::tensor({1, 0, 0, 1}, at::kInt)));
@@ -200,7 +200,7 @@ TEST_CASE("beyond the capacity the smaller weight or the later token goes, seque
   const double score[] = {.3, .5, .4, .9, .6, .7, .6, .6};
   for (int64_t t = 0; t < 8; ++t) p[t][expert[t][0].item<int64_t>()] = score[t];
   const auto order = [&](double factor, strategy::Drop drop) {
-    return order_rows(p, expert, 4, false, 2, {.factor = factor, .drop = drop});
+    return order_rows(p, expert, {4}, false, 2, {.factor = factor, .drop = drop});
   };
   const DispatchOrder best = order(1, strategy::Drop::kProbability);
   CHECK(best.counts == std::vector<int64_t>{2, 1, 2});
@@ -226,7 +226,7 @@ TEST_CASE(
   const at::Tensor expert = at::zeros({6, 1}, at::kInt);
   const auto kept = [&](const at::Tensor& weights) {
     const at::Tensor p = at::stack({weights, 1 - weights}, 1);
-    return order_rows(p, expert, 6, false, 1, {.factor = 1}).token;
+    return order_rows(p, expert, {6}, false, 1, {.factor = 1}).token;
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
     for (const double weight : {0.3, 0.5, 0.001})  // on either side of any grid's lines, and on one
@@ -255,7 +255,7 @@ TEST_CASE("weights that are no numbers are dropped first") {
   at::Tensor p = at::full({4, 2}, .5, at::kDouble);
   p.select(0, 1).fill_(std::nan(""));
   const at::Tensor expert = at::zeros({4, 1}, at::kInt);
-  const DispatchOrder order = order_rows(p, expert, 4, false, 1, {.factor = 1.5});
+  const DispatchOrder order = order_rows(p, expert, {4}, false, 1, {.factor = 1.5});
   CHECK(at::equal(order.token, at::tensor({0, 2, 3}, at::kInt)));
 }
 

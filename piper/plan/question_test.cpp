@@ -110,6 +110,7 @@ TEST_CASE("fixed axes are kept, and free ones searched") {
   Asked asked(question("mixtral-8x7b", "dgx-h100", 64));
   asked.question.fixed = {.pp = 2,
                           .ep = 8,
+                          .tp = 1,
                           .micro_batch_sequences = 1,
                           .schedule = strategy::PipelineSchedule::kGPipe,
                           .recompute = strategy::Recompute::kFull,
@@ -143,9 +144,9 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
     fixed = {.pp = 96, .runnable = runnable};
     has("allowed: --pp 48");
   }
-  fixed = {.tp = 2, .runnable = true};
-  has("--tp 2 with --runnable");
-  has("allowed: --tp 1");
+  fixed = {.cp = 2, .runnable = true};
+  has("--cp 2 with --runnable");
+  has("allowed: --cp 1");
   fixed = {.schedule = strategy::PipelineSchedule::kZbV, .runnable = true};
   has("--schedule zb-v with --runnable");
   has("gpipe or 1f1b");

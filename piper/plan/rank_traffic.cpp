@@ -73,7 +73,9 @@ class Writer {
     const int64_t ends = strategy::ends_apart(s_) ? 2 : 1;
     if (chunk == 0) divided += of(cost::dense_parameters(model_, -1, ends));
     if (chunk == last) divided += of(cost::dense_parameters(model_, -2, ends));
-    const cost::Shard shard = cost::shard_of(model_, s_, chunk);
+    Strategy whole = s_;  // what tp divides is `divided`
+    whole.sequence_parallel = false;
+    const cost::Shard shard = cost::shard_of(model_, whole, chunk);
     const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
     stage[Axis::kExpertData] += reduced(of(shard.experts) / of(s_.mesh.etp), s_.mesh.edp());

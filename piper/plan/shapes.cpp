@@ -1,3 +1,4 @@
+#include <piper/model/shared_layer.h>
 #include <piper/plan/shapes.h>
 #include <piper/strategy/runnable.h>
 
@@ -49,8 +50,9 @@ class Shapes {
   }
 
  private:
-  // Of every layer, as strategy::contradictions() asks.
+  // Of every layer, as strategy::contradictions() asks; and as this Piper needs it to train.
   bool divides_heads(int64_t tp) const {
+    if (r_.fixed.runnable && !model::undividable(*r_.model, tp).empty()) return false;
     return std::ranges::all_of(
         r_.model->layers, [&](const model::Layer& l) { return l.attention.num_heads % tp == 0; });
   }
@@ -61,13 +63,15 @@ class Shapes {
   }
 
   bool runs(const Shape& shape) const {
-    return is_tried(r_, with_shape(r_, shape),
-                    [&](Strategy& s) { s.sequence_parallel = shape.sequence_parallel; });
+    return is_tried(r_, with_shape(r_, shape), [&](Strategy& s) {
+      s.sequence_parallel = shape.sequence_parallel;
+      s.capacity = r_.fixed.capacity;
+    });
   }
   // Where the paper's form is asked for.
   bool is_of_the_paper(const Shape& shape) const {
     return !r_.fixed.paper_form ||
-           (shape.dp == shape.ep && r_.model->num_layers() % shape.pp == 0 &&
+           (shape.tp == 1 && shape.dp == shape.ep && r_.model->num_layers() % shape.pp == 0 &&
             shape.ep <= fast_domain(*r_.cluster));
   }
 

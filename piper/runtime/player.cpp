@@ -149,6 +149,7 @@ void Player::run_compute(const Task& task) {
 
 void Player::finish(const Task& task) {
   last_progress_seconds_ = now_seconds();
+  if (task.kind == graph::TaskKind::kReduceScatter) keep_own_share(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;
   ++num_done_;

@@ -138,6 +138,11 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
+  // Of ranks that share a layer's matrices: tokens of all of them, by rank; and the sum of their
+  // parts, of which this rank keeps that of its own tokens.
+  std::unique_ptr<comm::Operation> start_gather(const graph::Task& task, comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_scatter(const graph::Task& task, comm::OperationName name);
+  void keep_own_share(const graph::Task& task);
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }
@@ -149,6 +154,7 @@ class Player {
   const std::vector<int64_t>& counts_of(const graph::Task& task);
   const MicroBatch& batch_of(const graph::Task& task) const;
   int64_t positions(int32_t layer) const;  // of a sequence
+  int64_t own_tokens() const;              // of a micro-batch, of the model's own layers
   comm::Group group_of(const graph::Task& task) const;
   at::Tensor empty(std::vector<int64_t> shape) const;
 

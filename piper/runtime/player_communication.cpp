@@ -1,8 +1,10 @@
 // Communication tasks: from slots and counts to bytes.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/collective/reductions.h>
 #include <piper/cost/shard.h>
 #include <piper/runtime/player.h>
+#include <piper/runtime/tensor_bytes.h>
 #include <piper/runtime/token_exchange.h>
 
 #include <algorithm>
@@ -16,14 +18,6 @@ using schedule::SegmentKind;
 using schedule::SlotKind;
 
 namespace {
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
 
 // Sums of `counts` over each of `num_peers` equal runs, times bytes_per_row.
 std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers,
@@ -67,7 +61,7 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
             {cost::moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision)},
             at::kByte);
       else
-        slot.tensor = empty({strategy_.micro_batch_sequences * strategy_.sequence, model_.hidden});
+        slot.tensor = empty({own_tokens(), model_.hidden});
       return comm::start_receive(transport_, task.peer, std::move(name),
                                  mutable_bytes_of(slot.tensor));
     }
@@ -82,7 +76,9 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
     case TaskKind::kAllGather:
+      return start_gather(task, std::move(name));
     case TaskKind::kReduceScatter:
+      return start_scatter(task, std::move(name));
     case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
@@ -206,11 +202,7 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
       transport_, group, name.what,
       collective::all_to_all(strategy_.all_to_all, group.index, exchange_of(task, group).topology,
                              count_of(task, group, routing, to_experts, row_bytes()), how),
-      bytes_of(source), mutable_bytes_of(target.tensor), [](size_t bytes) {
-        const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-        return std::shared_ptr<std::byte>(static_cast<std::byte*>(scratch.mutable_data_ptr()),
-                                          [scratch](std::byte*) {});
-      });
+      bytes_of(source), mutable_bytes_of(target.tensor), tensor_scratch);
   operation->start(name.key);
   return operation;
 }
@@ -249,6 +241,45 @@ std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
   return exchange.start_back(std::move(name), source, target, routing, g_weights);
 }
 
+std::unique_ptr<comm::Operation> Player::start_gather(const Task& task, comm::OperationName name) {
+  const comm::Group group = group_of(task);
+  const auto size = std::ssize(group.members);
+  std::unique_ptr<comm::Operation> all;
+  const auto slots = step_.graph.reads(task);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const at::Tensor& own = read(task, i).tensor;
+    at::Tensor& whole = write(task, i).tensor;
+    whole = empty({own.size(0) * size, own.size(1)});
+    whole.narrow(0, group.index * own.size(0), own.size(0)).copy_(own);
+    collective::MemberSteps steps =
+        collective::all_gather(collective::ReductionForm::kDirect, group.index, topology_of(group),
+                               static_cast<int64_t>(whole.nbytes()));
+    // Of a task that gathers several slots, the parts of one follow those of the one before.
+    for (collective::Step& step : steps.steps)
+      step.part += static_cast<uint32_t>(i) * static_cast<uint32_t>(2 * size + 1);
+    auto operation = comm::make_exchange(transport_, group, name.what, std::move(steps), {},
+                                         mutable_bytes_of(whole));
+    operation->start(name.key);
+    all = all == nullptr ? std::move(operation) : comm::join(std::move(all), std::move(operation));
+  }
+  return all;
+}
+
+std::unique_ptr<comm::Operation> Player::start_scatter(const Task& task, comm::OperationName name) {
+  const comm::Group group = group_of(task);
+  const at::Tensor& part = read(task, 0).tensor;
+  return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(part),
+                                    mutable_bytes_of(part), collective::ReductionForm::kDirect,
+                                    topology_of(group), tensor_scratch);
+}
+
+void Player::keep_own_share(const Task& task) {
+  const comm::Group group = group_of(task);
+  const at::Tensor& part = read(task, 0).tensor;
+  const int64_t own = part.size(0) / std::ssize(group.members);
+  write(task, 0).tensor = part.narrow(0, group.index * own, own).clone();
+}
+
 std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
                                                           comm::OperationName name) {
   const schedule::Segment& segment = step_.segment(task);
@@ -256,6 +287,12 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   if (segment.kind == SegmentKind::kStatistics)
     return comm::start_all_reduce(transport_, group, std::move(name), comm::Element::kFloat64,
                                   std::as_writable_bytes(std::span(statistics_)));
+  if (segment.kind == SegmentKind::kSequenceCounts) {
+    at::Tensor& counts = write(task, 0).tensor;
+    counts = routing_of(task).sequence_counts.clone();
+    return comm::start_all_reduce(transport_, group, std::move(name), comm::Element::kInt64,
+                                  mutable_bytes_of(counts), tensor_scratch);
+  }
   at::Tensor buffer;
   if (segment.kind == SegmentKind::kTiedEmbedding)
     buffer = stage_.tied_embedding_gradient();

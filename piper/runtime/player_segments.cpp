@@ -42,6 +42,11 @@ int64_t Player::positions(int32_t layer) const {
   return model_.positions(layer, strategy_.sequence);
 }
 
+int64_t Player::own_tokens() const {
+  return strategy_.micro_batch_sequences * strategy_.sequence /
+         strategy::ranks_per_token_set(strategy_);
+}
+
 void Player::run_segment(const Task& task) {
   const Segment& segment = step_.segment(task);
   switch (task.phase) {
@@ -134,6 +139,8 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       out(0) = stage_.shared_backward(layer, in(0), in(1), tape());
       return;
     case SegmentKind::kGate:
+      if (const SlotValue* counts = find(step_.graph.reads(task), SlotKind::kSequenceChoices))
+        routing_of(task).sequence_counts = counts->tensor;
       out(0) = stage_.gate_backward(layer, in(0), in(1), in(2), in(3), routing_of(task), tape());
       return;
     case SegmentKind::kExperts:

@@ -3,6 +3,7 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/nn/token_routes.h>
+#include <piper/runtime/tensor_bytes.h>
 #include <piper/runtime/token_exchange.h>
 
 #include <numeric>
@@ -12,26 +13,6 @@ namespace {
 
 // Messages of weights share their exchange's key: their parts lie beyond all of its own.
 constexpr uint32_t kWeightsPart = uint32_t{1} << 31;
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-// Counted with the tensors.
-std::shared_ptr<std::byte> scratch(size_t bytes) {
-  const at::Tensor tensor = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), [tensor](std::byte*) {}};
-}
-
-comm::Element element_of(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble  ? comm::Element::kFloat64
-         : tensor.scalar_type() == at::kFloat ? comm::Element::kFloat32
-                                              : comm::Element::kBFloat16;
-}
 
 }  // namespace
 
@@ -114,7 +95,7 @@ std::unique_ptr<comm::Operation> TokenExchange::start_weights(const comm::Operat
       });
   for (collective::Step& step : steps.steps) step.part += kWeightsPart;
   auto operation = comm::make_exchange(transport_, group_, name.what, std::move(steps),
-                                       bytes_of(from), mutable_bytes_of(to), scratch);
+                                       bytes_of(from), mutable_bytes_of(to), tensor_scratch);
   operation->start(name.key);
   return operation;
 }
@@ -128,7 +109,7 @@ std::unique_ptr<comm::Operation> TokenExchange::start_to_experts(comm::Operation
       transport_, group_, name.what,
       collective::halo_dedup_dispatch(group_.index, topology_, known_->known(),
                                       dedup(tokens_TD.size(1))),
-      bytes_of(tokens_TD), mutable_bytes_of(output), scratch, element_of(tokens_TD));
+      bytes_of(tokens_TD), mutable_bytes_of(output), tensor_scratch, element_of(tokens_TD));
   operation->start(name.key);
   if (weights == nullptr) return operation;
   return comm::join(std::move(operation),
@@ -149,7 +130,7 @@ std::unique_ptr<comm::Operation> TokenExchange::start_back(comm::OperationName n
       transport_, group_, name.what,
       collective::halo_dedup_combine(group_.index, topology_, known_->known(),
                                      dedup(rows_UD.size(1))),
-      bytes_of(rows_UD), mutable_bytes_of(output), scratch, element_of(rows_UD));
+      bytes_of(rows_UD), mutable_bytes_of(output), tensor_scratch, element_of(rows_UD));
   operation->start(name.key);
   if (g_weights == nullptr) return operation;
   *g_weights = at::empty_like(routing.weights);

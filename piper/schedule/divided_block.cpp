@@ -4,15 +4,15 @@ namespace piper::schedule {
 
 using graph::TaskKind;
 
-LayerSlot DividedBlock::gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
-                               LayerSlot again) const {
-  if (!is_shared || !divides_tokens) return slot;
+DividedBlock::Whole DividedBlock::gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
+                                         LayerSlot again) const {
+  if (!is_shared || !divides_tokens) return {slot, again};
   const LayerSlot gathered = program.slot(SlotKind::kGathered, collective);
   const LayerSlot more =
       again.valid() ? program.slot(SlotKind::kGathered, collective) : LayerSlot::none();
   pass.collective(TaskKind::kAllGather, collective, {slot, again}, {gathered, more});
   if (splits) pass.compute_part(segment, Share::kBefore);
-  return gathered;
+  return {gathered, more};
 }
 
 LayerSlot DividedBlock::partial(LayerProgram& program, LayerSlot result) const {

@@ -4,7 +4,8 @@
 //
 //   tokens divided between the blocks (sequence parallelism, Korthikanti et al. 2022)
 //     forward    all-gather x        compute   reduce-scatter
-//     backward   all-gather g (x)    compute   reduce-scatter
+//     backward   all-gather g, x     compute   reduce-scatter
+//                (x only where the trainer does not keep it gathered from the forward on)
 //   replicated
 //     forward                        compute   all-reduce
 //     backward                       compute   all-reduce
@@ -24,9 +25,13 @@ struct DividedBlock {
   bool divides_tokens = false;  // between the blocks
   bool splits = false;
 
-  // What the segment reads in place of `slot`. `again`: a further slot that comes with it.
-  LayerSlot gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
-                   LayerSlot again = LayerSlot::none()) const;
+  // What the segment reads in place of `slot`, and of `again` where that is given, which is then
+  // gathered in the same task.
+  struct Whole {
+    LayerSlot slot, again;
+  };
+  Whole gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
+               LayerSlot again = LayerSlot::none()) const;
   // What the segment writes in place of `result`, whose kind and writer the sum has.
   LayerSlot partial(LayerProgram& program, LayerSlot result) const;
   // Sums it up into `result`.

@@ -20,14 +20,20 @@ struct ExecutionStyle {
   // they read; but not the parts of compute that are split off, nor another micro-batch's.
   bool in_order = false;
   // --- what a layer does ---
-  bool exchanges_counts = true;  // before rows travel
+  bool exchanges_counts = true;  // before rows travel, and of sequences that ranks share
   bool mixture_is_one_segment =
-      false;                          // kExperts stands for gate, shared experts and merge as well
-  bool gathers_inputs_again = false;  // sequence parallelism: the backward gathers them again
-  bool reruns_whole_layers = false;   // full recomputation: also what the backward does not need
+      false;  // kExperts stands for gate, shared experts and merge as well
+  // Sequence parallelism: the backward gathers the inputs of attention and nets again, with the
+  // gradients; else it has them from the forward.
+  bool gathers_inputs_again = true;
+  bool reruns_whole_layers = false;  // full recomputation: also what the backward does not need
   bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
   bool has_mtp_modules = true;
   bool keeps_by_layer = false;  // one slot (kKept) stands for all that a layer keeps
+  // Tensor with sequence parallelism: embedding and head compute with whole tables on a rank's own
+  // tokens, so that what is held whole (tables, norms, routers) has a sum over the whole stage;
+  // else everything dense is summed over the data group.
+  bool divides_ends_by_tokens = true;
   // --- weights and gradients ---
   bool states_have_a_stream = false;  // they travel beside everything else, else among exchanges
   bool states_beside = true;          // a part of them travels beside compute

@@ -37,24 +37,30 @@ Share attention_share(const DividedBlock& block, const LayerKind& kind) {
   return kind.shares_sequences && kind.splits_context ? Share::kRest : block.share();
 }
 
+// The gradient of a block's output and the block's input, as its backward reads them.
+DividedBlock::Whole gather_back(LayerProgram& p, const LayerKind& kind, const DividedBlock& block,
+                                LayerSlot gradient, LayerSlot x) {
+  if (kind.gathers_inputs_again) return block.gather(p, p.backward, gradient, x);
+  return {block.gather(p, p.backward, gradient).slot, x};
+}
+
 // From x1 to the program's output, and from its gradient to that of x1, which is returned.
 LayerSlot write_dense_mlp(LayerProgram& p, const LayerKind& kind, LayerSlot x1) {
   const DividedBlock block = block_of(kind, kDenseMlp);
-  const LayerSlot again = kind.gathers_inputs_again ? x1 : LayerSlot::none();
   LayerPass& f = p.forward;
   p.output = p.slot(kHidden, kDenseMlp);
   const LayerSlot tape = p.slot(kTape, kDenseMlp);
-  const LayerSlot whole_x1 = block.gather(p, f, x1);
+  const LayerSlot whole_x1 = block.gather(p, f, x1).slot;
   const LayerSlot out = block.partial(p, p.output);
   f.compute(kDenseMlp, {whole_x1}, {out, tape}, block.share());
   block.sum(f, out, p.output);
 
   LayerPass& b = p.backward;
-  const LayerSlot gradient = block.gather(p, b, p.output_gradient, again);
+  const auto [gradient, x1_again] = gather_back(p, kind, block, p.output_gradient, x1);
   b.run_again(kDenseMlp);
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kDenseMlp);
   const LayerSlot part = block.partial(p, g_x1);
-  b.compute(kDenseMlp, {gradient, x1, tape}, {part}, block.share());
+  b.compute(kDenseMlp, {gradient, x1_again, tape}, {part}, block.share());
   block.sum(b, part, g_x1);
   b.run_again(kAttention);
   return g_x1;
@@ -82,6 +88,8 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
+          .counts_sequences = is_moe && is_divided && s.sequence_parallel &&
+                              style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
           .shares_experts = is_moe && s.mesh.etp > 1,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,
@@ -89,7 +97,10 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .exchanges_counts = exchanges && style.exchanges_counts,
           .is_one_segment = is_moe && style.mixture_is_one_segment,
           .gathers_inputs_again = is_divided && s.sequence_parallel && style.gathers_inputs_again,
-          .rerun = {.all = style.reruns_whole_layers, .first = style.reruns_first},
+          .rerun = {.all = style.reruns_whole_layers,
+                    .first = style.reruns_first,
+                    .gathers = is_divided && s.sequence_parallel && style.gathers_inputs_again &&
+                               !style.keeps_by_layer},
           .keeps_by_layer = style.keeps_by_layer};
 }
 
@@ -101,20 +112,20 @@ LayerProgram layer_program(const LayerKind& kind) {
   const LayerSlot x1 = p.slot(kHidden, kAttention), tape = p.slot(kTape, kAttention);
   const LayerSlot kept = kind.keeps_by_layer ? p.slot(kKept, kAttention) : LayerSlot::none();
   p.output_gradient = p.slot(kHiddenGradient, kAttention);
-  const LayerSlot whole_x = block.gather(p, f, p.x);
+  const LayerSlot whole_x = block.gather(p, f, p.x).slot;
   const LayerSlot keys = pass_round(p, f, kind, whole_x);
   const LayerSlot out = block.partial(p, x1);
   f.compute(kAttention, {whole_x, keys}, {out, tape, kept}, attention_share(block, kind));
   block.sum(f, out, x1);
 
   const LayerSlot g_x1 = kind.is_moe ? write_mixture(p, kind, x1) : write_dense_mlp(p, kind, x1);
-  const LayerSlot again = kind.gathers_inputs_again ? p.x : LayerSlot::none();
-  const LayerSlot gradient = block.gather(p, b, g_x1, again);
+  const auto [gradient, x_again] = gather_back(p, kind, block, g_x1, p.x);
   const LayerSlot keys_again = pass_round(p, b, kind, gradient);
   p.x_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot part = block.partial(p, p.x_gradient);
-  LayerSlotList reads{gradient, p.x, x1, tape, kept};
+  LayerSlotList reads{gradient, x_again, x1, tape, kept};
   reads.push_back(keys_again);
+  if (x_again != p.x) reads.push_back(p.x);  // which is freed when all its gathers are done
   b.compute(kAttention, reads, {part}, attention_share(block, kind));
   block.sum(b, part, p.x_gradient);
   return p;

@@ -20,6 +20,8 @@ struct LayerKind {
   // sequence, an expert's matrices.
   bool shares_matrices = false, divides_tokens = false;
   bool shares_sequences = false;
+  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted.
+  bool counts_sequences = false;
   bool shares_experts = false;
   // As in ExecutionStyle; false where the layer has no such communication.
   bool splits_tensor = false, splits_context = false, splits_exchange = false;

@@ -156,6 +156,11 @@ class PassMaker {
       task.is_recomputed = true;
       task.is_behind_turn = false;
       task.share = Share::kWhole;
+      task.reads = {};
+      for (const LayerSlot slot : operation.reads) {
+        const bool is_gathered = passes_.slots[slot.index()].kind == SlotKind::kGathered;
+        task.reads.push_back(rerun_.gathers && is_gathered ? gather_again(slot, tasks) : slot);
+      }
       task.writes = {};
       for (const LayerSlot slot : operation.writes) {
         if (is_of_layer(slot)) continue;
@@ -165,6 +170,24 @@ class PassMaker {
       tasks.push_back(task);
     }
     return tasks;
+  }
+
+  // Adds the forward's gather of `slot`, into a slot of its own.
+  LayerSlot gather_again(LayerSlot slot, std::vector<LayerTask>& tasks) {
+    const std::vector<Operation>& operations = program_.forward.operations();
+    const auto gather = std::ranges::find_if(operations, [&](const Operation& operation) {
+      return std::ranges::find(operation.writes, slot) != operation.writes.end();
+    });
+    PIPER_CHECK(gather != operations.end() && gather->writes.size() == 1, "a slot nobody gathers");
+    LayerTask task = task_of(*gather);
+    task.is_recomputed = true;
+    task.is_behind_turn = false;
+    const ProgramSlot meaning = passes_.slots[slot.index()];
+    passes_.slots.push_back(meaning);
+    const LayerSlot again(std::ssize(passes_.slots) - 1);
+    task.writes = {again};
+    tasks.push_back(task);
+    return again;
   }
 
   Slots wanted_by_backward() const {

@@ -38,8 +38,9 @@ struct LayerPasses {
 };
 
 struct Rerun {
-  bool all = false;    // full recomputation runs the whole forward again, else what is read
-  bool first = false;  // partial recomputation stands before the backward, else before its reader
+  bool all = false;      // full recomputation runs the whole forward again, else what is read
+  bool first = false;    // partial recomputation stands before the backward, else before its reader
+  bool gathers = false;  // partial recomputation gathers again what it reads, else that is kept
   auto operator<=>(const Rerun&) const = default;
 };
 LayerPasses passes_of(const LayerProgram& program, strategy::Recompute recompute, Rerun rerun = {});

@@ -21,6 +21,16 @@ std::vector<LayerKind> every_kind() {
                          .exchanges = exchanges,
                          .deduplicates = deduplicates && exchanges,
                          .exchanges_counts = exchanges});
+  // The same where ranks share matrices, divide tokens and gather inputs again.
+  const size_t num_alone = kinds.size();
+  for (size_t i = 0; i < num_alone; ++i)
+    for (const bool counts : {false, true}) {
+      LayerKind shared = kinds[i];
+      shared.shares_matrices = shared.divides_tokens = shared.gathers_inputs_again = true;
+      shared.counts_sequences = counts && shared.is_moe;
+      shared.rerun.gathers = true;
+      kinds.push_back(shared);
+    }
   return kinds;
 }
 
@@ -52,7 +62,7 @@ std::string text(const std::vector<LayerTask>& tasks) {
 TEST_CASE("slots live from their writer to their last reader, in every kind of layer") {
   for (const LayerKind& kind : every_kind())
     for (const Recompute recompute : strategy::kRecomputes) {
-      const LayerPasses passes = passes_of(layer_program(kind), recompute);
+      const LayerPasses passes = passes_of(layer_program(kind), recompute, kind.rerun);
       CAPTURE(text(passes.backward));
       Lives alive{passes.x};
       run(passes.forward, alive);

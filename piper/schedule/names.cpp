@@ -24,8 +24,10 @@ char letter(graph::Phase phase) {
 
 std::string place(const Segment& segment) {
   if (segment.layer >= 0) return fmt::format(" L{}", segment.layer);
-  if (segment.kind != SegmentKind::kDenseGradients && segment.kind != SegmentKind::kDenseWeights)
-    return "";
+  const bool is_of_ends =
+      segment.kind == SegmentKind::kDenseGradients || segment.kind == SegmentKind::kDenseWeights ||
+      segment.kind == SegmentKind::kStageGradients || segment.kind == SegmentKind::kStageWeights;
+  if (!is_of_ends) return "";
   if (segment.share == Share::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
 }
@@ -74,6 +76,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     return Axis::kExpert;
   switch (segment) {
     case SegmentKind::kTensor:
+    case SegmentKind::kSequenceCounts:
       return Axis::kTensor;
     case SegmentKind::kExpertTensor:
       return Axis::kExpertTensor;
@@ -85,6 +88,9 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kExpertGradients:
     case SegmentKind::kExpertWeights:
       return Axis::kExpertData;
+    case SegmentKind::kStageGradients:
+    case SegmentKind::kStageWeights:
+      return Axis::kStage;
     case SegmentKind::kTiedEmbedding:
       return Axis::kEnds;
     case SegmentKind::kStatistics:
@@ -133,6 +139,8 @@ const char* name(SegmentKind kind) {
       return "dense gradients";
     case SegmentKind::kExpertGradients:
       return "expert gradients";
+    case SegmentKind::kStageGradients:
+      return "stage gradients";
     case SegmentKind::kTiedEmbedding:
       return "tied embedding";
     case SegmentKind::kGradientNorm:
@@ -143,6 +151,8 @@ const char* name(SegmentKind kind) {
       return "optimizer";
     case SegmentKind::kTensor:
       return "tensor collective";
+    case SegmentKind::kSequenceCounts:
+      return "sequence counts";
     case SegmentKind::kExpertTensor:
       return "expert tensor collective";
     case SegmentKind::kContext:
@@ -151,6 +161,8 @@ const char* name(SegmentKind kind) {
       return "dense weights";
     case SegmentKind::kExpertWeights:
       return "expert weights";
+    case SegmentKind::kStageWeights:
+      return "stage weights";
     case SegmentKind::kHostCopy:
       return "host copy";
     case SegmentKind::kTakeExpert:

@@ -176,11 +176,11 @@ TEST_CASE("tensor and sequence parallelism: gathers before, sums behind what ran
   c.strategy.sequence_parallel = true;
   const StepGraph step = write(c);
   CHECK(names_of_first(step, Phase::kForward) ==
-        std::vector<std::string>{"F0 embedding", "F0 L0 tensor collective all-gather",
-                                 "F0 L0 attention", "F0 L0 tensor collective reduce-scatter",
-                                 "F0 L0 gate", "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
-                                 "F0 L0 experts", "F0 L0 combine all-to-all", "F0 L0 merge",
-                                 "F0 head"});
+        std::vector<std::string>{
+            "F0 embedding", "F0 L0 tensor collective all-gather", "F0 L0 attention",
+            "F0 L0 tensor collective reduce-scatter", "F0 L0 gate",
+            "F0 L0 sequence counts all-reduce", "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+            "F0 L0 experts", "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});
   CHECK(names_of_first(step, Phase::kBackward) ==
         std::vector<std::string>{"B0 head", "B0 L0 merge", "B0 L0 combine all-to-all",
                                  "B0 L0 experts", "B0 L0 dispatch all-to-all", "B0 L0 gate",

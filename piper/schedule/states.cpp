@@ -25,6 +25,11 @@ bool States::is_moe(int32_t layer) const {
          writer_.step().model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
 }
 
+bool States::sums_over_stage() const {
+  const strategy::Strategy& s = writer_.step().strategy;
+  return style_.divides_ends_by_tokens && s.mesh.tp > 1 && s.sequence_parallel;
+}
+
 TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,
                         bool is_waited_for) {
   const bool gathers = what == What::kGather;
@@ -50,14 +55,17 @@ States::Tasks States::post(What what, int32_t layer, Share share, const Posted& 
                            bool is_waited_for) {
   Tasks posted;
   if (what == What::kGather && zero_ == 0) return posted;
-  const auto add = [&](Axis axis, SegmentKind weights, SegmentKind gradients) {
-    if (writer_.step().layout.size(axis) < 2) return;
+  const auto add = [&](SegmentKind weights, SegmentKind gradients) {
     const SegmentKind kind = what == What::kGather ? weights : gradients;
+    const Axis axis = axis_of(TaskKind::kAllReduce, kind);
+    if (writer_.step().layout.size(axis) < 2) return;
     posted.push_back(post_one(what, axis, {kind, layer, share}, behind, is_waited_for));
   };
-  add(Axis::kData, SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
-  if (is_moe(layer))
-    add(Axis::kExpertData, SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
+  // Of the ends nothing is cut.
+  if (sums_over_stage()) add(SegmentKind::kStageWeights, SegmentKind::kStageGradients);
+  if (layer >= 0 || !sums_over_stage())
+    add(SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
+  if (is_moe(layer)) add(SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
   if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
     for (const TaskId task : posted) reduced_.push_back(task);
   return posted;

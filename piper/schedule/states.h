@@ -65,6 +65,8 @@ class States {
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
   bool is_moe(int32_t layer) const;
+  // Whether the ends' tables and what else all ranks of a stage hold is summed over the stage.
+  bool sums_over_stage() const;
 
   RankWriter& writer_;
   const ExecutionStyle& style_;

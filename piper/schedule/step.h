@@ -50,21 +50,26 @@ enum class SegmentKind : uint8_t {
   // (layer -1: embedding, -2: head and final norm)
   kDenseGradients,
   kExpertGradients,  // all-reduce over the expert-data group: the layer's routed experts
-  kTiedEmbedding,    // all-reduce between first and last stage, of a table that both hold
+  // all-reduce over all ranks of a stage: what ranks that share a layer's matrices hold whole, with
+  // a gradient of their own tokens or heads each (ExecutionStyle::divides_ends_by_tokens)
+  kStageGradients,
+  kTiedEmbedding,  // all-reduce between first and last stage, of a table that both hold
   // compute: this rank's share of the sum of squares (every parameter counted once over the mesh)
   kGradientNorm,
   kStatistics,  // all-reduce over the world: squared norm, loss sum, token count, ...
   kOptimizer,   // compute: clip and AdamW
   // Communication, of the layer whose matrices, sequences or weights are divided:
-  kTensor,         // gathers and sums of ranks that share a layer's matrices
-  kExpertTensor,   // the same of ranks that share an expert's
-  kContext,        // keys and values, of ranks that share a sequence
-  kDenseWeights,   // weights that are gathered over the data group (ZeRO)
-  kExpertWeights,  // the same over the expert-data group
-  kHostCopy,       // activations or optimizer states, to the host or back
-  kTakeExpert,     // compute: an expert's state into a slot; what is sent of it (migration.h)
-  kPutExpert,      // compute: an expert's state out of a slot
-  kWait,           // compute: waits for communication, a part of which nothing hides
+  kTensor,          // gathers and sums of ranks that share a layer's matrices
+  kSequenceCounts,  // experts' choices by sequence, summed over ranks that share its tokens
+  kExpertTensor,    // the same of ranks that share an expert's
+  kContext,         // keys and values, of ranks that share a sequence
+  kDenseWeights,    // weights that are gathered over the data group (ZeRO)
+  kExpertWeights,   // the same over the expert-data group
+  kStageWeights,    // the same over all ranks of a stage
+  kHostCopy,        // activations or optimizer states, to the host or back
+  kTakeExpert,      // compute: an expert's state into a slot; what is sent of it (migration.h)
+  kPutExpert,       // compute: an expert's state out of a slot
+  kWait,            // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -104,10 +109,11 @@ enum class SlotKind : uint8_t {
   kReturnedGradient,    // gradient of kReturned (leaves merge's backward), [T*k, d]
   kRoutingGradient,     // gradient of the weights, [T*k]
   kGathered,            // hidden states, rows or gradients of all ranks that share matrices
-  kPartial,        // what this rank's part of the matrices gives: the ranks' sum is what is meant
-  kKeysAndValues,  // of all ranks that share a sequence
-  kExpertState,    // master weights and both moments of an expert, [9 d ffn] of the main type
-  kKept,           // ExecutionStyle::keeps_by_layer
+  kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
+  kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
+  kKeysAndValues,    // of all ranks that share a sequence
+  kExpertState,      // master weights and both moments of an expert, [9 d ffn] of the main type
+  kKept,             // ExecutionStyle::keeps_by_layer
 };
 
 struct SlotMeaning {
@@ -176,10 +182,32 @@ struct SlotMeaning {
 // reads or that the whole would have freed there (tape, inputs, the output's gradient): gradients
 // within a segment are taken to replace its tape.
 //
-// Tensor parallelism (kTensor), with sequence parallelism: a block gathers the tokens of all its
-// ranks, computes with its part of the matrices, and what the ranks sum is scattered; the backward
-// mirrors it. Without, tokens are replicated and sums are all-reduces. Expert-tensor parallelism is
-// the same around the experts' segment. Context parallelism passes keys and values round.
+// Tensor parallelism (kTensor), with sequence parallelism: of a micro-batch's T tokens (its
+// sequences one after the other) rank i of tp owns those from i T / tp to (i + 1) T / tp; hidden
+// states, rows and their gradients are those of its own tokens, but for [T, d] that a block gathers
+// and what its part of the matrices gives:
+//   gather       F    x                                            gathered x
+//                B    gradient(x1), x                              gathered gradient, gathered x
+//   attention    F    gathered x                                   part, tape
+//                B    gathered gradient, gathered x, x1, tape, x   part of gradient(x)
+//   dense_mlp    F    gathered x1                                  part, tape
+//                B    gathered gradient, gathered x1, tape         part of gradient(x1)
+//   sum          F    part                                         x1
+//                B    part of gradient(x)                          gradient(x)
+//   gate         F    x1                                           rows, routing, tape
+//   seq. counts  F    routing                                      sequence counts
+//   gate         B    what it reads else, sequence counts          gradient(x1)
+//   merge        F    what it reads else, sequence counts          x
+// Sequence counts are there where a micro-batch's sequences cannot be dealt whole to the ranks.
+// A gather is an all-gather by rank; a sum is a reduce-scatter, added by ascending rank. A part
+// holds the residual (forward x, backward gradient(x1)) on the rank's own tokens alone. Everything
+// else (embedding, gate, shared experts, merge, head) computes on own tokens with whole matrices.
+// Gradients of what a rank holds whole are sums over the stage (kStageGradients), those of what it
+// holds a part of are sums over the data group (kDenseGradients).
+//
+// Without sequence parallelism tokens are replicated and sums are all-reduces. Expert-tensor
+// parallelism is the same around the experts' segment. Context parallelism passes keys and values
+// round.
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups

@@ -52,6 +52,8 @@ const char* short_name(SlotKind kind) {
       return "gathered";
     case SlotKind::kPartial:
       return "partial";
+    case SlotKind::kSequenceChoices:
+      return "choices";
     case SlotKind::kKeysAndValues:
       return "keys_and_values";
     case SlotKind::kExpertState:
@@ -88,6 +90,101 @@ std::string first_problem(const Graph& graph) {
 }
 
 }  // namespace
+
+TEST_CASE("a dense layer that ranks share gathers tokens, and inputs again, as the contract says") {
+  strategy::Strategy s = example::strategy({.dp = 2, .tp = 2}, 1, 1);
+  s.sequence_parallel = true;
+  s.micro_batch_sequences = 2;
+  s.global_batch_sequences *= 2;
+  const StepGraph step = write_step(example::model({0}), s);
+  CHECK(first_problem(step.graph).empty());
+  const std::string gathered = "gathered:tensor collective0", part = "partial:tensor collective0";
+  CHECK(lives(step, Rank(1)) ==
+        "F0 embedding: -> x:embedding |\n"
+        "F0 L0 tensor collective: x:embedding -> " +
+            gathered +
+            " |\n"
+            "F0 L0 attention: " +
+            gathered + " -> " + part + " tape:attention0 | " + gathered +
+            "\n"
+            "F0 L0 tensor collective: " +
+            part + " -> x:attention0 | " + part +
+            "\n"
+            "F0 L0 tensor collective: x:attention0 -> " +
+            gathered +
+            " |\n"
+            "F0 L0 dense mlp: " +
+            gathered + " -> " + part + " tape:dense mlp0 | " + gathered +
+            "\n"
+            "F0 L0 tensor collective: " +
+            part + " -> x:dense mlp0 | " + part +
+            "\n"
+            "F0 head: x:dense mlp0 -> tape:head |\n"
+            "B0 head: x:dense mlp0 tape:head -> g_x:head | x:dense mlp0 tape:head\n"
+            "U head stage gradients: -> |\n"
+            "B0 L0 tensor collective: g_x:head x:attention0 -> " +
+            gathered + " " + gathered +
+            " | g_x:head\n"
+            "B0 L0 dense mlp: " +
+            gathered + " " + gathered + " tape:dense mlp0 -> " + part + " | " + gathered + " " +
+            gathered +
+            " tape:dense mlp0\n"
+            "B0 L0 tensor collective: " +
+            part + " -> g_x:dense mlp0 | " + part +
+            "\n"
+            "B0 L0 tensor collective: g_x:dense mlp0 x:embedding -> " +
+            gathered + " " + gathered +
+            " | g_x:dense mlp0\n"
+            "B0 L0 attention: " +
+            gathered + " " + gathered + " x:attention0 tape:attention0 x:embedding -> " + part +
+            " | " + gathered + " " + gathered +
+            " x:attention0 tape:attention0 x:embedding\n"
+            "B0 L0 tensor collective: " +
+            part + " -> g_x:attention0 | " + part +
+            "\n"
+            "U L0 stage gradients: -> |\n"
+            "U L0 dense gradients: -> |\n"
+            "B0 embedding: g_x:attention0 -> | g_x:attention0\n"
+            "U embedding stage gradients: -> |\n"
+            "U gradient norm: -> |\n"
+            "U statistics: -> |\n"
+            "U optimizer: -> |\n");
+}
+
+TEST_CASE("layers that ranks share are sound with every recomputation") {
+  for (const Recompute recompute : strategy::kRecomputes)
+    for (const int64_t micro_batch : {1, 2}) {
+      strategy::Strategy s =
+          example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2, PipelineSchedule::k1F1B, recompute);
+      s.sequence_parallel = true;
+      s.micro_batch_sequences = micro_batch;
+      s.global_batch_sequences *= micro_batch;
+      CAPTURE(std::string(strategy::name(recompute)));
+      const StepGraph step = write_step(example::model({4, 0}), s);
+      CHECK(first_problem(step.graph) == "");
+      CHECK(graph::find_deadlock(step.graph) == "");
+    }
+}
+
+TEST_CASE(
+    "ranks that share sequences sum the choices of each, and the gate's backward waits for it") {
+  strategy::Strategy s = example::strategy({.ep = 2, .tp = 2}, 1, 1);
+  s.sequence_parallel = true;
+  const auto counts = [&] {
+    const StepGraph step = write_step(example::model({4}), s);
+    CHECK(first_problem(step.graph).empty());
+    CHECK(graph::find_deadlock(step.graph).empty());
+    return lives(step, Rank(0));
+  };
+  const std::string shared = counts();
+  CHECK(shared.find("F0 L0 sequence counts: routing:gate0 -> choices:sequence counts0 |") !=
+        std::string::npos);
+  CHECK(shared.find("routing:gate0 tape:gate0 choices:sequence counts0 -> g_x:gate0") !=
+        std::string::npos);
+  s.micro_batch_sequences = 2;
+  s.global_batch_sequences *= 2;
+  CHECK(counts().find("sequence counts") == std::string::npos);  // every rank has whole ones
+}
 
 TEST_CASE("a mixture layer with exchanges reads, writes and frees what the contract says") {
   const StepGraph step =

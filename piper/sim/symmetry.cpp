@@ -64,6 +64,8 @@ class Check {
     if (!same_on(Axis::kExpert)) return "exchanges";
     if (!same_on(Axis::kExpertData)) return "reductions of experts";
     if (!same_on(Axis::kData)) return "reductions";
+    if (!same_on(Axis::kTensor)) return "tensor collectives";
+    if (layout_.size(Axis::kTensor) > 1 && !same_on(Axis::kStage)) return "sums over a stage";
     const int64_t here = layout_.rank(stage, member).value, first = layout_.rank(stage, 0).value;
     const Group world{.size = layout_.num_ranks()};
     if (!same(in_group(world, here), in_group(world, first))) return "sums over the world";

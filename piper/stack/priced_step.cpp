@@ -28,7 +28,8 @@ schedule::ExecutionStyle style_of(const Stack& stack) {
               1, .in_order = true, .exchanges_counts = false, .mixture_is_one_segment = true,
               .gathers_inputs_again = stack.gathers_twice, .reruns_whole_layers = true,
               .reruns_first = true, .has_mtp_modules = false, .keeps_by_layer = true,
-              .states_have_a_stream = true, .states_beside = stack.hidden_gradients> 0,
+              .divides_ends_by_tokens = false, .states_have_a_stream = true,
+              .states_beside = stack.hidden_gradients> 0,
           .states_later = stack.hidden_gradients < 1,
           .keeps_weights_in_pipelines = stack.keeps_weights_in_pipelines};
 }

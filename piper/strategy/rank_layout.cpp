@@ -74,6 +74,8 @@ Members RankLayout::members(Axis axis, int64_t member) const {
       return {member / layer * layer + member % mesh_.etp, mesh_.etp, mesh_.ep};
     case Axis::kExpertData:
       return {member % layer, layer, members_ / layer};
+    case Axis::kStage:
+      return {0, 1, members_};
     case Axis::kRank:
       return {member, 1, 1};
     case Axis::kPipeline:
@@ -116,6 +118,9 @@ int64_t RankLayout::distance(Axis axis) const {
     case Axis::kData:
     case Axis::kExpertData:
       return members(axis, 0).stride * far;
+    case Axis::kStage:
+      if (is_data_inside_) return 1;
+      break;
     case Axis::kPipeline:
       return num_together();
     case Axis::kEnds:

@@ -32,6 +32,7 @@ namespace piper::strategy {
 //   kPipeline      the layers: the same member of every stage
 //   kData          the same parameters of all but the experts: dp x cp ranks
 //   kExpertData    the same experts
+//   kStage         the layers of a pipeline stage: its norms, routers and what else all its ranks hold whole
 //   kEnds          the embedding's table, which first and last stage may both hold: the same member of both
 //   kWorld         the step: all ranks
 //   kRank          nothing: a rank alone, with its host
@@ -43,6 +44,7 @@ enum class Axis : uint8_t {
   kPipeline,
   kData,
   kExpertData,
+  kStage,
   kEnds,
   kWorld,
   kRank
@@ -54,6 +56,7 @@ inline constexpr std::array kAxisTraits{NamedValue<Axis>{Axis::kExpert, "expert"
                                         NamedValue<Axis>{Axis::kPipeline, "pipeline"},
                                         NamedValue<Axis>{Axis::kData, "data"},
                                         NamedValue<Axis>{Axis::kExpertData, "expert data"},
+                                        NamedValue<Axis>{Axis::kStage, "stage"},
                                         NamedValue<Axis>{Axis::kEnds, "ends"},
                                         NamedValue<Axis>{Axis::kWorld, "world"},
                                         NamedValue<Axis>{Axis::kRank, "rank"}};

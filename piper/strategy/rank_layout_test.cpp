@@ -100,7 +100,7 @@ TEST_CASE("the groups of every axis part the world, have its size, and differ in
       const RankLayout layout(mesh, placement);
       for (const Axis axis :
            {Axis::kTensor, Axis::kContext, Axis::kData, Axis::kExpertTensor, Axis::kExpert,
-            Axis::kExpertData, Axis::kPipeline, Axis::kWorld, Axis::kRank}) {
+            Axis::kExpertData, Axis::kStage, Axis::kPipeline, Axis::kWorld, Axis::kRank}) {
         std::multiset<int> seen;
         std::set<std::vector<int>> groups;
         for (const Rank rank : layout.world()) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/model/shared_layer.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -33,7 +34,16 @@ std::vector<std::string> not_runnable(const Strategy& s) {
     if (value != 1)
       lines.push_back(fmt::format("'mesh.{}' is {}: {} is priced, not executed", key, value, what));
   };
-  degree("tp", s.mesh.tp, "tensor parallelism");
+  if (s.mesh.tp > 1 && !s.sequence_parallel)
+    lines.push_back(
+        fmt::format("'mesh.tp' is {} without 'sequence_parallel': tokens that every rank holds are "
+                    "priced, not executed",
+                    s.mesh.tp));
+  if (s.sequence_parallel && s.capacity.is_limited() && s.micro_batch_sequences % s.mesh.tp != 0)
+    lines.push_back(fmt::format(
+        "'capacity_factor' is {} with parts of sequences on a rank: it is priced, not executed; "
+        "allowed: a 'micro_batch_sequences' that is a multiple of 'mesh.tp' {}",
+        s.capacity.factor, s.mesh.tp));
   degree("cp", s.mesh.cp, "context parallelism");
   degree("etp", s.mesh.etp, "dividing one expert");
   degree("vpp", s.mesh.vpp, "several chunks of layers a rank");
@@ -47,7 +57,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   if (!runs(s.precision)) word("precision", name(s.precision));
   if (s.zero > 0)
     lines.push_back(fmt::format("'zero' is {}: sharded states are priced, not executed", s.zero));
-  if (s.sequence_parallel) word("sequence_parallel", "true");
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
   if (!std::ranges::all_of(s.recompute_per_stage, [&](Recompute r) { return r == s.recompute; }))
@@ -58,10 +67,14 @@ std::vector<std::string> not_runnable(const Strategy& s) {
 Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (not_runnable(s).empty()) return s;
   Strategy r = s;
-  const int64_t world = s.mesh.world();
+  // Ranks may share matrices where they can divide tokens as well.
+  const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.tp == 0 && !s.capacity.is_limited() &&
+                      model::undividable(model, s.mesh.tp).empty();
+  const int64_t tp = shares ? s.mesh.tp : 1;
+  const int64_t world = s.mesh.world() / tp;  // but for those
   r.predicted = nullptr;
   r.zero = 0;
-  r.sequence_parallel = false;
+  r.sequence_parallel = shares;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
   if (!runs(r.schedule)) r.schedule = PipelineSchedule::k1F1B;
@@ -76,9 +89,11 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (world % pp != 0 || s.global_batch_sequences % (world / pp) != 0) pp = s.mesh.pp;
   const int64_t dp = world / pp;
   const int64_t experts = common_experts(model);
-  r.mesh = {.pp = pp,
-            .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp, experts), s.mesh.ep * s.mesh.etp),
-            .dp = dp};
+  r.mesh = {
+      .pp = pp,
+      .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp * tp, experts), s.mesh.ep * s.mesh.etp),
+      .dp = dp,
+      .tp = tp};
   if (pp != s.mesh.pp || s.mesh.vpp != 1 || s.layers_per_stage.back() == 0)
     r.layers_per_stage = even_split(model.num_layers(), pp);
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;

@@ -12,12 +12,13 @@ namespace piper::strategy {
 bool runs(PipelineSchedule schedule);
 bool runs(Precision precision);
 
-// Why the runtime cannot train with it, one line a reason ("'mesh.tp' is 8: tensor parallelism is
+// Why the runtime cannot train with it, one line a reason ("'mesh.cp' is 8: context parallelism is
 // priced, not executed"); empty when it can. Never throws.
 std::vector<std::string> not_runnable(const Strategy& strategy);
 
-// The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp, with
-// the same global batch; the depth, the expert degree and the micro-batch stay where they divide.
+// The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp (tp
+// stays, with sequence parallelism, where the model's layers can be shared by so many), with the
+// same global batch; the depth, the expert degree and the micro-batch stay where they divide.
 // Requires contradictions(strategy, model) to be empty. Returns the strategy itself when it is
 // runnable.
 Strategy nearest_runnable(const Strategy& strategy, const model::Model& model);

@@ -28,8 +28,21 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   const Strategy strategy = wide(model);
   CHECK(contradictions(strategy, model).empty());
   const std::vector<std::string> reasons = not_runnable(strategy);
-  CHECK(reasons.size() == 7);
-  CHECK(reasons.front() == "'mesh.tp' is 4: tensor parallelism is priced, not executed");
+  CHECK(reasons.size() == 5);
+  CHECK(reasons.front() == "'mesh.cp' is 2: context parallelism is priced, not executed");
+  Strategy tensor = nearest_runnable(strategy, model);
+  tensor.sequence_parallel = false;
+  REQUIRE(not_runnable(tensor).size() == 1);
+  CHECK(not_runnable(tensor).front() ==
+        "'mesh.tp' is 4 without 'sequence_parallel': tokens that every rank holds are priced, not "
+        "executed");
+  CHECK(nearest_runnable(tensor, model).sequence_parallel);
+  tensor.sequence_parallel = true;
+  tensor.capacity.factor = 1.25;
+  REQUIRE(not_runnable(tensor).size() == 1);
+  CHECK(not_runnable(tensor).front().starts_with("'capacity_factor' is 1.25 with parts"));
+  tensor.micro_batch_sequences = 4;
+  CHECK(not_runnable(tensor).empty());
 }
 
 TEST_CASE(
@@ -43,6 +56,7 @@ TEST_CASE(
   CHECK(near.global_batch_sequences == strategy.global_batch_sequences);
   CHECK(near.mesh.pp == 4);
   CHECK(near.mesh.ep == 8);
+  CHECK(near.mesh.tp == 4);
   CHECK(to_json(nearest_runnable(near, model)) == to_json(near));
 }
 

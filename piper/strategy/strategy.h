@@ -267,6 +267,12 @@ int64_t first_layer(const Strategy& strategy, int64_t stage);
 // table that both use.
 constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.schedule); }
 
+// Ranks that divide the tokens of a micro-batch between the blocks: each holds the hidden states of
+// an equal part of them.
+constexpr int64_t ranks_per_token_set(const Strategy& s) {
+  return s.mesh.cp * (s.sequence_parallel ? s.mesh.tp : 1);
+}
+
 // Whether tokens travel in place of their copies: results are then weighted where the experts are.
 constexpr bool deduplicates(const Strategy& s) {
   return s.all_to_all == AllToAll::kHaloDedup && s.mesh.ep > 1;

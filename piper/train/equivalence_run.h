@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +72,7 @@ inline strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh
   s.micro_batch_sequences = 1;
   s.num_micro_batches = kGlobalBatch / mesh.dp;
   s.mtp_depth = model.mtp_depth;
+  s.sequence_parallel = mesh.tp > 1;
   return s;
 }
 
@@ -89,8 +92,20 @@ struct Trained {
   std::map<std::string, at::Tensor> values, gradients;
   std::vector<double> losses, norms, mtp_losses;
   double imbalance = 0, dropped = 0;  // the most of a step; summed over the steps
-  double z_loss = 0;                  // of the last step
+  double z_loss = 0, auxiliary = 0;   // of the last step
 };
+
+// Puts a rank's part where it belongs in the whole; NaN where no rank has put anything yet.
+inline void place(at::Tensor& whole, const at::Tensor& held,
+                  const std::optional<nn::TensorPart>& part) {
+  if (!part) {
+    whole = held.clone();
+    return;
+  }
+  if (!whole.defined())
+    whole = at::full(part->shape, std::numeric_limits<double>::quiet_NaN(), held.options());
+  whole.narrow(part->dim, part->first, part->count).copy_(held);
+}
 
 // `adjust` changes what the ranks share before they start, `before_step` is called by every rank.
 inline Trained run_training(
@@ -122,7 +137,7 @@ inline Trained run_training(
     train::RankTrainer trainer(shared, transport, cores);
     if (prepare) prepare(trainer.stage());
     std::vector<double> losses, norms, mtp_losses;
-    double imbalance = 0, dropped = 0, z_loss = 0;
+    double imbalance = 0, dropped = 0, z_loss = 0, auxiliary = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       if (before_step) before_step(trainer, number);
       const train::StepOutcome outcome = trainer.step(number);
@@ -133,15 +148,17 @@ inline Trained run_training(
       imbalance = std::max(imbalance, outcome.load_imbalance);
       dropped += outcome.dropped_fraction.value_or(0);
       z_loss = outcome.z_loss;
+      auxiliary = outcome.auxiliary_loss;
     }
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
-      result.values[piece.name] = piece.value.clone();
-      result.gradients[piece.name] = piece.gradient.clone();
+      place(result.values[piece.name], piece.value, piece.part);
+      place(result.gradients[piece.name], piece.gradient, piece.part);
     }
     if (transport.rank() == Rank(0)) {
       result.losses = losses, result.norms = norms, result.mtp_losses = mtp_losses;
       result.imbalance = imbalance, result.dropped = dropped, result.z_loss = z_loss;
+      result.auxiliary = auxiliary;
     }
   });
   return result;
@@ -157,7 +174,9 @@ inline double largest_difference(const std::map<std::string, at::Tensor>& a,
   REQUIRE(a.size() == b.size());
   double largest = 0;
   for (const auto& [name, value] : a)
-    largest = std::max(largest, (value - b.at(name)).abs().max().item<double>());
+    if (const double difference = (value - b.at(name)).abs().max().item<double>();
+        !(difference <= largest))  // also where a part is missing, which is NaN
+      largest = difference;
   return largest;
 }
 

@@ -51,7 +51,7 @@ std::vector<Change> changes(const Strategy& s) {
   Strategy full = s;
   full.recompute = Recompute::kFull;
   if (s.recompute != Recompute::kFull) smaller(full, " --recompute full");
-  for (int64_t ep = s.mesh.ep * 2; ep <= s.mesh.dp; ep *= 2) {
+  for (int64_t ep = s.mesh.ep * 2; ep <= s.mesh.ranks_per_stage(); ep *= 2) {
     list.push_back({fmt::format("--ep {}", ep), s});
     list.back().strategy.mesh.ep = ep;
   }

@@ -37,7 +37,9 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kHostCopy:
-      return "reduction, exposed";
+      return schedule::axis_of(task.kind, step.segment(task).kind) == strategy::Axis::kTensor
+                 ? "tensor collective, exposed"
+                 : "reduction, exposed";
   }
   return "";
 }

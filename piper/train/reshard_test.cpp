@@ -32,7 +32,7 @@ model::Model example(const std::string& family, bool tied) {
     layer.attention.num_kv_heads = 2;
     layer.attention.head_dim = 2;
     layer.attention.qk_norm = i % 2 ? model::QkNorm::kPerHead : model::QkNorm::kNone;
-    layer.feed_forward.ffn = 6;
+    layer.feed_forward.ffn = 8;
     if (i != 1) {  // one dense layer among them
       layer.feed_forward.num_experts = 4;
       layer.feed_forward.top_k = 2;
@@ -51,6 +51,9 @@ const std::vector<Layout> kLayouts = {{{1, 1, 1}, {5}},       {{1, 4, 4}, {5}},
                                       {{2, 1, 1}, {2, 3}},    {{2, 1, 1}, {4, 1}},
                                       {{2, 2, 2}, {3, 2}},    {{2, 2, 4}, {1, 4}},
                                       {{3, 1, 2}, {1, 1, 3}}, {{5, 4, 4}, {1, 1, 1, 1, 1}}};
+// Whose ranks share matrices, each with a part of them.
+const std::vector<Layout> kTensorLayouts = {
+    {{.dp = 2, .tp = 2}, {5}}, {{.pp = 2, .ep = 2, .tp = 2}, {2, 3}}, {{.ep = 4, .tp = 4}, {5}}};
 
 // All ranks of a mesh with their optimizers.
 struct Ranks {
@@ -63,6 +66,7 @@ struct Ranks {
     s.mesh = layout.mesh;
     s.layers_per_stage = layout.layers_per_stage;
     s.sequence = 4;
+    s.sequence_parallel = layout.mesh.tp > 1;
     s.global_batch_sequences = s.mesh.dp;
     s.micro_batch_sequences = s.num_micro_batches = 1;
     const nn::StageOptions options{.mtp_target_tokens = {1, 1}};
@@ -81,7 +85,8 @@ struct Ranks {
 at::Tensor expected(const NamedTensor& tensor) {
   if (tensor.value.scalar_type() == at::kLong) return at::full({1}, 41, at::kLong);
   at::manual_seed(std::hash<std::string>()(tensor.name));
-  return at::randn(tensor.value.sizes());
+  const nn::TensorPart part = part_of(tensor);
+  return at::randn(part.shape).narrow(part.dim, part.first, part.count);
 }
 
 void fill(Ranks& ranks) {
@@ -123,7 +128,10 @@ TEST_CASE("every mesh writes every tensor of the model once and loads what any o
                         {"mixtral", false, 2},
                         {"qwen3_moe", true, 1}}) {
     const model::Model model = model::with_mtp(example(c.family, c.tied), c.mtp_depth);
-    for (const Layout& from : kLayouts) {
+    std::vector<Layout> layouts = kLayouts;
+    if (c.mtp_depth == 0)
+      layouts.insert(layouts.end(), kTensorLayouts.begin(), kTensorLayouts.end());
+    for (const Layout& from : layouts) {
       const TestFolder folder;
       Ranks saved(model, from);
       CHECK(num_differing(saved) > 0);  // the comparison can see a difference
@@ -131,7 +139,7 @@ TEST_CASE("every mesh writes every tensor of the model once and loads what any o
       save(folder.path(), saved);
       const CheckpointReader reader(require_newest_complete(folder.path()));
       CHECK_NOTHROW(reader.require_exactly(model));
-      for (const Layout& to : kLayouts) {
+      for (const Layout& to : layouts) {
         CAPTURE(describe(from.mesh));
         CAPTURE(describe(to.mesh));
         Ranks loaded(model, to);

@@ -54,7 +54,7 @@ Run::Run(const RunRequest& request)
 
 void Run::check() const {
   const strategy::Strategy& s = request_.strategy;
-  std::vector<std::string> problems = nn::untrainable(request_.model);
+  std::vector<std::string> problems = nn::untrainable(request_.model, s);
   if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));

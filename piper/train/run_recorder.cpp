@@ -114,7 +114,7 @@ void RunRecorder::set_routed(int64_t step_number, Rank rank, const ByMicroBatch&
   Routed& of_step = routed_[step_number];
   const auto put = [&](const ByMicroBatch& from, cost::RoutedRows& to) {
     for (const auto& [place, counts] : from)
-      to[{place.first, place.second, layout_.coordinates(rank).dp}] = counts;
+      to[{place.first, place.second, layout_.member(rank)}] = counts;
   };
   put(rows, of_step.rows);
   put(distinct, of_step.distinct);
@@ -210,10 +210,10 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
     values.insert(values.end(), {interval.start_seconds, interval.end_seconds});
     ++values[kNumTasks];
   }
-  const int64_t dp_index = layout_.coordinates(rank).dp;
+  const int64_t member = layout_.member(rank);
   const auto add_routed = [&](const cost::RoutedRows& of_step, PartValue number) {
     for (const auto& [key, rows] : of_step) {
-      if (std::get<2>(key) != dp_index || !holds_layer(rank, std::get<0>(key))) continue;
+      if (std::get<2>(key) != member || !holds_layer(rank, std::get<0>(key))) continue;
       ++values[number];
       values.insert(values.end(),
                     {static_cast<double>(std::get<0>(key)), static_cast<double>(std::get<1>(key)),
@@ -266,7 +266,7 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
       const auto size = static_cast<std::ptrdiff_t>(values[next + 2]);
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(next) + 3;
       of_step[{static_cast<int32_t>(values[next]), static_cast<int32_t>(values[next + 1]),
-               layout_.coordinates(rank).dp}] = {begin, begin + size};
+               layout_.member(rank)}] = {begin, begin + size};
       next += 3 + static_cast<size_t>(size);
     }
   };

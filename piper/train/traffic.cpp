@@ -35,7 +35,9 @@ std::string what(const schedule::StepGraph& step, const Task& task) {
     case TaskKind::kAllToAll:
       return segment == SegmentKind::kGate ? "dispatch" : "combine";
     case TaskKind::kAllReduce:
-      return segment == SegmentKind::kStatistics ? "statistics" : "gradients";
+      return segment == SegmentKind::kStatistics       ? "statistics"
+             : segment == SegmentKind::kSequenceCounts ? "sequence counts"
+                                                       : "gradients";
   }
   return {};
 }

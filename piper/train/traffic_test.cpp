@@ -41,6 +41,8 @@ RunResult run(const Case& c) {
   for (model::Layer& layer : r.model.layers)
     if (layer.feed_forward.is_moe()) layer.feed_forward.top_k = c.top_k;
   r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
+  r.strategy.mesh = c.mesh;
+  r.strategy.sequence_parallel = c.mesh.tp > 1;
   r.strategy.recompute = c.recompute;
   r.strategy.capacity.factor = c.capacity_factor;
   r.strategy.precision = c.precision;
@@ -73,6 +75,20 @@ TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and 
     CHECK(traffic.predicted_bytes() > 0);
     const int64_t world = c.mesh.world();
     CHECK(traffic.num_pairs() == world * (world - 1));  // the statistics reach everyone
+  }
+}
+
+TEST_CASE("gathers and sums of ranks that share matrices are counted as they are predicted") {
+  for (const Case& c : {Case{.mesh = {.dp = 2, .tp = 2}}, Case{.mesh = {.pp = 2, .ep = 2, .tp = 2}},
+                        Case{.mesh = {.ep = 4, .tp = 4}, .recompute = strategy::Recompute::kFull},
+                        Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
+                        .recompute = strategy::Recompute::kAttention,
+                        .precision = strategy::Precision::kBf16}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows,
+                              [](const TrafficRow& row) { return row.what == "reduce-scatter"; }));
   }
 }
 

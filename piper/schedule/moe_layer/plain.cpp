@@ -35,6 +35,12 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     gate_tape = p.slot(kTape, kGate);
     f.compute(kGate, {x1}, {rows, routing, gate_tape});
   }
+  LayerSlot sequence_counts = LayerSlot::none();
+  if (kind.counts_sequences && !one) {
+    sequence_counts = p.slot(SlotKind::kSequenceChoices, SegmentKind::kSequenceCounts);
+    f.collective(graph::TaskKind::kAllReduce, SegmentKind::kSequenceCounts, {routing},
+                 {sequence_counts});
+  }
   LayerSlot received = rows;
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);
@@ -48,7 +54,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     f.compute(kSharedExperts, {x1}, {residual, shared_tape});
   }
   if (kind.exchanges) f.turn();
-  const LayerSlot gathered = block.gather(p, f, received);
+  const LayerSlot gathered = block.gather(p, f, received).slot;
   LayerSlot expert_rows = p.slot(kExpertRows, kExperts);
   const LayerSlot experts_tape = p.slot(kTape, kExperts);
   const LayerSlot part = block.partial(p, expert_rows);
@@ -63,7 +69,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   p.output = returned;
   if (!one) {
     p.output = p.slot(kHidden, kMerge);
-    f.compute(kMerge, {returned, routing, residual}, {p.output});
+    f.compute(kMerge, {returned, routing, residual, sequence_counts}, {p.output});
   }
 
   LayerPass& b = p.backward;
@@ -89,7 +95,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     gx = g_residual;
   }
   if (kind.exchanges) b.turn();
-  const LayerSlot g_gathered = block.gather(p, b, g_expert_rows);
+  const LayerSlot g_gathered = block.gather(p, b, g_expert_rows).slot;
   b.run_again(kExperts);
   LayerSlot g_rows = p.slot(kind.exchanges ? kReceivedGradient : kRowsGradient, kExperts);
   const LayerSlot g_part = block.partial(p, g_rows);
@@ -105,7 +111,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   b.run_again(kAttention);
   if (one) return g_rows;
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kGate);
-  b.compute(kGate, {g_rows, g_routing, gx, x1, routing, gate_tape}, {g_x1});
+  b.compute(kGate, {g_rows, g_routing, gx, x1, routing, gate_tape, sequence_counts}, {g_x1});
   return g_x1;
 }
 

@@ -1,0 +1,143 @@
+// Ranks that share a layer's matrices and divide its tokens (tensor with sequence parallelism)
+// train as one rank does, alone and with every other axis: fp64, as in equivalence_test.cpp.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/train/equivalence_run.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace piper;
+using namespace piper::train::testing;
+
+namespace {
+
+struct Run {
+  strategy::Mesh mesh;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  Recompute recompute = Recompute::kNone;
+  int64_t micro_batch = 1;
+  strategy::Capacity capacity = {};
+  strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
+};
+
+std::string text(const Run& run) {
+  const strategy::Mesh& m = run.mesh;
+  return fmt::format("pp {} tp {} ep {} dp {} {} recompute {} micro-batch {} {} capacity {}", m.pp,
+                     m.tp, m.ep, m.dp, strategy::name(run.schedule), strategy::name(run.recompute),
+                     run.micro_batch, strategy::name(run.all_to_all), run.capacity.factor);
+}
+
+Trained trained(const model::Model& model, const Run& run,
+                const std::function<void(nn::Stage&)>& prepare) {
+  strategy::Strategy s =
+      strategy_for(model, run.mesh, run.schedule, run.recompute, strategy::Precision::kFp64);
+  s.micro_batch_sequences = run.micro_batch;
+  s.num_micro_batches /= run.micro_batch;
+  s.capacity = run.capacity;
+  s.all_to_all = run.all_to_all;
+  return run_training(model, s, num_steps(), prepare);
+}
+
+void check_same(const model::Model& model, const Trained& one, const Run& run,
+                const std::function<void(nn::Stage&)>& prepare) {
+  INFO(model.name, ": ", text(run));
+  const Trained many = trained(model, run, prepare);
+  CHECK(largest_difference(one.values, many.values) <= 1e-9);
+  CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
+  CHECK(std::abs(one.losses.back() - many.losses.back()) < 1e-9);
+  CHECK(std::abs(one.norms.back() - many.norms.back()) < 1e-9);
+  CHECK(std::abs(one.auxiliary - many.auxiliary) < 1e-9);
+  CHECK(std::abs(one.z_loss - many.z_loss) < 1e-9);
+  CHECK(one.imbalance == many.imbalance);
+  CHECK(one.dropped == many.dropped);
+}
+
+void check_runs(const model::Model& model, const std::vector<Run>& runs,
+                const std::function<void(nn::Stage&)>& prepare = {}) {
+  const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
+  check_learned(one);
+  for (const Run& run : runs) check_same(model, one, run, prepare);
+}
+
+model::Model tied(model::Model model) {
+  model.tied_embeddings = true;
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share matrices and tokens train as one rank does, in fp64") {
+  const model::Model model = small_model();  // 2 key heads, norms of q and k, an auxiliary loss
+  check_runs(model, {{.mesh = {.tp = 2}},
+                     {.mesh = {.tp = 2}, .recompute = Recompute::kFull},
+                     {.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kAttentionAndExperts},
+                     {.mesh = {.tp = 4}, .schedule = PipelineSchedule::kGPipe},  // a key head twice
+                     {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .recompute = Recompute::kAttention},
+                     {.mesh = {.pp = 4, .tp = 4}, .recompute = Recompute::kExperts}});
+}
+
+TEST_CASE(
+    "experts lie over the same ranks in a mesh of their own, more of them than ranks of data") {
+  const model::Model model = small_model();
+  check_runs(model, {{.mesh = {.ep = 2, .tp = 2}},
+                     {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kFull},
+                     {.mesh = {.ep = 2, .dp = 4, .tp = 2}},
+                     {.mesh = {.pp = 2, .ep = 4, .tp = 4}},
+                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .tp = 4}}});
+}
+
+TEST_CASE("latent attention, biases, shared experts and tied tables are shared alike") {
+  check_runs(deepseek_like(), {{.mesh = {.ep = 2, .tp = 2}},
+                               {.mesh = {.tp = 4}, .recompute = Recompute::kFull},
+                               {.mesh = {.pp = 2, .dp = 2, .tp = 2}}});
+  check_runs(tied(qwen2_like()),
+             {{.mesh = {.tp = 4}},
+              {.mesh = {.pp = 2, .ep = 2, .tp = 2}},
+              {.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kAttention}});
+}
+
+TEST_CASE("whole sequences on every rank: capacity, z-loss, experts without a token") {
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+    const strategy::Capacity capacity{.factor = 1, .drop = drop};
+    check_runs(model, {{.mesh = {.dp = 2, .tp = 2}, .micro_batch = 2, .capacity = capacity},
+                       {.mesh = {.pp = 2, .ep = 4, .tp = 4},
+                        .recompute = Recompute::kFull,
+                        .micro_batch = 4,
+                        .capacity = capacity}});
+  }
+  const auto tie = [](nn::Stage& stage) {
+    for (const nn::NamedPiece& piece : stage.named_pieces())
+      if (piece.name.find("mlp.gate.weight") != std::string::npos)
+        const_cast<at::Tensor&>(piece.value).zero_();
+  };
+  check_runs(model, {{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, tie);
+}
+
+TEST_CASE("a random mesh, schedule, recomputation, micro-batch and exchange") {
+  const auto seed = full_counts() ? std::random_device{}() : 27u;
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  const auto pick = [&](const auto& of) { return of[random() % std::size(of)]; };
+  const model::Model models[] = {small_model(), deepseek_like(), tied(qwen2_like())};
+  std::vector<Trained> alone;
+  for (const model::Model& model : models) alone.push_back(trained(model, {.mesh = {}}, {}));
+  const int64_t count = repetitions({.usual = 6, .full = 300});
+  constexpr int64_t kDegrees[] = {1, 2, 4}, kShares[] = {2, 4};
+  for (int64_t i = 0; i < count;) {
+    Run run;
+    run.mesh = {
+        .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kShares)};
+    if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ep != 0) continue;
+    run.schedule = random() % 2 == 0 ? PipelineSchedule::kGPipe : PipelineSchedule::k1F1B;
+    run.recompute = pick(strategy::kRecomputes);
+    run.micro_batch = pick(kDegrees);
+    if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
+    const size_t which = random() % std::size(models);
+    check_same(models[which], alone[which], run, {});
+    ++i;
+  }
+}
