@@ -1,7 +1,9 @@
 #include <piper/base/error.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/checkpoint_state.h>
+#include <piper/train/parameter_share.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -10,31 +12,48 @@ namespace {
 
 constexpr const char* kNumSteps = "optimizer/num_steps";
 
-// The same part of a tensor shaped like the piece's parameter.
-at::Tensor same_part(const at::Tensor& whole, const nn::NamedPiece& piece,
-                     const nn::Parameter& parameter) {
-  PIPER_CHECK(piece.value.is_contiguous() && whole.is_contiguous(), piece.name);
-  const int64_t first = piece.value.storage_offset() - parameter.value.storage_offset();
-  return whole.view({-1}).narrow(0, first, piece.value.numel()).view(piece.value.sizes());
+// What an optimizer's tensor has of a piece of its parameter; undefined value: nothing.
+NamedTensor common_part(const NamedTensor& state, const nn::NamedPiece& piece,
+                        const nn::Parameter& parameter) {
+  PIPER_CHECK(piece.value.is_contiguous() && state.value.is_contiguous(), piece.name);
+  // Elements of the parameter: those of the piece, those that the state is of.
+  const int64_t first = piece.value.storage_offset() - parameter.value.storage_offset(),
+                last = first + piece.value.numel();
+  const int64_t held = state.part ? state.part->begin : 0;
+  const int64_t begin = std::max(first, held), end = std::min(last, held + state.value.numel());
+  NamedTensor common{.part = piece.part};
+  if (begin >= end) return common;
+  common.value = state.value.view({-1}).narrow(0, begin - held, end - begin);
+  if (begin == first && end == last) {
+    common.value = common.value.view(piece.value.sizes());
+  } else {
+    const nn::TensorPart whole =
+        piece.part ? *piece.part : nn::whole_tensor(piece.value.sizes().vec());
+    common.part = nn::elements_of(whole, begin - first, end - first);
+  }
+  return common;
 }
 
 class Writer {
  public:
-  Writer(nn::Stage& stage, const AdamW& optimizer) : parameters_(stage.parameters()) {
-    for (NamedTensor& tensor : optimizer.state())
-      optimizer_.emplace(std::move(tensor.name), std::move(tensor.value));
+  Writer(nn::Stage& stage, const AdamW& optimizer)
+      : parameters_(stage.parameters()), is_divided_(optimizer.is_divided()) {
+    for (NamedTensor& tensor : optimizer.state()) optimizer_.emplace(tensor.name, tensor);
   }
 
-  void add_piece(const nn::NamedPiece& piece) {
+  // `is_mine`: of replicas this rank writes the piece; else only what it alone has of it.
+  void add_piece(const nn::NamedPiece& piece, bool is_mine = true) {
     const nn::Parameter& parameter = parameters_.at(piece.parameter);
-    tensors_.push_back({"parameter/" + piece.name, piece.value});
-    for (const char* moment : {"first_moment/", "second_moment/"})
-      tensors_.push_back({moment + piece.name,
-                          same_part(optimizer_.at(moment + parameter.name), piece, parameter)});
-    if (const auto master = optimizer_.find("master/" + parameter.name); master != optimizer_.end())
-      tensors_.push_back({"master/" + piece.name, same_part(master->second, piece, parameter)});
+    if (is_mine) tensors_.push_back({"parameter/" + piece.name, piece.value, piece.part});
+    for (const char* kind : {"first_moment/", "second_moment/", "master/"}) {
+      const auto state = optimizer_.find(kind + parameter.name);
+      if (state == optimizer_.end() || (!is_mine && !is_divided_)) continue;
+      NamedTensor common = common_part(state->second, piece, parameter);
+      common.name = kind + piece.name;
+      if (common.value.defined()) tensors_.push_back(std::move(common));
+    }
   }
-  void add_num_steps() { tensors_.push_back({kNumSteps, optimizer_.at(kNumSteps)}); }
+  void add_num_steps() { tensors_.push_back(optimizer_.at(kNumSteps)); }
   const nn::Parameter& parameter_of(const nn::NamedPiece& piece) const {
     return parameters_.at(piece.parameter);
   }
@@ -42,7 +61,8 @@ class Writer {
 
  private:
   const std::vector<nn::Parameter>& parameters_;
-  std::map<std::string, at::Tensor> optimizer_;
+  std::map<std::string, NamedTensor> optimizer_;
+  bool is_divided_;  // among replicas
   std::vector<NamedTensor> tensors_;
 };
 
@@ -58,21 +78,21 @@ std::vector<NamedTensor> state_tensors(nn::Stage& stage, const AdamW& optimizer)
 std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimizer,
                                          const strategy::Mesh& mesh, Rank rank) {
   const strategy::RankLayout layout(mesh);
-  const strategy::Coordinates at = layout.coordinates(rank);
-  const at::Tensor tied = at.pp > 0 ? stage.tied_embedding_gradient() : at::Tensor();
+  const at::Tensor tied = layout.stage(rank) > 0 ? stage.tied_embedding_gradient() : at::Tensor();
   Writer writer(stage, optimizer);
   int64_t index = 0;  // the same for a piece and its replicas
   for (const nn::NamedPiece& piece : stage.named_pieces()) {
-    const bool is_expert = writer.parameter_of(piece).sharding == nn::Sharding::kExpert;
-    const int64_t turn = index++;
-    const bool mine = is_expert ? turn % layout.size(strategy::Axis::kExpertData) == at.edp
-                                : turn % layout.size(strategy::Axis::kData) == at.dp;
+    const strategy::Axis replicas = writer.parameter_of(piece).sharding.replicas;
+    const bool mine =
+        index++ % layout.size(replicas) == index_among_replicas(layout, replicas, rank);
     const bool first_stage_has_it =
         tied.defined() && piece.gradient.const_data_ptr() == tied.const_data_ptr();
-    if (mine && !first_stage_has_it) writer.add_piece(piece);
+    if (!first_stage_has_it) writer.add_piece(piece, mine);
   }
   if (rank == Rank(0)) writer.add_num_steps();
-  return writer.take();
+  std::vector<NamedTensor> written = writer.take();
+  for (NamedTensor& tensor : written) tensor = in_file(std::move(tensor));
+  return written;
 }
 
 }  // namespace piper::train
