@@ -81,8 +81,7 @@ ExecutorEstimator::ExecutorEstimator(const model::Model& model, const cluster::C
       costs_(model, cluster, precision, sequence, load),
       embedding_parameters_(dense_parameters(model, -1, 1)),
       head_parameters_(dense_parameters(model, -2, 1)),
-      tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0),
-      load_(load) {
+      tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0) {
   compute_of(cluster, precision);  // complains when it is not there
   for (size_t type = 0; type < costs_.num_types(); ++type) {
     const int32_t layer = costs_.representative(type);
