@@ -1,3 +1,4 @@
+#include <piper/collective/reduce_scatter_direct.h>
 #include <piper/collective/reduction.h>
 #include <piper/collective/reductions.h>
 
@@ -92,6 +93,22 @@ TEST_CASE("reductions in every form are the stated sums, in the stated order") {
                            .problems) == "");
         CHECK(first_of(proof_of(all_reduce, form, topology, count, reduced(form, topology, count))
                            .problems) == "");
+      }
+}
+
+TEST_CASE("a direct reduce-scatter in pieces is the same sum, with two slots of scratch") {
+  for (const int64_t n : {1, 2, 5})
+    for (const int64_t count : {0, 3, 40, 101})
+      for (const int64_t piece : {1, 3, 4, 100}) {
+        CAPTURE(n);
+        CAPTURE(count);
+        CAPTURE(piece);
+        const Topology topology = apart(n);
+        const StepsOf steps = [&](int64_t m) { return reduce_scatter_direct(m, n, count, piece); };
+        CHECK(first_of(
+                  prove(topology, steps, true, scattered(ReductionForm::kDirect, topology, count))
+                      .problems) == "");
+        for (int64_t m = 0; m < n; ++m) CHECK(steps(m).scratch_count <= 2 * (n - 1) * piece);
       }
 }
 

@@ -3,6 +3,7 @@
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/collective/all_to_all_flat.h>
+#include <piper/collective/reduce_scatter_direct.h>
 #include <piper/comm/element.h>
 #include <piper/comm/operations.h>
 #include <piper/comm/step_player.h>
@@ -123,6 +124,11 @@ void check_group(const Transport& transport, const Group& group, const std::stri
               "rank " + std::to_string(transport.rank().value) + " in the group of " + what);
 }
 
+int64_t num_elements(std::span<std::byte> buffer, Element element, const std::string& what) {
+  PIPER_CHECK(std::ssize(buffer) % size_of(element) == 0, what);
+  return std::ssize(buffer) / size_of(element);
+}
+
 }  // namespace
 
 std::unique_ptr<Operation> start_send(Transport& transport, Rank peer, OperationName name,
@@ -183,6 +189,37 @@ std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport& transport, c
   PIPER_CHECK(buffer.size() % static_cast<size_t>(size_of(element)) == 0, name.what);
   return std::make_unique<PiecewiseSum>(transport, group, std::move(name), element, buffer,
                                         topology);
+}
+
+std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Group& group,
+                                                OperationName name, Element element,
+                                                std::span<std::byte> buffer,
+                                                collective::ReductionForm form,
+                                                const collective::Topology& topology,
+                                                const Allocate& allocate) {
+  check_group(transport, group, name.what);
+  const int64_t count = num_elements(buffer, element, name.what);
+  MemberSteps steps = form == collective::ReductionForm::kDirect
+                          ? collective::reduce_scatter_direct(
+                                group.index, std::ssize(group.members), count, kPieceElements)
+                          : collective::reduce_scatter(form, group.index, topology, count);
+  const Unit unit{size_of(element), element};
+  PlayBuffers buffers{.output = buffer};
+  buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
+  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
+                                      std::move(buffers), unit);
+}
+
+std::unique_ptr<Operation> start_all_gather(Transport& transport, const Group& group,
+                                            OperationName name, Element element,
+                                            std::span<std::byte> buffer,
+                                            collective::ReductionForm form,
+                                            const collective::Topology& topology) {
+  check_group(transport, group, name.what);
+  const int64_t count = num_elements(buffer, element, name.what);
+  return std::make_unique<StepPlayer>(
+      transport, group, std::move(name), collective::all_gather(form, group.index, topology, count),
+      PlayBuffers{.output = buffer}, Unit{size_of(element), element});
 }
 
 std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Group& group,

@@ -3,6 +3,7 @@
 // tensor library.
 #pragma once
 
+#include <piper/collective/reductions.h>
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
 #include <piper/comm/transport.h>
@@ -83,6 +84,23 @@ std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationN
 std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group&, OperationName,
                                                          Element, std::span<std::byte> buffer,
                                                          const collective::Topology& topology);
+
+// The two halves of an all-reduce. Both work in place on `buffer`, which is cut into one share a
+// member (collective::reduce_share, in elements). After a reduce-scatter the own share is the sum,
+// to the bit what the all-reduce of this form leaves there (kDirect: start_all_reduce,
+// kHierarchical: start_hierarchical_all_reduce); other shares are what they were or partial sums. An
+// all-gather brings every member's own share to everyone; no element is changed. `topology`: of the
+// members. Scratch of the reduce-scatter: directly two pieces of 32 Ki elements for every peer at
+// most; else what collective/'s headers say of the form.
+std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, OperationName, Element,
+                                                std::span<std::byte> buffer,
+                                                collective::ReductionForm form,
+                                                const collective::Topology& topology,
+                                                const Allocate& allocate = {});
+std::unique_ptr<Operation> start_all_gather(Transport&, const Group&, OperationName, Element,
+                                            std::span<std::byte> buffer,
+                                            collective::ReductionForm form,
+                                            const collective::Topology& topology);
 
 // Plays a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
 // units are bytes, or where `unit` is given elements, which steps may add. Every member makes it

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/all_to_all_flat.h>
 #include <piper/comm/element.h>
 #include <piper/comm/local.h>
@@ -258,6 +259,73 @@ TEST_CASE("an all-reduce over nodes sums every element, in pieces, the same on a
       });
       CHECK(num_right == 5);
     }
+}
+
+// The own share after a reduce-scatter is what the all-reduce of the same form leaves there, of a
+// ring the sum from neighbour to neighbour; an all-gather of the shares brings all to everyone.
+template <class T>
+void check_halves(const collective::Topology& topology, int64_t count, Element element) {
+  const int64_t n = collective::num_members(topology);
+  for (const collective::ReductionForm form : collective::kReductionForms) {
+    CAPTURE(std::string(collective::name(form)));
+    CAPTURE(n);
+    CAPTURE(count);
+    LocalWorld world(n);
+    std::atomic<int> num_right{0};
+    run_ranks(world, [&](Transport& transport) {
+      const Group group = everyone(transport);
+      std::vector<T> halves = numbers<T>(transport.rank().value, count), expected = halves;
+      const auto bytes = [](std::vector<T>& of) { return std::as_writable_bytes(std::span(of)); };
+      const auto share_of = [&](std::vector<T>& of, int64_t owner) {
+        const collective::Block share = collective::reduce_share(owner, n, count);
+        return std::span(of).subspan(static_cast<size_t>(share.offset),
+                                     static_cast<size_t>(share.count));
+      };
+      wait(transport,
+           *start_reduce_scatter(transport, group, {1, "scatter"}, element, bytes(halves), form,
+                                 topology),
+           kTimeout);
+      if (form == collective::ReductionForm::kHierarchical)
+        wait(transport,
+             *start_hierarchical_all_reduce(transport, group, {2, "sum"}, element, bytes(expected),
+                                            topology),
+             kTimeout);
+      else if (form == collective::ReductionForm::kDirect)
+        wait(transport, *start_all_reduce(transport, group, {2, "sum"}, element, bytes(expected)),
+             kTimeout);
+      else
+        for (int64_t owner = 0; owner < n; ++owner)
+          for (int64_t i = 1; i <= n; ++i) {
+            std::vector<T> more = numbers<T>((owner + i) % n, count);
+            std::ranges::transform(share_of(more, owner), share_of(expected, owner),
+                                   share_of(expected, owner).begin(),
+                                   [&](T term, T before) { return i == 1 ? term : before + term; });
+          }
+      bool right =
+          std::ranges::equal(share_of(halves, group.index), share_of(expected, group.index));
+      for (int64_t owner = 0; owner < n; ++owner)  // has to come from there
+        if (owner != group.index) std::ranges::fill(share_of(halves, owner), T{-1});
+      wait(transport,
+           *start_all_gather(transport, group, {3, "gather"}, element, bytes(halves), form,
+                             topology),
+           kTimeout);
+      right &= halves == expected;
+      num_right += right ? 1 : 0;
+    });
+    CHECK(num_right == n);
+  }
+}
+
+TEST_CASE("a reduce-scatter and an all-gather are the halves of the all-reduce, to the bit") {
+  collective::Topology two_nodes = collective::apart(5);
+  two_nodes.unit.front() = {0, 0, 1, 1, 1};
+  for (const collective::Topology& topology :
+       {two_nodes, collective::apart(1), collective::apart(2), collective::apart(7)})
+    for (const int64_t count : {0, 1, 5, 1000}) {
+      check_halves<float>(topology, count, Element::kFloat32);
+      check_halves<double>(topology, count, Element::kFloat64);
+    }
+  check_halves<float>(two_nodes, 3 * 5 * 32768 + 3, Element::kFloat32);  // in pieces
 }
 
 TEST_CASE("int64 sums wrap instead of being undefined") {

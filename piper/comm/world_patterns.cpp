@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <piper/collective/all_reduce_direct.h>
 #include <piper/comm/operations.h>
 #include <piper/comm/world_patterns.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -77,6 +79,38 @@ std::string wrong_sum(Transport& transport, uint64_t key, size_t count) {
              : fmt::format("a sum of {}", count);
 }
 
+// A reduce-scatter and an all-gather: the sum as the form adds it, from the owner's neighbour on in a
+// ring, on every rank.
+std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
+                         collective::ReductionForm form) {
+  const Group group = everyone(transport);
+  const int64_t n = transport.world_size();
+  const collective::Topology topology = collective::apart(n);
+  std::vector<float> values = addends(transport.rank().value, count), expected(count);
+  for (int64_t owner = 0; owner < n; ++owner) {
+    const collective::Block share = collective::reduce_share(owner, n, static_cast<int64_t>(count));
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_ring = form == collective::ReductionForm::kRing;
+      const std::vector<float> more = addends(is_ring ? (owner + 1 + i) % n : i, count);
+      for (auto k = static_cast<size_t>(share.offset);
+           k < static_cast<size_t>(share.offset + share.count); ++k)
+        expected[k] = i == 0 ? more[k] : expected[k] + more[k];
+    }
+  }
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  wait(transport,
+       *start_reduce_scatter(transport, group, {key, "scatter"}, Element::kFloat32, bytes, form,
+                             topology),
+       kTimeout);
+  wait(transport,
+       *start_all_gather(transport, group, {key + 1, "gather"}, Element::kFloat32, bytes, form,
+                         topology),
+       kTimeout);
+  return values == expected
+             ? ""
+             : fmt::format("the {} halves of a sum of {}", collective::name(form), count);
+}
+
 // To the next rank, and back to itself.
 std::string wrong_ring(Transport& transport, uint64_t key, size_t size) {
   const int64_t n = transport.world_size(), me = transport.rank().value;
@@ -118,7 +152,11 @@ std::string wrong_patterns(World& world) {
     for (const std::string& one :
          {wrong_exchange(transport), wrong_sum(transport, 2, 1), wrong_sum(transport, 3, 5003),
           wrong_sum(transport, 4, 300001), wrong_ring(transport, 5, 0), wrong_ring(transport, 6, 1),
-          wrong_ring(transport, 7, (size_t{9} << 20) + 5), wrong_flood(transport)}) {
+          wrong_ring(transport, 7, (size_t{9} << 20) + 5), wrong_flood(transport),
+          wrong_halves(transport, 10, 5003, collective::ReductionForm::kDirect),
+          wrong_halves(transport, 12, 300001, collective::ReductionForm::kDirect),
+          wrong_halves(transport, 14, 5003, collective::ReductionForm::kRing),
+          wrong_halves(transport, 16, 5003, collective::ReductionForm::kHierarchical)}) {
       const std::lock_guard lock(mutex);
       if (!one.empty()) wrong += fmt::format("rank {}: {}; ", transport.rank().value, one);
     }
