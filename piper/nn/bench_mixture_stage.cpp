@@ -61,10 +61,12 @@ class MixtureStage final : public BenchStage {
 
   std::vector<Parameter>& parameters() override { return layer_->parameters(); }
   void zero_gradients() override { layer_->zero_gradients(); }
-  at::Tensor dense_gradients(int32_t layer) override {
-    return layer < 0 ? stand_in_ : layer_->dense_gradients(layer);
+  at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
+    return layer < 0 ? stand_in_ : layer_->gradients(layer, replicas);
   }
-  at::Tensor expert_gradients(int32_t layer) override { return layer_->expert_gradients(layer); }
+  at::Tensor weights(int32_t layer, strategy::Axis replicas) override {
+    return layer < 0 ? stand_in_ : layer_->weights(layer, replicas);
+  }
   std::vector<Result> results() override { return {{"y", y_TD_}, {"x.gradient", gx_TD_}}; }
 
   void run_products() override {

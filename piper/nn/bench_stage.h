@@ -53,8 +53,8 @@ class BenchStage : public Stage {
                         Tape* tape) override;
   at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override;
   std::vector<NamedPiece> named_pieces() override { return {}; }
-  at::Tensor dense_gradients(int32_t) override { return {}; }
-  at::Tensor expert_gradients(int32_t) override { return {}; }
+  at::Tensor gradients(int32_t, strategy::Axis) override { return {}; }
+  at::Tensor weights(int32_t, strategy::Axis) override { return {}; }
   at::Tensor tied_embedding_gradient() override { return {}; }
   at::Tensor selection_bias(int32_t) override { return {}; }
   void place_experts(int32_t layer, const balance::ExpertPlacement& placement) override;

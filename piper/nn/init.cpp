@@ -1,7 +1,10 @@
+#include <piper/base/error.h>
 #include <piper/nn/init.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 namespace piper::nn {
 
@@ -37,15 +40,21 @@ std::array<double, 2> normal_pair(uint64_t seed, uint64_t hashed_name, uint64_t 
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range) {
+void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range,
+                 const std::optional<TensorPart>& part) {
   const uint64_t hashed_name = name_hash(name);
   const int64_t elements = target.numel();
+  PIPER_CHECK(!part || part->num_elements() == elements, "a part of another size");
   const at::Tensor values = at::empty({elements}, at::kDouble);
   double* out = values.data_ptr<double>();
-  for (int64_t i = 0; i < elements; i += 2) {
-    const auto pair = normal_pair(seed, hashed_name, static_cast<uint64_t>(i / 2));
-    out[i] = range * pair[0];
-    if (i + 1 < elements) out[i + 1] = range * pair[1];
+  const std::vector<Run> runs = part ? runs_of(*part) : std::vector<Run>{{.count = elements}};
+  for (const Run& run : runs) {
+    const int64_t end = run.whole + run.count;
+    for (int64_t pair = run.whole / 2; 2 * pair < end; ++pair) {
+      const auto normals = normal_pair(seed, hashed_name, static_cast<uint64_t>(pair));
+      for (int64_t i = std::max(run.whole, 2 * pair); i < std::min(end, 2 * pair + 2); ++i)
+        out[run.part + i - run.whole] = range * normals[static_cast<size_t>(i % 2)];
+    }
   }
   target.copy_(values.view(target.sizes()));
 }

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <piper/nn/aten.h>
+#include <piper/nn/tensor_part.h>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace piper::nn {
@@ -23,8 +25,9 @@ uint64_t name_hash(std::string_view name);
 // Standard normals 2 * pair and 2 * pair + 1 of the tensor.
 std::array<double, 2> normal_pair(uint64_t seed, uint64_t hashed_name, uint64_t pair);
 
-// target := normal(0, range), element index = row-major index within target (which may be a strided
-// view, on any device).
-void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range);
+// target := normal(0, range), element index = row-major index within the named tensor, of which
+// target (which may be a strided view, on any device) is this part: all of it, or what a rank holds.
+void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range,
+                 const std::optional<TensorPart>& part = {});
 
 }  // namespace piper::nn

@@ -43,5 +43,18 @@ TEST_CASE("an element depends on seed, name and index only") {
   CHECK_FALSE(at::equal(a, b));
 }
 
+TEST_CASE("parts of a tensor start with the values that the whole has there") {
+  at::Tensor whole = at::empty({5, 9}, at::kDouble);
+  fill_normal(whole, 3, "x", 1);
+  for (int64_t dim = 0; dim < 2; ++dim)
+    for (int64_t first = 0; first < whole.size(dim); ++first)
+      for (int64_t count = 1; first + count <= whole.size(dim); ++count) {
+        const at::Tensor expected = whole.narrow(dim, first, count);
+        at::Tensor part = at::empty(expected.sizes(), at::kDouble);
+        fill_normal(part, 3, "x", 1, part_along({5, 9}, dim, first, count));
+        CHECK(at::equal(part, expected));
+      }
+}
+
 }  // namespace
 }  // namespace piper::nn

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 namespace piper::nn {
 namespace {
@@ -15,16 +17,25 @@ int64_t num_elements(const WeightSpec& spec) {
   return std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-at::Tensor part(const at::Tensor& whole, const PieceSpec& piece) {
-  return (piece.expert >= 0 ? whole.select(0, piece.expert) : whole)
+at::Tensor view_of(const at::Tensor& stored, const PieceSpec& piece) {
+  return (piece.expert >= 0 ? stored.select(0, piece.expert) : stored)
       .narrow(0, piece.first, piece.count);
+}
+
+std::optional<TensorPart> part_of(const at::Tensor& view, const Cut& cut) {
+  if (cut.whole == 0) return std::nullopt;
+  std::vector<int64_t> shape = view.sizes().vec();
+  const int64_t count = std::exchange(shape.at(static_cast<size_t>(cut.dim)), cut.whole);
+  return part_along(std::move(shape), cut.dim, cut.first, count);
 }
 
 }  // namespace
 
 Weight* ParameterStore::add(WeightSpec spec) {
   PIPER_CHECK(parameters_.empty(), "a parameter declared after allocate()");
-  buffers_[{spec.layer, spec.sharding}].elements += num_elements(spec);
+  buffers_[{spec.layer, spec.sharding.replicas}].elements += num_elements(spec);
+  if (spec.pieces.empty())
+    spec.pieces = {{.name = spec.name, .count = spec.shape.front(), .cut = spec.cut}};
   specs_.push_back(std::move(spec));
   return &weights_.emplace_back();
 }
@@ -37,7 +48,7 @@ void ParameterStore::allocate(at::ScalarType dtype, at::Device device) {
   }
   std::map<Key, int64_t> offset;
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const Key key{specs_[i].layer, specs_[i].sharding};
+    const Key key{specs_[i].layer, specs_[i].sharding.replicas};
     bind(specs_[i], weights_[i], buffers_[key], offset[key]);
     offset[key] += num_elements(specs_[i]);
   }
@@ -53,24 +64,22 @@ void ParameterStore::bind(const WeightSpec& spec, Weight& weight, Buffer& buffer
                          .gradient = weight.gradient,
                          .sharding = spec.sharding,
                          .layer = spec.layer,
+                         .offset = offset,
                          .decays = spec.decays});
   const size_t index = parameters_.size() - 1;
-  if (spec.pieces.empty()) pieces_.push_back({spec.name, weight.value, weight.gradient, index});
-  for (const PieceSpec& piece : spec.pieces)
-    pieces_.push_back({piece.name, part(weight.value, piece), part(weight.gradient, piece), index});
+  for (const PieceSpec& piece : spec.pieces) {
+    const at::Tensor value = view_of(weight.value, piece);
+    pieces_.push_back(
+        {piece.name, value, view_of(weight.gradient, piece), index, part_of(value, piece.cut)});
+  }
 }
 
 void ParameterStore::initialise(uint64_t seed, double range) {
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    if (!specs_[i].decays) {
-      weights_[i].value.fill_(specs_[i].initial);
-    } else if (specs_[i].pieces.empty()) {
-      fill_normal(weights_[i].value, seed, specs_[i].name, range);
-    } else {
-      for (const PieceSpec& piece : specs_[i].pieces)
-        fill_normal(part(weights_[i].value, piece), seed, piece.name, range);
-    }
-  }
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (!specs_[i].decays) weights_[i].value.fill_(specs_[i].initial);
+  for (const NamedPiece& piece : pieces_)
+    if (specs_[piece.parameter].decays)
+      fill_normal(piece.value, seed, piece.name, range, piece.part);
 }
 
 size_t ParameterStore::index_of(const Weight* weight) const {
@@ -101,11 +110,16 @@ void ParameterStore::settle() {
     if (weight.beta() == 0) weight.gradient.zero_();
 }
 
-at::Tensor ParameterStore::gradients(int32_t layer, Sharding sharding) {
-  const auto found = buffers_.find({layer, sharding});
+at::Tensor ParameterStore::gradients(int32_t layer, strategy::Axis replicas) {
+  const auto found = buffers_.find({layer, replicas});
   if (found == buffers_.end()) return {};
   settle();
   return found->second.gradient;
+}
+
+at::Tensor ParameterStore::values(int32_t layer, strategy::Axis replicas) const {
+  const auto found = buffers_.find({layer, replicas});
+  return found == buffers_.end() ? at::Tensor() : found->second.value;
 }
 
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {

@@ -1,5 +1,5 @@
-// A rank's parameters and their gradients: one contiguous buffer of each per (layer, sharding), so
-// that a reduction or an optimizer works on one piece of memory. Matrices that are multiplied
+// A rank's parameters and their gradients: one contiguous buffer of each per layer and axis over
+// which gradients are summed, so that a reduction or an optimizer works on one piece of memory. Matrices that are multiplied
 // together are stored together (q, k and v; gate and up; all experts of a layer); NamedPiece shows
 // the parts under their Hugging Face names.
 //
@@ -28,6 +28,12 @@ struct Weight {
   double beta() { return std::exchange(untouched, false) ? 0.0 : 1.0; }
 };
 
+// Where ranks divide a Hugging Face tensor along a dimension: what is stored begins at `first` of
+// `whole`. whole 0: nobody divides it.
+struct Cut {
+  int64_t dim = 0, first = 0, whole = 0;
+};
+
 // Which part of a stored parameter a Hugging Face tensor is: rows [first, first + count) of expert
 // `expert` (-1: of the parameter itself).
 struct PieceSpec {
@@ -35,17 +41,19 @@ struct PieceSpec {
   int64_t expert = -1;
   int64_t first = 0;
   int64_t count = 0;
+  Cut cut = {};
 };
 
 struct WeightSpec {
   std::string name;
   std::vector<int64_t> shape;
-  Sharding sharding = Sharding::kReplicated;
+  Sharding sharding = {};
   int32_t layer = -1;
   bool decays = true;  // false: a norm or a bias, which starts as `initial`
   double initial = 1;
   // kept in main_type(): nothing multiplies it, and small steps must not be rounded away
   bool is_main = false;
+  Cut cut = {};                   // of the parameter itself, without pieces
   std::vector<PieceSpec> pieces;  // empty: the parameter itself under its own name
 };
 
@@ -67,12 +75,14 @@ class ParameterStore {
   // Zeroes the gradients that no backward has touched since reset(), so that they can be read.
   void settle();
   // Undefined when the rank holds none. Settled.
-  at::Tensor gradients(int32_t layer, Sharding sharding);
+  at::Tensor gradients(int32_t layer, strategy::Axis replicas);
+  // The values in the same order. Undefined when the rank holds none.
+  at::Tensor values(int32_t layer, strategy::Axis replicas) const;
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<NamedPiece>& pieces() const { return pieces_; }
 
  private:
-  using Key = std::pair<int32_t, Sharding>;
+  using Key = std::pair<int32_t, strategy::Axis>;
   struct Buffer {
     at::Tensor value, gradient;
     int64_t elements = 0;

@@ -188,11 +188,11 @@ class ModelStage final : public Stage {
     return store_.pieces();
   }
   void zero_gradients() override { store_.reset(); }
-  at::Tensor dense_gradients(int32_t layer) override {
-    return store_.gradients(layer, Sharding::kReplicated);
+  at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
+    return store_.gradients(layer, replicas);
   }
-  at::Tensor expert_gradients(int32_t layer) override {
-    return store_.gradients(layer, Sharding::kExpert);
+  at::Tensor weights(int32_t layer, strategy::Axis replicas) override {
+    return store_.values(layer, replicas);
   }
   at::Tensor tied_embedding_gradient() override {
     if (!model_.shares_embedding() || share_.first_stage == share_.last_stage) return {};

@@ -18,26 +18,39 @@
 #include <piper/base/strong_id.h>
 #include <piper/model/model.h>
 #include <piper/nn/aten.h>
+#include <piper/nn/tensor_part.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace piper::nn {
 
-enum class Sharding { kReplicated, kExpert };  // over the data group; over the expert-data group
+// How the ranks of a stage hold a parameter: in equal parts over some axes, and each part on as many
+// ranks as there are in a group of `replicas`.
+struct Sharding {
+  // The ranks that hold the same part, members of this axis: its gradient is summed over them, its
+  // optimizer states may be divided among them, one of them writes it into a checkpoint.
+  strategy::Axis replicas = strategy::Axis::kData;
+  int64_t index = 0, count = 1;  // which part
+  bool operator==(const Sharding&) const = default;
+};
 
 struct Parameter {
   // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"; fused storage: see pieces
   std::string name;
   at::Tensor value;     // in the compute precision
   at::Tensor gradient;  // same shape, fp32 for bf16; zero_gradients() at the start of a step
-  Sharding sharding = Sharding::kReplicated;
+  Sharding sharding;
   int32_t layer = -1;  // global; -1 embedding, -2 head and final norm
+  // Of its first element in the buffer of its layer and sharding.replicas (Stage::gradients).
+  int64_t offset = 0;
   bool decays = true;  // weight decay applies (matrices yes, norms no)
 };
 
@@ -45,9 +58,11 @@ struct Parameter {
 // imported piecewise.
 struct NamedPiece {
   std::string name;
-  at::Tensor value;      // a contiguous view
-  at::Tensor gradient;   // a contiguous view
+  at::Tensor value;      // a view, strided where ranks divide columns
+  at::Tensor gradient;   // the same
   size_t parameter = 0;  // index in parameters() of what it is a part of
+  // What of the named tensor it is; none: all of it.
+  std::optional<TensorPart> part;
 };
 
 struct Tape {
@@ -183,14 +198,15 @@ class Stage {
   virtual std::vector<Parameter>& parameters() = 0;
   virtual std::vector<NamedPiece> named_pieces() = 0;
   // Marks the gradients as zero without touching them: the first backward of a step overwrites.
-  // Read them through dense_gradients() and expert_gradients(), or call parameters() or
-  // named_pieces() after the last backward, which zero what no backward has reached.
+  // Read them through gradients(), or call parameters() or named_pieces() after the last backward,
+  // which zero what no backward has reached.
   virtual void zero_gradients() = 0;
-  // One contiguous buffer per reduction, in the order and with the kinds of schedule::SegmentKind:
-  // dense gradients by layer (-1 embedding, -2 head), expert gradients by layer. Empty tensor when
-  // there is none.
-  virtual at::Tensor dense_gradients(int32_t layer) = 0;
-  virtual at::Tensor expert_gradients(int32_t layer) = 0;
+  // One contiguous buffer per reduction: the gradients of a layer (-1 embedding, -2 head) that are
+  // summed over this axis (Sharding::replicas). Undefined when there is none.
+  virtual at::Tensor gradients(int32_t layer, strategy::Axis replicas) = 0;
+  // The weights of the same buffer, element by element (but for those that are kept in another
+  // precision than the layers compute in: they lie elsewhere).
+  virtual at::Tensor weights(int32_t layer, strategy::Axis replicas) = 0;
   // A table that the first and the last of several stages hold (Model::shares_embedding): its
   // gradient on either (contiguous, equal shapes), which the graph sums. Undefined elsewhere.
   virtual at::Tensor tied_embedding_gradient() = 0;

@@ -65,23 +65,23 @@ TEST_CASE("gradients that no backward reached read as zero") {
   run_step(model, {stage.get()}, {random_batch(model, 1, 8, 1)});
   stage->zero_gradients();
   for (const int32_t layer : {-2, -1, 0, 1})
-    CHECK(stage->dense_gradients(layer).count_nonzero().item<int64_t>() == 0);
-  CHECK(stage->expert_gradients(1).count_nonzero().item<int64_t>() == 0);
+    CHECK(stage->gradients(layer, strategy::Axis::kData).count_nonzero().item<int64_t>() == 0);
+  CHECK(stage->gradients(1, strategy::Axis::kExpertData).count_nonzero().item<int64_t>() == 0);
 }
 
 TEST_CASE("parameters are views of one buffer a layer and sharding, in Hugging Face pieces") {
   const model::Model model = tiny_model("qwen3_moe");
   const auto stage = tiny_stage(model);
-  std::map<std::pair<int32_t, Sharding>, int64_t> elements;
+  std::map<std::pair<int32_t, strategy::Axis>, int64_t> elements;
   int64_t total = 0, in_pieces = 0;
   for (const Parameter& p : stage->parameters()) {
-    elements[{p.layer, p.sharding}] += p.value.numel();
+    elements[{p.layer, p.sharding.replicas}] += p.value.numel();
     total += p.value.numel();
     CHECK(p.decays == (p.name.find("norm") == std::string::npos));
+    CHECK(p.offset == p.gradient.storage_offset());
   }
   for (const auto& [key, count] : elements) {
-    const at::Tensor buffer = key.second == Sharding::kExpert ? stage->expert_gradients(key.first)
-                                                              : stage->dense_gradients(key.first);
+    const at::Tensor buffer = stage->gradients(key.first, key.second);
     CHECK(buffer.numel() == count);
     CHECK(buffer.is_contiguous());
   }
@@ -93,8 +93,8 @@ TEST_CASE("parameters are views of one buffer a layer and sharding, in Hugging F
   CHECK(in_pieces == total);
   CHECK(names.count("model.layers.1.mlp.experts.5.gate_proj.weight") == 1);
   CHECK(names.count("model.layers.0.self_attn.k_norm.weight") == 1);
-  CHECK_FALSE(stage->dense_gradients(7).defined());
-  CHECK_FALSE(tiny_stage(tiny_model("llama"))->expert_gradients(0).defined());
+  CHECK_FALSE(stage->gradients(7, strategy::Axis::kData).defined());
+  CHECK_FALSE(tiny_stage(tiny_model("llama"))->gradients(0, strategy::Axis::kExpertData).defined());
 }
 
 TEST_CASE(
@@ -115,7 +115,7 @@ TEST_CASE(
   const StageStatistics statistics = stage->take_statistics();
   CHECK(statistics.loss_sum == doctest::Approx(plain.token_loss_sum.item<double>()));
   CHECK(statistics.target_tokens == num_targets(batch));
-  CHECK(stage->dense_gradients(-2).count_nonzero().item<int64_t>() == 0);
+  CHECK(stage->gradients(-2, strategy::Axis::kData).count_nonzero().item<int64_t>() == 0);
   CHECK(stage->take_statistics().target_tokens == 0);
 }
 

@@ -170,14 +170,16 @@ void declare_experts(const model::Model& model, int32_t layer, const model::Feed
   if (!placement.is_plain()) blocks.gate.places = placement.places();
   ExpertsBlock& block = blocks.experts;
   block.local_experts = local;
+  const Sharding sharding{
+      .replicas = strategy::Axis::kExpertData, .index = share.ep_index, .count = share.ep};
   block.gate_up = store.add({.name = names.prefix + ".experts.gate_up_proj",
                              .shape = {local, 2 * ffn, model.hidden},
-                             .sharding = Sharding::kExpert,
+                             .sharding = sharding,
                              .layer = layer,
                              .pieces = std::move(pieces.gate_up)});
   block.down = store.add({.name = names.prefix + ".experts.down_proj",
                           .shape = {local, model.hidden, ffn},
-                          .sharding = Sharding::kExpert,
+                          .sharding = sharding,
                           .layer = layer,
                           .pieces = std::move(pieces.down)});
 }

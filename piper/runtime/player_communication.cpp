@@ -257,10 +257,10 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
     return comm::start_all_reduce(transport_, group, std::move(name), comm::Element::kFloat64,
                                   std::as_writable_bytes(std::span(statistics_)));
   at::Tensor buffer;
-  if (segment.kind == SegmentKind::kDenseGradients) buffer = stage_.dense_gradients(segment.layer);
-  if (segment.kind == SegmentKind::kExpertGradients)
-    buffer = stage_.expert_gradients(segment.layer);
-  if (segment.kind == SegmentKind::kTiedEmbedding) buffer = stage_.tied_embedding_gradient();
+  if (segment.kind == SegmentKind::kTiedEmbedding)
+    buffer = stage_.tied_embedding_gradient();
+  else
+    buffer = stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Element element =
       dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;

@@ -12,6 +12,21 @@
 
 namespace piper::train {
 
+namespace {
+
+int64_t num_elements(const std::vector<nn::Overlap>& overlaps) {
+  int64_t sum = 0;
+  for (const nn::Overlap& overlap : overlaps) sum += overlap.count;
+  return sum;
+}
+
+}  // namespace
+
+bool CheckpointReader::Wanted::is_same() const {
+  const int64_t common = num_elements(overlaps);
+  return common == location->part.num_elements() && common == tensor->value.numel();
+}
+
 CheckpointReader::CheckpointReader(FoundCheckpoint checkpoint)
     : checkpoint_(std::move(checkpoint)) {
   Problems problems(checkpoint_.path.string());
@@ -19,14 +34,38 @@ CheckpointReader::CheckpointReader(FoundCheckpoint checkpoint)
   for (size_t i = 0; i < files.size(); ++i) {
     const SafetensorsFile file(checkpoint_.path / files[i].name);
     for (const TensorEntry& entry : file.tensors()) {
-      const auto [there, is_new] =
-          tensors_.try_emplace(entry.name, Location{i, entry.dtype, entry.shape});
-      if (!is_new)
-        problems.add(fmt::format("tensor '{}' is both in {} and in {}", entry.name,
-                                 files[there->second.file].name, files[i].name));
+      NameInFile in = name_in_file(entry.name, entry.shape);
+      tensors_[in.name].push_back({i, entry.name, entry.dtype, std::move(in.part)});
     }
   }
+  std::vector<std::string> names;
+  for (const auto& [name, locations] : tensors_)
+    if (locations.size() > 1) names.push_back(name);
+  std::ranges::sort(names);
+  for (const std::string& name : names) check_once(name, tensors_.at(name), problems);
   problems.finish();
+}
+
+// That no element is in two places, and that they are parts of the same tensor.
+void CheckpointReader::check_once(const std::string& name, const std::vector<Location>& locations,
+                                  Problems& problems) const {
+  const auto file = [&](const Location& at) { return checkpoint_.manifest.files[at.file].name; };
+  struct Held {
+    nn::Run run;
+    const Location* location;
+  };
+  std::vector<Held> held;
+  for (const Location& at : locations) {
+    if (at.part.shape != locations.front().part.shape || at.dtype != locations.front().dtype)
+      return problems.add(fmt::format("tensor '{}' has another shape or type in {} than in {}",
+                                      name, file(locations.front()), file(at)));
+    for (const nn::Run& run : nn::runs_of(at.part)) held.push_back({run, &at});
+  }
+  std::ranges::stable_sort(held, {}, [](const Held& h) { return h.run.whole; });
+  for (size_t i = 1; i < held.size(); ++i)
+    if (held[i - 1].run.whole + held[i - 1].run.count > held[i].run.whole)
+      return problems.add(fmt::format("tensor '{}' is both in {} and in {}", name,
+                                      file(*held[i - 1].location), file(*held[i].location)));
 }
 
 void CheckpointReader::require_exactly(const model::Model& model) const {
@@ -36,13 +75,24 @@ void CheckpointReader::require_exactly(const model::Model& model) const {
     for (const char* kind : {"parameter/", "first_moment/", "second_moment/"})
       expected.insert(kind + tensor.name);
     const auto parameter = tensors_.find("parameter/" + tensor.name);
-    if (parameter != tensors_.end() && parameter->second.dtype == DType::kBF16)
+    if (parameter != tensors_.end() && parameter->second.front().dtype == DType::kBF16)
       expected.insert("master/" + tensor.name);
   }
-  for (const std::string& name : expected)
-    if (!tensors_.contains(name)) problems.add(fmt::format("tensor '{}' is missing", name));
+  for (const std::string& name : expected) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      problems.add(fmt::format("tensor '{}' is missing", name));
+      continue;
+    }
+    int64_t there = 0;
+    for (const Location& at : found->second) there += at.part.num_elements();
+    const int64_t whole = nn::whole_tensor(found->second.front().part.shape).num_elements();
+    if (there < whole)
+      problems.add(
+          fmt::format("of tensor '{}' {} of {} elements are missing", name, whole - there, whole));
+  }
   std::set<std::string> superfluous;  // sorted
-  for (const auto& [name, location] : tensors_)
+  for (const auto& [name, locations] : tensors_)
     if (!expected.contains(name)) superfluous.insert(name);
   for (const std::string& name : superfluous)
     problems.add(fmt::format("tensor '{}' is superfluous", name));
@@ -64,35 +114,67 @@ void CheckpointReader::hash_once(size_t file, const std::string& reader) const {
 void CheckpointReader::read(const std::vector<NamedTensor>& tensors,
                             const std::string& reader) const {
   Problems problems(checkpoint_.path.string());
-  std::map<size_t, std::vector<const NamedTensor*>> by_file;
+  std::map<size_t, std::vector<Wanted>> by_file;
   for (const NamedTensor& tensor : tensors) {
     const auto found = tensors_.find(tensor.name);
     if (found == tensors_.end()) {
       problems.add(fmt::format("tensor '{}' is missing", tensor.name));
       continue;
     }
-    const Location& location = found->second;
-    if (location.dtype != dtype_of(tensor) || location.shape != tensor.value.sizes().vec())
+    const nn::TensorPart part = part_of(tensor);
+    const Location& first = found->second.front();
+    if (first.dtype != dtype_of(tensor) || first.part.shape != part.shape) {
       problems.add(fmt::format("tensor '{}' is {} {}; allowed: {} {}", tensor.name,
-                               name(location.dtype), format_shape(location.shape),
-                               name(dtype_of(tensor)), format_shape(tensor.value.sizes().vec())));
-    by_file[location.file].push_back(&tensor);
+                               name(first.dtype), format_shape(first.part.shape),
+                               name(dtype_of(tensor)), format_shape(part.shape)));
+      continue;
+    }
+    int64_t there = 0;
+    for (const Location& at : found->second) {
+      std::vector<nn::Overlap> common = nn::overlaps(part, at.part);
+      if (common.empty()) continue;
+      there += num_elements(common);
+      by_file[at.file].push_back({&tensor, &at, std::move(common)});
+    }
+    if (there < tensor.value.numel())
+      problems.add(fmt::format("of tensor '{}' {} of {} elements are missing", tensor.name,
+                               tensor.value.numel() - there, tensor.value.numel()));
   }
   problems.finish();
-  for (const auto& [index, wanted] : by_file) {
+  std::map<const NamedTensor*, at::Tensor> unfinished;  // strided ones, of which parts are here
+  for (const auto& [index, all] : by_file) {
     const FileRecord& record = checkpoint_.manifest.files[index];
     if (record.tensors.empty()) hash_once(index, reader);
     const SafetensorsFile file(checkpoint_.path / record.name);
-    for (const NamedTensor* tensor : wanted) {
-      const TensorEntry* entry = file.find(tensor->name);
-      if (entry != nullptr) file.read(*entry, tensor->value);
-      const auto expected = record.tensors.find(tensor->name);
+    for (const Wanted& wanted : all) {
+      const NamedTensor& tensor = *wanted.tensor;
+      const TensorEntry* entry = file.find(wanted.location->name);
+      at::Tensor arrived = wanted.is_same() || entry == nullptr
+                               ? tensor.value
+                               : at::empty(entry->shape, tensor.value.options());
+      if (entry != nullptr) file.read(*entry, arrived);
+      const auto expected = record.tensors.find(wanted.location->name);
       if (entry == nullptr ||
-          (!record.tensors.empty() && (expected == record.tensors.end() ||
-                                       expected->second != tensor_hash_text(tensor->value))))
+          (!record.tensors.empty() &&
+           (expected == record.tensors.end() || expected->second != tensor_hash_text(arrived))))
         throw IoError(fmt::format("{}: {} reads other bytes of tensor '{}' than were saved",
-                                  file.path().string(), reader, tensor->name));
+                                  file.path().string(), reader, wanted.location->name));
+      if (wanted.is_same()) continue;
+      at::Tensor target = tensor.value;
+      if (!target.is_contiguous()) {
+        at::Tensor& gathered = unfinished[&tensor];
+        if (!gathered.defined()) gathered = at::empty(target.sizes(), target.options());
+        target = gathered;
+      }
+      const at::Tensor to = target.view({-1}), from = arrived.view({-1});
+      for (const nn::Overlap& overlap : wanted.overlaps)
+        to.narrow(0, overlap.one, overlap.count)
+            .copy_(from.narrow(0, overlap.other, overlap.count));
     }
+  }
+  for (auto& [tensor, gathered] : unfinished) {
+    at::Tensor value = tensor->value;
+    value.copy_(gathered);
   }
 }
 

@@ -1,8 +1,10 @@
 // Loads a checkpoint into a rank of any mesh: each tensor is looked up by name in the shards of the
-// mesh that saved it, and only the bytes that the rank needs are read, one tensor after the other,
-// straight into place.
+// mesh that saved it, and only what the rank needs is read, one tensor after the other: straight
+// into place where a shard holds just that; else what shards hold of the tensor is read and hashed
+// one after the other, and the rank's part copied out of it.
 #pragma once
 
+#include <piper/base/error.h>
 #include <piper/model/model.h>
 #include <piper/train/checkpoint_folder.h>
 #include <piper/train/named_tensor.h>
@@ -21,13 +23,13 @@ class CheckpointReader {
  public:
   // Reads the headers of all shards; no file stays open. The checkpoint comes from
   // verify_checkpoint() or a search, so its files are undamaged. Throws IoError; InvalidInput with
-  // every tensor that is in two shards.
+  // every tensor of which an element is in two shards.
   explicit CheckpointReader(FoundCheckpoint checkpoint);
 
   const FoundCheckpoint& checkpoint() const { return checkpoint_; }
 
   // Throws InvalidInput with every tensor of the model that is missing and every other one that is
-  // there: every expert of every layer exactly once.
+  // there: every element of every expert of every layer exactly once.
   void require_exactly(const model::Model& model) const;
 
   // Copies into `tensors`, bit by bit, and hashes each where it has arrived: other processes than
@@ -42,14 +44,25 @@ class CheckpointReader {
  private:
   void hash_once(size_t file, const std::string& reader) const;
 
+  // A tensor of a file: all of a tensor of the model, or a part.
   struct Location {
     size_t file = 0;
+    std::string name;  // there
     DType dtype = DType::kF32;
-    std::vector<int64_t> shape;
+    nn::TensorPart part;
   };
+  // By what the rank wants of it.
+  struct Wanted {
+    const NamedTensor* tensor = nullptr;
+    const Location* location = nullptr;
+    std::vector<nn::Overlap> overlaps;  // of the tensor's part with the location's
+    bool is_same() const;               // just what the rank wants
+  };
+  void check_once(const std::string& name, const std::vector<Location>& locations,
+                  Problems& problems) const;
 
   FoundCheckpoint checkpoint_;
-  std::unordered_map<std::string, Location> tensors_;
+  std::unordered_map<std::string, std::vector<Location>> tensors_;
   mutable std::mutex mutex_;
   mutable std::set<size_t> hashed_;  // files, by index
 };

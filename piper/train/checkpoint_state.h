@@ -6,11 +6,14 @@
 //   second_moment/<piece>
 //   optimizer/num_steps
 //
-// The ranks together hold a tensor as often as it has replicas, and write it once:
+// The ranks together hold a tensor as often as it has replicas (nn::Sharding), and write it once:
 //
-//   replicated   over the ranks of a stage          dp copies, piece i is written by dp index i % dp
-//   experts      over those of one ep index         edp copies, piece i by edp index i % edp
+//   piece i of its rank                             by index i % n of the n ranks that hold it
 //   a table on first and last stage (tied, mtp)     by the first
+//
+// Of a tensor that ranks divide each writes its part, named by what it is:
+//
+//   parameter/model.layers.0.self_attn.o_proj.weight [64,64] 1:32-64      (nn/tensor_part.h)
 #pragma once
 
 #include <piper/base/strong_id.h>
@@ -23,10 +26,12 @@
 
 namespace piper::train {
 
-// All that the rank holds, as views: what loading fills.
+// All that the rank holds, as views, under the names of whole tensors with its part of each: what
+// loading fills.
 std::vector<NamedTensor> state_tensors(nn::Stage& stage, const AdamW& optimizer);
 
-// Those of them that `rank` writes: over the mesh, each tensor of the model once.
+// Those of them that `rank` writes, under the names that a file gives them: over the mesh, each
+// element of the model once.
 std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimizer,
                                          const strategy::Mesh& mesh, Rank rank);
 

@@ -38,6 +38,19 @@ std::string mis_shaped(const std::string& name, const Source& source, const Tens
                      format_shape(tensor.shape), format_shape(allowed));
 }
 
+// Only the bytes of the part are read.
+void read_part(const WeightFolder& folder, const Source& source, const nn::TensorPart& part,
+               at::Tensor value) {
+  const int64_t all = nn::whole_tensor(part.shape).num_elements();
+  const int64_t first = (source.expert * source.parts + source.part) * all;
+  const std::vector<nn::Run> runs = nn::runs_of(part);
+  if (runs.size() == 1) return folder.read(source.name, value, first + runs.front().whole);
+  const at::Tensor read = at::empty({value.numel()}, value.options());
+  for (const nn::Run& run : runs)
+    folder.read(source.name, read.narrow(0, run.part, run.count), first + run.whole);
+  value.copy_(read.view(value.sizes()));
+}
+
 bool is_ignored(const std::string& name, const model::Model& model) {
   return name.ends_with("rotary_emb.inv_freq") || is_left_out(name, model) ||
          (model.tied_embeddings && name == "lm_head.weight");
@@ -81,7 +94,9 @@ void load_weights(const WeightFolder& folder, const std::vector<nn::NamedPiece>&
                   bool tied_embeddings) {
   Problems problems(folder.path().string());
   for (const nn::NamedPiece& piece : pieces) {
-    const std::vector<int64_t> shape = piece.value.sizes().vec();
+    const nn::TensorPart part =
+        piece.part ? *piece.part : nn::whole_tensor(piece.value.sizes().vec());
+    const std::vector<int64_t>& shape = part.shape;
     const std::optional<Source> source = locate(folder, piece.name, tied_embeddings);
     if (!source) {
       problems.add(fmt::format("tensor '{}' {} is missing", piece.name, format_shape(shape)));
@@ -92,8 +107,7 @@ void load_weights(const WeightFolder& folder, const std::vector<nn::NamedPiece>&
         tensor.shape != allowed)
       problems.add(mis_shaped(piece.name, *source, tensor, allowed));
     else
-      folder.read(source->name, piece.value,
-                  (source->expert * source->parts + source->part) * piece.value.numel());
+      read_part(folder, *source, part, piece.value);
   }
   problems.finish();
 }

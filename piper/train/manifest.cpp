@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/train/manifest.h>
 
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -53,6 +54,18 @@ uint64_t read_seed(ObjectReader& reader) {
   return seed;
 }
 
+// Degrees that a manifest names where they are more than 1.
+std::array<std::pair<const char*, int64_t*>, 4> other_degrees(strategy::Mesh& mesh) {
+  return {{{"vpp", &mesh.vpp}, {"etp", &mesh.etp}, {"tp", &mesh.tp}, {"cp", &mesh.cp}}};
+}
+
+Json mesh_json(strategy::Mesh mesh) {
+  Json json = {{"pp", mesh.pp}, {"ep", mesh.ep}, {"dp", mesh.dp}};
+  for (const auto& [key, degree] : other_degrees(mesh))
+    if (*degree > 1) json[key] = *degree;
+  return json;
+}
+
 CheckpointIdentity read_identity(ObjectReader& root) {
   CheckpointIdentity identity{.model = root.text("model"), .fingerprint = root.text("fingerprint")};
   root.integer("world_size", 1, kMax);
@@ -61,6 +74,8 @@ CheckpointIdentity read_identity(ObjectReader& root) {
     identity.mesh = {.pp = mesh.integer("pp", 1, 1 << 20),
                      .ep = mesh.integer("ep", 1, 1 << 20),
                      .dp = mesh.integer("dp", 1, 1 << 20)};
+    for (const auto& [key, degree] : other_degrees(identity.mesh))
+      if (json->contains(key)) *degree = mesh.integer(key, 1, 1 << 20);
     mesh.refuse_unknown();
   } else {
     root.problem("mesh", "is missing");
@@ -154,7 +169,7 @@ Json to_json(const Manifest& manifest) {
           {"model", identity.model},
           {"fingerprint", identity.fingerprint},
           {"world_size", identity.mesh.world()},
-          {"mesh", {{"pp", identity.mesh.pp}, {"ep", identity.mesh.ep}, {"dp", identity.mesh.dp}}},
+          {"mesh", mesh_json(identity.mesh)},
           {"layers_per_stage", identity.layers_per_stage},
           {"state",
            {{"step", state.step},
@@ -287,7 +302,11 @@ std::vector<std::string> differences(const Manifest& manifest, const CheckpointI
 }
 
 std::string describe(const strategy::Mesh& mesh) {
-  return fmt::format("pp {} x ep {} x dp {}", mesh.pp, mesh.ep, mesh.dp);
+  std::string text = fmt::format("pp {} x ep {} x dp {}", mesh.pp, mesh.ep, mesh.dp);
+  strategy::Mesh copy = mesh;
+  for (const auto& [key, degree] : other_degrees(copy))
+    if (*degree > 1) text += fmt::format(" x {} {}", key, *degree);
+  return text;
 }
 
 std::string resharding(const CheckpointIdentity& saved, const CheckpointIdentity& run) {

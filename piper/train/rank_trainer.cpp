@@ -2,6 +2,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/train/parameter_share.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       cores_(cores),
       hooks_(std::move(hooks)),
       rank_(transport.rank()),
-      at_(strategy::RankLayout(run.strategy).coordinates(rank_)) {
+      layout_(run.strategy),
+      at_(layout_.coordinates(rank_)) {
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
   optimizer_ = std::make_unique<AdamW>(stage_->parameters(), run.options.adamw);
   player_ = std::make_unique<runtime::Player>(
@@ -94,7 +96,7 @@ int64_t RankTrainer::num_experts(int32_t layer) const {
 std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
                                                     int64_t number) const {
   std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
-  if (at_.pp != 0 && at_.pp != run_.strategy.mesh.pp - 1)
+  if (at_.pp != 0 && at_.pp != layout_.num_stages() - 1)
     return batches;  // only the ends see tokens
   for (size_t i = 0; i < batches.size(); ++i)
     batches[i] = source(number, at_.dp, static_cast<int64_t>(i));
@@ -125,13 +127,12 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
 // hold counts on the first stage.
 void RankTrainer::local_statistics(std::span<double> statistics) {
   const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
-  const strategy::Mesh& mesh = run_.strategy.mesh;
   statistics[kSquaredNorm] =
       sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) -> Slice {
-        if (parameter.sharding == nn::Sharding::kExpert) return {at_.edp, mesh.edp()};
         if (tied.defined() && parameter.gradient.const_data_ptr() == tied.const_data_ptr())
           return {0, 0};
-        return {at_.dp, mesh.dp};
+        const strategy::Axis replicas = parameter.sharding.replicas;
+        return {index_among_replicas(layout_, replicas, rank_), layout_.size(replicas)};
       });
   const nn::StageStatistics stage = stage_->take_statistics();
   statistics[kLossSum] = stage.loss_sum;

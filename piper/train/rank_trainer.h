@@ -136,6 +136,7 @@ class RankTrainer {
   runtime::Cores& cores_;
   RankHooks hooks_;
   Rank rank_;
+  strategy::RankLayout layout_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
   std::unique_ptr<AdamW> optimizer_;

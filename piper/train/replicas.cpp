@@ -6,8 +6,10 @@
 #include <piper/train/tensor_check.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <map>
-#include <set>
+#include <tuple>
 
 namespace piper::train {
 namespace {
@@ -19,7 +21,7 @@ struct Copy {
 
 struct Held {
   std::string name, hash;
-  bool expert = false;
+  int64_t part = 0;
 };
 
 std::vector<Held> parse(Rank rank, const std::string& lines) {
@@ -28,10 +30,12 @@ std::vector<Held> parse(Rank rank, const std::string& lines) {
     const size_t end = lines.find('\n', at);
     const std::string line = lines.substr(at, end - at);
     const size_t first = line.find(' '), second = line.find(' ', first + 1);
-    if (end == std::string::npos || second == std::string::npos || first != 1)
+    int64_t part = 0;
+    const auto [behind, error] = std::from_chars(line.data(), line.data() + line.size(), part);
+    if (end == std::string::npos || second == std::string::npos || error != std::errc() ||
+        behind != line.data() + first)
       throw CommError(fmt::format("what rank {} says of its parameters is garbled", rank.value));
-    held.push_back(
-        {line.substr(second + 1), line.substr(first + 1, second - first - 1), line[0] == 'e'});
+    held.push_back({line.substr(second + 1), line.substr(first + 1, second - first - 1), part});
     at = end + 1;
   }
   return held;
@@ -61,31 +65,30 @@ struct Drift {
 
 std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer) {
   std::string lines;
-  std::set<std::string> of_experts;
-  const auto add = [&](bool is_expert, const at::Tensor& value, const std::string& name) {
-    lines += fmt::format("{} {} {}\n", is_expert ? 'e' : 'd', tensor_hash_text(value), name);
+  std::map<std::string, int64_t> parts;
+  const auto add = [&](int64_t part, const at::Tensor& value, const std::string& name) {
+    lines += fmt::format("{} {} {}\n", part, tensor_hash_text(value), name);
   };
   for (const nn::Parameter& p : parameters) {
-    const bool is_expert = p.sharding == nn::Sharding::kExpert;
-    if (is_expert) of_experts.insert(p.name);
-    add(is_expert, p.value, p.name);
+    parts[p.name] = p.sharding.index;
+    add(p.sharding.index, p.value, p.name);
   }
-  for (const NamedTensor& tensor : optimizer.state())  // "first_moment/<parameter>"
-    add(of_experts.contains(tensor.name.substr(tensor.name.find('/') + 1)), tensor.value,
-        tensor.name);
+  for (const NamedTensor& tensor : optimizer.state()) {  // "first_moment/<parameter>"
+    const auto part = parts.find(tensor.name.substr(tensor.name.find('/') + 1));
+    add(part == parts.end() ? 0 : part->second, tensor.value, tensor.name);
+  }
   return lines;
 }
 
 std::vector<std::string> drifted_replicas(const strategy::Mesh& mesh,
                                           const std::vector<std::string>& handed_in) {
-  // By what has to be equal: stage, share of the experts (0 for what every rank of the stage
-  // holds), name.
+  // By what has to be equal: stage, part, name.
   std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<Copy>> groups;
   for (size_t r = 0; r < handed_in.size(); ++r) {
     const Rank rank(static_cast<int64_t>(r));
-    const strategy::Coordinates at = strategy::RankLayout(mesh).coordinates(rank);
+    const int64_t stage = strategy::RankLayout(mesh).stage(rank);
     for (const Held& held : parse(rank, handed_in[r]))
-      groups[{at.pp, held.expert ? at.ep : 0, held.name}].push_back({rank, held.hash});
+      groups[{stage, held.part, held.name}].push_back({rank, held.hash});
   }
   std::map<Rank, Drift> by_rank;
   std::map<std::vector<int32_t>, Drift> undecided;

@@ -16,8 +16,8 @@ namespace piper::train {
 // with a hash of its bytes that any single flipped bit changes (tensor_check.h).
 std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer);
 
-// `handed_in` by rank. Copies are compared over the data group, those of experts over the
-// expert-data group. One line for every rank that differs from most of its replicas, or for a group
+// `handed_in` by rank. Copies of the same part of a parameter (nn::Sharding) are compared over the
+// ranks of a stage. One line for every rank that differs from most of its replicas, or for a group
 // without a majority:
 //   rank 3's copy of model.layers.2.mlp.gate.weight (and of 4 more) differs from that of its 3 replicas
 //   the copies of model.norm.weight (and of 2 more) on ranks 0, 1 differ, none has a majority

@@ -13,28 +13,32 @@ struct Held {
   std::vector<nn::Parameter> parameters;
   AdamW optimizer;
 
-  static std::vector<nn::Parameter> make(at::ScalarType type) {
-    const auto parameter = [&](const char* name, int64_t size, nn::Sharding sharding) {
+  static std::vector<nn::Parameter> make(at::ScalarType type, int64_t index, int64_t count) {
+    const auto parameter = [&](const char* name, int64_t size) {
       nn::Parameter p;
       p.name = name;
       p.value = at::arange(1, size + 1, at::kFloat).to(type);
       p.gradient = at::arange(2, size + 2, at::kFloat);
-      p.sharding = sharding;
       return p;
     };
-    nn::Parameter dense = parameter("norm", 37, nn::Parameter().sharding);
-    return {dense, parameter("experts", 100, nn::Sharding::kExpert)};
+    nn::Parameter experts = parameter("experts", 100);
+    experts.sharding = {.replicas = strategy::Axis::kExpertData, .index = index, .count = count};
+    return {parameter("norm", 37), experts};
   }
-  explicit Held(at::ScalarType type = at::kFloat)
-      : parameters(make(type)), optimizer(parameters, {}) {
+  // Of `count` parts of the experts the one at `index`.
+  explicit Held(at::ScalarType type = at::kFloat, int64_t index = 0, int64_t count = 1)
+      : parameters(make(type, index, count)), optimizer(parameters, {}) {
     optimizer.step(1e-3);
   }
   std::string hashes() const { return replica_hashes(parameters, optimizer); }
 };
 
-// On a mesh of one stage; experts are the same on all here, which groups by ep index do not mind.
-std::vector<std::string> on_ranks(int64_t num_ranks, at::ScalarType type = at::kFloat) {
-  return std::vector<std::string>(static_cast<size_t>(num_ranks), Held(type).hashes());
+// Rank r holds part r % ep of the experts, with the same values on all here, which parts do not mind.
+std::vector<std::string> on_ranks(int64_t num_ranks, at::ScalarType type = at::kFloat,
+                                  int64_t ep = 1) {
+  std::vector<std::string> hashes;
+  for (int64_t r = 0; r < num_ranks; ++r) hashes.push_back(Held(type, r % ep, ep).hashes());
+  return hashes;
 }
 
 void flip(at::Tensor value, int64_t element, int bit) {
@@ -52,8 +56,9 @@ TEST_CASE("any flipped exponent bit of weights, moments or masters names its ran
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     int64_t found = 0, of_optimizer = 0;
     for (int i = 0; i < 100; ++i) {
-      std::vector<std::string> handed_in = on_ranks(8, type);
-      Held hurt(type);
+      std::vector<std::string> handed_in = on_ranks(8, type, 2);
+      const size_t rank = random() % 8;
+      Held hurt(type, static_cast<int64_t>(rank) % 2, 2);
       std::vector<NamedTensor> fp32;
       for (const nn::Parameter& p : hurt.parameters)
         if (type == at::kFloat) fp32.push_back({p.name, p.value});
@@ -64,7 +69,6 @@ TEST_CASE("any flipped exponent bit of weights, moments or masters names its ran
       const bool is_expert = which.name.ends_with("experts");
       flip(which.value, static_cast<int64_t>(random()) % which.value.numel(),
            23 + static_cast<int>(random() % 8));
-      const size_t rank = random() % 8;
       handed_in[rank] = hurt.hashes();
       // Experts have four replicas here, the rest eight.
       const std::vector<std::string> lines =
@@ -91,9 +95,14 @@ TEST_CASE("equal replicas are silent; two that differ are both named; stages are
   CHECK(lines[0] ==
         "the copies of experts (and of 1 more) on ranks 2, 3 differ, none has a majority");
   // With an expert degree of 2 the two hold different experts, which nobody compares.
-  CHECK(drifted_replicas({.pp = 2, .ep = 2, .dp = 2}, handed_in).size() == 1);
-  CHECK(drifted_replicas({.pp = 2, .ep = 2, .dp = 2}, handed_in)[0].find("copies of norm on") !=
-        std::string::npos);
+  Held other(at::kFloat, 1, 2);
+  handed_in = on_ranks(4, at::kFloat, 2);
+  flip(other.parameters[0].value, 36, 0);
+  flip(other.parameters[1].value, 0, 31);
+  handed_in[3] = other.hashes();
+  const std::vector<std::string> apart = drifted_replicas({.pp = 2, .ep = 2, .dp = 2}, handed_in);
+  REQUIRE(apart.size() == 1);
+  CHECK(apart[0].find("copies of norm on") != std::string::npos);
 }
 
 TEST_CASE("garbage is refused") { CHECK_THROWS_AS(drifted_replicas({}, {"garbage"}), CommError); }

@@ -51,7 +51,7 @@ void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
   const fs::path pieces = request_.folder / ("weights.tmp-" + token_);
   std::vector<NamedTensor> mine;
   for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
-    mine.push_back({piece.name, piece.value.clone()});
+    mine.push_back(in_file({piece.name, piece.value.contiguous().clone(), piece.part}));
   if (!is_first()) {
     fs::create_directories(pieces);
     write_safetensors(pieces / shard_name(trainer.rank().value), mine);
@@ -97,7 +97,7 @@ RunResult Run::finish() {
   if (!exported_.empty())
     train::export_weights(request_.folder / "weights",
                           config_with_modules(request_.config, request_.model),
-                          with_module_tables(std::move(exported_), request_.model));
+                          with_module_tables(put_together(exported_), request_.model));
   return result;
 }
 

@@ -78,7 +78,7 @@ void Run::open_writer() {
 
 // Before a save, so that what drifted apart is never saved.
 void Run::check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number) {
-  if (request_.strategy.mesh.dp == 1) return;
+  if (request_.strategy.mesh.ranks_per_stage() == 1) return;
   const std::vector<std::string> all =
       gather(transport, kReplicaKeys + 2 * static_cast<uint64_t>(number),
              replica_hashes(trainer.stage().parameters(), trainer.optimizer()),

@@ -1,0 +1,54 @@
+#include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
+#include <piper/train/parameter_share.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace piper::train {
+
+int64_t index_among_replicas(const strategy::RankLayout& layout, strategy::Axis replicas,
+                             Rank rank) {
+  const int64_t member = layout.member(rank);
+  const strategy::Members group = layout.members(replicas, member);
+  return (member - group.first) / group.stride;
+}
+
+std::vector<ParameterShare> all_shares(const std::vector<nn::Parameter>& parameters) {
+  std::vector<ParameterShare> shares;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    shares.push_back({i, 0, parameters[i].value.numel()});
+  return shares;
+}
+
+std::vector<ParameterShare> own_shares(const std::vector<nn::Parameter>& parameters,
+                                       const strategy::RankLayout& layout, Rank rank) {
+  std::map<std::pair<int32_t, strategy::Axis>, int64_t> elements;  // of the buffers
+  for (const nn::Parameter& p : parameters)
+    elements[{p.layer, p.sharding.replicas}] += p.value.numel();
+  std::vector<ParameterShare> shares;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const nn::Parameter& p = parameters[i];
+    const strategy::Axis replicas = p.sharding.replicas;
+    const collective::Block mine =
+        collective::reduce_share(index_among_replicas(layout, replicas, rank),
+                                 layout.size(replicas), elements.at({p.layer, replicas}));
+    const int64_t begin = std::max(p.offset, mine.offset),
+                  end = std::min(p.offset + p.value.numel(), mine.offset + mine.count);
+    if (begin < end) shares.push_back({i, begin - p.offset, end - p.offset});
+  }
+  return shares;
+}
+
+nn::Parameter restricted(const std::vector<nn::Parameter>& parameters,
+                         const ParameterShare& share) {
+  nn::Parameter of = parameters.at(share.parameter);
+  PIPER_CHECK(of.value.is_contiguous() && of.gradient.is_contiguous(), of.name);
+  of.offset += share.begin;
+  for (at::Tensor* tensor : {&of.value, &of.gradient})
+    *tensor = tensor->view({-1}).narrow(0, share.begin, share.end - share.begin);
+  return of;
+}
+
+}  // namespace piper::train
