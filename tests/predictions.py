@@ -94,6 +94,9 @@ def main():
             if in_full or i % 2 == 1:
                 families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
         families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
+        # Optimizer states divided among the ranks that hold the same parameters.
+        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), *([(AXES[0], "bf16"), (AXES[3], "fp32")] if in_full else [])]:
+            families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
@@ -109,13 +112,13 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
+def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
     pp, ep, dp, schedule, recompute, micro = axes
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
                            "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
-                           options.sequence, "--global-batch", options.global_batch, "--precision", precision,
+                           options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
-                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, *axes])), "--fresh", "--json"))
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

@@ -74,6 +74,21 @@ def main():
                 assert metrics(run) == metrics(root / "indexed"), "the dataset's position is not that of the run that went on"
             worst = max(worst, largest_difference(run, root / "indexed"))
 
+        # Optimizer states divided or not: on the same mesh the bits of the run that was not stopped, from any division to any other.
+        divided = ("--zero", "1")
+        train(root, root / "divided", BASE, *saving, *divided)
+        assert metrics(root / "divided") == metrics(whole), "divided optimizer states train differently"
+        for before, name, after in ((whole, "to", divided), (root / "divided", "from", ()), (root / "divided", "on", divided)):
+            run = root / f"divided-{name}"
+            copy_until(before, run, 20)
+            train(root, run, BASE, *saving, *after, "--resume")
+            assert metrics(run) == metrics(whole), f"{name} divided optimizer states: metrics differ"
+        for mesh in ((1, 4, 4), (1, 2, 4), (4, 1, 1)):
+            run = root / "-".join(map(str, ("divided", *mesh)))
+            copy_until(root / "divided", run, 20)
+            train(root, run, mesh, *saving, *divided, "--resume")
+            worst = max(worst, largest_difference(run, whole))
+
         # bf16: the master weights are what is resharded.
         bf16 = ("--precision", "bf16")
         train(root, root / "bf16", BASE, *saving, *bf16)

@@ -253,7 +253,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--vpp", f.vpp, "chunks of layers a rank holds (1); priced, not trained")
       .check(count);
-  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
+  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); 2 and 3 priced, not trained")
       .check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "norms and residuals divided over tp; priced, not trained");

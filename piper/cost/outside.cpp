@@ -29,7 +29,8 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
       const Shard held = shard_of(model, strategy, stage);
       update_seconds(schedule::SegmentKind::kGradientNorm, held.of_norm(strategy.mesh), watched,
                      strategy.precision);
-      update_seconds(schedule::SegmentKind::kOptimizer, static_cast<double>(held.total()), watched,
+      update_seconds(schedule::SegmentKind::kOptimizer,
+                     static_cast<double>(optimized_parameters(model, strategy, stage, 0)), watched,
                      strategy.precision);
     }
   }

@@ -40,6 +40,11 @@ struct Shard {
 };
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage);
 
+// Of a rank's parameters those whose optimizer states it has: all; with ZeRO its share of every
+// gradient buffer, as reductions cut it (collective::reduce_share), for a member of the stage.
+int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                             int64_t stage, int64_t member);
+
 // The parameters behind one gradient buffer: schedule::SegmentKind::kDenseGradients with `layer` -1
 // (embedding), -2 (final norm and head; with tied embeddings the table too when the stages differ)
 // or a layer.

@@ -75,7 +75,7 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
   StageMemory memory{
       .weights = held * bytes.weight,
       .gradients = held * bytes.gradient,
-      .optimizer = held * bytes.optimizer,
+      .optimizer = optimized(s, index, first_layer) * bytes.optimizer,
       .working = walk.walked().peak,
       .in_flight = micro_batches_in_flight(s.schedule, s.mesh.pp, index, s.num_micro_batches)};
   memory.activations = walk.kept() * (memory.in_flight - 1);

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
@@ -11,6 +12,7 @@
 namespace piper::cost {
 namespace {
 
+using strategy::Axis;
 using strategy::Strategy;
 
 // Ranks on the fullest node.
@@ -59,23 +61,40 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       update_seconds(schedule::SegmentKind::kOptimizer, kMany, cluster, precision) / kMany;
 }
 
+template <class F>
+void Estimator::for_each_buffer(const Strategy& s, int64_t index, int64_t first_layer, F f) const {
+  const auto add_layers = [&](int64_t from, int64_t until) {
+    for (int64_t layer = from; layer < until; ++layer) {
+      const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
+      f(Axis::kData, p.dense);
+      f(Axis::kExpertData, p.experts / s.mesh.ep);
+    }
+  };
+  add_layers(first_layer, first_layer + s.layers_per_stage[static_cast<size_t>(index)]);
+  if (index == 0) f(Axis::kData, embedding_parameters_);
+  if (index < s.mesh.pp - 1) return;
+  add_layers(model_.num_layers(), std::ssize(model_.layers));
+  const int64_t table = s.mesh.pp > 1 ? tied_parameters_ : 0;
+  f(Axis::kData, head_parameters_ + (model_.tied_embeddings ? table : 0));
+  if (!model_.tied_embeddings) f(Axis::kData, table);
+}
+
 Shard Estimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
   Shard held;
-  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  for (int64_t layer = first_layer; layer < end; ++layer) {
-    const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    held.dense += p.dense;
-    held.experts += p.experts / s.mesh.ep;
-  }
-  if (index == 0) held.dense += embedding_parameters_;
-  if (index < s.mesh.pp - 1) return held;
-  for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer) {
-    const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
-    held.dense += p.dense;
-    held.experts += p.experts / s.mesh.ep;
-  }
-  held.dense += head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
+  for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
+    (axis == Axis::kData ? held.dense : held.experts) += parameters;
+  });
   return held;
+}
+
+int64_t Estimator::optimized(const Strategy& s, int64_t index, int64_t first_layer) const {
+  if (s.zero == 0) return parameters(s, index, first_layer).total();
+  const strategy::RankLayout layout(s);
+  int64_t own = 0;
+  for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
+    own += collective::reduce_share(0, layout.size(axis), parameters).count;
+  });
+  return own;
 }
 
 void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
@@ -120,13 +139,20 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
   const strategy::RankLayout layout(s);
   const Group data = group_of(layout, strategy::Axis::kData, index),
               expert_data = group_of(layout, strategy::Axis::kExpertData, index);
-  const auto dense = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, data, gradient * static_cast<double>(parameters),
-                            s.reduction);
+  const auto moved = [&](const Group& group, int64_t parameters, bool in_full = false) {
+    Moves moves =
+        all_reduce_moves(cluster_, group, gradient * static_cast<double>(parameters), s.reduction);
+    if (s.zero > 0 && !in_full) {  // scattered, not gathered
+      moves.latency /= 2;
+      moves.transfer /= 2;
+    }
+    return moves;
   };
+  const bool sums_ends = model_.shares_embedding() && s.mesh.pp > 1;
+  const auto dense = [&](int64_t parameters) { return moved(data, parameters); };
+  const auto ends_table = [&](int64_t parameters) { return moved(data, parameters, sums_ends); };
   const auto experts = [&](int64_t parameters) {
-    return all_reduce_moves(cluster_, expert_data,
-                            gradient * static_cast<double>(parameters / s.mesh.ep), s.reduction);
+    return moved(expert_data, parameters / s.mesh.ep);
   };
   std::vector<BackwardTurn> turns;
   size_t known_type = costs_.num_types();
@@ -152,13 +178,15 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
       turns.push_back({.compute = ends.modules[i].backward});
       add_layer(ends.modules[i].layer);
     }
-    turns.push_back({.compute = ends.head.backward,
-                     .dense = dense(head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0))});
+    turns.push_back(
+        {.compute = ends.head.backward,
+         .dense = ends_table(head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0))});
   }
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = end; i-- > first_layer;) add_layer(static_cast<int32_t>(i));
   if (index == 0)
-    turns.push_back({.compute = ends.embedding_backward, .dense = dense(embedding_parameters_)});
+    turns.push_back(
+        {.compute = ends.embedding_backward, .dense = ends_table(embedding_parameters_)});
   return turns;
 }
 
@@ -200,7 +228,42 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
             static_cast<double>(tied_parameters_));
   const Shard held = parameters(s, index, first_layer);
   stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
-  stage.optimizer = static_cast<double>(held.total()) * optimizer_per_parameter_;
+  stage.optimizer =
+      static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
+  if (s.zero == 0) return;
+  // A layer's forward waits for its weights, which arrive one layer after the other.
+  const auto weight = static_cast<double>(state_bytes(precision_).weight);
+  const auto gather = [&](Axis axis, int64_t parameters) {
+    return all_gather_seconds(cluster_, group_of(layout, axis, index),
+                              weight * static_cast<double>(parameters), s.reduction);
+  };
+  double gathered = 0, computed = 0, compute = 0;
+  const auto forward = [&](double gathers, double seconds) {
+    gathered += gathers;
+    computed = std::max(computed, gathered) + seconds;
+    compute += seconds;
+  };
+  const auto forward_of_layer = [&](int64_t i) {
+    const size_t type = costs_.type_of(static_cast<int32_t>(i));
+    const LayerCost& cost =
+        costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
+    forward(gather(Axis::kData, type_parameters_[type].dense) +
+                gather(Axis::kExpertData, type_parameters_[type].experts / s.mesh.ep),
+            cost.forward + cost.exchange_forward);
+  };
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences);
+  if (index == 0) forward(gather(Axis::kData, embedding_parameters_), ends.embedding_forward);
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < end; ++i) forward_of_layer(i);
+  if (index == s.mesh.pp - 1) {
+    forward(gather(Axis::kData, head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0)),
+            ends.head.forward);
+    for (const HeadCost& module : ends.modules) {
+      forward_of_layer(module.layer);
+      forward(0, module.forward);
+    }
+  }
+  stage.gathers = index == 0 ? computed - compute : gathered;
 }
 
 std::vector<StageSeconds> Estimator::pipeline(const Strategy& s, const std::vector<Stage>& stages) {
@@ -286,8 +349,15 @@ StepEstimate Estimator::estimate(const Strategy& s) {
   const double statistics = all_reduce_seconds(
       cluster_, world, static_cast<double>(num_statistics(model_, s)) * sizeof(double));
 
+  // What the first stage waits for its weights; a later one has until its first activations arrive.
+  double gathered = 0, arrival = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    gathered = std::max(gathered, stages[i].gathers - arrival);
+    arrival += seconds[i].forward + seconds[i].send_forward;
+  }
+
   StepEstimate estimate;
-  estimate.seconds = until_norm + statistics + optimizer;
+  estimate.seconds = gathered + until_norm + statistics + optimizer;
   if (const int64_t cores = cluster_.cores_per_node; cores > 0) {
     const auto ranks = static_cast<double>(ranks_per_node(cluster_, s));
     const double per_rank = compute / static_cast<double>(s.mesh.pp);

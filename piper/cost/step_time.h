@@ -91,6 +91,7 @@ class Estimator {
     double reductions = 0;                  // exposed
     double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
     double norm = 0, optimizer = 0;
+    double gathers = 0;  // of updated weights
   };
   struct TypeParameters {
     int64_t dense = 0, experts = 0;  // routed experts of the whole layer
@@ -105,7 +106,13 @@ class Estimator {
                     Stage& stage);
   std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
                                            int64_t first_layer);
+  // Every gradient buffer of a stage: f(axis over which it is summed, its parameters).
+  template <class F>
+  void for_each_buffer(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                       F f) const;
   Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  // Those whose optimizer states the stage's first member has, which has the most.
+  int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& stages);
 

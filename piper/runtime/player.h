@@ -138,6 +138,10 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_reduce_scatter(const graph::Task& task,
+                                                        comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
+                                                        comm::OperationName name);
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }
@@ -191,6 +195,13 @@ class Player {
   // Last, so that it goes first: operations write into the members above until they are withdrawn.
   std::vector<InFlight> in_flight_;
 };
+
+// An all-gather of what the members of a group hold a share each of: tensor := all shares, cut as
+// reductions cut it (comm::start_all_gather). The tensor is contiguous.
+std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
+                                              comm::OperationName name, const at::Tensor& tensor,
+                                              strategy::Reduction form,
+                                              const collective::Topology& topology);
 
 // Seconds of the steady clock: the common time of all ranks of a host.
 double now_seconds();

@@ -25,6 +25,22 @@ std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+collective::ReductionForm form_of(strategy::Reduction reduction) {
+  return reduction == strategy::Reduction::kHierarchical ? collective::ReductionForm::kHierarchical
+                                                         : collective::ReductionForm::kDirect;
+}
+
+comm::Element element_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return comm::Element::kFloat64;
+    case at::kBFloat16:
+      return comm::Element::kBFloat16;
+    default:
+      return comm::Element::kFloat32;
+  }
+}
+
 // Sums of `counts` over each of `num_peers` equal runs, times bytes_per_row.
 std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers,
                                     int64_t bytes_per_row) {
@@ -82,7 +98,9 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
     case TaskKind::kAllGather:
+      return start_weights_gather(task, std::move(name));
     case TaskKind::kReduceScatter:
+      return start_reduce_scatter(task, std::move(name));
     case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
@@ -262,13 +280,44 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   else
     buffer = stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
-  const comm::Element element =
-      dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;
+  const comm::Element element = element_of(buffer);
   if (strategy_.reduction == strategy::Reduction::kHierarchical)
     return comm::start_hierarchical_all_reduce(transport_, group, std::move(name), element,
                                                mutable_bytes_of(buffer), topology_of(group));
   return comm::start_all_reduce(transport_, group, std::move(name), element,
                                 mutable_bytes_of(buffer));
+}
+
+// Of gradients: afterwards this rank has the sums of its share (train/parameter_share.h).
+std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
+                                                              comm::OperationName name) {
+  const schedule::Segment& segment = step_.segment(task);
+  const at::Tensor buffer =
+      stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
+  PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
+  const comm::Group group = group_of(task);
+  return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(buffer),
+                                    mutable_bytes_of(buffer), form_of(strategy_.reduction),
+                                    topology_of(group));
+}
+
+std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
+                                                              comm::OperationName name) {
+  const schedule::Segment& segment = step_.segment(task);
+  const at::Tensor buffer =
+      stage_.weights(segment.layer, schedule::axis_of(task.kind, segment.kind));
+  PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to gather in " + name.what);
+  const comm::Group group = group_of(task);
+  return start_gather(transport_, group, std::move(name), buffer, strategy_.reduction,
+                      topology_of(group));
+}
+
+std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
+                                              comm::OperationName name, const at::Tensor& tensor,
+                                              strategy::Reduction form,
+                                              const collective::Topology& topology) {
+  return comm::start_all_gather(transport, group, std::move(name), element_of(tensor),
+                                mutable_bytes_of(tensor), form_of(form), topology);
 }
 
 }  // namespace piper::runtime

@@ -237,10 +237,16 @@ class RankLowering {
   void begin(const Cursor& c) { writer_.begin(c.phase, c.action.micro_batch); }
 
   void gather_ahead(const ChunkLayers& layers) {
-    std::vector<int32_t> list;
-    if (layers.is_first) list.push_back(States::kEmbedding);
-    for (int32_t layer = layers.first; layer <= layers.last; ++layer) list.push_back(layer);
-    if (layers.is_last) list.push_back(States::kHead);
+    std::vector<States::Ahead> list;
+    if (layers.is_first) list.push_back({States::kEmbedding, States::kEmbedding});
+    for (int32_t layer = layers.first; layer <= layers.last; ++layer)
+      list.push_back({layer, layer});
+    if (layers.is_last) list.push_back({States::kHead, States::kHead});
+    const auto module = static_cast<int32_t>(step_.model.num_layers());
+    if (layers.num_modules > 0 && step_.model.copies_embedding() &&
+        strategy::ends_apart(step_.strategy))
+      list.push_back({States::kEmbedding, module});
+    for (int32_t i = 0; i < layers.num_modules; ++i) list.push_back({module + i, module + i});
     states_.gather_ahead(list);
   }
 

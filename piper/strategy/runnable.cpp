@@ -7,6 +7,8 @@
 namespace piper::strategy {
 namespace {
 
+constexpr int64_t kMostZero = 1;  // sharded optimizer states
+
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
   for (int64_t d = std::min(n, most); d > 1; --d)
@@ -45,8 +47,9 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "'layers_per_stage' ends with 0: a stage without layers is priced, not executed");
   if (!runs(s.schedule)) word("schedule", name(s.schedule));
   if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.zero > 0)
-    lines.push_back(fmt::format("'zero' is {}: sharded states are priced, not executed", s.zero));
+  if (s.zero > kMostZero)
+    lines.push_back(fmt::format("'zero' is {}: sharded {} are priced, not executed", s.zero,
+                                s.zero == 2 ? "gradients" : "weights"));
   if (s.sequence_parallel) word("sequence_parallel", "true");
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
@@ -60,7 +63,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   Strategy r = s;
   const int64_t world = s.mesh.world();
   r.predicted = nullptr;
-  r.zero = 0;
+  r.zero = std::min(s.zero, kMostZero);
   r.sequence_parallel = false;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;

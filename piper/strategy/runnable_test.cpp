@@ -28,7 +28,7 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   const Strategy strategy = wide(model);
   CHECK(contradictions(strategy, model).empty());
   const std::vector<std::string> reasons = not_runnable(strategy);
-  CHECK(reasons.size() == 7);
+  CHECK(reasons.size() == 6);
   CHECK(reasons.front() == "'mesh.tp' is 4: tensor parallelism is priced, not executed");
 }
 

@@ -134,6 +134,7 @@ inline Trained run_training(
       dropped += outcome.dropped_fraction.value_or(0);
       z_loss = outcome.z_loss;
     }
+    trainer.gather_weights(uint64_t{1} << 50);
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
       result.values[piece.name] = piece.value.clone();

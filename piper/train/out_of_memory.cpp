@@ -30,10 +30,14 @@ struct Change {
   Strategy strategy;
 };
 
-// On the same ranks, the gentlest first: more recomputation, smaller micro-batches, both, experts
-// over more ranks.
+// On the same ranks, the gentlest first: optimizer states divided, more recomputation, smaller
+// micro-batches, both, experts over more ranks.
 std::vector<Change> changes(const Strategy& s) {
   std::vector<Change> list;
+  if (s.zero == 0 && (s.mesh.num_replicas() > 1 || s.mesh.edp() > 1)) {
+    list.push_back({"--zero 1", s});
+    list.back().strategy.zero = 1;
+  }
   for (const Recompute recompute : strategy::kRecomputes) {
     if (recompute <= s.recompute) continue;
     list.push_back({fmt::format("--recompute {}", strategy::name(recompute)), s});
