@@ -5,8 +5,8 @@ Memory (peak per rank, 3 %, with the rows that the routers chose) and the order 
 how quiet the machine is: it is printed always and has to hold only with --time (median error 20 %, and the planner's choice
 within 10 % of the fastest of the eight).
 
-Without --time and without PIPER_FULL_COUNTS=1: six strategies in which every pair of (pp, schedule, recomputation, micro-batch)
-occurs, half the batch, and each further family in one precision.
+Without --time and without PIPER_FULL_COUNTS=1: six strategies in which every pair of (pp, plain schedule, recomputation, micro-batch)
+occurs, one of each further schedule, half the batch, and each further family in one precision.
 """
 import argparse
 import json
@@ -23,12 +23,18 @@ PIPER = os.environ.get("PIPER", "build/release/piper")
 PAIRWISE = [  # pp ep dp schedule recompute micro-batch
     (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
     (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
+    (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
+    (2, 1, 2, "dualpipev", "none", 1),
 ]
 AXES = [  # pp ep dp schedule recompute micro-batch
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
     (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
     (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
+    (2, 2, 2, "interleaved", "none", 1), (2, 1, 2, "interleaved", "full", 1), (4, 1, 1, "zb-h1", "none", 1),
+    (2, 2, 2, "zb-h1", "experts", 1), (2, 2, 2, "zb-v", "none", 1), (2, 1, 2, "zb-v", "full", 1),
+    (2, 1, 2, "dualpipev", "none", 1), (2, 2, 2, "dualpipev", "attention", 1),
 ]
+CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
 
 # Further families, small: memory and order only.
@@ -112,7 +118,7 @@ def merge(runs):
 def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
     pp, ep, dp, schedule, recompute, micro = axes
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp,
-                           "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
+                           "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
                            "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, *axes])), "--fresh", "--json"))

@@ -62,6 +62,20 @@ def main():
         train(root, there_and_back, (1, 1, 1), *saving, "--resume", "--stop-after", "30")
         assert "resharding from pp 1 x ep 1 x dp 1 to pp 2 x ep 2 x dp 2" in train(root, there_and_back, BASE, *saving, "--resume")
         worst = max(worst, largest_difference(there_and_back, whole))
+        # Schedules with chunks of layers and divided backwards resume what the plain one wrote, and it theirs.
+        for schedule in (("interleaved", "--vpp", "2"), ("zb-h1",), ("zb-v",), ("dualpipev",)):
+            run = root / schedule[0]
+            copy_until(whole, run, 20)
+            chosen = (*saving, "--schedule", *schedule)
+            out = train(root, run, BASE, *chosen, "--resume")
+            assert ("resharding from pp 2 x ep 2 x dp 2 to pp 2 x vpp 2" in out) == (schedule[0] != "zb-h1"), out
+            worst = max(worst, largest_difference(run, whole))
+            back = root / f"{schedule[0]}-back"
+            copy_until(run, back, 40)
+            train(root, back, BASE, *saving, "--resume")
+            worst = max(worst, largest_difference(back, whole))
+        assert worst < TOLERANCE, f"losses after another schedule differ by {worst}"
+
         # An indexed dataset has a place in its shuffled order; that of another mesh is the same.
         subprocess.run([PIPER, "data", "build", "--input", root / "text.txt", "--out", root / "d"], check=True, capture_output=True)
         indexed = ("--data", str(root / "d"))

@@ -141,14 +141,6 @@ void add_shares(PlayedSteps& played) {
       played.ranks.push_back(share_of(played, Rank(rank)));
 }
 
-// Whatever its pipeline schedule is.
-bool has_exact_step(const strategy::Strategy& strategy) {
-  strategy::Strategy plain = strategy;
-  plain.schedule = strategy::PipelineSchedule::k1F1B;
-  plain.mesh.vpp = 1;
-  return strategy::not_runnable(plain).empty();
-}
-
 PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   played.is_exact = true;
@@ -202,8 +194,8 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
 }  // namespace
 
 PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack) {
-  const bool exact =
-      plan::has_exact_costs(priced.cluster, stack) && has_exact_step(priced.strategy);
+  const bool exact = plan::has_exact_costs(priced.cluster, stack) &&
+                     strategy::not_runnable(priced.strategy).empty();
   PlayedSteps played =
       exact ? play_exact(priced, request) : play_under_stack(priced, request, stack);
   played.stack = stack;

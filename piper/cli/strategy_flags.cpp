@@ -162,7 +162,6 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.mesh.etp = f.etp.value_or(1);
   const int64_t others = s.mesh.ranks_per_sequence();
   s.mesh.dp = f.dp.value_or(std::max<int64_t>(1, s.mesh.ranks_per_expert_set() / others));
-  s.mesh.vpp = f.vpp.value_or(1);
   s.zero = f.zero.value_or(0);
   s.sequence_parallel = f.sequence_parallel;
   if (!f.offload.empty()) s.offload = parse_word<strategy::Offload>("--offload", f.offload);
@@ -175,6 +174,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
     s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
                                   : parse_word<PipelineSchedule>("--schedule", f.schedule);
+  s.mesh.vpp = f.vpp.value_or(strategy::is_v(s.schedule) ? 2 : 1);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
     throw InvalidInput(fmt::format(
@@ -231,7 +231,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       .delimiter(',')
-      .check(count);
+      .check(integer_in(0, kMost));
   command.add_option(
       "--all-to-all", f.all_to_all,
       "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
@@ -251,7 +251,8 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert (1); priced, not trained")
       .check(count);
-  command.add_option("--vpp", f.vpp, "chunks of layers a rank holds (1); priced, not trained")
+  command
+      .add_option("--vpp", f.vpp, "chunks of layers a rank holds (1; 2 under zb-v and dualpipev)")
       .check(count);
   command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
       .check(integer_in(0, 3));

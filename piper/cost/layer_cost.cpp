@@ -275,6 +275,10 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
         .exchange = again.waiting + backward.waiting,
         .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
   }
+  for (const schedule::LayerTask& task :
+       schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
+    if (task.kind == graph::TaskKind::kCompute)
+      cost.backward_weights += segment(task.segment, Phase::kBackwardWeights);
   return cost;
 }
 
@@ -320,6 +324,8 @@ HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences) const {
     const schedule::Segment segment{kind, layer};
     cost.forward += segment_seconds(model_, segment, Phase::kForward, work, cluster_, precision_);
     cost.backward += segment_seconds(model_, segment, Phase::kBackward, work, cluster_, precision_);
+    cost.backward_weights +=
+        segment_seconds(model_, segment, Phase::kBackwardWeights, work, cluster_, precision_);
   };
   add(SegmentKind::kHead);
   if (layer < 0) return cost;

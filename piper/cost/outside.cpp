@@ -2,6 +2,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/step_time.h>
+#include <piper/schedule/rank_chunks.h>
 
 #include <memory>
 #include <optional>
@@ -25,8 +26,13 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
       of = &strategy;
     }
     estimator->estimate(strategy);
-    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
-      const Shard held = shard_of(model, strategy, stage);
+    for (int64_t pp_rank = 0; pp_rank < strategy.mesh.pp; ++pp_rank) {
+      Shard held;
+      for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, pp_rank)) {
+        const Shard more = shard_of(model, strategy, chunk.stage);
+        held.dense += more.dense;
+        held.experts += more.experts;
+      }
       update_seconds(schedule::SegmentKind::kGradientNorm, held.of_norm(strategy.mesh), watched,
                      strategy.precision);
       update_seconds(schedule::SegmentKind::kOptimizer, static_cast<double>(held.total()), watched,

@@ -224,6 +224,8 @@ class StepPricer {
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
     const double seconds =
         segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
+    if (task.phase == Phase::kBackwardInput) return {seconds, bytes.input_transient};
+    if (task.phase == Phase::kBackwardWeights) return {seconds, bytes.weights_transient};
     if (graph::is_backward(task.phase)) return {seconds, bytes.backward_transient};
     // Without a tape its parts still exist for a moment.
     return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};

@@ -1,7 +1,11 @@
 // The memory half of the Estimator: lives of slots from layer_memory.h, strung together stage by
-// stage.
+// stage; of several chunks a rank and divided backwards from a walk (walked_memory.h).
+#include <piper/cost/bubble.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/step_time.h>
+#include <piper/cost/walked_memory.h>
+#include <piper/schedule/rank_chunks.h>
+#include <piper/strategy/rank_layout.h>
 
 namespace piper::cost {
 
@@ -35,6 +39,43 @@ cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision p
   cluster.compute.try_emplace(strategy::name(precision),
                               cluster::Compute{.peak_flops_per_second = 1, .gemm_efficiency = 1});
   return cluster;
+}
+
+// Of one rank of each ep index that may be the fullest.
+StageMemory Estimator::rank_memory(const Strategy& s, int64_t pp_rank) {
+  std::vector<int32_t> layers;
+  int64_t held = 0;
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
+    for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
+    held += parameters(s, chunk.stage, chunk.first_layer).total();
+  }
+  Strategy walked = s;
+  walked.num_micro_batches = micro_batches_to_walk(s);
+  walked.global_batch_sequences =
+      s.global_batch_sequences / s.num_micro_batches * walked.num_micro_batches;
+  const StateBytes bytes = state_bytes(precision_);
+  StageMemory fullest;
+  for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
+    const Rank rank = strategy::RankLayout(s).rank(pp_rank, ep_index);
+    const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
+    StageMemory memory = walked_memory(
+        step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
+    memory.weights = held * bytes.weight;
+    memory.gradients = held * bytes.gradient;
+    memory.optimizer = held * bytes.optimizer;
+    if (memory.total() > fullest.total()) fullest = memory;
+  }
+  fullest.in_flight =
+      (chunk_forwards_in_flight(s.schedule, s.mesh.pp, s.mesh.vpp, pp_rank, s.num_micro_batches) +
+       s.mesh.vpp - 1) /
+      s.mesh.vpp;
+  for (const int32_t layer : layers)
+    fullest.exchange_scratch = std::max(
+        fullest.exchange_scratch, costs_
+                                      .layer(costs_.type_of(layer), s.micro_batch_sequences, s.mesh,
+                                             s.capacity.factor, form_of(s))
+                                      .exchange_scratch);
+  return fullest;
 }
 
 StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
@@ -92,6 +133,10 @@ StageMemory Estimator::stage_memory(const Strategy& s, int64_t index, int64_t fi
 
 std::vector<StageMemory> Estimator::memory(const Strategy& s) {
   std::vector<StageMemory> stages;
+  if (!has_closed_form(s)) {
+    for (int64_t i = 0; i < s.mesh.pp; ++i) stages.push_back(rank_memory(s, i));
+    return stages;
+  }
   int64_t first = 0;
   for (int64_t i = 0; i < s.mesh.pp; first += s.layers_per_stage[static_cast<size_t>(i++)])
     stages.push_back(stage_memory(s, i, first));

@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/pipeline_player.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
@@ -27,6 +28,14 @@ double rounds(const cluster::Cluster& cluster, const Strategy& s) {
   return static_cast<double>(rounds);
 }
 
+// Where a virtual stage lies.
+int64_t rank_of(const Strategy& s, int64_t stage) {
+  return schedule::rank_of_stage(s.schedule, s.mesh.pp, stage);
+}
+strategy::Recompute recompute_of(const Strategy& s, int64_t stage) {
+  return s.recompute_of(rank_of(s, stage));
+}
+
 // Of the first member of a stage.
 Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
   const strategy::Members members = layout.members(axis, 0);
@@ -41,6 +50,7 @@ Estimator::Estimator(const model::Model& model, const cluster::Cluster& cluster,
       cluster_(cluster),
       precision_(precision),
       sequence_(sequence),
+      load_(load),
       costs_(model, cluster, precision, sequence, load),
       embedding_parameters_(dense_parameters(model, -1, 1)),
       head_parameters_(dense_parameters(model, -2, 1)),
@@ -68,22 +78,23 @@ Shard Estimator::parameters(const Strategy& s, int64_t index, int64_t first_laye
     held.experts += p.experts / s.mesh.ep;
   }
   if (index == 0) held.dense += embedding_parameters_;
-  if (index < s.mesh.pp - 1) return held;
+  if (index < s.mesh.num_virtual_stages() - 1) return held;
   for (int64_t layer = model_.num_layers(); layer < std::ssize(model_.layers); ++layer) {
     const TypeParameters& p = type_parameters_[costs_.type_of(static_cast<int32_t>(layer))];
     held.dense += p.dense;
     held.experts += p.experts / s.mesh.ep;
   }
-  held.dense += head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0);
+  held.dense += head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0);
   return held;
 }
 
-void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
+void Estimator::add_layer(const Strategy& s, int64_t stage_index, int32_t index, Stage& stage) {
   const LayerCost& layer = costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh,
                                         s.capacity.factor, form_of(s));
-  const RecomputeCost& again = layer.with(s.recompute);
+  const RecomputeCost& again = layer.with(recompute_of(s, stage_index));
   stage.forward += layer.forward;
   stage.backward += layer.backward;
+  stage.backward_weights += layer.backward_weights;
   stage.exchange_forward += layer.exchange_forward;
   stage.exchange_backward += again.exchange;
   stage.recompute += again.compute;
@@ -93,19 +104,21 @@ void Estimator::add_layer(const Strategy& s, int32_t index, Stage& stage) {
 Estimator::Stage Estimator::stage(const Strategy& s, int64_t index, int64_t first_layer) {
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  for (int64_t i = first_layer; i < end; ++i) add_layer(s, static_cast<int32_t>(i), stage);
+  for (int64_t i = first_layer; i < end; ++i) add_layer(s, index, static_cast<int32_t>(i), stage);
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
   if (index == 0) {
     stage.forward += ends.embedding_forward;
     stage.backward += ends.embedding_backward;
+    stage.backward_weights += ends.embedding_backward;
   }
-  if (index == s.mesh.pp - 1) {
+  if (index == s.mesh.num_virtual_stages() - 1) {
     stage.forward += ends.head.forward;
     stage.backward += ends.head.backward;
     for (const HeadCost& module : ends.modules) {
-      add_layer(s, module.layer, stage);
+      add_layer(s, index, module.layer, stage);
       stage.forward += module.forward;
       stage.backward += module.backward;
+      stage.backward_weights += module.backward_weights;
     }
   }
   price_update(s, index, first_layer, stage);
@@ -118,8 +131,9 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
                                                     int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
   const strategy::RankLayout layout(s);
-  const Group data = group_of(layout, strategy::Axis::kData, index),
-              expert_data = group_of(layout, strategy::Axis::kExpertData, index);
+  const int64_t rank = rank_of(s, index);
+  const Group data = group_of(layout, strategy::Axis::kData, rank),
+              expert_data = group_of(layout, strategy::Axis::kExpertData, rank);
   const auto dense = [&](int64_t parameters) {
     return all_reduce_moves(cluster_, data, gradient * static_cast<double>(parameters),
                             s.reduction);
@@ -136,7 +150,7 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
     if (type != known_type) {
       const LayerCost& cost =
           costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
-      const RecomputeCost& again = cost.with(s.recompute);
+      const RecomputeCost& again = cost.with(recompute_of(s, index));
       known = {.compute = cost.backward + again.compute,
                .exchange = {.latency = again.exchange * (1 - cost.moving_part),
                             .transfer = again.exchange * cost.moving_part},
@@ -147,13 +161,14 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
     turns.push_back(known);
   };
   const EndCost& ends = costs_.ends(s.micro_batch_sequences);
-  if (index == s.mesh.pp - 1) {
+  if (index == s.mesh.num_virtual_stages() - 1) {
     for (size_t i = ends.modules.size(); i-- > 0;) {
       turns.push_back({.compute = ends.modules[i].backward});
       add_layer(ends.modules[i].layer);
     }
-    turns.push_back({.compute = ends.head.backward,
-                     .dense = dense(head_parameters_ + (s.mesh.pp > 1 ? tied_parameters_ : 0))});
+    turns.push_back(
+        {.compute = ends.head.backward,
+         .dense = dense(head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0))});
   }
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = end; i-- > first_layer;) add_layer(static_cast<int32_t>(i));
@@ -165,12 +180,13 @@ std::vector<BackwardTurn> Estimator::backward_turns(const Strategy& s, int64_t i
 // Reductions start layer by layer, from the last to the first, as the last backward leaves them.
 void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_layer, Stage& stage) {
   const strategy::RankLayout layout(s);
+  const int64_t rank = rank_of(s, index);
   if (layout.num_members() > 1) {
-    const Group expert_group = group_of(layout, strategy::Axis::kExpert, index);
+    const Group expert_group = group_of(layout, strategy::Axis::kExpert, rank);
     LastBackwardNeeds needs{
         .dense =
-            all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kData, index), s.reduction),
-        .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, index),
+            all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kData, rank), s.reduction),
+        .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, rank),
                                     s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
       needs.exchange = {{1}};
@@ -180,9 +196,9 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
     if (index > 0) {
       const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences).hidden_bytes);
       Traffic traffic;
-      traffic.add(
-          cluster_.common_level(layout.rank(index, 0).value, layout.rank(index - 1, 0).value),
-          bytes);
+      traffic.add(cluster_.common_level(layout.rank(rank, 0).value,
+                                        layout.rank(rank_of(s, index - 1), 0).value),
+                  bytes);
       needs.message = level_needs(cluster_, traffic);
       for (size_t level = 0; level < cluster_.levels.size(); ++level)
         message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
@@ -193,7 +209,8 @@ void Estimator::price_update(const Strategy& s, int64_t index, int64_t first_lay
     stage.slowed = last.slowed;
     stage.message_slowed = last.message;
   }
-  if (model_.shares_embedding() && s.mesh.pp > 1 && (index == 0 || index == s.mesh.pp - 1))
+  const bool is_end = index == 0 || index == s.mesh.num_virtual_stages() - 1;
+  if (model_.shares_embedding() && strategy::ends_apart(s) && is_end)
     stage.reductions += all_reduce_seconds(
         cluster_, {.first = 0, .stride = layout.rank(s.mesh.pp - 1, 0).value, .size = 2},
         static_cast<double>(state_bytes(precision_).gradient) *
@@ -245,6 +262,64 @@ void Estimator::delay_last_backwards(const std::vector<Stage>& stages,
   }
 }
 
+Estimator::Stage& Estimator::Stage::operator+=(const Stage& next) {
+  // The chunk that comes first in the model is the last to finish its backwards: what it reduces is
+  // exposed, and it sends the last message.
+  if (forward == 0) {
+    *this = next;
+    return *this;
+  }
+  forward += next.forward;
+  backward += next.backward;
+  recompute += next.recompute;
+  backward_weights += next.backward_weights;
+  exchange_forward += next.exchange_forward;
+  exchange_backward += next.exchange_backward;
+  recompute_ahead += next.recompute_ahead;
+  norm += next.norm;
+  optimizer += next.optimizer;
+  return *this;
+}
+
+bool Estimator::has_closed_form(const Strategy& s) {
+  return s.mesh.vpp == 1 && !strategy::splits_backward(s.schedule) &&
+         s.layers_per_stage.back() > 0 &&
+         std::ranges::all_of(s.recompute_per_stage,
+                             [&](strategy::Recompute r) { return r == s.recompute; });
+}
+
+// By rank.
+std::vector<double> Estimator::played_finish(const Strategy& s,
+                                             const std::vector<Stage>& chunks) const {
+  const double slower = rounds(cluster_, s);
+  const strategy::RankLayout layout(s);
+  const auto bytes = static_cast<double>(slot_bytes(
+      model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
+      balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1, element_bytes(precision_))));
+  const auto message = [&](int64_t from, int64_t to) {
+    return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
+                                  layout.rank(rank_of(s, to), 0).value, bytes);
+  };
+  std::vector<ChunkSeconds> seconds;
+  const auto num_chunks = std::ssize(chunks);
+  for (int64_t i = 0; i < num_chunks; ++i) {
+    const Stage& c = chunks[static_cast<size_t>(i)];
+    const double weights = slower * c.backward_weights;
+    const double whole = slower * (c.backward + c.recompute) + c.exchange_backward;
+    seconds.push_back({.forward = slower * c.forward + c.exchange_forward,
+                       .backward_input = whole - weights,
+                       .backward_weights = weights,
+                       .backward = whole,
+                       .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0});
+    if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
+    if (i > 0) seconds.back().send_backward = message(i, i - 1);
+  }
+  PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
+  std::vector<double> finish;
+  for (const RankSeconds& rank : player.play(seconds)) finish.push_back(rank.finish);
+  return finish;
+}
+
 void StepEstimate::find_fullest() {
   for (size_t i = 0; i < memory.size(); ++i)
     if (memory[i].total() > peak_bytes) {
@@ -255,13 +330,22 @@ void StepEstimate::find_fullest() {
 
 StepEstimate Estimator::estimate(const Strategy& s) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
-  std::vector<Stage> stages;
+  std::vector<Stage> chunks;
   int64_t first = 0;
-  for (int64_t i = 0; i < s.mesh.pp; first += s.layers_per_stage[static_cast<size_t>(i++)])
-    stages.push_back(stage(s, i, first));
+  for (int64_t i = 0; i < s.mesh.num_virtual_stages();
+       first += s.layers_per_stage[static_cast<size_t>(i++)])
+    chunks.push_back(stage(s, i, first));
+  std::vector<Stage> stages(static_cast<size_t>(s.mesh.pp));
+  for (size_t i = 0; i < chunks.size(); ++i)
+    stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
   const std::vector<StageSeconds> seconds = pipeline(s, stages);
-  std::vector<double> finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
-  delay_last_backwards(stages, seconds, finish);
+  std::vector<double> finish;
+  if (has_closed_form(s)) {
+    finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
+    delay_last_backwards(stages, seconds, finish);
+  } else {
+    finish = played_finish(s, chunks);
+  }
 
   const auto m = static_cast<double>(s.num_micro_batches);
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
@@ -294,8 +378,13 @@ StepEstimate Estimator::estimate(const Strategy& s) {
     const double ways = std::clamp(
         static_cast<double>(cores) / static_cast<double>(std::min<int64_t>(s.mesh.dp, cores)), 1.0,
         static_cast<double>(s.mesh.pp));
-    estimate.seconds = std::max(estimate.seconds, per_rank * ranks / static_cast<double>(cores) +
-                                                      (ways - 1) / 2 * longest_pass);
+    // What idles while the pipeline fills and drains: (pp - 1)(F + B) in the closed form.
+    const double idle = has_closed_form(s) || s.mesh.pp == 1
+                            ? longest_pass
+                            : std::max(0.0, std::ranges::max(finish) - m * longest_pass) /
+                                  static_cast<double>(s.mesh.pp - 1);
+    estimate.seconds = std::max(
+        estimate.seconds, per_rank * ranks / static_cast<double>(cores) + (ways - 1) / 2 * idle);
   }
   const Stage& of = stages[busiest];
   estimate.time = {.forward = m * of.forward,

@@ -12,7 +12,9 @@
 //
 //   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
 //
-// the second part being the cores that idle while the pipeline fills and drains. Within 15 % of the
+// the second part being the cores that idle while the pipeline fills and drains. With several
+// chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place of
+// (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15 % of the
 // simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
 // simulated.
 #pragma once
@@ -84,19 +86,29 @@ class Estimator {
   PassSeconds pass_seconds(const strategy::Strategy& strategy);
 
  private:
+  // A virtual stage, or the sum of those of a rank.
   struct Stage {
     double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
+    double backward_weights = 0;                      // part of `backward`
     double exchange_forward = 0, exchange_backward = 0;
     double recompute_ahead = 0;             // before the gradient has come, exchanges included
     double reductions = 0;                  // exposed
     double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
     double norm = 0, optimizer = 0;
+    Stage& operator+=(const Stage& next);
   };
   struct TypeParameters {
     int64_t dense = 0, experts = 0;  // routed experts of the whole layer
   };
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
-  void add_layer(const strategy::Strategy& strategy, int32_t index, Stage& stage);
+  void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
+                 Stage& stage);
+  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: the
+  // closed forms of pipeline_time.h and memory.h. Else the pipeline is played and a rank walked.
+  static bool has_closed_form(const strategy::Strategy& strategy);
+  std::vector<double> played_finish(const strategy::Strategy& strategy,
+                                    const std::vector<Stage>& chunks) const;
+  StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
@@ -117,6 +129,7 @@ class Estimator {
   const cluster::Cluster& cluster_;
   strategy::Precision precision_;
   int64_t sequence_;
+  const ExpertLoad* load_;
   LayerCosts costs_;
   std::vector<TypeParameters> type_parameters_;
   int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;

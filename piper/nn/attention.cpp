@@ -70,21 +70,22 @@ void unprepare(AttentionBlock& block, const RopeTable& rope, const Parts& g,
 }
 
 // From the gradients of q, k and v to the weight's gradient and the gradient of norm(x).
-at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD) {
+at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD, Tape& tape) {
   const int64_t q = g.q.size(1), kv = g.k.size(1);
-  const double beta = block.qkv->beta();
-  {
-    const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-    accumulate(block.qkv->gradient.narrow(0, 0, q), beta, g.q, xn_TD);
-    accumulate(block.qkv->gradient.narrow(0, q, kv), beta, g.k, xn_TD);
-    accumulate(block.qkv->gradient.narrow(0, q + kv, kv), beta, g.v, xn_TD);
-  }
-  if (block.qkv_bias != nullptr) {
-    const double bias_beta = block.qkv_bias->beta();
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, 0, q), bias_beta, g.q);
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, q, kv), bias_beta, g.k);
-    accumulate_rows(block.qkv_bias->gradient.narrow(0, q + kv, kv), bias_beta, g.v);
-  }
+  tape.weights_part([&block, g, x_TD, q, kv] {
+    {
+      const double beta = block.qkv->beta();
+      const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+      accumulate(block.qkv->gradient.narrow(0, 0, q), beta, g.q, xn_TD);
+      accumulate(block.qkv->gradient.narrow(0, q, kv), beta, g.k, xn_TD);
+      accumulate(block.qkv->gradient.narrow(0, q + kv, kv), beta, g.v, xn_TD);
+    }
+    if (block.qkv_bias == nullptr) return;
+    const double beta = block.qkv_bias->beta();
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, 0, q), beta, g.q);
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, q, kv), beta, g.k);
+    accumulate_rows(block.qkv_bias->gradient.narrow(0, q + kv, kv), beta, g.v);
+  });
   at::Tensor gxn_TD = product(g.q, block.qkv->value.narrow(0, 0, q));
   product_out(gxn_TD, g.k, block.qkv->value.narrow(0, q, kv), 1);
   product_out(gxn_TD, g.v, block.qkv->value.narrow(0, q + kv, kv), 1);
@@ -122,9 +123,11 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   const at::Tensor qkv_TC = tape.saved.at(0), out_TC = tape.saved.at(1),
                    log_sum_exp = tape.saved.at(2);
   tape.saved.clear();
-  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
-  if (block.output_bias != nullptr)
-    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(), gx1_TD);
+  tape.weights_part([&block, gx1_TD, out_TC] {
+    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
+    if (block.output_bias != nullptr)
+      accumulate_rows(block.output_bias->gradient, block.output_bias->beta(), gx1_TD);
+  });
   Parts g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
@@ -138,7 +141,7 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
          gradients.v_BSHd.view({tokens, -1})};
   }
   unprepare(block, rope, g, qkv_TC, sequence);
-  at::Tensor gx_TD = project_back(block, g, x_TD);
+  at::Tensor gx_TD = project_back(block, g, x_TD, tape);
   rms_norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                      block.norm->beta(), gx1_TD);
   return gx_TD;

@@ -108,6 +108,14 @@ at::Tensor ParameterStore::gradients(int32_t layer, Sharding sharding) {
   return found->second.gradient;
 }
 
+void run_deferred(Tape& tape) {
+  for (std::function<void()>& work : tape.deferred) {
+    work();
+    work = nullptr;
+  }
+  tape.deferred.clear();
+}
+
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {
   product_out(gradient, a.t(), b, beta);
 }

@@ -105,6 +105,66 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "chunks and divided backwards: time within 5 % and memory within three messages of the "
+    "simulation") {
+  // The pipeline is played chunk by chunk: reductions behind all chunks but a rank's first, and
+  // what the turns of a pair hide, are left out.
+  struct Case {
+    PipelineSchedule schedule;
+    strategy::Mesh mesh;
+    std::vector<int64_t> layers_per_stage;
+  };
+  const cluster::Cluster cluster = example::nodes();
+  model::Model sharing = example::mixture(8);
+  for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
+  double worst_time = 0, worst_memory = 0;
+  for (const model::Model& model : {example::mixture(8), sharing, model::load_model("piper-10m")})
+    for (const Case& c :
+         {Case{PipelineSchedule::kInterleaved, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {}},
+          {PipelineSchedule::kInterleaved, {.pp = 2, .ep = 1, .dp = 2, .vpp = 2}, {1, 1, 2, 0}},
+          {PipelineSchedule::kZbH1, {.pp = 4, .ep = 1, .dp = 1}, {}},
+          {PipelineSchedule::kZbH1, {.pp = 2, .ep = 2, .dp = 4}, {}},
+          {PipelineSchedule::kZbV, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {}},
+          {PipelineSchedule::kDualPipeV, {.pp = 2, .ep = 1, .dp = 1, .vpp = 2}, {}},
+          {PipelineSchedule::kDualPipeV, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {}}})
+      for (const Recompute recompute : strategy::kRecomputes) {
+        Strategy s = example::strategy(model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 8);
+        s.mesh = c.mesh;
+        s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages());
+        if (!c.layers_per_stage.empty()) {
+          s.layers_per_stage = c.layers_per_stage;
+          s.layers_per_stage[0] += model.num_layers() - 4;
+        }
+        s.schedule = c.schedule;
+        s.recompute = recompute;
+        s.sequence = 64;
+        INFO(fmt::format("{} {} pp {} ep {} dp {} recompute {}", model.name,
+                         strategy::name(s.schedule), s.mesh.pp, s.mesh.ep, s.mesh.dp,
+                         strategy::name(recompute)));
+        REQUIRE(strategy::contradictions(s, model).empty());
+        const graph::Timeline simulated = simulate(model, s, cluster);
+        const cost::StepEstimate e = estimate(model, s, cluster);
+        CHECK(e.seconds == cost::near(simulated.seconds()).epsilon(0.05));
+        worst_time = std::max(worst_time, std::abs(e.seconds / simulated.seconds() - 1));
+        const auto message =
+            static_cast<double>(model.hidden * s.sequence * s.micro_batch_sequences * 4);
+        for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+          int64_t peak = 0;
+          for (int64_t member = 0; member < s.mesh.dp; ++member)
+            peak = std::max(
+                peak, simulated.peak_bytes[strategy::RankLayout(s).rank(stage, member).index()]);
+          const double apart =
+              static_cast<double>(e.memory[static_cast<size_t>(stage)].total() - peak);
+          CAPTURE(stage);
+          CHECK(std::abs(apart) <= 3 * message);
+          worst_memory = std::max(worst_memory, std::abs(apart) / static_cast<double>(peak));
+        }
+      }
+  MESSAGE(
+      fmt::format("time {:.1f} %, memory {:.2f} % at worst", 100 * worst_time, 100 * worst_memory));
+}
+
 TEST_CASE("uneven load: time within 2 % and memory within three messages of the simulation") {
   model::Model sharing = example::mixture(4);
   for (model::Layer& layer : sharing.layers) {

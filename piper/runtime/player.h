@@ -129,6 +129,7 @@ class Player {
   void run_segment(const graph::Task& task);
   void run_forward(const graph::Task& task, const schedule::Segment& segment);
   void run_backward(const graph::Task& task, const schedule::Segment& segment);
+  void run_weights(const graph::Task& task, const schedule::Segment& segment);
   void run_update(const graph::Task& task, const schedule::Segment& segment);
   std::unique_ptr<comm::Operation> start(const graph::Task& task);
   std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);

@@ -23,7 +23,6 @@ schedule::ExecutionStyle style_of(const Stack& stack) {
   return {.splits_tensor = stack.hidden_tensor > 0,
           .splits_context = true,
           .splits_exchange = stack.hidden_exchange > 0,
-          .pairs_take_turns = true,
           .waits_for_sends = stack.hidden_messages<
               1, .in_order = true, .exchanges_counts = false, .mixture_is_one_segment = true,
               .gathers_inputs_again = stack.gathers_twice, .reruns_whole_layers = true,

@@ -36,13 +36,9 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   degree("tp", s.mesh.tp, "tensor parallelism");
   degree("cp", s.mesh.cp, "context parallelism");
   degree("etp", s.mesh.etp, "dividing one expert");
-  degree("vpp", s.mesh.vpp, "several chunks of layers a rank");
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
-  if (!s.layers_per_stage.empty() && s.layers_per_stage.back() == 0)
-    lines.emplace_back(
-        "'layers_per_stage' ends with 0: a stage without layers is priced, not executed");
   if (!runs(s.schedule)) word("schedule", name(s.schedule));
   if (!runs(s.precision)) word("precision", name(s.precision));
   if (s.zero > 0)
@@ -50,8 +46,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   if (s.sequence_parallel) word("sequence_parallel", "true");
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
-  if (!std::ranges::all_of(s.recompute_per_stage, [&](Recompute r) { return r == s.recompute; }))
-    lines.emplace_back("'recompute_per_stage' differs by stage: it is priced, not executed");
   return lines;
 }
 
@@ -64,10 +58,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.sequence_parallel = false;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
-  if (!runs(r.schedule)) r.schedule = PipelineSchedule::k1F1B;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
-  if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
-  r.recompute_per_stage.clear();
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.
   int64_t pp = s.mesh.pp;
   while (pp < model.num_layers() &&
@@ -78,12 +69,23 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t experts = common_experts(model);
   r.mesh = {.pp = pp,
             .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp, experts), s.mesh.ep * s.mesh.etp),
-            .dp = dp};
-  if (pp != s.mesh.pp || s.mesh.vpp != 1 || s.layers_per_stage.back() == 0)
+            .dp = dp,
+            .vpp = s.mesh.vpp};
+  if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);
+    if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
+    r.recompute_per_stage.clear();
+  }
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
+  // One chunk a rank where the schedule does not run, or not with so many stages and micro-batches.
+  if (pp != s.mesh.pp || !runs(r.schedule) || !contradictions(r, model).empty()) {
+    if (!runs(r.schedule) || r.mesh.vpp > 1) r.schedule = PipelineSchedule::k1F1B;
+    r.mesh.vpp = 1;
+    if (std::ssize(r.layers_per_stage) != pp)
+      r.layers_per_stage = even_split(model.num_layers(), pp);
+  }
   return r;
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   const Strategy strategy = wide(model);
   CHECK(contradictions(strategy, model).empty());
   const std::vector<std::string> reasons = not_runnable(strategy);
-  CHECK(reasons.size() == 7);
+  CHECK(reasons.size() == 5);
   CHECK(reasons.front() == "'mesh.tp' is 4: tensor parallelism is priced, not executed");
 }
 
@@ -44,6 +44,28 @@ TEST_CASE(
   CHECK(near.mesh.pp == 4);
   CHECK(near.mesh.ep == 8);
   CHECK(to_json(nearest_runnable(near, model)) == to_json(near));
+}
+
+TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that runs") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy strategy = wide(model);
+  strategy.global_batch_sequences = 64;
+  strategy.num_micro_batches = 16;
+  REQUIRE(contradictions(strategy, model).empty());
+  // On 32 ranks a stage two micro-batches are left, and interleaved wants a multiple of four.
+  const Strategy plain = nearest_runnable(strategy, model);
+  CHECK(plain.mesh.vpp == 1);
+  CHECK(plain.schedule == PipelineSchedule::k1F1B);
+  CHECK(contradictions(plain, model).empty());
+  strategy = wide(model);
+  strategy.mesh = {.pp = 4, .ep = 8, .dp = 8, .vpp = 2, .tp = 2};
+  strategy.num_micro_batches = 32;
+  REQUIRE(contradictions(strategy, model).empty());
+  const Strategy near = nearest_runnable(strategy, model);
+  CHECK(near.schedule == PipelineSchedule::kInterleaved);
+  CHECK(near.mesh.vpp == 2);
+  CHECK(near.layers_per_stage == strategy.layers_per_stage);
+  CHECK(not_runnable(near).empty());
 }
 
 TEST_CASE("a strategy with every axis is written and read back as it was") {

@@ -60,12 +60,13 @@ CheckpointIdentity read_identity(ObjectReader& root) {
     ObjectReader mesh(*json, "mesh", root.problems());
     identity.mesh = {.pp = mesh.integer("pp", 1, 1 << 20),
                      .ep = mesh.integer("ep", 1, 1 << 20),
-                     .dp = mesh.integer("dp", 1, 1 << 20)};
+                     .dp = mesh.integer("dp", 1, 1 << 20),
+                     .vpp = mesh.integer("vpp", 1, 1 << 20, 1)};
     mesh.refuse_unknown();
   } else {
     root.problem("mesh", "is missing");
   }
-  identity.layers_per_stage = root.integers("layers_per_stage", 1, 1 << 20);
+  identity.layers_per_stage = root.integers("layers_per_stage", 0, 1 << 20);
   return identity;
 }
 
@@ -145,6 +146,12 @@ FileRecord parse_file_record(const Json& json, const std::string& source) {
   return file;
 }
 
+Json mesh_to_json(const strategy::Mesh& mesh) {
+  Json json = {{"pp", mesh.pp}, {"ep", mesh.ep}, {"dp", mesh.dp}};
+  if (mesh.vpp > 1) json["vpp"] = mesh.vpp;
+  return json;
+}
+
 Json to_json(const Manifest& manifest) {
   const CheckpointIdentity& identity = manifest.identity;
   const TrainState& state = manifest.state;
@@ -154,7 +161,7 @@ Json to_json(const Manifest& manifest) {
           {"model", identity.model},
           {"fingerprint", identity.fingerprint},
           {"world_size", identity.mesh.world()},
-          {"mesh", {{"pp", identity.mesh.pp}, {"ep", identity.mesh.ep}, {"dp", identity.mesh.dp}}},
+          {"mesh", mesh_to_json(identity.mesh)},
           {"layers_per_stage", identity.layers_per_stage},
           {"state",
            {{"step", state.step},
@@ -287,7 +294,8 @@ std::vector<std::string> differences(const Manifest& manifest, const CheckpointI
 }
 
 std::string describe(const strategy::Mesh& mesh) {
-  return fmt::format("pp {} x ep {} x dp {}", mesh.pp, mesh.ep, mesh.dp);
+  return fmt::format("pp {}{} x ep {} x dp {}", mesh.pp,
+                     mesh.vpp > 1 ? fmt::format(" x vpp {}", mesh.vpp) : "", mesh.ep, mesh.dp);
 }
 
 std::string resharding(const CheckpointIdentity& saved, const CheckpointIdentity& run) {

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/schedule/migration.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/rank_trainer.h>
 
@@ -94,8 +95,7 @@ int64_t RankTrainer::num_experts(int32_t layer) const {
 std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
                                                     int64_t number) const {
   std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
-  if (at_.pp != 0 && at_.pp != run_.strategy.mesh.pp - 1)
-    return batches;  // only the ends see tokens
+  if (!schedule::holds_an_end(run_.strategy, at_.pp)) return batches;
   for (size_t i = 0; i < batches.size(); ++i)
     batches[i] = source(number, at_.dp, static_cast<int64_t>(i));
   return batches;
