@@ -38,8 +38,9 @@ Trained run(const model::Model& model, const Case& c, int64_t zero) {
 }
 
 std::string text(const Case& c) {
-  return fmt::format("pp {} ep {} dp {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
-                     strategy::name(c.precision), strategy::name(c.reduction));
+  return fmt::format("pp {} ep {} dp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
+                     strategy::name(c.schedule), strategy::name(c.precision),
+                     strategy::name(c.reduction));
 }
 
 int num_differing(const Trained& a, const Trained& b) {
@@ -68,6 +69,23 @@ TEST_CASE("with divided optimizer states every weight, loss and norm is the same
            std::pair{tied, Case{{.pp = 2, .dp = 2}, Precision::kBf16}},
            std::pair{tied, Case{{.ep = 2, .dp = 2}}},
            std::pair{with_modules, Case{{.pp = 2, .ep = 2, .dp = 2}}},
+           // Several chunks a rank, backwards in two parts, both ends on one rank.
+           std::pair{plain, Case{{.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
+                                 Precision::kFp32,
+                                 Reduction::kDirect,
+                                 PipelineSchedule::kInterleaved}},
+           std::pair{plain, Case{{.pp = 2, .dp = 2},
+                                 Precision::kBf16,
+                                 Reduction::kDirect,
+                                 PipelineSchedule::kZbH1}},
+           std::pair{with_modules, Case{{.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+                                        Precision::kFp32,
+                                        Reduction::kHierarchical,
+                                        PipelineSchedule::kZbV}},
+           std::pair{tied, Case{{.pp = 2, .dp = 2, .vpp = 2},
+                                Precision::kFp32,
+                                Reduction::kDirect,
+                                PipelineSchedule::kDualPipeV}},
        }) {
     INFO(text(c));
     const Trained whole = run(model, c, 0), divided = run(model, c, 1);
