@@ -321,24 +321,26 @@ Priced priced_from_flags(StrategyFlags flags) {
   return priced;
 }
 
-stack::Stack stack_of(const std::string& flag, const Strategy& s) {
-  if (!flag.empty()) return stack::load_stack(flag);
+cost::TrainerProfile trainer_of(const std::string& flag, const Strategy& s) {
+  if (!flag.empty()) return cost::load_trainer(flag);
   std::string planned = "piper";
-  if (s.predicted && s.predicted->contains("stack") && s.predicted->at("stack").is_string())
-    planned = s.predicted->at("stack").get<std::string>();
-  const std::vector<std::string> known = stack::builtin_stacks();
+  for (const char* key : {"stack", "trainer"})  // as it was called before, and is
+    if (s.predicted && s.predicted->contains(key) && s.predicted->at(key).is_string())
+      planned = s.predicted->at(key).get<std::string>();
+  const std::vector<std::string> known = cost::builtin_trainers();
   if (std::ranges::find(known, planned) == known.end())
     throw InvalidInput(
-        fmt::format("the strategy was planned for the stack '{}', which is not built in; give "
-                    "--stack: its file",
+        fmt::format("the strategy was planned for the trainer '{}', which is not built in; give "
+                    "--trainer: its file",
                     planned));
-  return stack::load_stack(planned);
+  return cost::load_trainer(planned);
 }
 
-void add_stack_flag(Subcommand command, std::string& name) {
-  command.add_option("--stack", name,
-                     "the software that would run it: a name of configs/stacks or a file (what the "
-                     "strategy's file says, else piper)");
+Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise) {
+  command.add_option("--stack", name).hidden();
+  return command.add_option(
+      "--trainer", name,
+      "the software that would run it: a name of configs/trainers or a file" + otherwise);
 }
 
 void require_runnable(const Strategy& s, const model::Model& model, const std::string& command) {

@@ -1,5 +1,5 @@
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/last_backward.h>
+#include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>

@@ -1,7 +1,7 @@
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/outside.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
-#include <piper/cost/step_time.h>
 
 #include <memory>
 #include <optional>
@@ -13,7 +13,7 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
                                                std::span<const strategy::Strategy> strategies) {
   const auto watch = std::make_shared<cluster::Watch>();
   const cluster::Cluster watched = cluster::watched(cluster, watch);
-  std::optional<Estimator> estimator;  // the strategies of a plan share one
+  std::optional<ExecutorEstimator> estimator;  // the strategies of a plan share one
   const strategy::Strategy* of = nullptr;
   for (const strategy::Strategy& strategy : strategies) {
     if (of == nullptr || of->precision != strategy.precision || of->sequence != strategy.sequence) {
@@ -24,7 +24,7 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
       watch->restart_from(before);
       of = &strategy;
     }
-    estimator->estimate(strategy);
+    estimator->exact(strategy);
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
       const Shard held = shard_of(model, strategy, stage);
       update_seconds(schedule::SegmentKind::kGradientNorm, held.of_norm(strategy.mesh), watched,

@@ -2,10 +2,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/rank_layout.h>
@@ -29,7 +29,7 @@ graph::Timeline simulate(const model::Model& model, const Strategy& s,
 
 cost::StepEstimate estimate(const model::Model& model, const Strategy& s,
                             const cluster::Cluster& cluster) {
-  return cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s);
+  return cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
 }
 
 // Calls `check` for meshes x schedules x recompute x counts.
@@ -128,8 +128,8 @@ TEST_CASE("uneven load: time within 2 % and memory within three messages of the 
           const schedule::StepGraph step = schedule::write_step(model, s);
           const graph::Timeline played =
               sim::play(step, cost::price(step, model, s, cluster, load));
-          cost::Estimator estimator(model, cluster, s.precision, s.sequence, &load);
-          const cost::StepEstimate closed = estimator.estimate(s);
+          cost::ExecutorEstimator estimator(model, cluster, s.precision, s.sequence, &load);
+          const cost::StepEstimate closed = estimator.exact(s);
           CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
           worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
           const int64_t peak = *std::ranges::max_element(played.peak_bytes);

@@ -1,6 +1,6 @@
 // How a trainer executes a step, where trainers differ: what computes beside what, what a layer
 // does in one piece, when weights and gradients travel. The default is what this Piper's executor
-// does. Published trainers are described by their profiles (stack/), which fill this in.
+// does. Published trainers are described by their profiles (trainer/), which fill this in.
 #pragma once
 
 namespace piper::schedule {
