@@ -165,7 +165,7 @@ endfunction()
 # Each is given the precompiled headers of its kind, which makes it three times as fast: what this hides, a forgotten header of the
 # standard library or of fmt, tests/check_includes.py finds for the names that it lists.
 function(piper_check_headers folder)
-  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
   foreach(header ${headers})
     file(STRINGS ${CMAKE_SOURCE_DIR}/${header} of_mpi REGEX "^#include <mpi.h>")  # of plug-ins, which alone have an MPI
     if(of_mpi)

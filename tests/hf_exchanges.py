@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Training with every exchange of tokens against transformers, directly: three AdamW steps on the same weights and tokens.
+"""Training with every exchange of tokens, and with every pipeline schedule, against transformers: three AdamW steps on the same
+weights and tokens.
 
 Eight ranks of an expert group on four nodes in two switch groups (rank i on device i of a described machine), fp64:
 every second one with gradients summed inside nodes first; then meshes in which ranks share matrices. Bytes on the way are those predicted;
@@ -43,6 +44,13 @@ CONFIGS = {
                                     q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12, n_group=4, topk_group=2,
                                     n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=2.5),
 }
+
+
+# On two ranks of a pipeline with four ranks of an expert group each.
+CHUNKED = Qwen2MoeConfig(**{**SHAPE, "num_hidden_layers": 4}, num_key_value_heads=2, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False,
+                         shared_expert_intermediate_size=40, router_aux_loss_coef=0.0)
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"]
+PIPELINE = ["--pp", 2, "--ep", 4, "--dp", 4, "--num-micro-batches", 4]
 
 
 def piper(*arguments):
@@ -96,8 +104,22 @@ def trained(model, tokens):
     return steps
 
 
+def variants(name):
+    """Of one model: what is trained, and its flags."""
+    if name == "chunked":
+        for schedule in SCHEDULES:
+            yield schedule, [*PIPELINE, "--schedule", schedule, *(["--vpp", 2] if schedule == "interleaved" else [])]
+        return
+    for exchange in EXCHANGES if name == "qwen2_moe" else ["flat", "halo", "three-level", "halo-dedup"]:
+        chunk = ["--all-to-all-chunk", CHUNKS[exchange]] if exchange in CHUNKS else []
+        sums = ["--reduction", "hierarchical"] if EXCHANGES.index(exchange) % 2 else []
+        yield exchange, ["--ep", RANKS, "--dp", RANKS, "--num-micro-batches", 2, "--all-to-all", exchange, *chunk, *sums]
+    for tp, micro_batches in SHARED:
+        yield f"tp-{tp}-{micro_batches}", ["--ep", RANKS, "--dp", RANKS // tp, "--tp", tp, "--sequence-parallel", "--num-micro-batches", micro_batches]
+
+
 def main():
-    for name, config in CONFIGS.items():
+    for name, config in {**CONFIGS, "chunked": CHUNKED}.items():
         with tempfile.TemporaryDirectory() as directory:
             folder = pathlib.Path(directory)
             torch.manual_seed(1)
@@ -108,31 +130,27 @@ def main():
             model.save_pretrained(folder / "after")
             before, after = load(folder / "weights"), load(folder / "after")
             worst = 0
-            exchanges = EXCHANGES if name == "qwen2_moe" else ["flat", "halo", "three-level", "halo-dedup"]
-            cases = [(exchange, 1, 2) for exchange in exchanges] + [("flat", tp, micro_batches) for tp, micro_batches in SHARED]
-            for exchange, tp, micro_batches in cases:
-                run = folder / f"{exchange}-{tp}-{micro_batches}"
-                mesh = ["--ep", RANKS, "--dp", RANKS // tp] + (["--tp", tp, "--sequence-parallel"] if tp > 1 else [])
-                chunk = ["--all-to-all-chunk", CHUNKS[exchange]] if exchange in CHUNKS else []
-                sums = ["--reduction", "hierarchical"] if EXCHANGES.index(exchange) % 2 else []
-                printed = piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, *mesh,
-                                "--num-micro-batches", micro_batches, "--global-batch", WINDOWS, "--sequence", SEQUENCE, "--precision", "fp64", "--data",
-                                folder / "corpus", "--steps", STEPS, "--learning-rate", RATE, "--minimum-learning-rate", RATE,
-                                "--warmup-steps", 0, "--weight-decay", 0, "--clip-norm", 0, "--bias-update", 0, "--all-to-all", exchange,
-                                *chunk, *sums, "--run", run, "--export", "--json")
+            num_variants = 0
+            for exchange, flags in variants(name):
+                run = folder / exchange
+                num_variants += 1
+                printed = piper("train", "--model", folder / "weights", "--weights", folder / "weights", "--cluster", cluster, *flags,
+                                "--sequence", SEQUENCE, "--precision", "fp64", "--data", folder / "corpus", "--steps", STEPS,
+                                "--learning-rate", RATE, "--minimum-learning-rate", RATE, "--warmup-steps", 0, "--weight-decay", 0,
+                                "--clip-norm", 0, "--bias-update", 0, "--run", run, "--export", "--json")
                 traffic = json.loads(printed[printed.index("{"):])["traffic"]
-                assert traffic["num_unequal"] == 0, (name, exchange, tp, traffic["num_unequal"])
+                assert traffic["num_unequal"] == 0, (name, exchange, traffic["num_unequal"])
                 lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 for line, (loss, norm) in zip(lines, steps, strict=True):
-                    assert abs(line["loss"] - loss) < LOSS, (name, exchange, tp, line["loss"], loss)
-                    assert abs(line["grad_norm"] / norm - 1) < NORM, (name, exchange, tp, line["grad_norm"], norm)
+                    assert abs(line["loss"] - loss) < LOSS, (name, exchange, line["loss"], loss)
+                    assert abs(line["grad_norm"] / norm - 1) < NORM, (name, exchange, line["grad_norm"], norm)
                 weights = load(run / "weights")
                 assert len(weights) > 20, weights.keys()
                 for key, value in weights.items():
                     apart = (value - after[key]).norm() / (after[key] - before[key]).norm().clamp(min=1e-6)
-                    assert apart < MOVED, (name, exchange, tp, key, apart)
+                    assert apart < MOVED, (name, exchange, key, apart)
                     worst = max(worst, apart.item())
-            print(f"hf_exchanges: {name}: {len(exchanges)} exchanges and {len(SHARED)} meshes with tp, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
+            print(f"hf_exchanges: {name}: {num_variants} {'schedules' if name == 'chunked' else 'exchanges and meshes with tp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
     return 0
 
 

@@ -42,7 +42,7 @@ def cases(root, kind, can_train):
     yield ["cluster", bad], bad
     yield ["estimate", *priced, "--strategy", bad], bad
     yield ["sim", *priced, "--strategy", bad], bad
-    yield ["sim", *priced, "--strategy", plan, "--stack", bad], bad
+    yield ["sim", *priced, "--strategy", plan, "--trainer", bad], bad
     yield ["sim", *priced, "--strategy", plan, "--load", f"trace:{bad}"], bad
     yield ["compare", bad, plan], bad
     yield ["export", "--to", "megatron", bad], bad

@@ -3,7 +3,7 @@
 trainer that has an exporter takes the plan that was made for it.
 
     tests/one_answer.py                a sample, for every change
-    tests/one_answer.py --all          400 questions of models x clusters x sizes x stacks, drawn with a fixed seed; goes on where it was
+    tests/one_answer.py --all          400 questions of models x clusters x sizes x trainers, drawn with a fixed seed; goes on where it was
                                        interrupted (build/one_answer/done.txt)
 
 Compared to the last digit: step_seconds, closed_form_seconds, mfu. Memory of `sim` is what its play finds: within 5 % of the closed form.
@@ -21,7 +21,7 @@ SAMPLE, ALL = 8, 400
 DONE = pathlib.Path("build/one_answer/done.txt")
 CLUSTERS = ["dgx-h100", "h800", "dgx-a100", "frontier", "b200", "gb200"]
 SIZES = [8, 16, 64, 128, 256]
-STACKS = ["piper", "piper", "megatron", "megatron-core", "torchtitan", "deepseek", "nanotron", "deepspeed"]
+TRAINERS = ["piper", "piper", "megatron", "megatron-core", "torchtitan", "deepseek", "nanotron", "deepspeed"]
 EXPORTERS = {"megatron": "megatron", "megatron-core": "megatron", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
 
 
@@ -38,13 +38,13 @@ def answer(*arguments):
 def questions(count):
     models = [m["name"] for m in answer("model", "--list")["models"] if not m["name"].startswith("piper-")]
     draw = random.Random(20261123)
-    return [(draw.choice(models), draw.choice(CLUSTERS), draw.choice(SIZES), draw.choice(STACKS), draw.random() < 0.25) for _ in range(count)]
+    return [(draw.choice(models), draw.choice(CLUSTERS), draw.choice(SIZES), draw.choice(TRAINERS), draw.random() < 0.25) for _ in range(count)]
 
 
-def check(model, cluster, devices, stack, runnable, folder):
+def check(model, cluster, devices, trainer, runnable, folder):
     """What disagrees, or why there is nothing to compare."""
     file = folder / "s.json"
-    asked = ["plan", "--model", model, "--cluster", cluster, "--devices", devices, "--stack", stack, "--top", 1, "--out", file]
+    asked = ["plan", "--model", model, "--cluster", cluster, "--devices", devices, "--trainer", trainer, "--top", 1, "--out", file]
     planned = run(*asked, *(["--runnable"] if runnable else []), "--json")
     if planned.returncode == 1:
         return "nothing fits"
@@ -53,21 +53,21 @@ def check(model, cluster, devices, stack, runnable, folder):
         return "refused: " + planned.stderr.strip()
     assert planned.returncode == 0, planned.stderr
     best = json.loads(planned.stdout)["strategies"][0]["predicted"]
-    assert best["stack"] == stack, best["stack"]
+    assert best["trainer"] == trainer, best["trainer"]
     assert not runnable or best["not_runnable"] == [], best["not_runnable"]
     estimated = answer("estimate", "--model", model, "--strategy", file)["predicted"]
     compared = answer("compare", "--model", model, file, file)
     assert compared["speedup"] == 1
-    for figure in ("step_seconds", "closed_form_seconds", "mfu", "peak_bytes", "stack"):
+    for figure in ("step_seconds", "closed_form_seconds", "mfu", "peak_bytes", "trainer"):
         assert best[figure] == estimated[figure] == compared["a"]["predicted"][figure], (figure, best[figure], estimated[figure])
     simulated = answer("sim", "--model", model, "--strategy", file)
-    assert simulated["stack"] == stack and simulated["closed_form_seconds"] == best["closed_form_seconds"]
+    assert simulated["trainer"] == trainer and simulated["closed_form_seconds"] == best["closed_form_seconds"]
     if best["method"] == "simulation":
         for figure in ("step_seconds", "mfu"):
             assert abs(simulated[figure] / best[figure] - 1) < 1e-9, (figure, simulated[figure], best[figure])
     assert abs(simulated["peak_bytes"] / best["peak_bytes"] - 1) < 0.05, (simulated["peak_bytes"], best["peak_bytes"])
-    if stack in EXPORTERS:
-        exported = run("export", "--to", EXPORTERS[stack], "--model", model, "--strategy", file)
+    if trainer in EXPORTERS:
+        exported = run("export", "--to", EXPORTERS[trainer], "--model", model, "--strategy", file)
         if exported.returncode != 0 and "for which there is no flag" in exported.stderr:
             return "the trainer has no flag for the model"
         assert exported.returncode == 0, exported.stderr

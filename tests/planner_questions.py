@@ -74,13 +74,13 @@ def check_memory_is_said():
     """A strategy that does not fit is priced all the same, and said not to fit, whoever prices it."""
     axes = [*MODEL, "--ep", 8, "--dp", 8]
     for command in ("estimate", "sim"):
-        for stack in ([], ["--stack", "megatron"]):
-            large = json.loads(piper(command, *axes, *stack, "--json"))
-            assert large["fits"] is False and large["device_memory_bytes"] == 80 * 2**30, (command, stack)
-            said = [line for line in piper(command, *axes, *stack).splitlines() if line.startswith("does not fit")]
+        for trainer in ([], ["--trainer", "megatron"]):
+            large = json.loads(piper(command, *axes, *trainer, "--json"))
+            assert large["fits"] is False and large["device_memory_bytes"] == 80 * 2**30, (command, trainer)
+            said = [line for line in piper(command, *axes, *trainer).splitlines() if line.startswith("does not fit")]
             assert len(said) == 1 and "of the 80.00 GiB of a device on stage 0" in said[0], said
-            small = [*MODEL, "--pp", 4, "--ep", 16, "--dp", 16, "--recompute", "full", *stack]
-            assert json.loads(piper(command, *small, "--json"))["fits"] is True, (command, stack)
+            small = [*MODEL, "--pp", 4, "--ep", 16, "--dp", 16, "--recompute", "full", *trainer]
+            assert json.loads(piper(command, *small, "--json"))["fits"] is True, (command, trainer)
             assert "does not fit" not in piper(command, *small)
 
 
@@ -200,11 +200,15 @@ def main():
         (folder / "own.json").write_text(json.dumps({**plan, "model": "Qwen3-30B-A3B-Base"}))
         refused = piper("compare", folder / "own.json", folder / "own.json", code=2)
         assert "give --model: qwen3-30b-a3b" in refused and len(refused.splitlines()) == 1, refused
-        plan["predicted"]["stack"] = "ours"  # who was to run it is part of the plan, and not everybody has the file
+        plan["predicted"]["trainer"] = "ours"  # who was to run it is part of the plan, and not everybody has the file
         (folder / "theirs.json").write_text(json.dumps(plan))
         for command in ("estimate", "sim"):
-            assert "the stack 'ours', which is not built in; give --stack" in piper(command, *MODEL, "--strategy", folder / "theirs.json", code=2)
-            assert piper(command, *MODEL, "--strategy", folder / "theirs.json", "--stack", "piper")
+            assert "the trainer 'ours', which is not built in; give --trainer" in piper(command, *MODEL, "--strategy", folder / "theirs.json", code=2)
+            assert piper(command, *MODEL, "--strategy", folder / "theirs.json", "--trainer", "piper")
+            assert piper(command, *MODEL, "--strategy", folder / "theirs.json", "--stack", "piper")  # as it was called before
+        plan["predicted"]["stack"] = plan["predicted"].pop("trainer")  # a file that was written then
+        (folder / "theirs.json").write_text(json.dumps(plan))
+        assert "the trainer 'ours', which" in piper("estimate", *MODEL, "--strategy", folder / "theirs.json", code=2)
         sim = ["sim", "--strategy", folder / "own.json", "--json"]
         assert json.loads(piper(*sim, "--model", "qwen3-30b-a3b"))["step_seconds"] > 0
         assert "is 'Qwen3-30B-A3B-Base', but --model is 'mixtral-8x7b'" in piper(*sim, "--model", "mixtral-8x7b", code=2)

@@ -5,8 +5,8 @@ Memory (peak per rank, 3 %, with the rows that the routers chose) and the order 
 how quiet the machine is: it is printed always and has to hold only with --time (median error 20 %, and the planner's choice
 within 10 % of the fastest of the eight).
 
-Without --time and without PIPER_FULL_COUNTS=1: six strategies in which every pair of (pp, schedule, recomputation, micro-batch)
-occurs, half the batch, and each further family in one precision.
+Without --time and without PIPER_FULL_COUNTS=1: six strategies in which every pair of (pp, plain schedule, recomputation, micro-batch)
+occurs, one of each further schedule, half the batch, and each further family in one precision.
 """
 import argparse
 import json
@@ -20,18 +20,23 @@ import tempfile
 from switches import FULL_COUNTS
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-PAIRWISE = [  # pp ep dp schedule recompute micro-batch tp
-    (1, 2, 4, "1f1b", "none", 2, 1), (1, 4, 4, "gpipe", "full", 1, 1), (2, 2, 2, "1f1b", "full", 1, 1),
-    (2, 1, 2, "gpipe", "none", 2, 1), (4, 1, 1, "1f1b", "none", 1, 1), (4, 1, 1, "gpipe", "full", 2, 1),
-    (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "1f1b", "full", 2, 2),
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp]
+    (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
+    (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
+    (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
+    (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "1f1b", "full", 2, 2),
 ]
-AXES = [  # pp ep dp schedule recompute micro-batch tp
-    (1, 1, 4, "gpipe", "none", 1, 1), (1, 2, 4, "1f1b", "none", 2, 1), (1, 4, 4, "gpipe", "full", 1, 1),
-    (2, 1, 2, "1f1b", "none", 1, 1), (2, 2, 2, "1f1b", "none", 2, 1), (2, 2, 2, "gpipe", "full", 1, 1),
-    (4, 1, 1, "1f1b", "none", 1, 1), (4, 1, 1, "gpipe", "none", 2, 1),
+AXES = [  # pp ep dp schedule recompute micro-batch [tp]
+    (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
+    (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
+    (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
+    (2, 2, 2, "interleaved", "none", 1), (2, 1, 2, "interleaved", "full", 1), (4, 1, 1, "zb-h1", "none", 1),
+    (2, 2, 2, "zb-h1", "experts", 1), (2, 2, 2, "zb-v", "none", 1), (2, 1, 2, "zb-v", "full", 1),
+    (2, 1, 2, "dualpipev", "none", 1), (2, 2, 2, "dualpipev", "attention", 1),
     (1, 1, 1, "1f1b", "none", 2, 4), (1, 2, 2, "1f1b", "none", 1, 2), (1, 4, 2, "1f1b", "attention", 2, 2),
     (2, 2, 1, "1f1b", "full", 2, 2), (2, 1, 1, "gpipe", "experts", 1, 2),
 ]
+CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
 
 # Further families, small: memory and order only.
@@ -102,6 +107,9 @@ def main():
             if in_full or i % 2 == 1:
                 families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
         families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
+        # Optimizer states divided among the ranks that hold the same parameters.
+        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), *([(AXES[0], "bf16"), (AXES[3], "fp32")] if in_full else [])]:
+            families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
@@ -117,14 +125,14 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None, precision="fp32"):
-    pp, ep, dp, schedule, recompute, micro, tp = axes
+def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
+    pp, ep, dp, schedule, recompute, micro, tp = (*axes, 1)[:7]
     shared = ["--tp", tp, "--sequence-parallel"] if tp > 1 else []
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
-                           "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
-                           options.sequence, "--global-batch", options.global_batch, "--precision", precision,
+                           "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
+                           options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
-                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, *axes])), "--fresh", "--json"))
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

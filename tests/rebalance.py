@@ -17,7 +17,7 @@ import tempfile
 import time
 
 from switches import FULL_COUNTS, skip_case
-from tiny_run import PIPER, metrics
+from tiny_run import PIPER, children_of, metrics
 
 STEPS = 24
 # A selection bias chooses experts without weighing them: what it is set to imposes the load, and training does not move it (--bias-update 0).
@@ -153,36 +153,55 @@ LARGE = {**MODEL, "hidden_size": 256, "moe_intermediate_size": 512, "intermediat
 SHAPE = {"sequence": 128, "batch": 8}
 
 
-def timed(root, policy, every, steps):
-    """The lines of metrics.jsonl of a run on two processes."""
+def processor_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(root, policy, every, steps, behind):
+    """A run on two processes: the lines of metrics.jsonl, and the processor seconds a step of each process behind step `behind`, which other work on
+    the machine does not change: on cores of their own a step takes what the busier of the two needs."""
     folder = root / "run"
-    run(launched([PIPER, "launch", "-n", "2"], train_command(root, folder, "--weights", str(root / "weights"), "--rebalance", policy, "--rebalance-every", str(every),
-                                                             "--fresh", steps=steps, **SHAPE)))
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(folder, ignore_errors=True)
+    lines = folder / "metrics.jsonl"
+    process = subprocess.Popen(launched([PIPER, "launch", "-n", "2"], train_command(root, folder, "--weights", str(root / "weights"), "--rebalance", policy,
+                                                                                   "--rebalance-every", str(every), steps=steps, **SHAPE)),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first, last = {}, {}
+    while process.poll() is None:
+        number = lines.read_text().count("\n") if lines.exists() else 0
+        for child in children_of(process.pid):
+            try:
+                now = processor_seconds(child)
+            except OSError:
+                continue
+            if number >= behind:
+                first.setdefault(child, (number, now))
+                if number <= steps - 1:
+                    last[child] = (number, now)
+        time.sleep(0.02)
+    assert process.returncode == 0
+    seconds = sorted((last[c][1] - first[c][1]) / max(1, last[c][0] - first[c][0]) for c in first)
+    return [json.loads(line) for line in lines.read_text().splitlines()], seconds
 
 
-def figures(root, rounds=3):
-    """Step times with the load imposed, with and without rebalancing in turn, two processes with a core each; then what moving alone costs."""
+def figures(root):
+    """What the load costs the busier of two processes, with and without rebalancing; then what moving alone costs."""
     for name, bias in (("balanced", [0] * 8), ("hot experts 0 and 1 on one rank", [2, 2] + [0] * 6), ("hot expert 0", [2] + [0] * 7), ("hot rank", [2] * 4 + [0] * 4)):
         at = root / name.replace(" ", "-")
         at.mkdir()
         write_inputs(at, LARGE, bias, **SHAPE)
-        times, lines = {}, {}
-        for _ in range(rounds):
-            for policy in ("off", "threshold:1.05", "price"):
-                lines[policy] = timed(at, policy, 8, 32)
-                times.setdefault(policy, []).append(statistics.median(line["step_seconds"] for line in lines[policy][9:]))
-        for policy, of in times.items():
-            last = lines[policy]
-            print(f"{name}, {policy}: {1e3 * statistics.median(of):.1f} ms a step (rounds {', '.join(f'{1e3 * t:.1f}' for t in of)}); busiest rank "
-                  f"{last[0].get('rank_imbalance', 0):.2f} -> {last[-1].get('rank_imbalance', 0):.2f}; moved {sum(line.get('migrated_experts', 0) for line in last)} experts", flush=True)
+        for policy in ("off", "threshold:1.05", "price"):
+            lines, seconds = measured(at, policy, 6, 24, 8)
+            print(f"{name}, {policy}: {1e3 * seconds[1]:.0f} and {1e3 * seconds[0]:.0f} processor ms a step; busiest rank {lines[0].get('rank_imbalance', 0):.2f} -> "
+                  f"{lines[-1].get('rank_imbalance', 0):.2f}; moved {sum(line.get('migrated_experts', 0) for line in lines)} experts", flush=True)
     for part in (0.1, 1):
-        lines = timed(root / "balanced", f"random:{part}", 50, 151)
+        lines, _ = measured(root / "balanced", f"random:{part}", 10, 41, 8)
         moved = [line for line in lines if line["migrated_experts"] > 0]
-        rebalancing, steps = sum(line["rebalance_seconds"] for line in lines), sum(line["step_seconds"] for line in lines)
-        print(f"random:{part} every 50 steps: {sum(line['migrated_experts'] for line in moved)} experts, {sum(line['migrated_bytes'] for line in moved) / 2**20:.1f} MiB in {len(moved)} "
-              f"migrations of {1e3 * statistics.median(line['rebalance_seconds'] for line in moved):.1f} ms (predicted "
-              f"{1e3 * statistics.median(line.get('predicted_migration_seconds', 0) for line in moved):.1f}): {100 * rebalancing / (rebalancing + steps):.2f} % of the run", flush=True)
+        of_one = statistics.median(line["rebalance_seconds"] for line in moved)
+        step = statistics.median(line["step_seconds"] for line in lines)
+        print(f"random:{part}: {sum(line['migrated_experts'] for line in moved) / len(moved):.0f} of 16 experts, {sum(line['migrated_bytes'] for line in moved) / len(moved) / 2**20:.1f} MiB "
+              f"in a migration of {1e3 * of_one:.1f} ms, median of {len(moved)}; a step {1e3 * step:.0f} ms: every 50 steps that is {100 * of_one / (50 * step):.2f} % of the run", flush=True)
 
 
 def main():

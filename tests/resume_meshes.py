@@ -62,6 +62,20 @@ def main():
         train(root, there_and_back, (1, 1, 1), *saving, "--resume", "--stop-after", "30")
         assert "resharding from pp 1 x ep 1 x dp 1 to pp 2 x ep 2 x dp 2" in train(root, there_and_back, BASE, *saving, "--resume")
         worst = max(worst, largest_difference(there_and_back, whole))
+        # Schedules with chunks of layers and divided backwards resume what the plain one wrote, and it theirs.
+        for schedule in (("interleaved", "--vpp", "2"), ("zb-h1",), ("zb-v",), ("dualpipev",)):
+            run = root / schedule[0]
+            copy_until(whole, run, 20)
+            chosen = (*saving, "--schedule", *schedule)
+            out = train(root, run, BASE, *chosen, "--resume")
+            assert ("resharding from pp 2 x ep 2 x dp 2 to pp 2 x vpp 2" in out) == (schedule[0] != "zb-h1"), out
+            worst = max(worst, largest_difference(run, whole))
+            back = root / f"{schedule[0]}-back"
+            copy_until(run, back, 40)
+            train(root, back, BASE, *saving, "--resume")
+            worst = max(worst, largest_difference(back, whole))
+        assert worst < TOLERANCE, f"losses after another schedule differ by {worst}"
+
         # An indexed dataset has a place in its shuffled order; that of another mesh is the same.
         subprocess.run([PIPER, "data", "build", "--input", root / "text.txt", "--out", root / "d"], check=True, capture_output=True)
         indexed = ("--data", str(root / "d"))
@@ -73,6 +87,21 @@ def main():
             if mesh == BASE:
                 assert metrics(run) == metrics(root / "indexed"), "the dataset's position is not that of the run that went on"
             worst = max(worst, largest_difference(run, root / "indexed"))
+
+        # Optimizer states divided or not: on the same mesh the bits of the run that was not stopped, from any division to any other.
+        divided = ("--zero", "1")
+        train(root, root / "divided", BASE, *saving, *divided)
+        assert metrics(root / "divided") == metrics(whole), "divided optimizer states train differently"
+        for before, name, after in ((whole, "to", divided), (root / "divided", "from", ()), (root / "divided", "on", divided)):
+            run = root / f"divided-{name}"
+            copy_until(before, run, 20)
+            train(root, run, BASE, *saving, *after, "--resume")
+            assert metrics(run) == metrics(whole), f"{name} divided optimizer states: metrics differ"
+        for mesh in ((1, 4, 4), (1, 2, 4), (4, 1, 1)):
+            run = root / "-".join(map(str, ("divided", *mesh)))
+            copy_until(root / "divided", run, 20)
+            train(root, run, mesh, *saving, *divided, "--resume")
+            worst = max(worst, largest_difference(run, whole))
 
         # bf16: the master weights are what is resharded.
         bf16 = ("--precision", "bf16")

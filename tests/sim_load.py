@@ -87,8 +87,8 @@ def check_traces(folder):
     # Experts that are not as many as the model's lend their distribution, and that is said.
     other = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--load", f"trace:{made}", "--samples", 2]
     note = "8 experts of the trace stretched over 32"
-    assert note in piper("sim", *other) and note in piper("estimate", *other) and note in piper("estimate", *other, "--stack", "piper")
-    assert ask("estimate", *other, "--stack", "piper")["under_load"]["load_note"] == note
+    assert note in piper("sim", *other) and note in piper("estimate", *other) and note in piper("estimate", *other, "--trainer", "piper")
+    assert ask("estimate", *other, "--trainer", "piper")["under_load"]["load_note"] == note
     for more in ([], ["--runnable"]):
         assert note in piper("plan", *other, "--devices", 8, *more) and ask("plan", *other, "--devices", 8, *more)["load_note"] == note
     measured = sorted(pathlib.Path(os.environ.get("PIPER_ROUTING_TRACES", "/nonexistent")).glob("*layer_expert.csv.gz"))
@@ -125,7 +125,7 @@ def check_plan(folder):
     assert abs(best[2]["step_seconds"] / same - 1) < 1e-9
     (folder / "hot.json").write_text(json.dumps(hot["strategies"][0]))
     one = ["estimate", *small[1:5], "--strategy", folder / "hot.json"]
-    closed = ask(*one, "--stack", "piper", "--load", "hot-rank:2", "--samples", 3)["under_load"]["step_seconds"]["p95"]
+    closed = ask(*one, "--trainer", "piper", "--load", "hot-rank:2", "--samples", 3)["under_load"]["step_seconds"]["p95"]
     assert abs(closed / hot["strategies"][0]["predicted"]["closed_form_seconds"] - 1) < 1e-9
     assert ask(*one, "--load", "hot-rank:2", "--samples", 3)["under_load"]["num_samples"] == 3  # not what this Piper runs
     assert "mean" in piper(*one, "--load", "zipf:1")
@@ -153,8 +153,8 @@ def check_scatter(folder):
     assert abs(played["step_seconds"] / best["predicted"]["step_seconds"] - 1) < 1e-9, (played["step_seconds"], best["predicted"])
     assert abs(played["mfu"] / best["predicted"]["mfu"] - 1) < 1e-9
     assert "scatter by 0.20" in piper("sim", *asked, "--strategy", folder / "best.json")
-    # The page of a plan plays what was priced: the tasks that this Piper executes, which no stack's step has.
-    assert best["predicted"]["stack"] == "piper"
+    # The page of a plan plays what was priced: the tasks that this Piper executes, which no trainer's step has.
+    assert best["predicted"]["trainer"] == "piper"
     piper("report", folder / "best.json", "--profile", folder / "scatters.json", "--out", folder / "best.html")
     page = (folder / "best.html").read_text()
     assert "gate" in page and "gradient norm" in page

@@ -9,6 +9,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/init.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/train/step_bench.h>
 
 #include <algorithm>
@@ -28,6 +29,14 @@ struct Flags {
   std::string schedule = "1f1b";
 };
 
+strategy::PipelineSchedule schedule_of(const Flags& flags) {
+  return parse_word<strategy::PipelineSchedule>("--schedule", flags.schedule);
+}
+
+int64_t chunks_of_rank(strategy::PipelineSchedule schedule) {
+  return strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved ? 2 : 1;
+}
+
 void check(const Flags& flags) {
   std::vector<std::string> problems;
   check_count("--ranks", flags.ranks, 64, problems);
@@ -36,11 +45,12 @@ void check(const Flags& flags) {
   check_count("--rounds", flags.world.rounds, 10000, problems);
   check_count("--steps", flags.world.steps, 100'000, problems);
   for (const int64_t rows : flags.rows) check_count("--rows", rows, 1 << 20, problems);
+  const int64_t stages = flags.ranks * chunks_of_rank(schedule_of(flags));
   if (problems.empty() && (flags.linear_layers < 1 || flags.linear_layers > 4096 ||
-                           flags.linear_layers % (2 * flags.ranks) != 0))
+                           flags.linear_layers % (2 * stages) != 0))
     problems.push_back(fmt::format(
         "--linear-layers is {}; allowed: a multiple of {} up to 4096 (two for each of {} stages)",
-        flags.linear_layers, 2 * flags.ranks, flags.ranks));
+        flags.linear_layers, 2 * stages, stages));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
@@ -60,8 +70,9 @@ model::Model model_of(const Flags& flags) {
 strategy::Strategy strategy_of(const Flags& flags, int64_t rows) {
   strategy::Strategy s;
   s.mesh.pp = flags.ranks;
-  s.layers_per_stage = strategy::even_split(flags.linear_layers / 2, flags.ranks);
-  s.schedule = parse_word<strategy::PipelineSchedule>("--schedule", flags.schedule);
+  s.schedule = schedule_of(flags);
+  s.mesh.vpp = chunks_of_rank(s.schedule);
+  s.layers_per_stage = strategy::even_split(flags.linear_layers / 2, s.mesh.num_virtual_stages());
   s.sequence = rows;
   s.micro_batch_sequences = 1;
   s.num_micro_batches = s.global_batch_sequences = flags.micro_batches;
@@ -75,20 +86,25 @@ at::Tensor values(const Flags& flags, int64_t rows, const char* name, int64_t mi
 }
 
 train::BenchPart part_of(const Flags& flags, const strategy::Strategy& strategy, Rank rank) {
-  const int64_t stage = rank.value, rows = strategy.sequence;
-  train::BenchPart part;
-  part.stage =
-      nn::make_linear_stage({.rows = rows,
+  const int64_t rows = strategy.sequence;
+  nn::LinearStageShape shape{.rows = rows,
                              .hidden = flags.hidden,
                              .num_micro_batches = flags.micro_batches,
-                             .first_layer = strategy::first_layer(strategy, stage),
-                             .num_layers = strategy.layers_per_stage.at(static_cast<size_t>(stage)),
-                             .seed = kSeed});
+                             .layers = {},
+                             .seed = kSeed};
+  bool is_first = false, is_last = false;
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, rank.value)) {
+    for (int32_t i = 0; i < chunk.num_layers; ++i) shape.layers.push_back(chunk.first_layer + i);
+    is_first |= chunk.is_first;
+    is_last |= chunk.is_last;
+  }
+  train::BenchPart part;
+  part.stage = nn::make_linear_stage(shape);
   part.micro_batches.resize(static_cast<size_t>(flags.micro_batches));
   for (int64_t i = 0; i < flags.micro_batches; ++i) {
     runtime::MicroBatch& batch = part.micro_batches[static_cast<size_t>(i)];
-    if (stage == 0) batch.tokens_BS = values(flags, rows, "x", i);
-    if (stage == flags.ranks - 1) batch.targets_T = values(flags, rows, "target", i);
+    if (is_first) batch.tokens_BS = values(flags, rows, "x", i);
+    if (is_last) batch.targets_T = values(flags, rows, "target", i);
   }
   return part;
 }
@@ -159,7 +175,11 @@ Run add_bench_pipeline(Subcommand command) {
   command.add_option("--hidden", flags->hidden, "width of a linear layer").show_default();
   command.add_option("--linear-layers", flags->linear_layers, "of all stages").show_default();
   command.add_option("--micro-batches", flags->micro_batches, "of a step").show_default();
-  command.add_option("--schedule", flags->schedule, "1f1b or gpipe").show_default();
+  command
+      .add_option("--schedule", flags->schedule,
+                  "gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipev; two chunks a rank where it "
+                  "has several")
+      .show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       .show_default();
   add_world_bench_flags(command, flags->world);

@@ -63,9 +63,9 @@ Row measure(const Case& c, int64_t num_cores) {
   const plan::Question question{.model = model::load_model(c.model),
                                 .cluster = cluster::load_cluster(c.cluster),
                                 .num_devices = c.devices};
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<plan::Default> defaults;
-  plan::Request request = plan::settle(question, stack, defaults);
+  plan::Request request = plan::settle(question, trainer, defaults);
   Row row{.question = c, .real = searched(request, num_cores)};
   if (const plan::Plan& plan = row.real.alone.plan; !plan.ranked.empty())
     row.best_mfu = cost::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,

@@ -78,16 +78,14 @@ Json to_json(const Inspection& checkpoint, bool newest) {
                {"problems", checkpoint.problems}};
   if (!checkpoint.manifest) return json;
   const train::CheckpointIdentity& identity = checkpoint.manifest->identity;
-  json.update(
-      {{"step", checkpoint.manifest->state.step},
-       {"date_utc", date_of(checkpoint)},
-       {"model", identity.model},
-       {"fingerprint", identity.fingerprint},
-       {"mesh", {{"pp", identity.mesh.pp}, {"ep", identity.mesh.ep}, {"dp", identity.mesh.dp}}},
-       {"layers_per_stage", identity.layers_per_stage},
-       {"bytes", bytes_of(*checkpoint.manifest)},
-       {"num_files", checkpoint.manifest->files.size()}});
-  if (identity.mesh.tp > 1) json["mesh"]["tp"] = identity.mesh.tp;
+  json.update({{"step", checkpoint.manifest->state.step},
+               {"date_utc", date_of(checkpoint)},
+               {"model", identity.model},
+               {"fingerprint", identity.fingerprint},
+               {"mesh", train::mesh_to_json(identity.mesh)},
+               {"layers_per_stage", identity.layers_per_stage},
+               {"bytes", bytes_of(*checkpoint.manifest)},
+               {"num_files", checkpoint.manifest->files.size()}});
   return json;
 }
 

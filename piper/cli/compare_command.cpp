@@ -26,14 +26,14 @@ namespace {
 using report::Align;
 
 struct Flags {
-  std::string a, b, model, cluster, stack;
+  std::string a, b, model, cluster, trainer;
   std::vector<std::string> ignore;
   bool json = false;
 };
 
 struct Side {
   Priced priced;
-  stack::Stack stack;
+  cost::TrainerProfile trainer;
   plan::Prediction prediction;
 };
 
@@ -74,10 +74,10 @@ Side side_of(const Flags& flags, const std::string& file) {
   strategy.cluster = flags.cluster;
   Side side{.priced = priced_from_flags(strategy)};
   const Priced& p = side.priced;
-  side.stack = stack_of(flags.stack, p.strategy);
-  const std::unique_ptr<plan::Pricer> pricer =
-      plan::make_pricer_of(p.strategy, p.model, p.cluster, side.stack);
-  side.prediction = plan::predict(*pricer, p.model, p.cluster, p.strategy);
+  side.trainer = trainer_of(flags.trainer, p.strategy);
+  const std::unique_ptr<cost::Estimator> estimator =
+      cost::make_estimator_of(p.strategy, p.model, p.cluster, side.trainer);
+  side.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy);
   return side;
 }
 
@@ -194,7 +194,7 @@ Json to_json(const Side& side) {
   return {{"model", side.priced.model.name},
           {"cluster", side.priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
-          {"predicted", plan::to_json(side.prediction, strategy, side.stack)}};
+          {"predicted", plan::to_json(side.prediction, strategy, side.trainer)}};
 }
 
 // What makes the two plans answers to different questions; "" when they answer the same one.
@@ -230,7 +230,7 @@ Run add_compare(Subcommand command) {
   add_ignore_flag(command, flags->ignore);
   command.add_option("--cluster", flags->cluster,
                      "built-in name or file; prices both (default: what each file names)");
-  add_stack_flag(command, flags->stack);
+  add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -8,6 +8,7 @@
 #include <piper/cli/load_flags.h>
 #include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/paper.h>
 #include <piper/plan/under_load.h>
 #include <piper/report/table.h>
@@ -27,7 +28,7 @@ namespace paper = cost::paper;
 struct Flags {
   StrategyFlags strategy;
   LoadFlags load;
-  std::string stack;  // "" = not given
+  std::string trainer;  // "" = not given
   bool flash_attention = true, json = false;
   int64_t ffn_values = 3;
 };
@@ -68,7 +69,7 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
 
 struct Answer {
   Priced priced;
-  stack::Stack stack;
+  cost::TrainerProfile trainer;
   plan::Prediction prediction;
   std::vector<cluster::Outside> outside;
   std::optional<PaperForm> paper;  // of the axes that the paper has
@@ -85,7 +86,7 @@ Json to_json(const Flags& flags, const Answer& a) {
   Json json{{"model", a.priced.model.name},
             {"cluster", a.priced.cluster.name},
             {"strategy", strategy::to_json(strategy)},
-            {"predicted", plan::to_json(a.prediction, strategy, a.stack)},
+            {"predicted", plan::to_json(a.prediction, strategy, a.trainer)},
             {"outside_measured", cluster::to_json(a.outside)}};
   if (a.prediction.estimate.exact) {
     const cost::EffectiveMfu effective =
@@ -180,7 +181,7 @@ void print_paper(const strategy::Strategy& s, const PaperForm& form) {
 void print_text(const Flags& flags, const Answer& a) {
   const strategy::Strategy& s = a.priced.strategy;
   fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
-             plan::describe(s), run_by(a.stack, a.prediction.estimate.exact != nullptr));
+             plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
   for (const std::string& line : strategy::not_runnable(s))
     fmt::print("not for this Piper's runtime: {}\n", line);
   print_prediction(a.prediction);
@@ -199,13 +200,13 @@ void print_text(const Flags& flags, const Answer& a) {
 
 // The closed form under every sample of the load.
 std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
-                                       plan::Pricer& pricer) {
+                                       cost::Estimator& estimator) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load) return std::nullopt;
-  const plan::LoadSamples samples{
+  const cost::LoadSamples samples{
       .load = *load, .num_samples = flags.load.num_samples, .seed = flags.load.seed};
   const int64_t ep = priced.strategy.mesh.ep;
-  plan::SampledEstimate sampled = pricer.sampled(
+  cost::SampledEstimate sampled = estimator.sampled(
       priced.strategy, samples, plan::sampled_imbalances(samples, priced.model, {ep}).at(ep));
   return SampledSteps{std::move(sampled.seconds), std::move(sampled.peak_bytes),
                       cost::stretch_of(*load, priced.model)};
@@ -214,12 +215,12 @@ std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
 int run(const Flags& flags) {
   Answer a{.priced = priced_from_flags(flags.strategy)};
   const Priced& p = a.priced;
-  a.stack = stack_of(flags.stack, p.strategy);
-  const std::unique_ptr<plan::Pricer> pricer =
-      plan::make_pricer_of(p.strategy, p.model, p.cluster, a.stack);
-  a.sampled = under_load(flags, p, *pricer);
-  a.prediction = plan::predict(*pricer, p.model, p.cluster, p.strategy);
-  a.outside = pricer->outside_measured({p.strategy}, 1);
+  a.trainer = trainer_of(flags.trainer, p.strategy);
+  const std::unique_ptr<cost::Estimator> estimator =
+      cost::make_estimator_of(p.strategy, p.model, p.cluster, a.trainer);
+  a.sampled = under_load(flags, p, *estimator);
+  a.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy);
+  a.outside = estimator->outside_measured({p.strategy}, 1);
   if (strategy::not_runnable(p.strategy).empty()) a.paper = paper_form(flags, p);
   if (flags.json)
     std::cout << to_json(flags, a).dump(2) << "\n";
@@ -241,7 +242,7 @@ Run add_estimate(Subcommand command) {
                   "paper form: values kept a token and expert, 3 or 4 d_ffn")
       .check(integer_in(3, 4))
       .show_default();
-  add_stack_flag(command, flags->stack);
+  add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -22,7 +22,7 @@ namespace {
 struct Flags {
   std::vector<std::string> models, ignore;
   std::vector<int64_t> devices;
-  std::string cluster, precision, stack = "piper", out;
+  std::string cluster, precision, trainer = "piper", out;
   int64_t sequence = 0, batch_per_device = 0, threads = 0;
   bool json = false;
 };
@@ -96,7 +96,7 @@ PlanQuestion question_of(const Flags& flags) {
   q.asked.sequence = flags.sequence;
   if (!flags.precision.empty())
     q.asked.precision = parse_word<strategy::Precision>("--precision", flags.precision);
-  q.stack = flags.stack;
+  q.trainer = flags.trainer;
   q.top = 1;
   q.asked.num_threads = flags.threads;
   return q;
@@ -123,12 +123,12 @@ void print_map(const report::StrategyMap& map) {
 }
 
 Json facts_json(const report::StrategyMap& map, const PlanQuestion& q) {
-  return {{"cluster", map.cluster}, {"stack", q.stack}, {"devices", map.devices}};
+  return {{"cluster", map.cluster}, {"trainer", q.trainer}, {"devices", map.devices}};
 }
 
 int run(const Flags& flags) {
   PlanQuestion q = question_of(flags);
-  const stack::Stack stack = stack::load_stack(q.stack);
+  const cost::TrainerProfile trainer = cost::load_trainer(q.trainer);
   std::vector<model::Model> models;
   for (const std::string& name : flags.models) models.push_back(read_model(name, flags.ignore));
   report::StrategyMap map{.cluster = q.asked.cluster.name, .devices = flags.devices};
@@ -146,7 +146,7 @@ int run(const Flags& flags) {
       bar.note(fmt::format("{} on {}", model.name, devices));
       q.asked.num_devices = devices;
       q.asked.global_batch_sequences = flags.batch_per_device * devices;
-      Answer a = answer(plan::settle(q.asked, stack, defaults));
+      Answer a = answer(plan::settle(q.asked, trainer, defaults));
       row.cells.push_back(std::move(a.cell));
       cells.push_back(std::move(a.json));
       bar.advance();
@@ -156,7 +156,7 @@ int run(const Flags& flags) {
   }
   bar.finish();
   map.facts = {{"devices", q.asked.cluster.device},
-               {"stack", stack.name},
+               {"trainer", trainer.name},
                {"batch", flags.batch_per_device > 0
                              ? fmt::format("{} sequences a device", flags.batch_per_device)
                              : "as piper plan takes it"},
@@ -193,10 +193,7 @@ Run add_map(Subcommand command) {
                   "sequences of a step for each device (default: as piper plan)")
       .check(integer_in(1, int64_t{1} << 20));
   command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
-  command
-      .add_option("--stack", flags->stack,
-                  "the software that would run it: a name of configs/stacks or a file")
-      .show_default();
+  add_trainer_flag(command, flags->trainer).show_default();
   add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
   command.add_flag("--json", flags->json, "print the map as JSON");

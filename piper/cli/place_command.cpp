@@ -7,8 +7,8 @@
 #include <piper/cli/place_report.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
+#include <piper/cost/estimator.h>
 #include <piper/plan/placed_steps.h>
-#include <piper/plan/pricer.h>
 #include <piper/report/progress.h>
 
 #include <iostream>
@@ -49,9 +49,9 @@ struct Waiting {
 };
 
 Waiting waiting_of(const Priced& p) {
-  const stack::Stack stack = stack::load_stack("piper");
-  const stack::Estimate e =
-      plan::make_pricer_of(p.strategy, p.model, p.cluster, stack)->estimate(p.strategy);
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
+  const cost::Estimate e =
+      cost::make_estimator_of(p.strategy, p.model, p.cluster, trainer)->estimate(p.strategy);
   return {plan::exposed_of(e.time), e.seconds};
 }
 

@@ -134,7 +134,7 @@ Json to_json(const cost::Spread& spread) {
 // With what the samples of the load come to.
 Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate& c) {
   Json json = priced_json(r, c);
-  const std::optional<plan::LoadSamples>& load = q.asked.load;
+  const std::optional<cost::LoadSamples>& load = q.asked.load;
   if (load && c.under_load)
     json["predicted"]["under_load"] = {{"load", load->load.text},
                                        {"num_samples", load->num_samples},
@@ -151,7 +151,7 @@ std::vector<cluster::Outside> outside_of(const PlanQuestion& q, const plan::Requ
   std::vector<strategy::Strategy> shown;
   for (const Candidate& c : plan.ranked)
     if (std::ssize(shown) < q.top) shown.push_back(c.strategy);
-  return r.pricer()->outside_measured(shown, r.imbalance_at(shown.front().mesh.ep));
+  return r.estimator()->outside_measured(shown, r.imbalance_at(shown.front().mesh.ep));
 }
 
 std::string reduction_of(const plan::Request& r, const strategy::Strategy& best) {
@@ -191,7 +191,7 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
   fmt::print("{} ({} parameters) on {} devices of {} ({}), {}\n", r.model->name,
              format_count(static_cast<double>(model::count_parameters(*r.model).total())),
              r.num_devices, r.cluster->name, r.cluster->device,
-             run_by(*r.stack, r.has_exact_costs()) +
+             run_by(*r.trainer, r.has_exact_costs()) +
                  (r.fixed.runnable && !r.has_exact_costs() ? ", of what this Piper trains" : ""));
   fmt::print(
       "{} sequences of {} tokens a step, {}; {} usable a device; {} strategies priced in {}{}\n",
@@ -204,13 +204,13 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
                 plan.num_passed_over, plan.num_shapes));
   for (const plan::Default& d : defaults)
     fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
-  if (const auto& calibration = r.stack->calibration_of(r.cluster->device);
+  if (const auto& calibration = r.trainer->calibration_of(r.cluster->device);
       calibration.rows.empty() && !r.has_exact_costs())
     fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
                format_percent(calibration.compute_efficiency), calibration.source);
 }
 
-void print_load(const plan::LoadSamples& load, const model::Model& model,
+void print_load(const cost::LoadSamples& load, const model::Model& model,
                 const plan::Imbalances& imbalances) {
   const char* statistic = cost::name(load.statistic);
   fmt::print(
@@ -274,7 +274,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   const auto& [r, defaults, plan, choices, imbalances] = answer;
   Json json{{"model", r.model->name},
             {"cluster", r.cluster->name},
-            {"stack", r.stack->name},
+            {"trainer", r.trainer->name},
             {"num_devices", r.num_devices},
             {"sequence", r.sequence},
             {"global_batch_sequences", r.global_batch_sequences},
@@ -351,7 +351,7 @@ plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
 
 Json priced_json(const plan::Request& r, const Candidate& c) {
   Json json = strategy::to_json(c.strategy);
-  json["predicted"] = plan::to_json(prediction_of(r, c), c.strategy, *r.stack);
+  json["predicted"] = plan::to_json(prediction_of(r, c), c.strategy, *r.trainer);
   return json;
 }
 
@@ -385,15 +385,15 @@ void add_choices(PlanAnswer& answer) {
 
 }  // namespace
 
-PlanAnswer plan_answer(const PlanQuestion& q, const stack::Stack& stack,
+PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& trainer,
                        const std::function<void(int64_t done, int64_t total)>& progress) {
   PlanAnswer answer;
-  answer.request = plan::settle(q.asked, stack, answer.defaults);
+  answer.request = plan::settle(q.asked, trainer, answer.defaults);
   plan::Request& request = answer.request;
   // Nine tenths are the search, the rest is playing what it found.
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * done, 10 * total); };
-  const std::optional<plan::LoadSamples>& load = q.asked.load;
+  const std::optional<cost::LoadSamples>& load = q.asked.load;
   if (load) {
     std::vector<int64_t> eps = plan::expert_degrees(*request.model);
     std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
@@ -417,10 +417,10 @@ PlanAnswer plan_answer(const PlanQuestion& q, const stack::Stack& stack,
 }
 
 int answer_plan(const PlanQuestion& q) {
-  const stack::Stack stack = stack::load_stack(q.stack);
+  const cost::TrainerProfile trainer = cost::load_trainer(q.trainer);
   std::optional<report::Progress> bar;  // from when the search has something to show: no refusal
   const auto start = std::chrono::steady_clock::now();
-  PlanAnswer answer = plan_answer(q, stack, [&](int64_t done, int64_t total) {
+  PlanAnswer answer = plan_answer(q, trainer, [&](int64_t done, int64_t total) {
     if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
     bar->set(100 * done / total, "");
   });

@@ -19,7 +19,7 @@ namespace piper::cli {
 
 struct PlanQuestion {
   plan::Question asked;
-  std::string stack = "piper";  // name or file
+  std::string trainer = "piper";  // name or file
   int64_t top = 10;
   bool lists_ranking = false;  // the first `top` of the ranking in place of the choices
   bool explain = false, json = false;
@@ -39,7 +39,7 @@ int answer_plan(const PlanQuestion& question);
 
 // The request with its blanks filled in, and what the search found.
 struct PlanAnswer {
-  plan::Request request;  // refers to the question and the stack
+  plan::Request request;  // refers to the question and the trainer
   std::vector<plan::Default> defaults;
   plan::Plan plan;
   std::vector<plan::Choice> choices;  // the best is the first of the ranking; empty with it
@@ -47,9 +47,9 @@ struct PlanAnswer {
   plan::Imbalances imbalances;
 };
 
-// Searches, and plays the best. `progress` may be empty. `question` and `stack` outlive the answer.
+// Searches, and plays the best. `progress` may be empty. `question` and `trainer` outlive the answer.
 // Throws InvalidInput.
-PlanAnswer plan_answer(const PlanQuestion& question, const stack::Stack& stack,
+PlanAnswer plan_answer(const PlanQuestion& question, const cost::TrainerProfile& trainer,
                        const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // The plan as `piper plan` prints it, without what comes of nodes and files.

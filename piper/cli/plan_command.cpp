@@ -25,7 +25,7 @@ struct Flags {
   LoadFlags load;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
-  std::string stack = "piper", offload, placement, all_to_all, reduction;
+  std::string trainer = "piper", offload, placement, all_to_all, reduction;
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
@@ -63,13 +63,13 @@ strategy::Capacity capacity_of(const Flags& flags) {
   return capacity;
 }
 
-std::optional<plan::LoadSamples> samples_of(const Flags& flags) {
+std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load && !flags.statistic.empty())
     throw InvalidInput("--for says by what of --load to rank; give --load too");
   if (!load) return std::nullopt;
   if (flags.imbalance > 1) throw InvalidInput("--load draws the imbalance; leave out --imbalance");
-  plan::LoadSamples samples{
+  cost::LoadSamples samples{
       .load = *load, .num_samples = flags.load.num_samples, .seed = flags.load.seed};
   if (!flags.statistic.empty()) samples.statistic = parse_statistic(flags.statistic);
   return samples;
@@ -105,7 +105,7 @@ PlanQuestion question_of(const Flags& flags) {
   if (asked.fixed.reduction && !asked.fixed.runnable && asked.cluster.kind == "gpu")
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
   return {.asked = std::move(asked),
-          .stack = flags.stack,
+          .trainer = flags.trainer,
           .top = flags.top > 0 ? flags.top : 10,
           .lists_ranking = flags.top > 0,
           .explain = flags.explain,
@@ -209,10 +209,7 @@ Run add_plan(Subcommand command) {
   command.add_option("--drop", flags->drop,
                      "what goes beyond the capacity: by probability or position (probability)");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
-  command
-      .add_option("--stack", flags->stack,
-                  "the software that would run it: a name of configs/stacks or a file")
-      .show_default();
+  add_trainer_flag(command, flags->trainer).show_default();
   command
       .add_option("--imbalance", flags->imbalance, "rows of the busiest expert rank over the mean")
       .check(number_in(1.0, 1000.0))

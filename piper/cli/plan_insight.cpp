@@ -49,8 +49,8 @@ Json insight_json(const plan::Request& request, const strategy::Strategy& strate
 
 plan::ExchangeVerdict exchange_of(const plan::Request& r, const strategy::Strategy& strategy) {
   if (r.has_exact_costs()) return plan::explain_exchange(*r.model, *r.cluster, strategy);
-  const stack::Rates rates(*r.cluster, r.precision);
-  return plan::explain_exchange(*r.model, *r.cluster, strategy, r.stack, &rates, r.imbalance);
+  const cost::Rates rates(*r.cluster, r.precision);
+  return plan::explain_exchange(*r.model, *r.cluster, strategy, r.trainer, &rates, r.imbalance);
 }
 
 void print_exchange(const plan::ExchangeVerdict& verdict) {

@@ -126,7 +126,7 @@ void print_what_if(const std::vector<Machine>& machines) {
   const plan::Request& here = machines.front().answer.request;
   fmt::print("{} on {} devices of {}, {}; {} sequences of {} tokens a step, {}\n\n",
              here.model->name, here.num_devices, here.cluster->name,
-             run_by(*here.stack, here.has_exact_costs()), here.global_batch_sequences,
+             run_by(*here.trainer, here.has_exact_costs()), here.global_batch_sequences,
              here.sequence, strategy::name(here.precision));
   std::vector<WhatIfRow> rows;
   for (const Machine& m : machines) rows.push_back(row_of(m));
@@ -147,7 +147,7 @@ struct FewestAnswer {
 Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
   Json json{{"model", r.model->name},
             {"cluster", r.cluster->name},
-            {"stack", r.stack->name},
+            {"trainer", r.trainer->name},
             {"memory_limit_bytes", a.memory_limit_bytes},
             {"beyond_cluster", a.beyond_cluster()}};
   json["min_devices"] = a.found.num_devices ? Json(*a.found.num_devices) : Json();
@@ -169,7 +169,7 @@ Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
 
 void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
   fmt::print("{} on {} ({}), {}; {} usable a device\n", r.model->name, r.cluster->name,
-             r.cluster->device, run_by(*r.stack, r.has_exact_costs()),
+             r.cluster->device, run_by(*r.trainer, r.has_exact_costs()),
              format_bytes(a.memory_limit_bytes));
   for (const plan::Default& d : a.defaults)
     if (d.name == "sequence" || d.name == "precision")
@@ -197,7 +197,7 @@ void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
 }  // namespace
 
 int answer_what_if(const PlanQuestion& question) {
-  const stack::Stack stack = stack::load_stack(question.stack);
+  const cost::TrainerProfile trainer = cost::load_trainer(question.trainer);
   // All changes are checked before the first is planned for.
   std::vector<Machine> machines = {{.change = "", .question = question}};
   for (const std::string& change : question.what_if) {
@@ -217,7 +217,7 @@ int answer_what_if(const PlanQuestion& question) {
       asked.global_batch_sequences = here.global_batch_sequences;
       asked.precision = here.precision;
     }
-    m.answer = plan_answer(m.question, stack, [&](int64_t done, int64_t total) {
+    m.answer = plan_answer(m.question, trainer, [&](int64_t done, int64_t total) {
       if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
       bar->set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
                m.change);
@@ -242,7 +242,7 @@ int answer_what_if(const PlanQuestion& question) {
 }
 
 int answer_min_devices(const PlanQuestion& question) {
-  const stack::Stack stack = stack::load_stack(question.stack);
+  const cost::TrainerProfile trainer = cost::load_trainer(question.trainer);
   FewestAnswer answer{.own_devices = question.asked.cluster.num_devices()};
   PlanQuestion asked = question;
   asked.asked.cluster = plan::extended(question.asked.cluster);
@@ -250,7 +250,7 @@ int answer_min_devices(const PlanQuestion& question) {
   int64_t looked_at = 0;
   const auto request_of = [&](int64_t num_devices) {
     asked.asked.num_devices = num_devices;
-    plan::Request request = plan::settle(asked.asked, stack, answer.defaults);
+    plan::Request request = plan::settle(asked.asked, trainer, answer.defaults);
     answer.memory_limit_bytes = request.memory_limit_bytes;
     return request;
   };
@@ -261,7 +261,7 @@ int answer_min_devices(const PlanQuestion& question) {
   answer.found = plan::fewest_devices(asked.asked.cluster, request_of, progress);
   if (bar) bar->finish();
   const plan::Request request{
-      .model = &question.asked.model, .cluster = &asked.asked.cluster, .stack = &stack};
+      .model = &question.asked.model, .cluster = &asked.asked.cluster, .trainer = &trainer};
   if (question.json)
     std::cout << min_devices_json(request, answer).dump(2) << "\n";
   else

@@ -2,13 +2,13 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/cli/played_steps.h>
+#include <piper/cost/estimator.h>
 #include <piper/cost/prices.h>
-#include <piper/plan/pricer.h>
+#include <piper/cost/trainer/priced_step.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
 #include <piper/sim/rebalanced_load.h>
 #include <piper/sim/symmetry.h>
-#include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
@@ -141,14 +141,6 @@ void add_shares(PlayedSteps& played) {
       played.ranks.push_back(share_of(played, Rank(rank)));
 }
 
-// Whatever its pipeline schedule is.
-bool has_exact_step(const strategy::Strategy& strategy) {
-  strategy::Strategy plain = strategy;
-  plain.schedule = strategy::PipelineSchedule::k1F1B;
-  plain.mesh.vpp = 1;
-  return strategy::not_runnable(plain).empty();
-}
-
 PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   PlayedSteps played;
   played.is_exact = true;
@@ -173,8 +165,8 @@ PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   return played;
 }
 
-PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
-                             const stack::Stack& stack) {
+PlayedSteps play_of_trainer(const Priced& priced, const PlayRequest& request,
+                            const cost::TrainerProfile& trainer) {
   PlayedSteps played;
   const strategy::Strategy& s = priced.strategy;
   const std::vector<Rank> ranks =
@@ -182,15 +174,15 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
                     strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
   const int64_t num_ranks = ranks.empty() ? s.mesh.world() : std::ssize(ranks);
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
-  check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, stack::style_of(stack)),
+  check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, cost::style_of(trainer)),
              num_ranks);
-  stack::Estimator estimator(priced.model, priced.cluster, stack, s.precision, s.sequence);
+  cost::TrainerEstimator estimator(priced.model, priced.cluster, trainer, s.precision, s.sequence);
   const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;
     if (!loads.empty())
       imbalance = cost::imbalance_of(loads[static_cast<size_t>(sample)], s.mesh.ep);
-    stack::PricedStep whole = stack::write_priced_step(estimator, s, ranks, imbalance);
+    cost::PricedStep whole = cost::write_priced_step(estimator, s, ranks, imbalance);
     played.step = std::move(whole.step);
     return std::move(whole.prices);
   });
@@ -201,12 +193,13 @@ PlayedSteps play_under_stack(const Priced& priced, const PlayRequest& request,
 
 }  // namespace
 
-PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack) {
-  const bool exact =
-      plan::has_exact_costs(priced.cluster, stack) && has_exact_step(priced.strategy);
+PlayedSteps play(const Priced& priced, const PlayRequest& request,
+                 const cost::TrainerProfile& trainer) {
+  const bool exact = cost::has_exact_costs(priced.cluster, trainer) &&
+                     strategy::not_runnable(priced.strategy).empty();
   PlayedSteps played =
-      exact ? play_exact(priced, request) : play_under_stack(priced, request, stack);
-  played.stack = stack;
+      exact ? play_exact(priced, request) : play_of_trainer(priced, request, trainer);
+  played.trainer = trainer;
   return played;
 }
 

@@ -5,10 +5,10 @@
 #include <piper/balance/rebalance_policy.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/graph/timeline.h>
 #include <piper/schedule/step.h>
 #include <piper/sim/disturbance.h>
-#include <piper/stack/stack.h>
 
 #include <cstdint>
 #include <optional>
@@ -33,14 +33,14 @@ struct PlayedSteps {
   SampledSteps sampled;
   bool one_pipeline = false;
   bool is_exact = false;  // by exact costs
-  stack::Stack stack;
+  cost::TrainerProfile trainer;
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
   // Of a run that rebalances, over all samples: what moved between the steps, and for how long.
   int64_t migrated_experts = 0, migrated_bytes = 0;
   double migration_seconds = 0;
-  // Of what a stack prices; nothing for what this Piper's exact costs do, which foretell one-chunk
-  // schedules alone.
+  // Of a trainer's profile. This Piper's exact costs have none: they predict schedules of one chunk
+  // alone.
   std::optional<double> closed_form_seconds;
 };
 
@@ -49,7 +49,7 @@ struct PlayRequest {
   balance::RebalancePolicy rebalance;  // of the load; samples are then the steps of one run
   sim::Disturbance disturbance;        // a sample's seed is its own: seed + sample
   // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of
-  // several samples each draws once. A stack's step does not heed it.
+  // several samples each draws once. A trainer's step does not heed it.
   cost::Scatter scatter;
   uint64_t seed = 0;
   int64_t num_samples = 1;
@@ -61,9 +61,11 @@ struct PlayRequest {
 // Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all
 // (sim/symmetry.h). Throws InvalidInput when that is more than can be played.
 //
-// Where costs are exact (plan/pricer.h): the tasks that this Piper executes, under further pipeline
-// schedules too. Else the step as the stack would run it (stack/priced_step.h); of a load that is
-// not balanced every rank is then the busiest of its group: exchanges let none be faster.
-PlayedSteps play(const Priced& priced, const PlayRequest& request, const stack::Stack& stack);
+// Where costs are exact (cost/estimator.h): the tasks that this Piper executes, under further
+// pipeline schedules too. Else the step as the trainer would run it (cost/trainer/priced_step.h);
+// of a load that is not balanced every rank is then the busiest of its group: exchanges let none be
+// faster.
+PlayedSteps play(const Priced& priced, const PlayRequest& request,
+                 const cost::TrainerProfile& trainer);
 
 }  // namespace piper::cli

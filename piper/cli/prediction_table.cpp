@@ -7,9 +7,9 @@ namespace piper::cli {
 
 using report::Align;
 
-std::string run_by(const stack::Stack& stack, bool has_exact_costs) {
+std::string run_by(const cost::TrainerProfile& trainer, bool has_exact_costs) {
   if (has_exact_costs) return "as this Piper trains there";
-  return fmt::format("as the stack '{}' would run it", stack.name);
+  return fmt::format("as the trainer '{}' would run it", trainer.name);
 }
 
 std::vector<Figure> time_figures(const plan::Prediction& p) {
@@ -20,7 +20,7 @@ std::vector<Figure> time_figures(const plan::Prediction& p) {
 }
 
 std::vector<Figure> memory_figures(const plan::Prediction& p) {
-  const stack::StageBytes& m = p.estimate.fullest;
+  const cost::StageBytes& m = p.estimate.fullest;
   return {{"memory of the fullest stage", p.estimate.peak_bytes, format_bytes},
           {"  weights and gradients", m.weights_and_gradients, format_bytes},
           {"  optimizer", m.optimizer, format_bytes},

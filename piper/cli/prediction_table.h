@@ -8,9 +8,9 @@
 
 namespace piper::cli {
 
-// Who is predicted to run it: "as the stack 'megatron' would run it", or with exact costs "as this
+// Who is predicted to run it: "as the trainer 'megatron' would run it", or with exact costs "as this
 // Piper trains there".
-std::string run_by(const stack::Stack& stack, bool has_exact_costs);
+std::string run_by(const cost::TrainerProfile& trainer, bool has_exact_costs);
 
 // One figure of a prediction; names of parts are indented.
 struct Figure {

@@ -6,10 +6,10 @@
 #include <piper/cli/played_steps.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/subcommand.h>
+#include <piper/cost/trainer/priced_step.h>
 #include <piper/model/import.h>
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
-#include <piper/stack/priced_step.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <filesystem>
@@ -38,7 +38,7 @@ std::optional<report::StrategyMap> map_of(const Flags& flags) {
   return report::parse_strategy_map(read_json_file(flags.map), flags.map);
 }
 
-// A step of the plan's best, one pipeline played as the plan's stack would run it. Nothing where
+// A step of the plan's best, one pipeline played as the plan's trainer would run it. Nothing where
 // model or machine are not found by the names that the plan gives, or where it would take long.
 std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanDocument& plan,
                                          const Json& json) {
@@ -56,10 +56,11 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
         .model = read_model(model, flags.ignore),
         .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
         .strategy = best};
-    const stack::Stack stack = stack::load_stack(plan.stack.empty() ? "piper" : plan.stack);
-    if (schedule::num_tasks(priced.model, best, best.mesh.pp, stack::style_of(stack)) > kMostTasks)
+    const cost::TrainerProfile trainer =
+        cost::load_trainer(plan.trainer.empty() ? "piper" : plan.trainer);
+    if (schedule::num_tasks(priced.model, best, best.mesh.pp, cost::style_of(trainer)) > kMostTasks)
       return std::nullopt;
-    const PlayedSteps played = play(priced, {.keep_memory = true}, stack);
+    const PlayedSteps played = play(priced, {.keep_memory = true}, trainer);
     std::vector<int64_t> stages;
     const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)

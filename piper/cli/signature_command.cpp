@@ -5,6 +5,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/command_list.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/prices.h>
 #include <piper/model/count.h>
@@ -41,9 +42,9 @@ std::string describe(const Case& c) {
                                 .sequence = c.sequence,
                                 .global_batch_sequences = c.global_batch,
                                 .fixed = {.runnable = true}};
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<plan::Default> defaults;
-  const plan::Request request = plan::settle(question, stack, defaults);
+  const plan::Request request = plan::settle(question, trainer, defaults);
   plan::Plan plan = plan::search(request);
   plan::play_ranked(request, plan);
   std::string text = fmt::format(
@@ -65,8 +66,8 @@ std::string describe(const Case& c) {
 
   const strategy::Strategy& best = plan.ranked.front().strategy;
   const cost::StepEstimate exact =
-      cost::Estimator(question.model, question.cluster, best.precision, best.sequence)
-          .estimate(best);
+      cost::ExecutorEstimator(question.model, question.cluster, best.precision, best.sequence)
+          .exact(best);
   text += fmt::format("  exact costs: {} s, {} B\n", number(exact.seconds), exact.peak_bytes);
   const std::vector<Rank> pipeline =
       strategy::RankLayout(best).group(strategy::Axis::kPipeline, Rank(0));

@@ -11,14 +11,14 @@
 #include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/plan/search.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/report.h>
 #include <piper/report/table.h>
-#include <piper/stack/estimator.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 
@@ -39,7 +39,7 @@ struct Flags {
   LoadFlags load;
   std::vector<std::string> stragglers;
   std::optional<double> jitter;
-  std::string trace, html, stack, rebalance = "off";
+  std::string trace, html, trainer, rebalance = "off";
   int64_t rebalance_every = 50;
   bool json = false, all_ranks = false;
 };
@@ -91,11 +91,11 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
 
 // The same steps without rebalancing; nothing where there is none.
 std::optional<PlayedSteps> played_still(const Priced& priced, PlayRequest request,
-                                        const stack::Stack& stack) {
+                                        const cost::TrainerProfile& trainer) {
   if (!request.rebalance.is_on()) return std::nullopt;
   request.rebalance = {};
   request.keep_memory = false;
-  return play(priced, request, stack);
+  return play(priced, request, trainer);
 }
 
 // What rebalancing is worth over the samples, as steps of one run.
@@ -125,7 +125,9 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
   summary.closed_form_seconds = played.closed_form_seconds;
   if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
     summary.closed_form_seconds =
-        cost::Estimator(priced.model, priced.cluster, s.precision, s.sequence).estimate(s).seconds;
+        cost::ExecutorEstimator(priced.model, priced.cluster, s.precision, s.sequence)
+            .estimate(s)
+            .seconds;
   summary.mfu = cost::mfu(priced.model, s, priced.cluster, summary.step_seconds);
   const strategy::RankLayout layout(s);
   for (const RankShare& rank : played.ranks) {
@@ -174,7 +176,7 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
   // A form of closed expressions knows no load: it stays what a balanced one would take.
   if (!flags.load.load.empty() && summary.closed_form_seconds)
     json["closed_form_load"] = "balanced";
-  json["stack"] = played.stack.name;
+  json["trainer"] = played.trainer.name;
   if (played.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
@@ -244,7 +246,7 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
                 const std::optional<PlayedSteps>& still, const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
-  fmt::print("{}\n", run_by(played.stack, played.is_exact));
+  fmt::print("{}\n", run_by(played.trainer, played.is_exact));
   if (played.one_pipeline)
     fmt::print(
         "one pipeline of {} played (the first of each stage): ranks of a stage are alike and no "
@@ -313,10 +315,10 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
-  const stack::Stack stack = stack_of(flags.stack, priced.strategy);
+  const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy);
   const PlayRequest request = request_of(flags, priced.strategy, cost::scatter(priced.cluster));
-  const PlayedSteps played = play(priced, request, stack);
-  const std::optional<PlayedSteps> still = played_still(priced, request, stack);
+  const PlayedSteps played = play(priced, request, trainer);
+  const std::optional<PlayedSteps> still = played_still(priced, request, trainer);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
@@ -364,7 +366,7 @@ Run add_sim(Subcommand command) {
   command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
       .check(writable_file());
   command.add_option("--html", flags->html, "write the timeline as a page").check(writable_file());
-  add_stack_flag(command, flags->stack);
+  add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--all-ranks", flags->all_ranks,
                    "play every rank, also where one pipeline stands for all");
   command.add_flag("--json", flags->json, "print the result as JSON");

@@ -162,7 +162,6 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.mesh.etp = f.etp.value_or(1);
   const int64_t others = s.mesh.ranks_per_sequence();
   s.mesh.dp = f.dp.value_or(std::max<int64_t>(1, s.mesh.ranks_per_expert_set() / others));
-  s.mesh.vpp = f.vpp.value_or(1);
   s.zero = f.zero.value_or(0);
   s.sequence_parallel = f.sequence_parallel;
   if (!f.offload.empty()) s.offload = parse_word<strategy::Offload>("--offload", f.offload);
@@ -175,6 +174,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
     s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
                                   : parse_word<PipelineSchedule>("--schedule", f.schedule);
+  s.mesh.vpp = f.vpp.value_or(strategy::is_v(s.schedule) ? 2 : 1);
   s.recompute = f.recompute.empty() ? Recompute::kNone : parse_recompute(f.recompute);
   if (!f.drop.empty() && !f.capacity_factor)
     throw InvalidInput(fmt::format(
@@ -231,7 +231,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       .delimiter(',')
-      .check(count);
+      .check(integer_in(0, kMost));
   command.add_option(
       "--all-to-all", f.all_to_all,
       "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
@@ -253,9 +253,10 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert (1); priced, not trained")
       .check(count);
-  command.add_option("--vpp", f.vpp, "chunks of layers a rank holds (1); priced, not trained")
+  command
+      .add_option("--vpp", f.vpp, "chunks of layers a rank holds (1; 2 under zb-v and dualpipev)")
       .check(count);
-  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); priced, not trained")
+  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); 2 and 3 priced, not trained")
       .check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "tokens divided over tp between the blocks of a layer");
@@ -323,24 +324,26 @@ Priced priced_from_flags(StrategyFlags flags) {
   return priced;
 }
 
-stack::Stack stack_of(const std::string& flag, const Strategy& s) {
-  if (!flag.empty()) return stack::load_stack(flag);
+cost::TrainerProfile trainer_of(const std::string& flag, const Strategy& s) {
+  if (!flag.empty()) return cost::load_trainer(flag);
   std::string planned = "piper";
-  if (s.predicted && s.predicted->contains("stack") && s.predicted->at("stack").is_string())
-    planned = s.predicted->at("stack").get<std::string>();
-  const std::vector<std::string> known = stack::builtin_stacks();
+  for (const char* key : {"stack", "trainer"})  // as it was called before, and is
+    if (s.predicted && s.predicted->contains(key) && s.predicted->at(key).is_string())
+      planned = s.predicted->at(key).get<std::string>();
+  const std::vector<std::string> known = cost::builtin_trainers();
   if (std::ranges::find(known, planned) == known.end())
     throw InvalidInput(
-        fmt::format("the strategy was planned for the stack '{}', which is not built in; give "
-                    "--stack: its file",
+        fmt::format("the strategy was planned for the trainer '{}', which is not built in; give "
+                    "--trainer: its file",
                     planned));
-  return stack::load_stack(planned);
+  return cost::load_trainer(planned);
 }
 
-void add_stack_flag(Subcommand command, std::string& name) {
-  command.add_option("--stack", name,
-                     "the software that would run it: a name of configs/stacks or a file (what the "
-                     "strategy's file says, else piper)");
+Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise) {
+  command.add_option("--stack", name).hidden();
+  return command.add_option(
+      "--trainer", name,
+      "the software that would run it: a name of configs/trainers or a file" + otherwise);
 }
 
 void require_runnable(const Strategy& s, const model::Model& model, const std::string& command) {

@@ -11,8 +11,8 @@
 #include <piper/base/json_fwd.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
-#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -68,11 +68,13 @@ struct Priced {
 };
 Priced priced_from_flags(StrategyFlags flags);
 
-// Who is predicted to run the strategy: the stack that --stack names, else the one that its file
+// Who is predicted to run the strategy: the trainer that --trainer names, else the one that its file
 // was planned for, else "piper". Throws InvalidInput.
-stack::Stack stack_of(const std::string& flag, const strategy::Strategy& strategy);
-// Declares --stack; `name` outlives `command`.
-void add_stack_flag(Subcommand command, std::string& name);
+cost::TrainerProfile trainer_of(const std::string& flag, const strategy::Strategy& strategy);
+// Declares --trainer, and --stack as it was called before; `name` outlives `command`. `otherwise`:
+// whose profile is taken where it is not given, in --help.
+inline constexpr const char* kAsItsFile = " (what the strategy's file says, else piper)";
+Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise = "");
 
 // Throws InvalidInput with what the runtime lacks, and the nearest strategy that it executes.
 void require_runnable(const strategy::Strategy& strategy, const model::Model& model,

@@ -113,6 +113,11 @@ Flag Flag::one_each() {
   return *this;
 }
 
+Flag Flag::hidden() {
+  option_->group("");
+  return *this;
+}
+
 Flag Flag::show_default() {
   option_->capture_default_str();
   return *this;

@@ -46,6 +46,7 @@ class Flag {
   one_each();  // of a list: one value after each mention, so that what follows is not taken too
   Flag excludes(Flag other);
   Flag show_default();  // the value that it holds now, in --help
+  Flag hidden();        // read as before, and not in --help
 
  private:
   CLI::Option* option_;

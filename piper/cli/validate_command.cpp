@@ -111,14 +111,14 @@ void print_summary(const validate::Summary& s) {
   print_group("leave one out: a source priced without its own constant", s.leave_one_out);
 }
 
-// One constant a stack and device: the median of what its rows ask for.
+// One constant a trainer and device: the median of what its rows ask for.
 void print_fit(const std::vector<PricedRow>& rows) {
   std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, size_t>>> asked;
   for (size_t i = 0; i < rows.size(); ++i)
     if (const auto efficiency = validate::exact_efficiency(rows[i]))
-      asked[{rows[i].stack, rows[i].device}].emplace_back(*efficiency, i);
+      asked[{rows[i].trainer, rows[i].device}].emplace_back(*efficiency, i);
   report::Table table;
-  table.columns = {{"stack"},
+  table.columns = {{"trainer"},
                    {"device"},
                    {"rows", Align::kRight},
                    {"now", Align::kRight},
@@ -133,7 +133,7 @@ void print_fit(const std::vector<PricedRow>& rows) {
     table.rows.push_back(
         {key.first, key.second, std::to_string(list.size()),
          fmt::format("{:.3f}",
-                     stack::load_stack(key.first).calibration_of(key.second).compute_efficiency),
+                     cost::load_trainer(key.first).calibration_of(key.second).compute_efficiency),
          fmt::format("{:.3f}", list.front().first), fmt::format("{:.3f}", median),
          fmt::format("{:.3f}", list.back().first),
          fmt::format("{}: {}, {} devices, {} {}", row, r.model, r.gpus.value_or(0),
@@ -245,8 +245,9 @@ Run add_validate(Subcommand command) {
                 "phases of one layer beside a trace (built in: DeepSeek-V3 on H800)")
       .excludes(statements);
   command.add_flag("--rows", flags->rows, "every row, not only the tables");
-  command.add_flag("--fit", flags->fit,
-                   "what constant each stack would need on each device, and the row in the middle");
+  command.add_flag(
+      "--fit", flags->fit,
+      "what constant each trainer would need on each device, and the row in the middle");
   command.add_flag("--json", flags->json, "print rows and summary as JSON");
   return [flags] { return run(*flags); };
 }

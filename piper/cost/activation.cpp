@@ -89,9 +89,19 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
   const int64_t backward = std::max({kernel, later, q + 2 * q_a + kv_a, first + kv_a + 2 * x});
   const int64_t products =
       product_bytes(e, model.hidden + tokens, a.num_heads * std::max(head, l.value_head_dim));
+  // Left in the place of q, kv and the output are the gradients of the first two and the output
+  // itself; the latents stay beside their gradients.
+  const int64_t deferred = kv_a + q_a;
+  // Product by product in the order of the backward, each one's operands freed behind it.
+  const int64_t without_kv = out + kv + kv_a,
+                without_q = without_kv + (l.query_rank > 0 ? q + q_a : 0);
+  const int64_t weights = std::max({int64_t{0}, latent - out, q_a - without_kv, x - without_q});
   return {.tape = e * tape,
           .forward_transient = e * std::max<int64_t>(0, forward - tape - x) + products,
-          .backward_transient = e * std::max<int64_t>(0, backward - x) + products};
+          .backward_transient = e * std::max<int64_t>(0, backward - x) + products,
+          .deferred = e * deferred,
+          .input_transient = e * std::max<int64_t>(0, backward - x - deferred) + products,
+          .weights_transient = e * weights + products};
 }
 
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
@@ -113,9 +123,18 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
       {e * (x + qkv) + products, tape + e * prepared + flash.forward, tape + e * x + products});
   const int64_t backward =
       std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x) + products);
+  // The sum of a bias's gradient reads fp32: of the queries', the widest.
+  const int64_t biases =
+      a.query_bias && main_element_bytes(e) != e ? main_element_bytes(e) * queries : 0;
+  // The gradients of the projections come in their place.
+  const int64_t input =
+      std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x) + products);
   return {.tape = tape,
           .forward_transient = std::max<int64_t>(0, forward - tape - e * x),
-          .backward_transient = std::max<int64_t>(0, backward - e * x)};
+          .backward_transient = std::max<int64_t>(0, backward - e * x),
+          .input_transient = std::max<int64_t>(0, input - e * x),
+          .weights_transient =
+              std::max({int64_t{0}, e * (x - outputs) + products, biases - e * outputs, products})};
 }
 
 SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
@@ -126,7 +145,11 @@ SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
           .forward_transient = e * act + product_bytes(e, model.hidden, ffn),
           .backward_transient =
               std::max({int64_t{0}, e * (act - x) + product_bytes(e, model.hidden, ffn),
-                        product_bytes(e, 2 * ffn, model.hidden)})};
+                        product_bytes(e, 2 * ffn, model.hidden)}),
+          .deferred = e * act,
+          .input_transient = product_bytes(e, 2 * ffn, model.hidden),
+          .weights_transient =
+              e * std::max<int64_t>(0, x - act) + product_bytes(e, 2 * ffn, model.hidden)};
 }
 
 int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
@@ -203,7 +226,11 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
           // The gradient of the logits, narrow.
           .backward_transient = main == e ? 0
                                           : e * work.tokens() * f.num_experts +
-                                                product_bytes(e, f.num_experts, model.hidden)};
+                                                product_bytes(e, f.num_experts, model.hidden),
+          .deferred = main == e ? 0 : e * work.tokens() * f.num_experts,
+          .input_transient = product_bytes(e, f.num_experts, model.hidden),
+          .weights_transient =
+              e * work.tokens() * model.hidden + product_bytes(e, f.num_experts, model.hidden)};
 }
 
 // As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the
@@ -218,7 +245,12 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
           .backward_transient =
               e * std::max<int64_t>(
                       0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + gate) - x) +
-              product_bytes(e, 2 * f.shared_ffn, model.hidden)};
+              product_bytes(e, 2 * f.shared_ffn, model.hidden),
+          .deferred = e * (act + gate),
+          .input_transient = e * std::max<int64_t>(0, (f.shared_gate ? act : 0) + 2 * gate - x) +
+                             product_bytes(e, 2 * f.shared_ffn, model.hidden),
+          .weights_transient =
+              e * std::max<int64_t>(0, x - act) + product_bytes(e, 2 * f.shared_ffn, model.hidden)};
 }
 
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
@@ -231,7 +263,11 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
       .tape = e * 2 * work.received_rows * f.ffn,
       .forward_transient = transient + product_bytes(e, 2 * f.ffn, model.hidden),
       .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
-                                                 product_bytes(e, 2 * f.ffn, model.hidden))};
+                                                 product_bytes(e, 2 * f.ffn, model.hidden)),
+      // All activations, where a whole backward holds those of one expert at a time.
+      .deferred = e * work.received_rows * f.ffn,
+      .input_transient = e * scratch + product_bytes(e, 2 * f.ffn, model.hidden),
+      .weights_transient = e * scratch + product_bytes(e, 2 * f.ffn, model.hidden)};
   if (!work.deduplicated()) return rows;
   // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put
   // out is kept; backward, its gradient, its input again and that one's gradient.
@@ -239,7 +275,11 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   const int64_t tokens = e * work.received_tokens * model.hidden;
   return {.tape = rows.tape + copies,
           .forward_transient = std::max(copies - tokens + rows.forward_transient, tokens),
-          .backward_transient = 2 * copies - tokens + rows.backward_transient};
+          .backward_transient = 2 * copies - tokens + rows.backward_transient,
+          // The gradient of what the experts put out comes in the place of that.
+          .deferred = rows.deferred,
+          .input_transient = std::max(copies - tokens + rows.input_transient, copies),
+          .weights_transient = copies + rows.weights_transient};
 }
 
 SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
@@ -261,7 +301,12 @@ SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
   return {.tape = 0,
           .forward_transient = transient + products,
           .backward_transient =
-              std::max(transient, transient + products - e * (x + work.sequences * model.hidden))};
+              std::max(transient, transient + products - e * (x + work.sequences * model.hidden)),
+          .deferred = index,
+          .input_transient =
+              std::max(transient, transient + products - e * (x + work.sequences * model.hidden)) -
+              index,
+          .weights_transient = e * 3 * x + products};
 }
 
 }  // namespace
@@ -328,6 +373,8 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
              row;
     case SlotKind::kTape:
       return segment_bytes(model, slot.segment, work).tape;
+    case SlotKind::kDeferred:
+      return segment_bytes(model, slot.segment, work).deferred;
     case SlotKind::kReturnedGradient:
       if (work.deduplicated()) return 0;  // it is gradient(x)
       [[fallthrough]];

@@ -50,6 +50,10 @@ struct SegmentBytes {
           // tape needs forward_transient + tape above inputs and outputs
   int64_t backward_transient =
       0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
+  // Of a backward in two parts: SlotKind::kDeferred, what is left for the weights' part beyond the
+  // tape's bytes; peaks above inputs, outputs, tape and it while either part runs.
+  int64_t deferred = 0;
+  int64_t input_transient = 0, weights_transient = 0;
 };
 
 // Tokens whose logits the head holds at a time: at most 2^22 logits, at least 64 tokens.

@@ -31,7 +31,7 @@
 #pragma once
 
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/last_backward.h>
+#include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/token_spread.h>
 #include <piper/strategy/strategy.h>
 

@@ -280,6 +280,32 @@ double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, d
   return total;
 }
 
+namespace {
+
+double half_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                    strategy::Reduction form, const std::string& half, const char* curve) {
+  if (group.size <= 1 || bytes <= 0) return 0;
+  if (!cluster.numbers.contains(half + "_bytes_per_second") ||
+      !is_measured_all_reduce(cluster, group))
+    return all_reduce_seconds(cluster, group, bytes, form) / 2;
+  const double others = bytes - bytes / static_cast<double>(group.size);
+  if (cluster.watch) cluster.watch->note_link(curve, others);
+  return number(cluster, (half + "_latency_seconds").c_str(), 0) +
+         others / number(cluster, (half + "_bytes_per_second").c_str(), 1);
+}
+
+}  // namespace
+
+double reduce_scatter_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                              strategy::Reduction form) {
+  return half_seconds(cluster, group, bytes, form, "reduce_scatter", "reduce-scatter");
+}
+
+double all_gather_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form) {
+  return half_seconds(cluster, group, bytes, form, "all_gather", "all-gather");
+}
+
 double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,
                                int64_t num_counts) {
   return all_to_all_seconds(cluster, group, 8.0 * static_cast<double>(num_counts));

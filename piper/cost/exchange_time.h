@@ -150,6 +150,13 @@ ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group
 // inside.
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
                           strategy::Reduction form = strategy::Reduction::kDirect);
+// Its two halves, each taken at its word where the machine has measured it inside one node
+// (numbers["reduce_scatter_latency_seconds"], ["reduce_scatter_bytes_per_second"], the same of
+// all_gather), else half of the all-reduce.
+double reduce_scatter_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                              strategy::Reduction form = strategy::Reduction::kDirect);
+double all_gather_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form = strategy::Reduction::kDirect);
 // What takes `inside` and `across` seconds for a whole buffer in one piece.
 double reduction_seconds(double inside, double across, double bytes);
 inline constexpr double kReductionPieceBytes =

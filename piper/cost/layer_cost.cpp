@@ -1,5 +1,5 @@
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/last_backward.h>
+#include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
@@ -305,6 +305,10 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
         .exchange = again.waiting + backward.waiting,
         .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
   }
+  for (const schedule::LayerTask& task :
+       schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
+    if (task.kind == graph::TaskKind::kCompute)
+      cost.backward_weights += segment(task.segment, Phase::kBackwardWeights);
   return cost;
 }
 
@@ -350,6 +354,8 @@ HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences, int64_t tensor_
     const schedule::Segment segment{kind, layer};
     cost.forward += segment_seconds(model_, segment, Phase::kForward, work, cluster_, precision_);
     cost.backward += segment_seconds(model_, segment, Phase::kBackward, work, cluster_, precision_);
+    cost.backward_weights +=
+        segment_seconds(model_, segment, Phase::kBackwardWeights, work, cluster_, precision_);
   };
   add(SegmentKind::kHead);
   if (layer < 0) return cost;

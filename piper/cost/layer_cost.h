@@ -33,6 +33,7 @@ struct RecomputeCost {
 struct LayerCost {
   double forward = 0;            // compute
   double backward = 0;           // compute
+  double backward_weights = 0;   // the part of it that adds to the weights' gradients
   double exchange_forward = 0;   // waiting: counts, dispatch, combine, less what hides them
   double moving_part = 0;        // of one exchange of rows, the rest being latency
   int64_t exchange_scratch = 0;  // of one, in the memory below
@@ -46,6 +47,7 @@ struct LayerCost {
 struct HeadCost {
   int32_t layer = -1;  // of the module
   double forward = 0, backward = 0;
+  double backward_weights = 0;  // part of `backward`
   SegmentBytes head, join;
   int64_t hidden_bytes = 0;  // of the x that it reads
 };

@@ -54,23 +54,25 @@ class Walk {
   int64_t scratch_;  // of an exchange
 };
 
-int64_t& part(KeptBytes& kept, const schedule::ProgramSlot& slot) {
-  if (slot.kind == SlotKind::kHidden) return kept.hidden;
-  if (slot.kind == SlotKind::kRouting) return kept.gate;
-  if (slot.kind != SlotKind::kTape) return kept.rows;
-  switch (slot.writer) {
+}  // namespace
+
+int64_t& part_of(KeptBytes& kept, SlotKind kind, SegmentKind writer) {
+  if (kind == SlotKind::kHidden || kind == SlotKind::kHiddenGradient) return kept.hidden;
+  if (kind == SlotKind::kRouting || kind == SlotKind::kRoutingGradient) return kept.gate;
+  if (kind != SlotKind::kTape && kind != SlotKind::kDeferred) return kept.rows;
+  switch (writer) {
     case SegmentKind::kAttention:
       return kept.attention;
     case SegmentKind::kGate:
       return kept.gate;
     case SegmentKind::kExperts:
       return kept.experts;
+    case SegmentKind::kHead:
+      return kept.head;
     default:
       return kept.dense_mlp;
   }
 }
-
-}  // namespace
 
 KeptBytes& KeptBytes::operator+=(const KeptBytes& other) {
   hidden += other.hidden;
@@ -93,7 +95,8 @@ LayerMemory layer_memory(const model::Model& model, int32_t layer, const Segment
   const Walk walk(model, layer, work, passes, exchange_scratch);
   LayerMemory memory;
   for (const LayerSlot slot : passes.kept)
-    part(memory.kept, passes.slots[slot.index()]) += walk.bytes(slot);
+    part_of(memory.kept, passes.slots[slot.index()].kind, passes.slots[slot.index()].writer) +=
+        walk.bytes(slot);
   walk.append(passes.forward, true, memory.forward);
   walk.append(passes.recompute, true, memory.backward);
   walk.append(passes.backward, false, memory.backward);

@@ -25,6 +25,9 @@ struct KeptBytes {
   KeptBytes operator*(int64_t factor) const;
 };
 
+// Where a slot of this kind that this segment writes counts.
+int64_t& part_of(KeptBytes& kept, schedule::SlotKind kind, schedule::SegmentKind writer);
+
 // Relative to a live input: the forward leaves the layer's output and what is kept (the input among
 // it, but not counted again), the backward starts with the gradient of the output live and ends
 // with that of the input, everything kept and the input released.

@@ -1,7 +1,8 @@
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/outside.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
-#include <piper/cost/step_time.h>
+#include <piper/schedule/rank_chunks.h>
 
 #include <memory>
 #include <optional>
@@ -13,7 +14,7 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
                                                std::span<const strategy::Strategy> strategies) {
   const auto watch = std::make_shared<cluster::Watch>();
   const cluster::Cluster watched = cluster::watched(cluster, watch);
-  std::optional<Estimator> estimator;  // the strategies of a plan share one
+  std::optional<ExecutorEstimator> estimator;  // the strategies of a plan share one
   const strategy::Strategy* of = nullptr;
   for (const strategy::Strategy& strategy : strategies) {
     if (of == nullptr || of->precision != strategy.precision || of->sequence != strategy.sequence) {
@@ -24,12 +25,19 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
       watch->restart_from(before);
       of = &strategy;
     }
-    estimator->estimate(strategy);
-    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage) {
-      const Shard held = shard_of(model, strategy, stage);
+    estimator->exact(strategy);
+    for (int64_t pp_rank = 0; pp_rank < strategy.mesh.pp; ++pp_rank) {
+      Shard held;
+      int64_t optimized = 0;
+      for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, pp_rank)) {
+        const Shard more = shard_of(model, strategy, chunk.stage);
+        held.dense += more.dense;
+        held.experts += more.experts;
+        optimized += optimized_parameters(model, strategy, chunk.stage, 0);
+      }
       update_seconds(schedule::SegmentKind::kGradientNorm, held.of_norm(strategy.mesh), watched,
                      strategy.precision);
-      update_seconds(schedule::SegmentKind::kOptimizer, static_cast<double>(held.total()), watched,
+      update_seconds(schedule::SegmentKind::kOptimizer, static_cast<double>(optimized), watched,
                      strategy.precision);
     }
   }

@@ -14,7 +14,7 @@ namespace piper::cost {
 
 // All strategies together: each curve and axis once, with the extremes that any of them asked.
 // Curves that the cluster does not have are not "outside": there peak and bandwidth price. Requires
-// what Estimator::estimate() requires of each.
+// what ExecutorEstimator::exact() requires of each.
 std::vector<cluster::Outside> outside_measured(const model::Model& model,
                                                const cluster::Cluster& cluster,
                                                std::span<const strategy::Strategy> strategies);

@@ -48,6 +48,8 @@ class StepPricer {
       here.parts += more.parts;
       here.experts += more.experts;
     }
+    for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
+      optimized_.push_back(optimized(layout_.rank(stage, 0)));
   }
 
   Prices price() {
@@ -60,8 +62,9 @@ class StepPricer {
     prices.links.transfer_seconds.resize(static_cast<size_t>(step_.graph.num_operations()));
     for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
-      prices.static_bytes.push_back(shard(Rank(rank)).total() *
-                                    state_bytes(strategy_.precision).total());
+      const StateBytes bytes = state_bytes(strategy_.precision);
+      prices.static_bytes.push_back(shard(Rank(rank)).total() * (bytes.weight + bytes.gradient) +
+                                    optimized(Rank(rank)) * bytes.optimizer);
     }
     for (const Task& task : step_.graph.tasks()) {
       const TaskPrice& p = of(task);
@@ -149,10 +152,14 @@ class StepPricer {
   }
 
   Transfer transfer_of(const Task& task) const {
-    if (task.kind == TaskKind::kAllReduce)
-      return ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
-    if (task.kind == TaskKind::kAllGather || task.kind == TaskKind::kReduceScatter)
+    const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
+    if (is_half && step_.segment(task).kind == SegmentKind::kTensor)
       return ports_.all_reduce(group(task), tensor_bytes(task) / 2);
+    if (task.kind == TaskKind::kAllReduce || is_half) {
+      Transfer transfer = ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
+      if (is_half) transfer.seconds /= 2;
+      return transfer;
+    }
     if (task.kind != TaskKind::kAllToAll) return {};
     if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
     if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
@@ -192,8 +199,12 @@ class StepPricer {
       case TaskKind::kAllToAll:
         return all_to_all(task);
       case TaskKind::kAllGather:
+        if (step_.segment(task).kind == SegmentKind::kTensor) return tensor_collective(task);
+        return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
       case TaskKind::kReduceScatter:
-        return tensor_collective(task);
+        if (step_.segment(task).kind == SegmentKind::kTensor) return tensor_collective(task);
+        return {
+            reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -243,9 +254,20 @@ class StepPricer {
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
     const double seconds =
         segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
+    if (task.phase == Phase::kBackwardInput) return {seconds, bytes.input_transient};
+    if (task.phase == Phase::kBackwardWeights) return {seconds, bytes.weights_transient};
     if (graph::is_backward(task.phase)) return {seconds, bytes.backward_transient};
     // Without a tape its parts still exist for a moment.
     return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};
+  }
+
+  int64_t optimized(Rank rank) const {
+    int64_t parameters = 0;
+    for (int64_t stage = 0; stage < strategy_.mesh.num_virtual_stages(); ++stage)
+      if (schedule::rank_of_stage(strategy_.schedule, strategy_.mesh.pp, stage) ==
+          layout_.stage(rank))
+        parameters += optimized_parameters(model_, strategy_, stage, layout_.member(rank));
+    return parameters;
   }
 
   TaskPrice update(const Task& task) const {
@@ -257,9 +279,10 @@ class StepPricer {
           state_bytes(strategy_.precision).moved());
       return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
     }
-    const double parameters = kind == SegmentKind::kGradientNorm
-                                  ? held.of_norm(strategy_.mesh)
-                                  : static_cast<double>(held.total());
+    const double parameters =
+        kind == SegmentKind::kGradientNorm
+            ? held.of_norm(strategy_.mesh)
+            : static_cast<double>(optimized_[static_cast<size_t>(layout_.stage(task.rank))]);
     return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
   }
 
@@ -399,7 +422,8 @@ class StepPricer {
   const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
   ExpertRows rows_;
-  std::vector<Shard> shards_;
+  std::vector<Shard> shards_;       // by stage
+  std::vector<int64_t> optimized_;  // by stage: of its first member, which has the most
   Ports ports_;
   std::unordered_map<uint64_t, TaskPrice> known_;
   // Pattern and seconds, by what an operation is and the bytes of a message.

@@ -2,11 +2,11 @@
 #include <piper/base/error.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/step_time.h>
 
 #include <cmath>
 #include <vector>
@@ -184,15 +184,15 @@ TEST_CASE("the closed form's memory is the simulation's rows under a capacity to
   const model::Model model = example::mixture(2);
   strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
   const cluster::Cluster cluster = example::nodes();
-  Estimator estimator(model, cluster, s.precision, s.sequence);
-  const StepEstimate dropless = estimator.estimate(s);
+  ExecutorEstimator estimator(model, cluster, s.precision, s.sequence);
+  const StepEstimate dropless = estimator.exact(s);
   s.capacity.factor = 0.5;
-  const StepEstimate half = estimator.estimate(s);  // not what was looked up before
+  const StepEstimate half = estimator.exact(s);  // not what was looked up before
   CHECK(half.peak_bytes < dropless.peak_bytes);
   CHECK(half.seconds < dropless.seconds);
   s.capacity.factor = 1;
-  CHECK(estimator.estimate(s).seconds == doctest::Approx(dropless.seconds).epsilon(1e-3));
-  CHECK(estimator.estimate(s).peak_bytes == dropless.peak_bytes);
+  CHECK(estimator.exact(s).seconds == doctest::Approx(dropless.seconds).epsilon(1e-3));
+  CHECK(estimator.exact(s).peak_bytes == dropless.peak_bytes);
 }
 
 TEST_CASE("a load that does not fit the model is refused, all problems at once") {

@@ -3,6 +3,7 @@
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/collective/known_routes.h>
+#include <piper/collective/reductions.h>
 #include <piper/collective/told_counts.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
@@ -53,12 +54,14 @@ class Sender {
         return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
-      case TaskKind::kAllGather:  // to everyone its own tokens, of every slot
+      case TaskKind::kAllGather:  // of tokens, to everyone its own, of every slot
+        if (step_.segment(task).kind != SegmentKind::kTensor) return add_half(task);
         return to_others(task, [&](int64_t, int64_t) {
           return std::ssize(step_.graph.reads(task)) * own_tokens(step_.segment(task).layer) *
                  row_bytes();
         });
-      case TaskKind::kReduceScatter:  // to everyone what it keeps
+      case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
+        if (step_.segment(task).kind != SegmentKind::kTensor) return add_half(task);
         return to_others(task, [&](int64_t, int64_t) {
           return own_tokens(step_.segment(task).layer) * row_bytes();
         });
@@ -182,6 +185,27 @@ class Sender {
     });
   }
 
+  // Of an all-reduce: what the steps send.
+  void add_half(const Task& task) {
+    const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const collective::ReductionForm form = strategy_.reduction == strategy::Reduction::kHierarchical
+                                               ? collective::ReductionForm::kHierarchical
+                                               : collective::ReductionForm::kDirect;
+    const auto& half =
+        task.kind == TaskKind::kAllGather ? collective::all_gather : collective::reduce_scatter;
+    const collective::MemberSteps steps =
+        half(form, index_of(task), collective::topology_among(topology_, members), buffer.elements);
+    std::vector<int64_t> bytes(members.size(), -1);  // -1: no message
+    for (const collective::Step& step : steps.steps) {
+      if (step.kind != collective::StepKind::kSend) continue;
+      int64_t& sum = bytes[static_cast<size_t>(step.peer)];
+      sum = std::max<int64_t>(sum, 0) + step.source.count * buffer.element_bytes;
+    }
+    for (size_t to = 0; to < members.size(); ++to)
+      if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
+  }
+
   // What the steps send, piece by piece.
   void add_hierarchical(const Task& task, const ReducedBuffer& buffer) {
     const std::vector<Rank>& members = step_.graph.group(task.group);
@@ -271,20 +295,28 @@ bool is_of_gradients(SegmentKind kind) {
 
 ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
                              const strategy::Strategy& strategy) {
-  const int64_t gradient = state_bytes(strategy.precision).gradient;
+  const StateBytes of = state_bytes(strategy.precision);
+  const int64_t gradient = of.gradient;
   switch (segment.kind) {
     case SegmentKind::kDenseGradients:
+    case SegmentKind::kDenseWeights: {
+      const int64_t element = segment.kind == SegmentKind::kDenseWeights ? of.weight : gradient;
       if (strategy.sequence_parallel)
-        return {part_parameters(model, segment.layer, strategy), gradient};
-      return {whole_parameters(model, segment.layer, strategy), gradient};
+        return {part_parameters(model, segment.layer, strategy), element};
+      return {whole_parameters(model, segment.layer, strategy), element};
+    }
     case SegmentKind::kStageGradients:
-      return {whole_parameters(model, segment.layer, strategy), gradient};
+    case SegmentKind::kStageWeights:
+      return {whole_parameters(model, segment.layer, strategy),
+              segment.kind == SegmentKind::kStageWeights ? of.weight : gradient};
     case SegmentKind::kSequenceCounts:
       return {strategy.micro_batch_sequences *
                   model.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts,
               sizeof(int64_t)};
     case SegmentKind::kExpertGradients:
-      return {expert_parameters(model, segment.layer, strategy.mesh.ep), gradient};
+    case SegmentKind::kExpertWeights:
+      return {expert_parameters(model, segment.layer, strategy.mesh.ep),
+              segment.kind == SegmentKind::kExpertWeights ? of.weight : gradient};
     case SegmentKind::kTiedEmbedding:
       return {model.vocabulary * model.hidden, gradient};
     case SegmentKind::kStatistics:
@@ -303,9 +335,6 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kTensor:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
-    case SegmentKind::kDenseWeights:
-    case SegmentKind::kExpertWeights:
-    case SegmentKind::kStageWeights:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

@@ -1,9 +1,14 @@
 #include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
 #include <piper/cost/shard.h>
 #include <piper/model/shared_layer.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::cost {
+
+using strategy::Axis;
+
 namespace {
 
 // A selection bias that no gradient moves lies among the parameters all the same.
@@ -62,6 +67,10 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
   return all - strategy.mesh.tp * part_parameters(model, layer, strategy);
 }
 
+strategy::Axis axis_of_whole(const strategy::Strategy& strategy) {
+  return strategy.sequence_parallel && strategy.mesh.tp > 1 ? Axis::kStage : Axis::kData;
+}
+
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) {
   const model::Layer& of = model.layers[static_cast<size_t>(layer)];
   return model::count_layer(model, of).routed_experts / ep;
@@ -73,27 +82,57 @@ int64_t moved_expert_bytes(const model::Model& model, int32_t layer,
   return expert_parameters(model, layer, num_experts) * state_bytes(precision).moved();
 }
 
-Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
-  Shard shard;
+namespace {
+
+// Every gradient buffer of a rank of the stage: f(axis over which it is summed, its parameters).
+template <class F>
+void for_each_buffer(const model::Model& model, const strategy::Strategy& strategy, int64_t stage,
+                     F f) {
   const int64_t first = strategy::first_layer(strategy, stage);
   const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
   const int64_t last = strategy.mesh.num_virtual_stages() - 1;
   const int64_t pp = strategy::ends_apart(strategy) ? 2 : 1;  // dense_parameters: one or more
+  const Axis whole = axis_of_whole(strategy);
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
-      shard.dense += whole_parameters(model, layer, strategy);
-      shard.parts += part_parameters(model, layer, strategy);
-      shard.experts += expert_parameters(model, layer, strategy.mesh.ep);
+      f(whole, whole_parameters(model, layer, strategy));
+      if (const int64_t parts = part_parameters(model, layer, strategy); parts > 0)
+        f(Axis::kData, parts);
+      f(Axis::kExpertData, expert_parameters(model, layer, strategy.mesh.ep));
     }
   };
   add_layers(first, end);
-  if (stage == 0) shard.dense += dense_parameters(model, -1, pp);
-  if (stage < last) return shard;
-  shard.dense += dense_parameters(model, -2, pp);
+  if (stage == 0) f(whole, dense_parameters(model, -1, pp));
+  if (stage < last) return;
+  f(whole, dense_parameters(model, -2, pp));
   if (strategy::ends_apart(strategy) && model.copies_embedding())
-    shard.dense += model.vocabulary * model.hidden;
+    f(whole, model.vocabulary * model.hidden);
   add_layers(model.num_layers(), std::ssize(model.layers));
+}
+
+}  // namespace
+
+Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
+  Shard shard;
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters) {
+    (axis == Axis::kExpertData         ? shard.experts
+     : axis == axis_of_whole(strategy) ? shard.dense
+                                       : shard.parts) += parameters;
+  });
   return shard;
+}
+
+int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                             int64_t stage, int64_t member) {
+  if (strategy.zero == 0) return shard_of(model, strategy, stage).total();
+  const strategy::RankLayout layout(strategy);
+  int64_t own = 0;
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters) {
+    const strategy::Members group = layout.members(axis, member);
+    own += collective::reduce_share((member - group.first) / group.stride, group.size, parameters)
+               .count;
+  });
+  return own;
 }
 
 }  // namespace piper::cost

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/model/count.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -43,6 +44,11 @@ struct Shard {
 };
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage);
 
+// Of a rank's parameters those whose optimizer states it has: all; with ZeRO its share of every
+// gradient buffer, as reductions cut it (collective::reduce_share), for a member of the stage.
+int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                             int64_t stage, int64_t member);
+
 // The parameters behind one gradient buffer: schedule::SegmentKind::kDenseGradients with `layer` -1
 // (embedding), -2 (final norm and head; with tied embeddings the table too when the stages differ)
 // or a layer.
@@ -55,6 +61,10 @@ int64_t part_parameters(const model::Model& model, int32_t layer,
 // And what it holds whole: schedule::SegmentKind::kStageGradients where it shares some.
 int64_t whole_parameters(const model::Model& model, int32_t layer,
                          const strategy::Strategy& strategy);
+
+// Over which ranks the gradients of that are summed: the data group; the stage where its ranks share
+// matrices, and so compute with tokens of their own.
+strategy::Axis axis_of_whole(const strategy::Strategy& strategy);
 
 // Routed experts of a layer on one rank.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);

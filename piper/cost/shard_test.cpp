@@ -16,6 +16,29 @@ TEST_CASE("a rank holds its stage's layers, a share of the experts and the ends 
   CHECK(last.experts == first.experts);
 }
 
+TEST_CASE("with ZeRO every optimizer state is on one of the ranks that hold the parameter") {
+  for (const bool tied : {false, true})
+    for (const int64_t depth : {0, 1}) {
+      CAPTURE(tied);
+      CAPTURE(depth);
+      const model::Model model = model::with_mtp(example::mixture(5, tied), depth);
+      strategy::Strategy s = example::strategy(model, 2, 2, 6);
+      for (int64_t stage = 0; stage < 2; ++stage) {
+        const Shard shard = shard_of(model, s, stage);
+        s.zero = 0;
+        CHECK(optimized_parameters(model, s, stage, 5) == shard.total());
+        s.zero = 1;
+        int64_t sum = 0;
+        for (int64_t member = 0; member < 6; ++member) {
+          const int64_t own = optimized_parameters(model, s, stage, member);
+          CHECK(own <= optimized_parameters(model, s, stage, 0));
+          sum += own;
+        }
+        CHECK(sum == shard.dense + 2 * shard.experts);  // two sets of experts in three copies
+      }
+    }
+}
+
 TEST_CASE("every parameter is on exactly pp x (dp or ep) ranks, tied tables on both ends") {
   for (const bool tied : {false, true})
     for (const int64_t pp : {1, 2, 3}) {

@@ -13,7 +13,8 @@ using model::AttentionKind;
 using schedule::SegmentKind;
 
 // Collects the work of one segment. A linear layer adds one GEMM forward, two backward. Of a
-// backward in two parts, the weights' GEMMs are one, everything else is the other.
+// backward in two parts, the weights' GEMMs and the norms that they read are one, everything else
+// is the other.
 class List {
  public:
   List(graph::Phase phase, double element_bytes)
@@ -35,18 +36,29 @@ class List {
     const double bytes = elements * (backward_ ? backward : forward) * element_bytes_;
     if (bytes > 0) add({.operation = Operation::kElementWise, .amount = bytes});
   }
+  // What the weights' GEMMs read and no forward has kept.
+  void again(double elements, double passes) {
+    if (backward_ && wants_weights_ && elements > 0)
+      list_.push_back(
+          {.operation = Operation::kElementWise, .amount = elements * passes * element_bytes_});
+  }
+  // Rows that are brought together by expert, and back; the weights' part brings both of its
+  // operands together.
+  void row_copies(double elements, double count) {
+    const double each = backward_ && wants_input_ && wants_weights_ ? 3 : 2;
+    if (elements > 0)
+      list_.push_back({.operation = Operation::kCopy,
+                       .amount = elements * element_bytes_,
+                       .repetitions = each * count});
+  }
   void exponential(double elements) {
     if (elements > 0)
       add({.operation = Operation::kExponential, .amount = elements, .launches = 0});
   }
   // Rows moved between places: payload once in, once out.
-  void copies(double elements, double count) {
-    if (elements > 0)
-      add({.operation = Operation::kCopy,
-           .amount = elements * element_bytes_,
-           .repetitions = count});
+  void copy(double elements) {
+    if (elements > 0) add({.operation = Operation::kCopy, .amount = elements * element_bytes_});
   }
-  void copy(double elements) { copies(elements, 1); }
   void launches(double count) { add({.operation = Operation::kElementWise, .launches = count}); }
   void add(Work work) {
     if (wants_input_) list_.push_back(work);
@@ -71,7 +83,8 @@ class List {
 // Norm of the residual stream: y := norm(x). Backward: once more, and the gradient in place from x
 // and the residual's gradient.
 void norm(List& list, double tokens, double hidden) {
-  list.pass(tokens * hidden, 2, 2);
+  list.pass(tokens * hidden, 2, 0);
+  list.again(tokens * hidden, 2);
   list.pass(tokens * hidden, 0, 4);
 }
 
@@ -235,7 +248,7 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
   const auto count = static_cast<double>(work.local_experts);
   const auto largest = std::min(static_cast<double>(work.largest_expert_rows), rows);
   const double peers = static_cast<double>(ff.num_experts) / count;
-  if (peers > 1) list.copies(rows / (count * peers) * d, count * peers * (list.backward() ? 3 : 2));
+  if (peers > 1) list.row_copies(rows / (count * peers) * d, count * peers);
   if (largest * count <= rows * 1.001 || work.local_experts == 1)
     return mlp(list, rows / count, ffn, d, ff.num_matrices, count);
   mlp(list, largest, ffn, d, ff.num_matrices);

@@ -150,7 +150,7 @@ TEST_CASE("the optimizer touches 28 bytes a parameter in fp32") {
   CHECK(work[0].amount == 280);
 }
 
-TEST_CASE("a backward in two parts is the whole one, its weights' part all GEMMs of weights") {
+TEST_CASE("a backward in two parts is the whole one, its weights' part GEMMs and what they read") {
   const model::Model model = model::load_model("deepseek-v2-lite");
   const SegmentWork work = balanced_work(model, 1, 1, 512, 2, 2);
   const auto flops = [&](SegmentKind kind, Phase phase) {
@@ -169,10 +169,19 @@ TEST_CASE("a backward in two parts is the whole one, its weights' part all GEMMs
     const std::vector<Work> whole = flops(kind, Phase::kBackward),
                             input = flops(kind, Phase::kBackwardInput),
                             weights = flops(kind, Phase::kBackwardWeights);
-    CHECK(input.size() + weights.size() == whole.size());
+    // Rows from several peers are brought together by expert in both parts.
+    CHECK(input.size() + weights.size() == whole.size() + (kind == SegmentKind::kExperts ? 1 : 0));
     CHECK(matrix_flops(input) + matrix_flops(weights) == doctest::Approx(matrix_flops(whole)));
+    double all = 0, in_parts = 0;  // passes over elements: norms again, in one of the parts
+    for (const Work& w : whole)
+      if (w.operation == Operation::kElementWise) all += w.amount;
+    for (const std::vector<Work>* part : {&input, &weights})
+      for (const Work& w : *part)
+        if (w.operation == Operation::kElementWise) in_parts += w.amount;
+    CHECK(in_parts == doctest::Approx(all));
     for (const Work& w : weights)
-      CHECK((w.operation == Operation::kGemm || kind == SegmentKind::kEmbedding));
+      CHECK((w.operation == Operation::kGemm || w.operation == Operation::kElementWise ||
+             w.operation == Operation::kCopy));
   }
   CHECK(matrix_flops(flops(SegmentKind::kExperts, Phase::kBackwardWeights)) ==
         near(matrix_flops(flops(SegmentKind::kExperts, Phase::kForward))));

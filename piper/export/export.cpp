@@ -8,7 +8,7 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
   const TrainerTraits& t = traits(trainer);
   Exported exported = t.write(model, strategy);
   const std::vector<std::string> lacking =
-      not_offered(t.software, stack::load_stack(t.stack).offers, strategy);
+      not_offered(t.software, cost::load_trainer(t.profile).offers, strategy);
   exported.cannot.insert(exported.cannot.end(), lacking.begin(), lacking.end());
   if (!exported.cannot.empty()) exported.text.clear();
   return exported;

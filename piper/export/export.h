@@ -2,7 +2,7 @@
 // run what Piper planned, what it does otherwise than Piper's prediction assumes, and what it
 // cannot express at all.
 //
-//   offers.h         what its stack says that it does not run, for every trainer
+//   offers.h         what its profile says that it does not run, for every trainer
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
 //   torchtitan.cpp   torchtitan 0.3: flags over a --module and --config
@@ -28,7 +28,8 @@ struct Exported {
       cannot;  // why the trainer cannot run this plan, with the nearest that it can
 };
 
-// One for each trainer: what its flags can say. Whether its stack offers the plan is not asked here.
+// One for each trainer: what its flags can say. Whether its profile offers the plan is not asked
+// here.
 Exported to_megatron(const model::Model& model, const strategy::Strategy& strategy);
 Exported to_deepspeed(const model::Model& model, const strategy::Strategy& strategy);
 Exported to_torchtitan(const model::Model& model, const strategy::Strategy& strategy);
@@ -39,7 +40,7 @@ struct TrainerTraits {
   Trainer value;
   const char* name;
   const char* software;  // in messages
-  const char* stack;     // the built-in stack that says what it offers
+  const char* profile;   // the built-in trainer profile that says what it offers
   Exported (*write)(const model::Model& model, const strategy::Strategy& strategy);
 };
 inline constexpr std::array kTrainerTraits{
@@ -51,7 +52,7 @@ static_assert(are_in_order(kTrainerTraits));
 constexpr const auto& rows(Trainer) { return kTrainerTraits; }
 inline constexpr auto kTrainers = values_of<Trainer>();
 
-// Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's stack
+// Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's profile
 // does not offer.
 Exported export_strategy(Trainer trainer, const model::Model& model,
                          const strategy::Strategy& strategy);

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/base/json.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/export/export.h>
 #include <piper/export/megatron_words.h>
 #include <piper/model/import.h>
-#include <piper/stack/stack.h>
 
 #include <algorithm>
 #include <functional>
@@ -258,7 +258,7 @@ std::vector<AxisValue> axis_values() {
   return values;
 }
 
-bool is_offered(const stack::Offers& offers, const Strategy& s, const std::string& axis) {
+bool is_offered(const cost::Offers& offers, const Strategy& s, const std::string& axis) {
   if (axis == "schedule ") return offers.has(s.schedule, s.mesh.pp);
   if (axis == "zero ") return offers.has_zero(s.zero, s.mesh.pp);
   if (axis == "offload ") return offers.has(s.offload);
@@ -270,11 +270,13 @@ bool is_offered(const stack::Offers& offers, const Strategy& s, const std::strin
 
 }  // namespace
 
-TEST_CASE("an exporter refuses what its stack does not offer, and writes all of what it does") {
+TEST_CASE(
+    "an exporter refuses what its trainer's profile does not offer, and writes all of what it "
+    "does") {
   const model::Model model = model::load_model("mixtral-8x7b");  // 32 layers
   for (const Trainer trainer : kTrainers) {
     CAPTURE(std::string(traits(trainer).name));
-    const stack::Offers offers = stack::load_stack(traits(trainer).stack).offers;
+    const cost::Offers offers = cost::load_trainer(traits(trainer).profile).offers;
     for (const int64_t pp : {1, 4}) {
       CAPTURE(pp);
       std::map<std::string, std::multiset<std::string>> written;  // by axis

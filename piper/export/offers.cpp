@@ -8,7 +8,7 @@
 namespace piper::exporting {
 namespace {
 
-using stack::Offers;
+using cost::Offers;
 using strategy::Offload;
 using strategy::PipelineSchedule;
 using strategy::Recompute;

@@ -117,25 +117,25 @@ at::Tensor project(const AttentionBlock& block, const at::Tensor& x_TD) {
 }
 
 // From the gradients of q, k and v to the weight's gradient and the gradient of norm(x).
-at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD) {
-  const double beta = block.qkv->beta();
-  const double kv_beta = block.kv != nullptr ? beta_of_some_rows(*block.kv) : beta;
-  {
-    const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-    const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv, block.kv);
-    accumulate(gradient.q, beta, g.q, xn_TD);
-    accumulate(gradient.k, kv_beta, g.k, xn_TD);
-    accumulate(gradient.v, kv_beta, g.v, xn_TD);
-  }
-  if (block.qkv_bias != nullptr) {
-    const double bias_beta = block.qkv_bias->beta();
-    const double kv_bias_beta =
-        block.kv_bias != nullptr ? beta_of_some_rows(*block.kv_bias) : bias_beta;
+at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD, Tape& tape) {
+  tape.weights_part([&block, g, x_TD] {
+    {
+      const double beta = block.qkv->beta();
+      const double kv_beta = block.kv != nullptr ? beta_of_some_rows(*block.kv) : beta;
+      const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+      const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv, block.kv);
+      accumulate(gradient.q, beta, g.q, xn_TD);
+      accumulate(gradient.k, kv_beta, g.k, xn_TD);
+      accumulate(gradient.v, kv_beta, g.v, xn_TD);
+    }
+    if (block.qkv_bias == nullptr) return;
+    const double beta = block.qkv_bias->beta();
+    const double kv_beta = block.kv_bias != nullptr ? beta_of_some_rows(*block.kv_bias) : beta;
     const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv_bias, block.kv_bias);
-    accumulate_rows(gradient.q, bias_beta, g.q);
-    accumulate_rows(gradient.k, kv_bias_beta, g.k);
-    accumulate_rows(gradient.v, kv_bias_beta, g.v);
-  }
+    accumulate_rows(gradient.q, beta, g.q);
+    accumulate_rows(gradient.k, kv_beta, g.k);
+    accumulate_rows(gradient.v, kv_beta, g.v);
+  });
   const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
   at::Tensor gxn_TD = product(g.q, weight.q);
   product_out(gxn_TD, g.k, weight.k, 1);
@@ -169,10 +169,12 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   const at::Tensor qkv_TC = tape.saved.at(0), out_TC = tape.saved.at(1),
                    log_sum_exp = tape.saved.at(2);
   tape.saved.clear();
-  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
-  if (block.output_bias != nullptr)
-    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
-                    block.share.own(gx1_TD));
+  tape.weights_part([&block, gx1_TD, out_TC] {
+    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
+    if (block.output_bias != nullptr)
+      accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
+                      block.share.own(gx1_TD));
+  });
   Parts g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
@@ -186,7 +188,7 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
          gradients.v_BSHd.view({tokens, -1})};
   }
   unprepare(block, rope, g, qkv_TC, sequence);
-  at::Tensor gx_TD = project_back(block, g, x_TD);
+  at::Tensor gx_TD = project_back(block, g, x_TD, tape);
   block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                              block.norm->beta(), gx1_TD);
   return gx_TD;

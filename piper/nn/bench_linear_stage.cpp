@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace piper::nn {
@@ -27,10 +28,13 @@ void multiply_aten(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 class LinearStage final : public BenchStage {
  public:
   explicit LinearStage(const LinearStageShape& shape) : shape_(shape) {
-    for (int64_t i = first(); i < first() + 2 * shape.num_layers; ++i)
-      weights_.push_back(store_.add({.name = fmt::format("linear.{}", i),
-                                     .shape = {shape.hidden, shape.hidden},
-                                     .layer = static_cast<int32_t>(i / 2)}));
+    for (const int32_t layer : shape.layers)
+      for (const int32_t i : {2 * layer, 2 * layer + 1}) {
+        at_[i] = store_.add({.name = fmt::format("linear.{}", i),
+                             .shape = {shape.hidden, shape.hidden},
+                             .layer = layer});
+        weights_.push_back(at_[i]);
+      }
     store_.allocate(at::kFloat, at::kCPU);
     // Activations keep their size from layer to layer.
     store_.initialise(shape.seed, 1 / std::sqrt(static_cast<double>(shape.hidden)));
@@ -40,15 +44,15 @@ class LinearStage final : public BenchStage {
     return forward(2 * layer, x_TD);
   }
   at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD, const at::Tensor& x_TD,
-                                const at::Tensor&, int64_t, Tape&) override {
-    return backward(2 * layer, gx1_TD, x_TD);
+                                const at::Tensor&, int64_t, Tape& tape) override {
+    return backward(2 * layer, gx1_TD, x_TD, tape);
   }
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape*) override {
     return forward(2 * layer + 1, x1_TD);
   }
   at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
-                                Tape&) override {
-    return backward(2 * layer + 1, gx_TD, x1_TD);
+                                Tape& tape) override {
+    return backward(2 * layer + 1, gx_TD, x1_TD, tape);
   }
 
   void head_forward(const at::Tensor& x_TD, const at::Tensor& target_TD, Tape* tape) override {
@@ -70,6 +74,10 @@ class LinearStage final : public BenchStage {
     return store_.parameters();
   }
   void zero_gradients() override { store_.reset(); }
+  void weights_backward(Tape& tape) override {
+    const NoAutograd guard;
+    run_deferred(tape);
+  }
   double take_loss() override { return std::exchange(loss_, 0); }
 
   void run_products() override {
@@ -82,28 +90,28 @@ class LinearStage final : public BenchStage {
   using Multiply = void (*)(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                             double beta);
 
-  int64_t first() const { return 2 * shape_.first_layer; }
   double num_compared() const {
     return static_cast<double>(shape_.rows * shape_.hidden * shape_.num_micro_batches);
   }
-  Weight& at(int64_t index) { return *weights_.at(static_cast<size_t>(index - first())); }
+  Weight& at(int64_t index) { return *at_.at(index); }
 
   at::Tensor forward(int64_t index, const at::Tensor& x_TD) {
     const NoAutograd guard;
     return product(x_TD, at(index).value.t());
   }
-  at::Tensor backward(int64_t index, const at::Tensor& g_TD, const at::Tensor& x_TD) {
+  at::Tensor backward(int64_t index, const at::Tensor& g_TD, const at::Tensor& x_TD, Tape& tape) {
     const NoAutograd guard;
     Weight& weight = at(index);
-    accumulate(weight.gradient, weight.beta(), g_TD, x_TD);
+    tape.weights_part(
+        [&weight, g_TD, x_TD] { accumulate(weight.gradient, weight.beta(), g_TD, x_TD); });
     return index == 0 ? at::Tensor() : product(g_TD, weight.value);
   }
 
   void products(Multiply multiply) {
     for (Weight* weight : weights_) multiply(y_, x_, weight->value.t(), 0);
-    for (size_t i = weights_.size(); i-- > 0;) {
-      multiply(weights_[i]->gradient, y_.t(), x_, 1);
-      if (first() + static_cast<int64_t>(i) > 0) multiply(g_, y_, weights_[i]->value, 0);
+    for (auto weight = at_.rbegin(); weight != at_.rend(); ++weight) {
+      multiply(weight->second->gradient, y_.t(), x_, 1);
+      if (weight->first > 0) multiply(g_, y_, weight->second->value, 0);
     }
   }
   void choose_way() {
@@ -125,6 +133,7 @@ class LinearStage final : public BenchStage {
   const LinearStageShape shape_;
   ParameterStore store_;
   std::vector<Weight*> weights_;
+  std::map<int64_t, Weight*> at_;  // by index among all linear layers
   double loss_ = 0;
   at::Tensor x_, y_, g_;  // of the products alone, [T, D]
   Multiply multiply_ = &product_out;

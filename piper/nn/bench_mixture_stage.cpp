@@ -61,6 +61,7 @@ class MixtureStage final : public BenchStage {
 
   std::vector<Parameter>& parameters() override { return layer_->parameters(); }
   void zero_gradients() override { layer_->zero_gradients(); }
+  void weights_backward(Tape& tape) override { layer_->weights_backward(tape); }
   at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
     return layer < 0 ? stand_in_ : layer_->gradients(layer, replicas);
   }

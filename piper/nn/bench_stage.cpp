@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nn/bench_stage.h>
+#include <piper/nn/parameters.h>
 
 namespace piper::nn {
 namespace {
@@ -53,9 +54,10 @@ at::Tensor BenchStage::mtp_join_forward(int32_t, const at::Tensor&, const at::Te
   no_such_segment();
 }
 at::Tensor BenchStage::mtp_join_backward(int32_t, const at::Tensor&, const at::Tensor&,
-                                         const at::Tensor&, const at::Tensor&) {
+                                         const at::Tensor&, const at::Tensor&, Tape&) {
   no_such_segment();
 }
+void BenchStage::weights_backward(Tape& tape) { run_deferred(tape); }
 void BenchStage::mtp_head_forward(int32_t, const at::Tensor&, const at::Tensor&, Tape*) {
   no_such_segment();
 }

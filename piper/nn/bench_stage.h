@@ -48,10 +48,11 @@ class BenchStage : public Stage {
                               const at::Tensor& tokens_BS) override;
   at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
                                const at::Tensor& g_x_TD, const at::Tensor& x_TD,
-                               const at::Tensor& tokens_BS) override;
+                               const at::Tensor& tokens_BS, Tape& tape) override;
   void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
                         Tape* tape) override;
   at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override;
+  void weights_backward(Tape& tape) override;
   std::vector<NamedPiece> named_pieces() override { return {}; }
   at::Tensor gradients(int32_t, strategy::Axis) override { return {}; }
   at::Tensor weights(int32_t, strategy::Axis) override { return {}; }
@@ -83,7 +84,7 @@ struct LinearStageShape {
   int64_t rows = 64;  // of a micro-batch
   int64_t hidden = 512;
   int64_t num_micro_batches = 8;
-  int64_t first_layer = 0, num_layers = 2;
+  std::vector<int32_t> layers;  // of the rank's chunks, ascending
   uint64_t seed = 1;
 };
 std::unique_ptr<BenchStage> make_linear_stage(const LinearStageShape& shape);

@@ -102,23 +102,55 @@ struct Betas {
   double gate_up, down;
 };
 
-void backward_one(const ExpertsBlock& block, const Work& work, const Betas& beta, int64_t expert,
-                  int64_t start, const at::Tensor& g_out_RD, const at::Tensor& received_RD,
-                  const at::Tensor& gx_RD) {
-  const int64_t n = work.layout.rows(expert);
-  const at::Tensor h_N2F = work.h_R2F.narrow(0, start, n);
-  at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
-  {
-    const at::Tensor g_ND = work.layout.gather(g_out_RD, expert, work.scratch_ND);
+// One expert's rows in the backward.
+struct ExpertRows {
+  const ExpertsBlock& block;
+  const Work& work;
+  int64_t expert;
+  at::Tensor h_N2F, act_NF;
+
+  at::Tensor gather(const at::Tensor& x_RD) const {
+    return work.layout.gather(x_RD, expert, work.scratch_ND);
+  }
+  // act from the gradient of the result; h becomes its gradient.
+  void activation(const at::Tensor& g_ND) const {
     product_out(act_NF, g_ND, block.down->value.select(0, expert));
-    swiglu_backward_(h_N2F, act_NF);  // now act, and h its gradient
+    swiglu_backward_(h_N2F, act_NF);
+  }
+  void down_gradient(const at::Tensor& g_ND, const Betas& beta) const {
     accumulate(block.down->gradient.select(0, expert), beta.down, g_ND, act_NF);
   }
-  const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
-  accumulate(block.gate_up->gradient.select(0, expert), beta.gate_up, h_N2F, x_ND);
-  at::Tensor to_ND = work.layout.destination(gx_RD, expert, work.scratch_ND);
-  product_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
-  work.layout.scatter(gx_RD, expert, to_ND);
+  void gate_up_gradient(const at::Tensor& x_ND, const Betas& beta) const {
+    accumulate(block.gate_up->gradient.select(0, expert), beta.gate_up, h_N2F, x_ND);
+  }
+  void input_gradient(const at::Tensor& gx_RD) const {
+    at::Tensor to_ND = work.layout.destination(gx_RD, expert, work.scratch_ND);
+    product_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
+    work.layout.scatter(gx_RD, expert, to_ND);
+  }
+};
+
+// `act_has_all`: act is [R, F], by expert as h; else [N, F], of the expert in turn.
+template <class Visit>
+void for_each_expert(const ExpertsBlock& block, const Work& work, bool act_has_all, Visit visit) {
+  int64_t start = 0;
+  for (int64_t expert = 0; expert < block.local_experts; ++expert) {
+    const int64_t n = work.layout.rows(expert);
+    if (n > 0)
+      visit(ExpertRows{block, work, expert, work.h_R2F.narrow(0, start, n),
+                       work.act_NF.narrow(0, act_has_all ? start : 0, n)});
+    start += n;
+  }
+}
+
+// The gradients of experts without rows, in their first backward.
+void zero_idle(ExpertsBlock& block, const Layout& layout, const Betas& beta) {
+  if (beta.gate_up != 0) return;
+  for (int64_t expert = 0; expert < block.local_experts; ++expert) {
+    if (layout.rows(expert) > 0) continue;
+    block.gate_up->gradient.select(0, expert).zero_();
+    block.down->gradient.select(0, expert).zero_();
+  }
 }
 
 }  // namespace
@@ -139,8 +171,50 @@ at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
   return out_RD;
 }
 
+at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
+                                  const Routing& routing, Tape& tape, ExpertsDeferred& deferred) {
+  const int64_t received = g_out_RD.size(0), ffn = block.down->value.size(2);
+  Layout layout(routing, block.local_experts, received);
+  const Work work{.layout = layout,
+                  .h_R2F = tape.saved.at(0),
+                  .scratch_ND = layout.scratch(g_out_RD),
+                  .act_NF = at::empty({received, ffn}, g_out_RD.options())};
+  const at::Tensor gx_RD = at::empty_like(g_out_RD);
+  for_each_expert(block, work, true, [&](const ExpertRows& rows) {
+    rows.activation(rows.gather(g_out_RD));
+    rows.input_gradient(gx_RD);
+  });
+  tape.saved.clear();
+  deferred = {.g_h_R2F = work.h_R2F, .act_RF = work.act_NF};
+  return gx_RD;
+}
+
+void experts_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              const ExpertsDeferred& deferred) {
+  Layout layout(routing, block.local_experts, received_RD.size(0));
+  const Work work{.layout = layout,
+                  .h_R2F = deferred.g_h_R2F,
+                  .scratch_ND = layout.scratch(received_RD),
+                  .act_NF = deferred.act_RF};
+  const Betas beta{.gate_up = block.gate_up->beta(), .down = block.down->beta()};
+  for_each_expert(block, work, true, [&](const ExpertRows& rows) {
+    rows.down_gradient(rows.gather(g_out_RD), beta);
+    rows.gate_up_gradient(rows.gather(received_RD), beta);
+  });
+  zero_idle(block, layout, beta);
+}
+
 at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                             const at::Tensor& received_RD, const Routing& routing, Tape& tape) {
+  if (tape.defers_weights) {
+    ExpertsDeferred deferred;
+    at::Tensor gx_RD = experts_input_backward(block, g_out_RD, routing, tape, deferred);
+    tape.weights_part([&block, &routing, deferred, g_out_RD, received_RD] {
+      experts_weights_backward(block, g_out_RD, received_RD, routing, deferred);
+    });
+    return gx_RD;
+  }
   const int64_t received = received_RD.size(0), ffn = block.down->value.size(2);
   Layout layout(routing, block.local_experts, received);
   const Work work{.layout = layout,
@@ -149,15 +223,16 @@ at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                   .act_NF = at::empty({layout.largest(), ffn}, received_RD.options())};
   const at::Tensor gx_RD = at::empty_like(received_RD);
   const Betas beta{.gate_up = block.gate_up->beta(), .down = block.down->beta()};
-  int64_t start = 0;
-  for (int64_t expert = 0; expert < block.local_experts; start += layout.rows(expert++)) {
-    if (layout.rows(expert) > 0) {
-      backward_one(block, work, beta, expert, start, g_out_RD, received_RD, gx_RD);
-    } else if (beta.gate_up == 0) {
-      block.gate_up->gradient.select(0, expert).zero_();
-      block.down->gradient.select(0, expert).zero_();
+  for_each_expert(block, work, false, [&](const ExpertRows& rows) {
+    {
+      const at::Tensor g_ND = rows.gather(g_out_RD);
+      rows.activation(g_ND);
+      rows.down_gradient(g_ND, beta);
     }
-  }
+    rows.gate_up_gradient(rows.gather(received_RD), beta);
+    rows.input_gradient(gx_RD);
+  });
+  zero_idle(block, layout, beta);
   tape.saved.clear();
   return gx_RD;
 }

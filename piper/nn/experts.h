@@ -26,8 +26,20 @@ struct ExpertsBlock {
 
 at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
                            const Routing& routing, Tape* tape);
-// Consumes the tape.
+// Consumes the tape. Where it defers, the rows and the routing must live until the weights' part.
 at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                             const at::Tensor& received_RD, const Routing& routing, Tape& tape);
+
+// The two parts of the backward, for a caller with rows of its own making (experts_tokens.h): the
+// input's leaves what the weights' needs, by expert; the latter brings together each expert's rows
+// of both arguments again.
+struct ExpertsDeferred {
+  at::Tensor g_h_R2F, act_RF;
+};
+at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
+                                  const Routing& routing, Tape& tape, ExpertsDeferred& deferred);
+void experts_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              const ExpertsDeferred& deferred);
 
 }  // namespace piper::nn

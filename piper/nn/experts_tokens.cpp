@@ -45,7 +45,16 @@ at::Tensor token_experts_backward(ExpertsBlock& block, const at::Tensor& g_out_U
   merge_backward_out(g_RD, routing.g_received_weights, g_out_UD, tape.saved.back(),
                      routing.received_weights, routing.received_position);
   tape.saved.pop_back();
-  at::Tensor gx_RD = experts_backward(block, g_RD, copies(received_UD, routing), routing, tape);
+  at::Tensor gx_RD;
+  if (tape.defers_weights) {
+    ExpertsDeferred deferred;
+    gx_RD = experts_input_backward(block, g_RD, routing, tape, deferred);
+    tape.weights_part([&block, &routing, deferred, g_RD, received_UD] {
+      experts_weights_backward(block, g_RD, copies(received_UD, routing), routing, deferred);
+    });
+  } else {
+    gx_RD = experts_backward(block, g_RD, copies(received_UD, routing), routing, tape);
+  }
   g_RD.reset();
   at::Tensor gx_UD = at::empty_like(received_UD);
   sum_rows_out(gx_UD, gx_RD, routing.received_position);

@@ -160,8 +160,10 @@ GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at:
                                  .sigmoid = block.sigmoid,
                                  .scaling = block.scaling});
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
-  accumulate(block.router->gradient, block.router->beta(), g_TE,
-             rms_norm(x1_TD, block.norm->value, block.epsilon));
+  tape.weights_part([&block, g_TE, x1_TD] {
+    accumulate(block.router->gradient, block.router->beta(), g_TE,
+               rms_norm(x1_TD, block.norm->value, block.epsilon));
+  });
   out.x1 = g_rows;
   if (!routing.deduplicated) {
     out.x1 = at::empty_like(x1_TD);

@@ -70,23 +70,26 @@ std::pair<at::Tensor, at::Tensor> project(const LatentAttentionBlock& block,
 
 // From the gradients of the projections to that of norm(x), and of the first weights.
 at::Tensor project_back(LatentAttentionBlock& block, const at::Tensor& gq, const at::Tensor& g_kv_a,
-                        const at::Tensor& x_TD) {
+                        const at::Tensor& x_TD, Tape& tape) {
   Weight* q = block.q_a != nullptr ? block.q_a : block.q_b;
-  {
+  tape.weights_part([&block, q, gq, g_kv_a, x_TD] {
     const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
     accumulate(q->gradient, q->beta(), gq, xn_TD);
     accumulate(block.kv_a->gradient, block.kv_a->beta(), g_kv_a, xn_TD);
-  }
+  });
   at::Tensor gxn_TD = product(gq, q->value);
   product_out(gxn_TD, g_kv_a, block.kv_a->value, 1);
   return gxn_TD;
 }
 
 // The gradient of W_qa xn from that of q; q's own without a low-rank factor.
-at::Tensor query_back(LatentAttentionBlock& block, const at::Tensor& gq, const at::Tensor& q_a) {
+at::Tensor query_back(LatentAttentionBlock& block, const at::Tensor& gq, const at::Tensor& q_a,
+                      Tape& tape) {
   if (block.q_a == nullptr) return gq;
-  accumulate(block.q_b->gradient, block.q_b->beta(), gq,
-             rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon));
+  tape.weights_part([&block, gq, q_a] {
+    accumulate(block.q_b->gradient, block.q_b->beta(), gq,
+               rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon));
+  });
   at::Tensor g = product(gq, block.q_b->value);
   rms_norm_backward_(g, q_a, block.q_a_norm->value, kLatentEpsilon, block.q_a_norm->gradient,
                      block.q_a_norm->beta());
@@ -95,7 +98,8 @@ at::Tensor query_back(LatentAttentionBlock& block, const at::Tensor& gq, const a
 
 // The gradient of kv_a from those of keys and values.
 at::Tensor latent_back(LatentAttentionBlock& block, const RopeTable& rope, const at::Tensor& g_key,
-                       const at::Tensor& g_value, const at::Tensor& kv_a, int64_t sequence) {
+                       const at::Tensor& g_value, const at::Tensor& kv_a, int64_t sequence,
+                       Tape& tape) {
   const Widths w(block);
   const int64_t rank = block.shape.key_value_rank;
   const at::Tensor g_kv_a = at::empty_like(kv_a);
@@ -106,7 +110,9 @@ at::Tensor latent_back(LatentAttentionBlock& block, const RopeTable& rope, const
   g_kv.narrow(2, 0, w.nope).copy_(g_key.narrow(2, 0, w.nope));
   g_kv.narrow(2, w.nope, w.value).copy_(g_value.narrow(2, 0, w.value));
   const at::Tensor g_flat = g_kv.flatten(1);
-  accumulate(block.kv_b->gradient, block.kv_b->beta(), g_flat, normalised_latent(block, kv_a));
+  tape.weights_part([&block, g_flat, kv_a] {
+    accumulate(block.kv_b->gradient, block.kv_b->beta(), g_flat, normalised_latent(block, kv_a));
+  });
   const at::Tensor g_latent = g_kv_a.narrow(1, 0, rank);
   product_out(g_latent, g_flat, block.kv_b->value);
   rms_norm_backward_(g_latent, kv_a.narrow(1, 0, rank), block.kv_a_norm->value, kLatentEpsilon,
@@ -149,7 +155,9 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
   const at::Tensor q_a = tape.saved.at(0), kv_a = tape.saved.at(1), q = tape.saved.at(2),
                    kv = tape.saved.at(3), out = tape.saved.at(4), log_sum_exp = tape.saved.at(5);
   tape.saved.clear();
-  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
+  tape.weights_part([&block, gx1_TD, out] {
+    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
+  });
   CausalAttentionGradients g;
   {
     const at::Tensor g_out = padded(by_head(product(gx1_TD, block.output->value), w.value), w);
@@ -162,11 +170,12 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
   }
   const at::Tensor gq = g.q_BSHd.flatten(0, 1);
   rotate_(gq.narrow(2, w.nope, w.rope), rope, sequence, true);
-  const at::Tensor g_kv_a =
-      latent_back(block, rope, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, sequence);
+  const at::Tensor g_kv_a = latent_back(block, rope, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1),
+                                        kv_a, sequence, tape);
   g.k_BSHd.reset();
   g.v_BSHd.reset();
-  at::Tensor gx_TD = project_back(block, query_back(block, gq.flatten(1), q_a), g_kv_a, x_TD);
+  at::Tensor gx_TD =
+      project_back(block, query_back(block, gq.flatten(1), q_a, tape), g_kv_a, x_TD, tape);
   block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                              block.norm->beta(), gx1_TD);
   return gx_TD;

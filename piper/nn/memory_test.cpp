@@ -56,6 +56,23 @@ void check_segment(const cost::SegmentBytes& predicted, const Measured& forward,
              backward.peak + predicted.tape, packed);
 }
 
+// A backward in parts, of a segment whose tape `tape` is: the input's part keeps what it deferred,
+// at most the tape's bytes and `deferred` (row sums and choices go earlier than that says, up to
+// `gone`); the weights' part needs no more than its price above it.
+void check_parts(Stage& stage, const cost::SegmentBytes& predicted, const Measured& input,
+                 int64_t gradients, Tape& tape, int64_t gone, int64_t packed) {
+  check_near(input.peak, gradients + predicted.deferred + predicted.input_transient,
+             input.peak + predicted.tape, packed);
+  const int64_t held = input.kept - gradients + predicted.tape;
+  CHECK(held <= predicted.tape + predicted.deferred);
+  CHECK(held >= predicted.tape + predicted.deferred - gone);
+  const Measured weights = measure([&] { stage.weights_backward(tape); });
+  check_near(weights.peak, predicted.weights_transient,
+             weights.peak + predicted.tape + predicted.deferred, packed);
+  CHECK(tape.deferred.empty());
+  CHECK(weights.kept == -held);
+}
+
 struct Shape {
   const char* family;
   int64_t hidden, head_dim, ffn, sequences, sequence, vocabulary;
@@ -113,18 +130,23 @@ class Bench {
     w.largest_expert_rows = *std::max_element(rows.begin(), rows.end());
     return w;
   }
+  // From here on backwards run in two parts.
+  void divide_backwards() { in_parts_ = true; }
+
   cost::SegmentBytes predicted(SegmentKind kind, const cost::SegmentWork& w) const {
     return cost::segment_bytes(model_, {kind, kind == SegmentKind::kHead ? -1 : 0}, w);
   }
 
   void attention() {
-    Tape tape;
+    Tape tape{.defers_weights = in_parts_};
     at::Tensor x1, gx;
     const auto f = measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, &tape); });
     const auto b =
         measure([&] { gx = stage_->attention_backward(0, x1, x_, x1, shape_.sequence, tape); });
-    check_segment(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx),
-                  packed("self_attn"));
+    const int64_t heads = model_.layers[0].attention.num_heads;
+    check(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx), tape,
+          work(1).tokens() * heads * std::max<int64_t>(4, work(1).element_bytes),
+          packed("self_attn"));
   }
   void attention_without_tape() {
     at::Tensor x1;
@@ -135,20 +157,20 @@ class Bench {
     check_near(f.peak, bytes_of(x1) + p.forward_transient + p.tape, f.peak, packed("self_attn"));
   }
   void dense() {
-    Tape tape;
+    Tape tape{.defers_weights = in_parts_};
     at::Tensor x, g;
     const auto f = measure([&] { x = stage_->dense_mlp_forward(0, x_, &tape); });
     const auto b = measure([&] { g = stage_->dense_mlp_backward(0, x, x_, tape); });
-    check_segment(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g),
-                  packed("mlp"));
+    check(predicted(SegmentKind::kDenseMlp, work(1)), f, bytes_of(x), b, bytes_of(g), tape, 0,
+          packed("mlp"));
   }
   void shared() {
-    Tape tape;
+    Tape tape{.defers_weights = in_parts_};
     at::Tensor x, g;
     const auto f = measure([&] { x = stage_->shared_forward(0, x_, &tape); });
     const auto b = measure([&] { g = stage_->shared_backward(0, x, x_, tape); });
-    check_segment(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g),
-                  packed("mlp"));
+    check(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g), tape,
+          work(1).tokens() * work(1).element_bytes, packed("mlp"));
   }
   void head() {
     Tape tape;
@@ -176,15 +198,16 @@ class Bench {
         measure([&] { stage_->mtp_head_forward(layer, x, batch_.targets_T, &tape); });
     const auto head_b = measure([&] { g = stage_->mtp_head_backward(layer, x, tape); });
     check_segment(bytes(SegmentKind::kHead), head_f, 0, head_b, bytes_of(g), packed(""));
-    const auto join_b =
-        measure([&] { gx = stage_->mtp_join_backward(layer, g, x_, x_, batch_.tokens_BS); });
+    Tape join_tape{.defers_weights = in_parts_};
+    const auto join_b = measure(
+        [&] { gx = stage_->mtp_join_backward(layer, g, x_, x_, batch_.tokens_BS, join_tape); });
     CHECK(bytes_of(gx) == slot(schedule::SlotKind::kHiddenGradient));
-    check_segment(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx),
-                  packed(""));
+    check(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape, 0,
+          packed(""));
   }
   // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does.
   void mixture(int64_t ep) {
-    Tape gate_tape, tape;
+    Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
     Routing routing;
     at::Tensor rows, out, x, g_rows, g;
     const auto gate_f =
@@ -205,17 +228,17 @@ class Bench {
     CHECK(merge_b.peak == bytes_of(merged.returned) + bytes_of(merged.weights));
     const auto experts_b =
         measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
-    check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
-                  bytes_of(g_rows), packed(".experts."));
+    check(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
+          bytes_of(g_rows), tape, 0, packed(".experts."));
     const auto gate_b = measure([&] {
       g = stage_->gate_backward(0, merged.returned, merged.weights, x, x_, routing, gate_tape);
     });
-    check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
-                  bytes_of(g), packed(".experts."));
+    check(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
+          bytes_of(g), gate_tape, predicted(SegmentKind::kGate, w).tape, packed(".experts."));
   }
   // The same where tokens travel in place of their copies.
   void mixture_of_tokens(int64_t ep) {
-    Tape gate_tape, tape;
+    Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
     Routing routing;
     at::Tensor rows, out, g_tokens, g;
     const auto gate_f =
@@ -237,17 +260,27 @@ class Bench {
         measure([&] { out = stage_->experts_forward(0, received, routing, &tape); });
     const auto experts_b =
         measure([&] { g_tokens = stage_->experts_backward(0, out, received, routing, tape); });
-    check_segment(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
-                  bytes_of(g_tokens), packed(".experts."));
+    check(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
+          bytes_of(g_tokens), tape, 0, packed(".experts."));
     const at::Tensor g_rows = at::ones_like(rows), g_weights = at::ones_like(routing.weights);
     const auto gate_b = measure(
         [&] { g = stage_->gate_backward(0, g_rows, g_weights, x_, x_, routing, gate_tape); });
     CHECK(g.is_same(g_rows));
-    check_segment(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + sent_bytes, gate_b,
-                  bytes_of(g), packed(".experts."));
+    // Made in the place of the rows' gradient.
+    check(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + sent_bytes, gate_b,
+          in_parts_ ? 0 : bytes_of(g), gate_tape, predicted(SegmentKind::kGate, w).tape,
+          packed(".experts."));
   }
 
  private:
+  void check(const cost::SegmentBytes& predicted, const Measured& forward, int64_t outputs,
+             const Measured& backward, int64_t gradients, Tape& tape, int64_t gone,
+             int64_t packed) {
+    if (in_parts_)
+      check_parts(*stage_, predicted, backward, gradients, tape, gone, packed);
+    else
+      check_segment(predicted, forward, outputs, backward, gradients, packed);
+  }
   void imagine_told_peers(int64_t ep, Routing& routing) const {
     const collective::Units units(collective::apart(ep), 0);
     const collective::RoutesShape told{.num_tokens = routing.position.size(0),
@@ -290,6 +323,7 @@ class Bench {
   std::unique_ptr<Stage> stage_;
   Batch batch_;
   at::Tensor x_;
+  bool in_parts_ = false;
 };
 
 const Shape kShapes[] = {
@@ -416,6 +450,40 @@ TEST_CASE("a dense MLP keeps and needs what cost predicts") {
     Bench(shape, 1).dense();
     shape.ffn = 300;
     Bench(shape, 1).dense();
+  }
+}
+
+TEST_CASE("a backward in two parts keeps and needs what cost predicts of each") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  const auto divided = [](const Shape& shape, auto run, int64_t ep = 1, int64_t mtp_depth = 0,
+                          strategy::AllToAll exchange = strategy::AllToAll::kFlat) {
+    INFO("family ", std::string(shape.family), " sequence ", shape.sequence, " ep ", ep);
+    Bench bench(shape, ep, {}, 0, mtp_depth, exchange);
+    bench.divide_backwards();
+    run(bench);
+  };
+  for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "qwen2_moe"})
+    for (Shape shape : kShapes) {
+      shape.family = family;
+      divided(shape, [&](Bench& bench) {
+        bench.attention();
+        bench.mixture(1);
+        if (std::string_view(family).starts_with("deepseek") ||
+            std::string_view(family) == "qwen2_moe")
+          bench.shared();
+      });
+      divided(
+          shape, [](Bench& bench) { bench.mixture(3); }, 3);
+      divided(
+          shape, [](Bench& bench) { bench.mixture_of_tokens(3); }, 3, 0,
+          strategy::AllToAll::kHaloDedup);
+    }
+  for (Shape shape : kShapes) {
+    divided(
+        shape, [](Bench& bench) { bench.mtp_join_and_head(); }, 1, 1);
+    shape.family = "llama";
+    divided(shape, [](Bench& bench) { bench.dense(); });
   }
 }
 

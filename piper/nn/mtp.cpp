@@ -57,6 +57,11 @@ void embedding_half_backward(MtpBlock& block, const at::Tensor& g_joined_T2D,
   embedding_backward(*block.embedding, tokens_T, embedding_half(g_joined_T2D).contiguous());
 }
 
+void add_projection_gradient(MtpBlock& block, const at::Tensor& gx_TD,
+                             const at::Tensor& joined_T2D) {
+  accumulate(block.projection->gradient, block.projection->beta(), gx_TD, joined_T2D);
+}
+
 // In place: the state's half becomes the gradient of h, g_h added.
 void state_half_backward(MtpBlock& block, const at::Tensor& g_joined_T2D, const at::Tensor& h_TD,
                          const at::Tensor& g_h_TD, int64_t sequences) {
@@ -79,11 +84,19 @@ at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
 }
 
 at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
-                             const at::Tensor& h_TD, const at::Tensor& tokens_BS) {
+                             const at::Tensor& h_TD, const at::Tensor& tokens_BS, Tape& tape) {
   const int64_t sequences = tokens_BS.size(0);
   const at::Tensor tokens_T = later_tokens(tokens_BS, block.depth);
-  const at::Tensor joined_T2D = join(block, h_TD, tokens_T, sequences);
-  accumulate(block.projection->gradient, block.projection->beta(), gx_TD, joined_T2D);
+  at::Tensor joined_T2D;
+  if (tape.defers_weights) {
+    joined_T2D = at::empty({gx_TD.size(0), 2 * gx_TD.size(1)}, gx_TD.options());
+    tape.weights_part([&block, gx_TD, h_TD, tokens_T, sequences] {
+      add_projection_gradient(block, gx_TD, join(block, h_TD, tokens_T, sequences));
+    });
+  } else {
+    joined_T2D = join(block, h_TD, tokens_T, sequences);
+    add_projection_gradient(block, gx_TD, joined_T2D);
+  }
   product_out(joined_T2D, gx_TD, block.projection->value);  // now its gradient
   embedding_half_backward(block, joined_T2D, tokens_T);
   state_half_backward(block, joined_T2D, h_TD, g_h_TD, sequences);

@@ -37,7 +37,7 @@ at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
 // From the gradient of the result, and g_h (the gradient of h from the head before), to the whole
 // gradient of h.
 at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
-                             const at::Tensor& h_TD, const at::Tensor& tokens_BS);
+                             const at::Tensor& h_TD, const at::Tensor& tokens_BS, Tape& tape);
 
 // Of targets [B * S] of the next tokens, those of depth k: [B * (S - k)].
 at::Tensor mtp_targets(const at::Tensor& targets_T, int64_t sequences, int64_t depth);

@@ -122,6 +122,14 @@ at::Tensor ParameterStore::values(int32_t layer, strategy::Axis replicas) const 
   return found == buffers_.end() ? at::Tensor() : found->second.value;
 }
 
+void run_deferred(Tape& tape) {
+  for (std::function<void()>& work : tape.deferred) {
+    work();
+    work = nullptr;
+  }
+  tape.deferred.clear();
+}
+
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b) {
   product_out(gradient, a.t(), b, beta);
 }

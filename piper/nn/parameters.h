@@ -96,6 +96,10 @@ class ParameterStore {
   std::vector<NamedPiece> pieces_;
 };
 
+// Runs what a backward in parts has left to its weights' part, in order, each thing's memory freed
+// behind it.
+void run_deferred(Tape& tape);
+
 // gradient := beta * gradient + a^T b, for the weight's rows [first, first + a's columns) or all of
 // it.
 void accumulate(const at::Tensor& gradient, double beta, const at::Tensor& a, const at::Tensor& b);

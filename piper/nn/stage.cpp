@@ -6,6 +6,7 @@
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <utility>
@@ -164,9 +165,9 @@ class ModelStage final : public Stage {
   }
   at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
                                const at::Tensor& g_x_TD, const at::Tensor& x_TD,
-                               const at::Tensor& tokens_BS) override {
+                               const at::Tensor& tokens_BS, Tape& tape) override {
     const NoAutograd guard;
-    return nn::mtp_join_backward(module(layer), g_input_TD, g_x_TD, x_TD, tokens_BS);
+    return nn::mtp_join_backward(module(layer), g_input_TD, g_x_TD, x_TD, tokens_BS, tape);
   }
   void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
                         Tape* tape) override {
@@ -181,6 +182,11 @@ class ModelStage final : public Stage {
   at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override {
     const NoAutograd guard;
     return nn::head_backward(module(layer).head, x_TD, tape);
+  }
+
+  void weights_backward(Tape& tape) override {
+    const NoAutograd guard;
+    run_deferred(tape);
   }
 
   std::vector<Parameter>& parameters() override {
@@ -314,17 +320,18 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");
   const strategy::Coordinates at = strategy::RankLayout(strategy).coordinates(rank);
-  return std::make_unique<ModelStage>(
-      model,
-      StageShare{.first_layer = strategy::first_layer(strategy, at.pp),
-                 .num_layers = strategy.layers_per_stage.at(static_cast<size_t>(at.pp)),
-                 .ep_index = at.ep,
-                 .ep = strategy.mesh.ep,
-                 .tensor = {.index = at.tp, .count = strategy.mesh.tp},
-                 .first_stage = at.pp == 0,
-                 .last_stage = at.pp == strategy.mesh.pp - 1,
-                 .placements = options.placements},
-      strategy, options);
+  StageShare share{.ep_index = at.ep,
+                   .ep = strategy.mesh.ep,
+                   .tensor = {.index = at.tp, .count = strategy.mesh.tp},
+                   .first_stage = false,
+                   .last_stage = false,
+                   .placements = options.placements};
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, at.pp)) {
+    for (int32_t i = 0; i < chunk.num_layers; ++i) share.layers.push_back(chunk.first_layer + i);
+    share.first_stage |= chunk.is_first;
+    share.last_stage |= chunk.is_last;
+  }
+  return std::make_unique<ModelStage>(model, share, strategy, options);
 }
 
 }  // namespace piper::nn

@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace piper::nn {
@@ -65,8 +66,26 @@ struct NamedPiece {
   std::optional<TensorPart> part;
 };
 
+// What a segment keeps for its backward.
+//
+// A backward may run in two parts: the input's makes the gradient that others wait for, and leaves
+// the products that add to the weights' gradients to the weights' part, Stage::weights_backward().
+// Norms and biases' gradients of what a product reads are the input part's. The segments have one
+// backward for both ways: they hand such products to weights_part().
 struct Tape {
   std::vector<at::Tensor> saved;
+  bool defers_weights = false;                  // set before the backward: it is the input's part
+  std::vector<std::function<void()>> deferred;  // in order; what they hold is cost's `deferred`
+
+  // Runs `work` now, or in the weights' part. It evaluates Weight::beta() itself, and holds what it
+  // reads until then; what the caller passes to the backward must live as long.
+  template <class Work>
+  void weights_part(Work&& work) {
+    if (defers_weights)
+      deferred.emplace_back(std::forward<Work>(work));
+    else
+      work();
+  }
 };
 
 // What the gate decided for one micro-batch.
@@ -196,11 +215,16 @@ class Stage {
                                       const at::Tensor& tokens_BS) = 0;
   virtual at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
                                        const at::Tensor& g_x_TD, const at::Tensor& x_TD,
-                                       const at::Tensor& tokens_BS) = 0;
+                                       const at::Tensor& tokens_BS, Tape& tape) = 0;
   // As head_forward and head_backward, for the module's targets.
   virtual void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
                                 Tape* tape) = 0;
   virtual at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) = 0;
+
+  // The weights' part of a backward whose input's part left its products in the tape
+  // (Tape::defers_weights). Run those of a segment in the order of its micro-batches: then the
+  // gradients are the same bits as those of whole backwards.
+  virtual void weights_backward(Tape& tape) = 0;
 
   // --- parameters ---
   virtual std::vector<Parameter>& parameters() = 0;
@@ -233,9 +257,10 @@ class Stage {
   virtual std::vector<size_t> expert_parameters(int32_t layer) = 0;
 };
 
-// Stage of `rank`: layers first_layer(stage) .., experts of its ep index; embedding on the first
-// stage, final norm and head on the last, and the modules of multi-token prediction (with those or
-// tied embeddings both ends hold the table). Initial values are a counter-based function of (seed,
+// Stage of `rank`: the layers of its chunks (schedule/rank_chunks.h), experts of its ep index;
+// embedding with the first of all chunks, final norm and head with the last, and the modules of
+// multi-token prediction (with those or tied embeddings both ends hold the table; in a V, where one
+// rank has both ends, once). Initial values are a counter-based function of (seed,
 // Hugging Face name, element index): every mesh starts equal. Throws InvalidInput when the model
 // needs a layer that this Piper cannot train, naming it.
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,

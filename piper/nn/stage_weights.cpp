@@ -373,10 +373,8 @@ StageBlocks declare_weights(const model::Model& model, const StageShare& share,
   StageBlocks blocks;
   if (share.first_stage || (share.last_stage && model.copies_embedding()))
     blocks.embedding = to.matrix(kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);
-  for (int64_t i = 0; i < share.num_layers; ++i) {
-    const auto layer = static_cast<int32_t>(share.first_layer + i);
+  for (const int32_t layer : share.layers)
     declare_layer(model, layer, share, blocks.layers[layer], to);
-  }
   if (share.last_stage) {
     blocks.head.epsilon = model.norm_epsilon;
     if (model.tied_embeddings && share.first_stage) {

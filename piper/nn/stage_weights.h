@@ -16,13 +16,13 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace piper::nn {
 
 // Which part of the model a rank holds.
 struct StageShare {
-  int64_t first_layer = 0;
-  int64_t num_layers = 0;
+  std::vector<int32_t> layers;  // ascending, without the modules of multi-token prediction
   int64_t ep_index = 0;
   int64_t ep = 1;
   TensorShare tensor;  // of the matrices that ranks share

@@ -218,8 +218,10 @@ class Step {
     forward(layer, x);
     heads(layer + 1, x);
     backward(layer, x);
-    for (size_t r = 0; r < ranks_; ++r)
-      x[r] = group_[r]->mtp_join_backward(layer, x[r], g[r], h[r], batches_[r].tokens_BS);
+    for (size_t r = 0; r < ranks_; ++r) {
+      Tape tape;
+      x[r] = group_[r]->mtp_join_backward(layer, x[r], g[r], h[r], batches_[r].tokens_BS, tape);
+    }
   }
 
   // Rows from rank i to rank j, and back.

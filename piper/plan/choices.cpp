@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/plan/choices.h>
+#include <piper/plan/simulated_step.h>
 #include <piper/plan/threads.h>
 
 #include <algorithm>
@@ -61,10 +62,10 @@ std::vector<Choice> choices_of(const Plan& plan, const std::optional<Candidate>&
 void play(const Request& request, std::vector<Choice>& choices) {
   share_items(threads_of(request), std::ssize(choices), [&](int64_t, int64_t item) {
     Candidate& c = choices[static_cast<size_t>(item)].candidate;
-    const std::unique_ptr<Pricer> pricer = request.pricer();
-    if (c.played_seconds == 0 && pricer->may_play(c.strategy))
+    const std::unique_ptr<cost::Estimator> estimator = request.estimator();
+    if (c.played_seconds == 0 && may_simulate(*estimator, c.strategy))
       c.played_seconds =
-          pricer->played_seconds(c.strategy, request.imbalance_at(c.strategy.mesh.ep));
+          simulated_seconds(*estimator, c.strategy, request.imbalance_at(c.strategy.mesh.ep));
   });
   sort(choices);
 }

@@ -177,7 +177,7 @@ class Contradiction {
   // The paper's space is a part of what is runnable: one filter, under the name that was given.
   void list_filter() {
     if (r_.fixed.offered)
-      axes_.push_back({"--stack", r_.stack->name, [](FixedAxes& f) { f.offered = false; },
+      axes_.push_back({"--trainer", r_.trainer->name, [](FixedAxes& f) { f.offered = false; },
                        [](const FixedAxes&) { return std::string(); }, ""});
     const bool is_paper = r_.fixed.paper_form;
     if (!is_paper && (!r_.fixed.runnable || r_.has_exact_costs())) return;

@@ -1,4 +1,4 @@
-// A machine, a model and a stack to search over every axis, and a request that refers to them. For
+// A machine, a model and a trainer to search over every axis, and a request that refers to them. For
 // tests.
 #pragma once
 
@@ -15,12 +15,12 @@ struct ExampleWorld {
       : model(model::load_model(name)) {}
   model::Model model;
   cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
+  cost::TrainerProfile trainer = cost::load_trainer("piper");
   // Valid as long as this.
   Request request(int64_t devices, int64_t batch) const {
     return {.model = &model,
             .cluster = &cluster,
-            .stack = &stack,
+            .trainer = &trainer,
             .num_devices = devices,
             .sequence = 4096,
             .global_batch_sequences = batch,

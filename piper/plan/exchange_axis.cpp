@@ -17,7 +17,7 @@ using cost::ExchangeForm;
 using strategy::AllToAll;
 using strategy::Strategy;
 
-constexpr int64_t kStackElement = 2;  // stack::LayerPrice prices rows of the combine in two bytes
+constexpr int64_t kStackElement = 2;  // cost::LayerPrice prices rows of the combine in two bytes
 
 // The mixture layer that chooses most experts for a token; nullptr without one.
 const model::FeedForward* most_chosen(const model::Model& model) {
@@ -42,8 +42,8 @@ struct Flat {
 };
 
 Flat flat_of(const model::Model& model, const cluster::Cluster& cluster, const ExchangeTask& task,
-             const stack::Stack* stack, const stack::Rates* rates) {
-  if (rates == nullptr || stack == nullptr) {
+             const cost::TrainerProfile* trainer, const cost::Rates* rates) {
+  if (rates == nullptr || trainer == nullptr) {
     const double bytes = task.load.pair_bytes * task.load.hot;
     const double seconds = cost::all_to_all_seconds(cluster, task.group, bytes);
     return {seconds, seconds};
@@ -52,7 +52,7 @@ Flat flat_of(const model::Model& model, const cluster::Cluster& cluster, const E
   const auto by = [&](double copies) {
     return rates->all_to_all(task.group.size, task.group.stride, bytes, copies).total();
   };
-  return {by(stack->deduplicates_rows ? largest_top_k(model) : 1), by(1)};
+  return {by(trainer->deduplicates_rows ? largest_top_k(model) : 1), by(1)};
 }
 
 std::string why(const ExchangeVerdict& verdict) {
@@ -103,10 +103,10 @@ cost::ExchangeLoad ExchangeTask::load_on(const cost::ExchangeSite& site) const {
 }
 
 ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
-                           const cost::FixedForm& fixed, const stack::Stack* stack,
-                           const stack::Rates* rates)
-    : model_(model), cluster_(cluster), fixed_(fixed), stack_(stack), rates_(rates) {
-  if (stack_ != nullptr && !stack_->chooses_exchange && !fixed_.algorithm)
+                           const cost::FixedForm& fixed, const cost::TrainerProfile* trainer,
+                           const cost::Rates* rates)
+    : model_(model), cluster_(cluster), fixed_(fixed), trainer_(trainer), rates_(rates) {
+  if (trainer_ != nullptr && !trainer_->chooses_exchange && !fixed_.algorithm)
     fixed_.algorithm = AllToAll::kFlat;
 }
 
@@ -116,7 +116,7 @@ ExchangeAxis::Key ExchangeAxis::key_of(const ExchangeTask& task) {
 
 ExchangeForm ExchangeAxis::pick(const ExchangeTask& task) const {
   return pick_exchange(cluster_, task.group, task.load_on(cost::ExchangeSite(cluster_, task.group)),
-                       fixed_, flat_of(model_, cluster_, task, stack_, rates_).part());
+                       fixed_, flat_of(model_, cluster_, task, trainer_, rates_).part());
 }
 
 void ExchangeAxis::choose(Strategy& s, double imbalance) { choose({&s, 1}, {&imbalance, 1}, 1); }
@@ -149,7 +149,7 @@ bool ExchangeAxis::may_fall_back(const Strategy& s) const {
 }
 
 Strategy ExchangeAxis::with_plain_exchange(Strategy s) const {
-  const bool flat_is_cheaper = stack_ != nullptr && stack_->deduplicates_rows;
+  const bool flat_is_cheaper = trainer_ != nullptr && trainer_->deduplicates_rows;
   s.all_to_all = flat_is_cheaper ? AllToAll::kFlat
                                  : cost::plain_exchange(cost::ExchangeSite(
                                        cluster_, {.stride = s.mesh.etp, .size = s.mesh.ep}));
@@ -158,14 +158,14 @@ Strategy ExchangeAxis::with_plain_exchange(Strategy s) const {
 }
 
 ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Cluster& cluster,
-                                 const Strategy& s, const stack::Stack* stack,
-                                 const stack::Rates* rates, double imbalance) {
+                                 const Strategy& s, const cost::TrainerProfile* trainer,
+                                 const cost::Rates* rates, double imbalance) {
   ExchangeVerdict verdict{.task = exchange_task(model, s, imbalance, rates ? kStackElement : 0),
                           .options = {},
                           .why = {}};
   const ExchangeTask& task = verdict.task;
   if (task.group.size <= 1) return verdict;
-  const Flat flat = flat_of(model, cluster, task, stack, rates);
+  const Flat flat = flat_of(model, cluster, task, trainer, rates);
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
   const ExchangeForm own = cost::form_of(s);

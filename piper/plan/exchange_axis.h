@@ -10,8 +10,8 @@
 #include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/exchange_form.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/model.h>
-#include <piper/stack/estimator.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -38,11 +38,11 @@ ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& 
 // and cluster outlive it.
 class ExchangeAxis {
  public:
-  // `stack` nullptr: as this Piper runs it. A stack that does not choose keeps the flat exchange,
+  // `trainer` nullptr: as this Piper runs it. A trainer that does not choose keeps the flat exchange,
   // or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
-               const cost::FixedForm& fixed, const stack::Stack* stack = nullptr,
-               const stack::Rates* rates = nullptr);
+               const cost::FixedForm& fixed, const cost::TrainerProfile* trainer = nullptr,
+               const cost::Rates* rates = nullptr);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
   // The same for several with an imbalance each; threads share what is new.
@@ -60,8 +60,8 @@ class ExchangeAxis {
   const model::Model& model_;
   const cluster::Cluster& cluster_;
   cost::FixedForm fixed_;
-  const stack::Stack* stack_;
-  const stack::Rates* rates_;
+  const cost::TrainerProfile* trainer_;
+  const cost::Rates* rates_;
   std::map<Key, cost::ExchangeForm> chosen_;
 };
 
@@ -70,7 +70,7 @@ struct ExchangeOption {
   cost::ExchangeForm form;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
-  // The flat one only: the stack leaves out what crosses twice; times what playing its order costs;
+  // The flat one only: the trainer leaves out what crosses twice; times what playing its order costs;
   // by the cluster's curve.
   bool deduplicated = false, played = false, measured = false;
 };
@@ -81,8 +81,8 @@ struct ExchangeVerdict {
 };
 ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Cluster& cluster,
                                  const strategy::Strategy& strategy,
-                                 const stack::Stack* stack = nullptr,
-                                 const stack::Rates* rates = nullptr, double imbalance = 1);
+                                 const cost::TrainerProfile* trainer = nullptr,
+                                 const cost::Rates* rates = nullptr, double imbalance = 1);
 // "measured curve", "links", "links; rows for one node cross once", "assumed: times the ratio of
 // the two played".
 const char* source_of(const ExchangeOption& option);

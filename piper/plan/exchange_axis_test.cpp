@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 #include <piper/collective/algorithms.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/links.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/example_world.h>
 #include <piper/plan/exchange_axis.h>
@@ -191,7 +191,7 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
       const schedule::StepGraph step = schedule::write_step(model, s);
       const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
       const cost::StepEstimate closed =
-          cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s);
+          cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
       const int64_t message = s.micro_batch_sequences * s.sequence * model.hidden * 4;
       CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
       CAPTURE(closed.peak_bytes);
@@ -227,7 +227,7 @@ TEST_CASE(
       const schedule::StepGraph step = schedule::write_step(model, s);
       const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
       const cost::StepEstimate closed =
-          cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s);
+          cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
       CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
       CAPTURE(closed.peak_bytes);
       CAPTURE(played.peak_bytes[0]);
@@ -246,11 +246,11 @@ TEST_CASE(
 TEST_CASE("the search over every axis takes the exchange that a hot rank asks for") {
   const model::Model model = model::load_model("mixtral-8x7b");
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Stack stack = stack::load_stack("piper");
-  REQUIRE(!stack.deduplicates_rows);
+  cost::TrainerProfile trainer = cost::load_trainer("piper");
+  REQUIRE(!trainer.deduplicates_rows);
   Request request{.model = &model,
                   .cluster = &cluster,
-                  .stack = &stack,
+                  .trainer = &trainer,
                   .num_devices = 32,
                   .sequence = 4096,
                   .global_batch_sequences = 64,
@@ -262,9 +262,9 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   const Candidate chosen = best();
   CHECK(chosen.strategy.all_to_all == AllToAll::kHaloDedup);  // 1.27 rows fewer between nodes
   CHECK(chosen.estimate.fullest.exchange > 0);
-  const stack::Rates rates(cluster, request.precision);
+  const cost::Rates rates(cluster, request.precision);
   const ExchangeVerdict verdict =
-      explain_exchange(model, cluster, chosen.strategy, &stack, &rates, request.imbalance);
+      explain_exchange(model, cluster, chosen.strategy, &trainer, &rates, request.imbalance);
   CHECK(verdict.options.size() == strategy::kEveryAllToAll.size());
   CHECK(verdict.options.front().chosen);
   request.fixed.exchange.algorithm = AllToAll::kHalo;
@@ -278,7 +278,7 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   request.fixed.exchange = {};
   request.memory_limit_bytes = flat.estimate.peak_bytes;
   CHECK(search(request).ranked.front().estimate.peak_bytes <= flat.estimate.peak_bytes);
-  stack.chooses_exchange = false;
+  trainer.chooses_exchange = false;
   request.memory_limit_bytes = 0.9 * static_cast<double>(cluster.memory_bytes);
   CHECK(best().strategy.all_to_all == AllToAll::kFlat);
 }

@@ -17,7 +17,7 @@ std::string bytes(double count) { return format_bytes(count); }
 
 // The link that a part waits for, of this strategy; "" for what no link decides.
 std::string link_of(const Request& r, const Strategy& s, const char* part) {
-  const stack::Rates rates(*r.cluster, r.precision);
+  const cost::Rates rates(*r.cluster, r.precision);
   const std::string name = part;
   using strategy::Axis;
   const strategy::RankLayout layout(s);
@@ -39,7 +39,7 @@ struct Shrink {
   StepPart part;
   double factor = 0;
 };
-std::optional<Shrink> smallest_shrink(const stack::StepSeconds& t, double excess) {
+std::optional<Shrink> smallest_shrink(const cost::StepSeconds& t, double excess) {
   std::optional<Shrink> best;
   for (const StepPart& p : parts_of(t)) {
     const std::string name = p.name;

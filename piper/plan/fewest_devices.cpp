@@ -56,7 +56,7 @@ Candidate least_memory(const Request& request) {
   if (!least) throw InvalidInput("no strategy is left by what is fixed");
   // The search asked for no more than its bytes.
   return {least->strategy,
-          r.pricer()->estimate(least->strategy, r.imbalance_at(least->strategy.mesh.ep))};
+          r.estimator()->estimate(least->strategy, r.imbalance_at(least->strategy.mesh.ep))};
 }
 
 FewestDevices fewest_devices(const cluster::Cluster& extended,

@@ -52,7 +52,7 @@ void Frontier::count_priced(Family f) {
   ++family(f).num_priced;
 }
 
-void Frontier::add(const strategy::Strategy& strategy, const stack::Estimate& e) {
+void Frontier::add(const strategy::Strategy& strategy, const cost::Estimate& e) {
   const Family f = family_of(strategy);
   const bool is_best = e.seconds <= seconds(f);
   const bool is_on_front = e.seconds < front_seconds(e.peak_bytes);
@@ -63,7 +63,7 @@ void Frontier::add(const strategy::Strategy& strategy, const stack::Estimate& e)
   if (e.seconds <= bar_) keep(candidate);
 }
 
-void Frontier::add_unfit(const strategy::Strategy& strategy, const stack::Estimate& e) {
+void Frontier::add_unfit(const strategy::Strategy& strategy, const cost::Estimate& e) {
   const Family f = family_of(strategy);
   if (lacks_least(f, e.peak_bytes)) take_smallest(f, {strategy, e});
 }
@@ -130,7 +130,7 @@ void Frontier::lower_bar() {
 // Kept sorted by seconds.
 void Frontier::note_front(const Candidate& candidate) {
   std::vector<Candidate>& front = own_.pareto;
-  const stack::Estimate& e = candidate.estimate;
+  const cost::Estimate& e = candidate.estimate;
   const auto at = std::ranges::lower_bound(front, e.seconds, {},
                                            [](const Candidate& c) { return c.estimate.seconds; });
   auto last = at;

@@ -33,8 +33,8 @@ class Frontier {
 
   void count_priced(Family family);
   void count_timed() { ++own_.num_timed; }
-  void add(const strategy::Strategy& strategy, const stack::Estimate& estimate);
-  void add_unfit(const strategy::Strategy& strategy, const stack::Estimate& estimate);
+  void add(const strategy::Strategy& strategy, const cost::Estimate& estimate);
+  void add_unfit(const strategy::Strategy& strategy, const cost::Estimate& estimate);
   // `other` stood on this one.
   void merge(Frontier&& other);
 

@@ -8,15 +8,15 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/random.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/trainer/strategy_draw.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
 #include <piper/plan/what_if.h>
 #include <piper/sim/play.h>
-#include <piper/stack/estimator.h>
-#include <piper/stack/strategy_draw.h>
 #include <piper/strategy/strategy.h>
 
 #include <algorithm>
@@ -92,7 +92,8 @@ Drawn draw(uint64_t seed) {
 }
 
 double closed(const Drawn& d, const cluster::Cluster& cluster) {
-  return cost::Estimator(d.model, cluster, d.strategy.precision, d.strategy.sequence, &d.load)
+  return cost::ExecutorEstimator(d.model, cluster, d.strategy.precision, d.strategy.sequence,
+                                 &d.load)
       .estimate(d.strategy)
       .seconds;
 }
@@ -104,7 +105,7 @@ double played(const Drawn& d, const schedule::StepGraph& step, const cluster::Cl
   return sim::play(step, prices).seconds();
 }
 
-// Of every axis, as a stack would run it.
+// Of every axis, as a trainer would run it.
 struct DrawnWhole {
   model::Model model;
   cluster::Cluster cluster;
@@ -112,7 +113,7 @@ struct DrawnWhole {
   std::string change;  // as what_if.h reads it
 };
 
-DrawnWhole draw_whole(stack::example::StrategyDraw& draw) {
+DrawnWhole draw_whole(cost::example::StrategyDraw& draw) {
   const std::vector<std::string> models{"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "glm-4.5"};
   DrawnWhole d{.model = model::load_model(draw.one_of(models)),
                .cluster = cluster::load_cluster(
@@ -135,15 +136,15 @@ DrawnWhole draw_whole(stack::example::StrategyDraw& draw) {
 }
 
 double closed(const DrawnWhole& d, const cluster::Cluster& cluster) {
-  static const stack::Stack kStack = stack::load_stack("piper");
-  return stack::Estimator(d.model, cluster, kStack, d.strategy.precision, d.strategy.sequence)
+  static const cost::TrainerProfile kStack = cost::load_trainer("piper");
+  return cost::TrainerEstimator(d.model, cluster, kStack, d.strategy.precision, d.strategy.sequence)
       .estimate(d.strategy)
       .seconds;
 }
 
 std::string words(const DrawnWhole& d) {
   return fmt::format("{} on {}, {}: {} {}", d.model.name, d.cluster.name, d.change,
-                     stack::example::words(d.strategy), strategy::name(d.strategy.all_to_all));
+                     cost::example::words(d.strategy), strategy::name(d.strategy.all_to_all));
 }
 
 }  // namespace
@@ -175,7 +176,7 @@ TEST_CASE(
 
 // What hides of reductions behind an exchange goes with the exchange when that gets shorter, but no
 // further.
-TEST_CASE("of any axes under a stack: a faster link, where exchanges of tokens cross once") {
+TEST_CASE("of any axes under a trainer: a faster link, where exchanges of tokens cross once") {
   strategy::Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};
   s.mesh = {.pp = 4, .ep = 16, .dp = 32};
   s.layers_per_stage = {23, 23, 23, 23};
@@ -196,19 +197,19 @@ TEST_CASE("of any axes under a stack: a faster link, where exchanges of tokens c
 }
 
 // PIPER_TEST_DRAWS=n for more of them. What is left: pipelines that are played action by action
-// (Graham's anomalies), and start-ups of an exchange that its flat form has and the stack's flat
+// (Graham's anomalies), and start-ups of an exchange that its flat form has and the trainer's flat
 // price leaves out.
-TEST_CASE("of any axes under a stack: better links make no closed form slower beyond 0.2 %") {
-  const uint64_t seed = stack::example::seed_or(20261122);
+TEST_CASE("of any axes under a trainer: better links make no closed form slower beyond 0.2 %") {
+  const uint64_t seed = cost::example::seed_or(20261122);
   MESSAGE("seed ", seed);
-  stack::example::StrategyDraw draw({.tp = {1, 1, 2, 4, 8},
-                                     .cp = {1, 1, 2},
-                                     .dp = {2, 4, 8, 16, 32},
-                                     .ep = {2, 4, 8, 16, 32},
-                                     .micro_batch_sequences = {1, 2},
-                                     .num_micro_batches = {2, 3, 4, 8},
-                                     .micro_batches_times_pp = true},
-                                    seed);
+  cost::example::StrategyDraw draw({.tp = {1, 1, 2, 4, 8},
+                                    .cp = {1, 1, 2},
+                                    .dp = {2, 4, 8, 16, 32},
+                                    .ep = {2, 4, 8, 16, 32},
+                                    .micro_batch_sequences = {1, 2},
+                                    .num_micro_batches = {2, 3, 4, 8},
+                                    .micro_batches_times_pp = true},
+                                   seed);
   const char* given = std::getenv("PIPER_TEST_DRAWS");
   const int num_draws = given != nullptr ? std::atoi(given) : 1500;
   int num_faster = 0, num_slower = 0;

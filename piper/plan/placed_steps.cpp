@@ -142,7 +142,7 @@ std::vector<RankGroup> by_waiting_of(const cluster::Cluster& machine,
   return weighed({groups.begin(), groups.end()}, exposed, assumed);
 }
 
-ExposedSeconds exposed_of(const stack::StepSeconds& time) {
+ExposedSeconds exposed_of(const cost::StepSeconds& time) {
   return {.exchange = time.exchange,
           .tensor = time.tensor,
           .context = time.context,

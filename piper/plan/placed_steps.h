@@ -22,9 +22,9 @@
 // count; and the same without swaps, in whole blocks.
 #pragma once
 
-#include <piper/cost/step_time.h>
+#include <piper/cost/executor_estimator.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/plan/place_ranks.h>
-#include <piper/stack/estimator.h>
 
 #include <array>
 #include <cstdint>
@@ -37,7 +37,7 @@ namespace piper::plan {
 struct ExposedSeconds {
   double exchange = 0, tensor = 0, context = 0, messages = 0, reductions = 0;
 };
-ExposedSeconds exposed_of(const stack::StepSeconds& time);
+ExposedSeconds exposed_of(const cost::StepSeconds& time);
 
 // By axis; 0 where nobody says anything.
 using BusySeconds = std::array<double, kNumAxes>;

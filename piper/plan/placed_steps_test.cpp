@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/cost/estimator.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/near.h>
-#include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/placed_steps.h>
 #include <piper/plan/placement_cases.h>
-#include <piper/plan/pricer.h>
 
 #include <algorithm>
 
@@ -105,8 +105,8 @@ TEST_CASE("a placed step is never longer than as given or as placed by bytes, wh
       s.num_micro_batches = pp;
       s.global_batch_sequences = pp * s.mesh.dp;
       s.all_to_all = strategy::AllToAll::kNodeAware;
-      const stack::Estimate e =
-          to_estimate(cost::Estimator(model, machine, s.precision, s.sequence).estimate(s));
+      const cost::Estimate e = cost::to_estimate(
+          cost::ExecutorEstimator(model, machine, s.precision, s.sequence).exact(s));
       const PlacedStep step = place_step(allocation, slots_of(allocation), model, s,
                                          exposed_of(e.time), e.seconds, {.max_swaps = 300'000});
       MESSAGE(fmt::format("{}, pp {}, ep {}: {:.3f} s as given, {:.3f} by bytes, {:.3f} placed",

@@ -1,5 +1,6 @@
 #include <piper/base/json.h>
 #include <piper/plan/search.h>
+#include <piper/plan/simulated_step.h>
 #include <piper/plan/threads.h>
 
 #include <algorithm>
@@ -57,11 +58,12 @@ void renew_front(Plan& plan) {
 }
 
 // Of the first `count` that are ranked, as many as may be played still.
-std::vector<Candidate*> next_played(const Pricer& pricer, Plan& plan, int64_t count, int64_t most) {
+std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan, int64_t count,
+                                    int64_t most) {
   std::vector<Candidate*> next;
   for (Candidate& c :
        std::span(plan.ranked).first(static_cast<size_t>(std::min(count, std::ssize(plan.ranked)))))
-    if (std::ssize(next) < most && c.played_seconds == 0 && pricer.may_play(c.strategy))
+    if (std::ssize(next) < most && c.played_seconds == 0 && may_simulate(estimator, c.strategy))
       next.push_back(&c);
   return next;
 }
@@ -70,14 +72,14 @@ std::vector<Candidate*> next_played(const Pricer& pricer, Plan& plan, int64_t co
 
 void play_ranked(const Request& r, Plan& plan, int64_t count) {
   const int64_t num_threads = threads_of(r);
-  const std::unique_ptr<Pricer> pricer = r.pricer();
+  const std::unique_ptr<cost::Estimator> estimator = r.estimator();
   // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
   // leaves them unplayed, so that all of them can be played at once.
   for (int64_t plays = 0; plays < kMostPlays;) {
-    std::vector<Candidate*> next = next_played(*pricer, plan, count, kMostPlays - plays);
+    std::vector<Candidate*> next = next_played(*estimator, plan, count, kMostPlays - plays);
     if (next.empty()) {
       join_front(plan);
-      next = next_played(*pricer, plan, count, kMostPlays - plays);
+      next = next_played(*estimator, plan, count, kMostPlays - plays);
     }
     if (next.empty()) break;
     share_items(
@@ -85,7 +87,7 @@ void play_ranked(const Request& r, Plan& plan, int64_t count) {
         [&](int64_t, int64_t item) {
           Candidate& c = *next[static_cast<size_t>(item)];
           c.played_seconds =
-              r.pricer()->played_seconds(c.strategy, r.imbalance_at(c.strategy.mesh.ep));
+              simulated_seconds(*r.estimator(), c.strategy, r.imbalance_at(c.strategy.mesh.ep));
         },
         [&](int64_t done) {
           if (r.progress) r.progress(std::min(plays + done, count), count);

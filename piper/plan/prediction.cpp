@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/plan/prediction.h>
+#include <piper/plan/simulated_step.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -11,7 +13,7 @@
 namespace piper::plan {
 namespace {
 
-Json time_json(const stack::StepSeconds& t) {
+Json time_json(const cost::StepSeconds& t) {
   return {{"compute_seconds", t.compute}, {"recompute_seconds", t.recompute},
           {"tensor_seconds", t.tensor},   {"exchange_seconds", t.exchange},
           {"context_seconds", t.context}, {"messages_seconds", t.messages},
@@ -41,7 +43,7 @@ Json stage_json(size_t stage, const cost::StageMemory& memory) {
 }
 
 // With exact costs every stage too.
-Json memory_json(const stack::Estimate& e) {
+Json memory_json(const cost::Estimate& e) {
   Json json{{"fullest_stage", e.fullest_stage},
             {"weights_and_gradients_bytes", e.fullest.weights_and_gradients},
             {"optimizer_bytes", e.fullest.optimizer},
@@ -58,7 +60,7 @@ Json memory_json(const stack::Estimate& e) {
 }  // namespace
 
 Prediction make_prediction(const model::Model& model, const cluster::Cluster& cluster,
-                           const strategy::Strategy& s, const stack::Estimate& estimate,
+                           const strategy::Strategy& s, const cost::Estimate& estimate,
                            std::optional<double> simulated_seconds) {
   Prediction p{.step_seconds = simulated_seconds.value_or(estimate.seconds),
                .simulated_seconds = simulated_seconds,
@@ -74,7 +76,8 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
   return p;
 }
 
-Json to_json(const Prediction& p, const strategy::Strategy& s, const stack::Stack& stack) {
+Json to_json(const Prediction& p, const strategy::Strategy& s,
+             const cost::TrainerProfile& trainer) {
   return {{"mfu", p.mfu},
           {"step_seconds", p.step_seconds},
           {"closed_form_seconds", p.estimate.seconds},
@@ -84,28 +87,28 @@ Json to_json(const Prediction& p, const strategy::Strategy& s, const stack::Stac
           {"tokens_per_second", p.tokens_per_second},
           {"step_flops", p.step_flops},
           {"peak_flops_per_second", p.peak_flops_per_second},
-          {"stack", stack.name},
+          {"trainer", trainer.name},
           {"time", time_json(p.estimate.time)},
           {"memory", memory_json(p.estimate)},
           {"not_runnable", strategy::not_runnable(s)}};
 }
 
-Prediction predict(Pricer& pricer, const model::Model& model, const cluster::Cluster& cluster,
-                   const strategy::Strategy& s) {
-  const stack::Estimate estimate = pricer.estimate(s);
+Prediction predict(cost::Estimator& estimator, const model::Model& model,
+                   const cluster::Cluster& cluster, const strategy::Strategy& s) {
+  const cost::Estimate estimate = estimator.estimate(s);
   std::optional<double> simulated;
-  if (pricer.may_play(s)) simulated = pricer.played_seconds(s, 1);
+  if (may_simulate(estimator, s)) simulated = simulated_seconds(estimator, s);
   return make_prediction(model, cluster, s, estimate, simulated);
 }
 
 cost::EffectiveMfu effective_mfu(const Prediction& p, const cluster::Cluster& cluster,
                                  const strategy::Strategy& s) {
-  const stack::StepSeconds& time = p.estimate.time;
+  const cost::StepSeconds& time = p.estimate.time;
   return cost::effective_mfu(cluster, s.precision, s.mesh.world(), p.step_flops,
                              time.compute + time.recompute, p.step_seconds);
 }
 
-std::vector<StepPart> parts_of(const stack::StepSeconds& t) {
+std::vector<StepPart> parts_of(const cost::StepSeconds& t) {
   return {{"compute", t.compute},
           {"recomputation", t.recompute},
           {"tensor collectives", t.tensor},
@@ -118,7 +121,7 @@ std::vector<StepPart> parts_of(const stack::StepSeconds& t) {
           {"copies to the host", t.offload}};
 }
 
-std::string limits(const stack::Estimate& e) {
+std::string limits(const cost::Estimate& e) {
   std::vector<StepPart> parts = parts_of(e.time);
   std::ranges::stable_sort(
       parts, [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });

@@ -5,11 +5,11 @@
 
 #include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/estimator.h>
 #include <piper/cost/mfu.h>
+#include <piper/cost/trainer/trainer_estimator.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
-#include <piper/plan/pricer.h>
-#include <piper/stack/estimator.h>
-#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
 #include <optional>
@@ -21,7 +21,7 @@ namespace piper::plan {
 struct Prediction {
   double step_seconds = 0;  // simulated where it was, else by the closed form
   std::optional<double> simulated_seconds;
-  stack::Estimate estimate;  // the closed form: components and memory
+  cost::Estimate estimate;  // the closed form: components and memory
   double mfu = 0;
   double tokens_per_second = 0;
   double step_flops = 0;
@@ -29,18 +29,18 @@ struct Prediction {
 };
 
 Prediction make_prediction(const model::Model& model, const cluster::Cluster& cluster,
-                           const strategy::Strategy& strategy, const stack::Estimate& estimate,
+                           const strategy::Strategy& strategy, const cost::Estimate& estimate,
                            std::optional<double> simulated_seconds = std::nullopt);
 
 // Simulated where that is little enough work, as `piper plan` does with its best.
-Prediction predict(Pricer& pricer, const model::Model& model, const cluster::Cluster& cluster,
-                   const strategy::Strategy& strategy);
+Prediction predict(cost::Estimator& estimator, const model::Model& model,
+                   const cluster::Cluster& cluster, const strategy::Strategy& strategy);
 
 // Keys carry units: mfu, step_seconds, closed_form_seconds, peak_bytes, time {...}, memory {...};
-// "method" says which of the two seconds the step's are, "stack" who is predicted to run it.
+// "method" says which of the two seconds the step's are, "trainer" who is predicted to run it.
 // "not_runnable": why this Piper does not.
 Json to_json(const Prediction& prediction, const strategy::Strategy& strategy,
-             const stack::Stack& stack);
+             const cost::TrainerProfile& trainer);
 
 // Eq. 12 of the Piper paper. Requires figures of the precision in cluster.compute.
 cost::EffectiveMfu effective_mfu(const Prediction& prediction, const cluster::Cluster& cluster,
@@ -51,9 +51,9 @@ struct StepPart {
   const char* name;
   double seconds;
 };
-std::vector<StepPart> parts_of(const stack::StepSeconds& time);
+std::vector<StepPart> parts_of(const cost::StepSeconds& time);
 
 // What costs most, for people: "compute 61 %, pipeline bubble 12 %".
-std::string limits(const stack::Estimate& estimate);
+std::string limits(const cost::Estimate& estimate);
 
 }  // namespace piper::plan

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/plan/pricer.h>
+#include <piper/cost/estimator.h>
 #include <piper/plan/question.h>
 #include <piper/plan/threads.h>
 #include <piper/strategy/runnable.h>
@@ -17,8 +17,9 @@ constexpr int64_t kSequencesPerDevice = 4, kLeastCpuSequences = 16;
 
 class Settling {
  public:
-  Settling(const Question& question, const stack::Stack& stack, std::vector<Default>& defaults)
-      : q_(question), stack_(stack), defaults_(defaults) {
+  Settling(const Question& question, const cost::TrainerProfile& trainer,
+           std::vector<Default>& defaults)
+      : q_(question), trainer_(trainer), defaults_(defaults) {
     defaults_.clear();
   }
 
@@ -26,7 +27,7 @@ class Settling {
     Request r{
         .model = &q_.model,
         .cluster = &q_.cluster,
-        .stack = &stack_,
+        .trainer = &trainer_,
         .fixed = q_.fixed,
         .memory_limit_bytes = (1 - q_.memory_margin) * static_cast<double>(q_.cluster.memory_bytes),
         .imbalance = q_.imbalance,
@@ -120,10 +121,10 @@ class Settling {
       problems.push_back(fmt::format("--sequence is {}; allowed: at most the {} positions of {}",
                                      r.sequence, q_.model.learned_positions, q_.model.name));
     if (!is_gpu() && !r.has_exact_costs())
-      problems.push_back(
-          fmt::format("--stack is {}: cluster {} is priced as this Piper runs it, which trains on "
-                      "its CPUs; allowed there: piper",
-                      stack_.name, q_.cluster.name));
+      problems.push_back(fmt::format(
+          "--trainer is {}: cluster {} is priced as this Piper runs it, which trains on "
+          "its CPUs; allowed there: piper",
+          trainer_.name, q_.cluster.name));
     if (r.fixed.runnable && !strategy::runs(r.precision))
       problems.push_back(
           fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64{}",
@@ -133,15 +134,15 @@ class Settling {
   }
 
   const Question& q_;
-  const stack::Stack& stack_;
+  const cost::TrainerProfile& trainer_;
   std::vector<Default>& defaults_;
 };
 
 }  // namespace
 
-Request settle(const Question& question, const stack::Stack& stack,
+Request settle(const Question& question, const cost::TrainerProfile& trainer,
                std::vector<Default>& defaults) {
-  return Settling(question, stack, defaults).settle();
+  return Settling(question, trainer, defaults).settle();
 }
 
 }  // namespace piper::plan

@@ -25,7 +25,7 @@ struct Question {
   FixedAxes fixed;
   double memory_margin = kMemoryMargin;
   double imbalance = 1;
-  std::optional<LoadSamples> load;  // in place of `imbalance`
+  std::optional<cost::LoadSamples> load;  // in place of `imbalance`
   int64_t num_kept = 16;
   int64_t num_threads = 0;  // 0: as many as cores may be used
 };
@@ -47,8 +47,9 @@ struct Default {
 //   devices       pp x dp when both are fixed, else the whole cluster, of at most 1,024
 // Machines with exact costs are searched for what this Piper trains (FixedAxes::runnable).
 //
-// The result refers to `question` and `stack`. Throws InvalidInput: more devices than the cluster
-// has, positions that the model has not, a stack or a precision that nothing runs there.
-Request settle(const Question& question, const stack::Stack& stack, std::vector<Default>& defaults);
+// The result refers to `question` and `trainer`. Throws InvalidInput: more devices than the cluster
+// has, positions that the model has not, a trainer or a precision that nothing runs there.
+Request settle(const Question& question, const cost::TrainerProfile& trainer,
+               std::vector<Default>& defaults);
 
 }  // namespace piper::plan

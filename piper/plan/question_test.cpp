@@ -22,7 +22,7 @@ Question question(const char* model, const char* cluster, int64_t devices) {
 // A question with what its request refers to.
 struct Asked {
   explicit Asked(Question q) : question(std::move(q)) {}
-  Request request() { return settle(question, stack, defaults); }
+  Request request() { return settle(question, trainer, defaults); }
   Plan plan() { return search(request()); }
   std::string refusal() {
     try {
@@ -33,7 +33,7 @@ struct Asked {
     return "";
   }
   Question question;
-  stack::Stack stack = stack::load_stack("piper");
+  cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<Default> defaults;
 };
 
@@ -73,8 +73,8 @@ TEST_CASE("what this Piper trains is a subset of the whole, and never beats it")
       CHECK(strategy::not_runnable(c.strategy).empty());
       CHECK(strategy::contradictions(c.strategy, asked.question.model).empty());
       // The same strategy has the same price in both.
-      const std::unique_ptr<Pricer> pricer = request.pricer();
-      CHECK(pricer->estimate(c.strategy).seconds == c.estimate.seconds);
+      const std::unique_ptr<cost::Estimator> estimator = request.estimator();
+      CHECK(estimator->estimate(c.strategy).seconds == c.estimate.seconds);
     }
   }
 }

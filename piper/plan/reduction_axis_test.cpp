@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 #include <piper/collective/reductions.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/near.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/step_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/example_world.h>
 #include <piper/plan/random_cluster.h>
@@ -92,7 +92,7 @@ TEST_CASE("a step whose gradients are summed inside nodes first: closed form, si
       const schedule::StepGraph step = schedule::write_step(model, s);
       const double played = sim::play(step, cost::price(step, model, s, cluster)).seconds();
       const double closed =
-          cost::Estimator(model, cluster, s.precision, s.sequence).estimate(s).seconds;
+          cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s).seconds;
       CAPTURE(ep);
       CHECK(std::abs(closed / played - 1) < 0.03);
       return played;

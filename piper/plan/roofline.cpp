@@ -32,7 +32,7 @@ class Parts {
   Parts(const Request& r, const strategy::Strategy& s)
       : r_(r),
         rates_(*r.cluster, r.precision),
-        efficiency_(r.stack->calibration_of(r.cluster->device).compute_efficiency),
+        efficiency_(r.trainer->calibration_of(r.cluster->device).compute_efficiency),
         tp_(static_cast<double>(s.mesh.tp)),
         cp_(static_cast<double>(s.mesh.cp)),
         ep_(static_cast<double>(s.mesh.ep)),
@@ -169,7 +169,7 @@ class Parts {
     add({.part = "routed experts",
          .flops = token_flops * dealt / etp_,
          .bytes = mlp_bytes(rows, width, up, local)},
-        seconds / r_.stack->grouped_efficiency);
+        seconds / r_.trainer->grouped_efficiency);
   }
 
   // `local` experts of this width, `rows` in all: rows in, both products with the activation
@@ -180,7 +180,7 @@ class Parts {
   }
 
   const Request& r_;
-  stack::Rates rates_;
+  cost::Rates rates_;
   double efficiency_, tp_, cp_, ep_, etp_, tokens_, capacity_, hidden_, in_, out_;
   Roofline roofline_;
 };

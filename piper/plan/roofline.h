@@ -4,7 +4,7 @@
 //
 // Bytes are the least possible: weights, inputs and outputs of a part once each, keys and values
 // once, scores never (flash kernels). What is divided by tp, cp, ep and etp is divided as
-// stack/layer_price.h divides it.
+// cost/trainer/layer_price.h divides it.
 #pragma once
 
 #include <piper/plan/search.h>
@@ -21,7 +21,7 @@ struct RooflinePoint {
   double flops = 0, bytes = 0;
   double peak_flops_per_second = 0;  // of the precision that the part computes in
   double predicted_flops_per_second =
-      0;  // at the cluster's measured rates and the stack's efficiency
+      0;  // at the cluster's measured rates and the trainer's efficiency
   double intensity() const { return flops / bytes; }  // FLOPs a byte
 };
 

@@ -63,8 +63,9 @@ bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double
 class Visit {
  public:
   // `kept`: on top of what was known when the shape's round began.
-  Visit(const Request& request, const ExchangeAxis& exchange, Pricer& pricer, Frontier& kept)
-      : r_(request), exchange_(exchange), pricer_(pricer), kept_(kept) {}
+  Visit(const Request& request, const ExchangeAxis& exchange, cost::Estimator& estimator,
+        Frontier& kept)
+      : r_(request), exchange_(exchange), estimator_(estimator), kept_(kept) {}
 
   // With its exchange.
   void run(Strategy s) {
@@ -111,7 +112,7 @@ class Visit {
         strategy::even_split(r_.model->num_layers(), s.mesh.num_virtual_stages());
     for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
       s.layers_per_stage = split;
-      if (is_beaten(s, pricer_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)))) continue;
+      if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)))) continue;
       // Sums of layers are kept from one state to the next, not from one recomputation to the next.
       std::vector<LoadsByRecompute> loads;
       for (size_t r = 0; r < strategy::kRecomputes.size(); ++r) {
@@ -119,7 +120,7 @@ class Visit {
         size_t state = 0;
         for_each_state(s, [&] {
           if (loads.size() <= state) loads.emplace_back();
-          loads[state++][r] = pricer_.stage_loads(s, r_.imbalance_at(s.mesh.ep));
+          loads[state++][r] = estimator_.stage_loads(s, r_.imbalance_at(s.mesh.ep));
         });
       }
       size_t state = 0;
@@ -134,7 +135,7 @@ class Visit {
           if (!choice || is_beaten(s, m * choice->mean)) return;
           if (choice->is_uniform()) continue;
           if (const auto chosen =
-                  with_stage_recompute(pricer_, s, *choice, limit, r_.imbalance_at(s.mesh.ep)))
+                  with_stage_recompute(estimator_, s, *choice, limit, r_.imbalance_at(s.mesh.ep)))
             price(*chosen);
         }
       });
@@ -145,14 +146,14 @@ class Visit {
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
     const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
     if (is_new) {
-      const cost::PassSeconds pass = pricer_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
+      const cost::PassSeconds pass = estimator_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
       found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
     }
     return found->second;
   }
 
   void visit_states(Strategy& s) {
-    if (is_beaten(s, pricer_.bound_of_split(s, r_.imbalance_at(s.mesh.ep)))) return;
+    if (is_beaten(s, estimator_.bound_of_split(s, r_.imbalance_at(s.mesh.ep)))) return;
     for_each_state(s, [&] { price(s); });
   }
 
@@ -180,28 +181,28 @@ class Visit {
     kept_.count_priced(family);
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
     // its family.
-    const stack::Estimate bytes = pricer_.bytes(s, r_.imbalance_at(s.mesh.ep));
+    const cost::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
     if (bytes.peak_bytes > r_.memory_limit_bytes) {
       if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
       if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
       return;
     }
-    stack::Estimate e = estimate(s, family);
+    cost::Estimate e = estimate(s, family);
     // On the front of speed and memory stands nothing coarse.
     if (e.is_coarse)
       if (const double front = kept_.front_seconds(e.peak_bytes); e.at_least < front)
-        e = pricer_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
+        e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
     kept_.add(s, e);
   }
 
-  stack::Estimate estimate(const Strategy& s, Family family) {
+  cost::Estimate estimate(const Strategy& s, Family family) {
     kept_.count_timed();
     const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
-    return pricer_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
+    return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
   }
 
   // Without its scratch the same stage needs so much still.
-  bool may_fit_plain(const Strategy& s, const stack::Estimate& e) const {
+  bool may_fit_plain(const Strategy& s, const cost::Estimate& e) const {
     if (!exchange_.may_fall_back(s)) return false;
     const double without = e.peak_bytes - e.fullest.exchange;
     const Family family = family_of(s);
@@ -211,7 +212,7 @@ class Visit {
 
   const Request& r_;
   const ExchangeAxis& exchange_;
-  Pricer& pricer_;
+  cost::Estimator& estimator_;
   Frontier& kept_;
   std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
 };
@@ -227,8 +228,8 @@ class Search {
         num_threads_(threads_of(request)),
         rates_(rates_of(request)),
         exchange_(*request.model, *request.cluster, request.fixed.exchange,
-                  rates_ ? request.stack : nullptr, rates_ ? &*rates_ : nullptr),
-        pricers_(static_cast<size_t>(num_threads_)),
+                  rates_ ? request.trainer : nullptr, rates_ ? &*rates_ : nullptr),
+        estimators_(static_cast<size_t>(num_threads_)),
         kept_(request.num_kept) {}
 
   Plan run() {
@@ -249,9 +250,9 @@ class Search {
 
  private:
   // None where exchanges are priced as this Piper runs them.
-  static std::optional<stack::Rates> rates_of(const Request& r) {
+  static std::optional<cost::Rates> rates_of(const Request& r) {
     if (r.has_exact_costs()) return std::nullopt;
-    return stack::Rates(*r.cluster, r.precision);
+    return cost::Rates(*r.cluster, r.precision);
   }
 
   struct Bounded {
@@ -259,9 +260,9 @@ class Search {
     size_t index;
   };
 
-  Pricer& pricer(int64_t thread) {
-    std::unique_ptr<Pricer>& own = pricers_[static_cast<size_t>(thread)];
-    if (!own) own = r_.pricer();
+  cost::Estimator& estimator(int64_t thread) {
+    std::unique_ptr<cost::Estimator>& own = estimators_[static_cast<size_t>(thread)];
+    if (!own) own = r_.estimator();
     return *own;
   }
 
@@ -275,7 +276,7 @@ class Search {
       const size_t first = static_cast<size_t>(item) * kAtOnce;
       for (size_t i = first; i < std::min(first + kAtOnce, shapes_.size()); ++i)
         bounded_[i].least =
-            pricer(thread).bound(base_of(r_, shapes_[i]), r_.imbalance_at(shapes_[i].ep));
+            estimator(thread).bound(base_of(r_, shapes_[i]), r_.imbalance_at(shapes_[i].ep));
     });
   }
 
@@ -304,7 +305,7 @@ class Search {
         num_threads_, std::ssize(round_),
         [&](int64_t thread, int64_t item) {
           const auto i = static_cast<size_t>(item);
-          Visit(r_, exchange_, pricer(thread), found[i].emplace(&kept_)).run(round_[i]);
+          Visit(r_, exchange_, estimator(thread), found[i].emplace(&kept_)).run(round_[i]);
         },
         [&](int64_t visited) { show(before + visited); });
     for (std::optional<Frontier>& one : found) kept_.merge(std::move(*one));
@@ -325,9 +326,9 @@ class Search {
 
   const Request& r_;
   const int64_t num_threads_;
-  const std::optional<stack::Rates> rates_;
+  const std::optional<cost::Rates> rates_;
   ExchangeAxis exchange_;
-  std::vector<std::unique_ptr<Pricer>> pricers_;  // by thread; made by it
+  std::vector<std::unique_ptr<cost::Estimator>> estimators_;  // by thread; made by it
 
   std::vector<Shape> shapes_;
   std::vector<Bounded> bounded_;

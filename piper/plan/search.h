@@ -1,5 +1,5 @@
 // The search over every axis that practitioners turn: PP x VPP x EP x ETP x TP x SP x CP x DP,
-// schedule, micro-batch, ZeRO, recomputation, offload, placement, exchange. A pricer (pricer.h)
+// schedule, micro-batch, ZeRO, recomputation, offload, placement, exchange. An estimator (cost/estimator.h)
 // says what a strategy takes. What this Piper's runtime executes is a part of the space
 // (FixedAxes::runnable), and so is the Piper paper's own (FixedAxes::paper_form):
 //
@@ -23,12 +23,12 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/estimator.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/load_distribution.h>
+#include <piper/cost/trainer/trainer_estimator.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
-#include <piper/plan/pricer.h>
-#include <piper/stack/estimator.h>
-#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -54,7 +54,7 @@ struct FixedAxes {
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
   strategy::Capacity capacity;                   // dropless unless the user lets experts drop
-  bool offered = true;      // only what the stack's trainer runs (stack::Offers)
+  bool offered = true;      // only what the trainer's profile offers (cost::Offers)
   bool runnable = false;    // only what strategy::not_runnable() has nothing against
   bool paper_form = false;  // only the paper's space, above
 };
@@ -62,7 +62,7 @@ struct FixedAxes {
 struct Request {
   const model::Model* model = nullptr;
   const cluster::Cluster* cluster = nullptr;
-  const stack::Stack* stack = nullptr;
+  const cost::TrainerProfile* trainer = nullptr;
   int64_t num_devices = 0, sequence = 0, global_batch_sequences = 0;
   strategy::Precision precision = strategy::Precision::kBf16;
   FixedAxes fixed;
@@ -75,15 +75,15 @@ struct Request {
     const auto found = imbalance_by_ep.find(ep);
     return found == imbalance_by_ep.end() ? imbalance : found->second;
   }
-  // Whether the pricer is this Piper's own (pricer.h).
-  bool has_exact_costs() const { return plan::has_exact_costs(*cluster, *stack); }
-  // What is tried of the stack's axes; everything where FixedAxes::offered is not asked for.
-  const stack::Offers& offers() const {
-    static const stack::Offers all;
-    return fixed.offered ? stack->offers : all;
+  // Whether the estimator has this Piper's exact costs (cost/estimator.h).
+  bool has_exact_costs() const { return cost::has_exact_costs(*cluster, *trainer); }
+  // What is tried of the trainer's axes; everything where FixedAxes::offered is not asked for.
+  const cost::Offers& offers() const {
+    static const cost::Offers all;
+    return fixed.offered ? trainer->offers : all;
   }
-  std::unique_ptr<Pricer> pricer() const {
-    return make_pricer(*model, *cluster, *stack, precision, sequence);
+  std::unique_ptr<cost::Estimator> estimator() const {
+    return cost::make_estimator(*model, *cluster, *trainer, precision, sequence);
   }
   int64_t num_kept = 64;       // of the fastest
   bool prunes = true;          // false: every strategy is priced (tests)
@@ -97,7 +97,7 @@ struct Request {
 
 struct Candidate {
   strategy::Strategy strategy;
-  stack::Estimate estimate;
+  cost::Estimate estimate;
   double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
   std::optional<cost::UnderLoad> under_load;
   double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
@@ -146,7 +146,7 @@ int64_t threads_of(const Request& request);
 // do not.
 Plan search(const Request& request);
 
-// Plays whole steps (Pricer::played_seconds), those that are too much work left out, until the first
+// Plays whole steps (simulated_seconds()), those that are too much work left out, until the first
 // `count` that are ranked by what is known of each have been played; the front of speed and memory
 // takes that over.
 inline constexpr int64_t kMostPlayed = 10;

@@ -86,12 +86,12 @@ TEST_CASE("every strategy that is kept is sound and fits") {
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
 }
 
-TEST_CASE("a search tries what the stack's trainer runs, and nothing else") {
+TEST_CASE("a search tries what the trainer's profile offers, and nothing else") {
   ExampleWorld world;
   for (const char* name : {"megatron", "torchtitan", "nanotron", "piper-frontier"}) {
     CAPTURE(name);
-    world.stack = stack::load_stack(name);
-    const stack::Offers& offers = world.stack.offers;
+    world.trainer = cost::load_trainer(name);
+    const cost::Offers& offers = world.trainer.offers;
     const Plan plan = search(world.request(32, 64));
     REQUIRE(!plan.pareto.empty());
     for (const std::vector<Candidate>* list : {&plan.ranked, &plan.pareto})

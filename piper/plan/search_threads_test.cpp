@@ -21,8 +21,8 @@ constexpr int64_t kThreads[] = {2, 3, 8};
 Json to_json(const cost::Spread& s) { return {s.mean, s.p95, s.worst}; }
 
 Json to_json(const Candidate& c) {
-  const stack::Estimate& e = c.estimate;
-  const stack::StepSeconds& t = e.time;
+  const cost::Estimate& e = c.estimate;
+  const cost::StepSeconds& t = e.time;
   Json json{{"strategy", strategy::to_json(c.strategy)},
             {"seconds", e.seconds},
             {"time",
@@ -79,7 +79,7 @@ std::string answer(const Case& c, int64_t num_threads) {
     play_ranked(request, plan, 4);
     return text_of(plan);
   }
-  const LoadSamples samples{.load = cost::parse_load(c.load), .num_samples = 16, .seed = 7};
+  const cost::LoadSamples samples{.load = cost::parse_load(c.load), .num_samples = 16, .seed = 7};
   const Imbalances imbalances =
       sampled_imbalances(samples, world.model, {1, 2, 4, 8, 16, 32, 64, 128});
   request.imbalance_by_ep = statistic_of(imbalances, cost::Statistic::kP95);

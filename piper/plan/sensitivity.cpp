@@ -14,17 +14,17 @@ namespace {
 // Everything that a price is made of, to be changed.
 struct World {
   cluster::Cluster cluster;
-  stack::Stack stack;
+  cost::TrainerProfile trainer;
   double imbalance = 1;
-  bool has_exact_costs() const { return plan::has_exact_costs(cluster, stack); }
-  double efficiency() const { return stack.calibration_of(cluster.device).compute_efficiency; }
+  bool has_exact_costs() const { return cost::has_exact_costs(cluster, trainer); }
+  double efficiency() const { return trainer.calibration_of(cluster.device).compute_efficiency; }
   void scale_compute(double factor) {
     if (has_exact_costs()) {
       cluster = changed(cluster, fmt::format("compute=x{}", factor));
       return;
     }
-    stack.calibration.compute_efficiency = efficiency() * factor;
-    stack.calibrations.clear();
+    trainer.calibration.compute_efficiency = efficiency() * factor;
+    trainer.calibrations.clear();
   }
 };
 
@@ -81,35 +81,35 @@ class Inputs {
         [key, seconds](World& w, double f) { w.cluster.numbers[key] = seconds * f; });
   }
   void rings() {
-    ring("step of a ring inside a node", "node_ring_step_seconds", stack::kNodeStepSeconds);
+    ring("step of a ring inside a node", "node_ring_step_seconds", cost::kNodeStepSeconds);
     if (w_.cluster.levels.size() > 1)
-      ring("step of a ring between nodes", "ring_step_seconds", stack::kOuterStepSeconds);
+      ring("step of a ring between nodes", "ring_step_seconds", cost::kOuterStepSeconds);
   }
 
   void layers() {
     const double host =
-        std::max(w_.stack.host_seconds_per_layer, w_.stack.host_seconds_per_mixture_layer);
+        std::max(w_.trainer.host_seconds_per_layer, w_.trainer.host_seconds_per_mixture_layer);
     if (host > 0)
       add("host time of a layer", format_seconds(host), [](World& w, double f) {
-        w.stack.host_seconds_per_layer *= f;
-        w.stack.host_seconds_per_mixture_layer *= f;
+        w.trainer.host_seconds_per_layer *= f;
+        w.trainer.host_seconds_per_mixture_layer *= f;
       });
-    if (w_.stack.serial_seconds_per_layer > 0)
-      add("serial time of a layer", format_seconds(w_.stack.serial_seconds_per_layer),
-          [](World& w, double f) { w.stack.serial_seconds_per_layer *= f; });
-    if (w_.stack.division_seconds_per_replica > 0)
+    if (w_.trainer.serial_seconds_per_layer > 0)
+      add("serial time of a layer", format_seconds(w_.trainer.serial_seconds_per_layer),
+          [](World& w, double f) { w.trainer.serial_seconds_per_layer *= f; });
+    if (w_.trainer.division_seconds_per_replica > 0)
       add("dividing tensors, a layer and replica",
-          format_seconds(w_.stack.division_seconds_per_replica),
-          [](World& w, double f) { w.stack.division_seconds_per_replica *= f; });
+          format_seconds(w_.trainer.division_seconds_per_replica),
+          [](World& w, double f) { w.trainer.division_seconds_per_replica *= f; });
   }
 
   const World& w_;
 };
 
 double mfu_in(const Request& r, const strategy::Strategy& s, const World& world) {
-  const std::unique_ptr<Pricer> pricer =
-      make_pricer(*r.model, world.cluster, world.stack, r.precision, r.sequence);
-  return cost::mfu(*r.model, s, *r.cluster, pricer->estimate(s, world.imbalance).seconds);
+  const std::unique_ptr<cost::Estimator> estimator =
+      cost::make_estimator(*r.model, world.cluster, world.trainer, r.precision, r.sequence);
+  return cost::mfu(*r.model, s, *r.cluster, estimator->estimate(s, world.imbalance).seconds);
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ double mfu_in(const Request& r, const strategy::Strategy& s, const World& world)
 double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
 
 std::vector<Influence> sensitivity(const Request& r, const strategy::Strategy& s, double change) {
-  const World base{.cluster = *r.cluster, .stack = *r.stack, .imbalance = r.imbalance};
+  const World base{.cluster = *r.cluster, .trainer = *r.trainer, .imbalance = r.imbalance};
   std::vector<Influence> result;
   for (const Input& input : Inputs(base).list) {
     World low = base, high = base;

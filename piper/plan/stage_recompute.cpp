@@ -16,8 +16,8 @@ constexpr int kMostRounds = 3;  // of moving layers and choosing again
 
 // Layers weigh what their stage makes of them; the stage that a layer lies on now stands for the
 // one it goes to.
-std::vector<int64_t> balanced(Pricer& pricer, const Strategy& s, const StageChoice& choice,
-                              double imbalance) {
+std::vector<int64_t> balanced(cost::Estimator& estimator, const Strategy& s,
+                              const StageChoice& choice, double imbalance) {
   const int64_t stages = s.mesh.num_virtual_stages();
   std::array<std::optional<cost::PassSeconds>, strategy::kRecomputes.size()> passes;
   std::vector<double> layers;
@@ -27,7 +27,7 @@ std::vector<int64_t> balanced(Pricer& pricer, const Strategy& s, const StageChoi
     Strategy one = s;
     one.recompute = choice.per_stage[static_cast<size_t>(rank)];
     std::optional<cost::PassSeconds>& pass = passes[static_cast<size_t>(one.recompute)];
-    if (!pass) pass = pricer.pass_seconds(one, imbalance);
+    if (!pass) pass = estimator.pass_seconds(one, imbalance);
     for (int64_t i = 0; i < s.layers_per_stage[static_cast<size_t>(v)]; ++i)
       layers.push_back(pass->layers[layers.size()]);
     first = pass->embedding;
@@ -59,17 +59,17 @@ std::optional<StageChoice> choose_by_stage(const LoadsByRecompute& loads, double
   return choice;
 }
 
-std::optional<Strategy> with_stage_recompute(Pricer& pricer, const Strategy& strategy,
+std::optional<Strategy> with_stage_recompute(cost::Estimator& estimator, const Strategy& strategy,
                                              StageChoice choice, double limit_bytes,
                                              double imbalance) {
   Strategy best = strategy, moved = strategy;
   for (int round = 0; round < kMostRounds; ++round) {
-    moved.layers_per_stage = balanced(pricer, moved, choice, imbalance);
+    moved.layers_per_stage = balanced(estimator, moved, choice, imbalance);
     if (moved.layers_per_stage == best.layers_per_stage) break;
     LoadsByRecompute loads;
     for (size_t r = 0; r < loads.size(); ++r) {
       moved.recompute = strategy::kRecomputes[r];
-      loads[r] = pricer.stage_loads(moved, imbalance);
+      loads[r] = estimator.stage_loads(moved, imbalance);
     }
     const std::optional<StageChoice> next = choose_by_stage(loads, limit_bytes);
     if (!next || next->slowest >= choice.slowest) break;

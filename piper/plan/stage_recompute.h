@@ -3,7 +3,7 @@
 // it.
 #pragma once
 
-#include <piper/plan/pricer.h>
+#include <piper/cost/estimator.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -13,8 +13,7 @@
 namespace piper::plan {
 
 // What stages come to, by recomputation (in the order of strategy::kRecomputes).
-using LoadsByRecompute =
-    std::array<std::vector<stack::Estimator::StageLoad>, strategy::kRecomputes.size()>;
+using LoadsByRecompute = std::array<std::vector<cost::StageLoad>, strategy::kRecomputes.size()>;
 
 // On each stage the recomputation that takes the least time of those that fit.
 struct StageChoice {
@@ -28,7 +27,7 @@ std::optional<StageChoice> choose_by_stage(const LoadsByRecompute& loads, double
 // The strategy with that choice, and with layers moved to where passes are short as long as that
 // helps and all still fits. Nothing when all stages take the same in the end: then `recompute` says
 // it.
-std::optional<strategy::Strategy> with_stage_recompute(Pricer& pricer,
+std::optional<strategy::Strategy> with_stage_recompute(cost::Estimator& estimator,
                                                        const strategy::Strategy& strategy,
                                                        StageChoice choice, double limit_bytes,
                                                        double imbalance);

@@ -6,7 +6,7 @@
 #include <utility>
 
 namespace piper::plan {
-Imbalances sampled_imbalances(const LoadSamples& samples, const model::Model& model,
+Imbalances sampled_imbalances(const cost::LoadSamples& samples, const model::Model& model,
                               const std::vector<int64_t>& eps) {
   Imbalances by_ep;
   const bool hot_rank = samples.load.kind == cost::LoadKind::kHotRank;
@@ -33,14 +33,14 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
   return by_ep;
 }
 
-void play_under_load(const Request& r, const LoadSamples& samples, const Imbalances& imbalances,
-                     int64_t count, Plan& plan) {
+void play_under_load(const Request& r, const cost::LoadSamples& samples,
+                     const Imbalances& imbalances, int64_t count, Plan& plan) {
   play_ranked(r, plan, count);
   const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
   share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
     Candidate& c = plan.ranked[static_cast<size_t>(item)];
     const std::vector<double>& of_ep = imbalances.at(c.strategy.mesh.ep);
-    SampledEstimate sampled = r.pricer()->sampled(c.strategy, samples, of_ep);
+    cost::SampledEstimate sampled = r.estimator()->sampled(c.strategy, samples, of_ep);
     for (double& seconds : sampled.seconds)  // the sample that it was ranked by: to the digit
       seconds = seconds == c.estimate.seconds ? c.step_seconds()
                                               : seconds * (c.step_seconds() / c.estimate.seconds);

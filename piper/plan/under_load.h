@@ -18,7 +18,7 @@ namespace piper::plan {
 // By ep, of every sample. Of hot-rank:F the F ends at ep: a rank has no more than all rows. Throws
 // InvalidInput where the load does not fit the model.
 using Imbalances = std::map<int64_t, std::vector<double>>;
-Imbalances sampled_imbalances(const LoadSamples& samples, const model::Model& model,
+Imbalances sampled_imbalances(const cost::LoadSamples& samples, const model::Model& model,
                               const std::vector<int64_t>& eps);
 
 // The asked statistic of each: Request::imbalance_by_ep.
@@ -27,7 +27,7 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
 // Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played
 // by as much slower as the play was than the closed form, and sorts these by the statistic of their
 // seconds. Requires that the request's imbalance_by_ep is statistic_of(imbalances).
-void play_under_load(const Request& request, const LoadSamples& samples,
+void play_under_load(const Request& request, const cost::LoadSamples& samples,
                      const Imbalances& imbalances, int64_t count, Plan& plan);
 
 }  // namespace piper::plan

@@ -16,7 +16,7 @@ struct World : ExampleWorld {
   }
 };
 
-LoadSamples samples(const char* load, cost::Statistic statistic = cost::Statistic::kP95) {
+cost::LoadSamples samples(const char* load, cost::Statistic statistic = cost::Statistic::kP95) {
   return {.load = cost::parse_load(load), .statistic = statistic, .num_samples = 5};
 }
 

@@ -206,7 +206,7 @@ void parse_single(ObjectReader& reader, PlanDocument& plan) {
   }
   if (const Json* predicted = reader.object("predicted")) {
     ObjectReader values(*predicted, "predicted", reader.problems());
-    plan.stack = values.text("stack", "");
+    plan.trainer = values.text(values.has("stack") ? "stack" : "trainer", "");
     parse_insight(values, plan);
   }
 }
@@ -227,7 +227,7 @@ PlanDocument parse_plan_document(const Json& json, const std::string& source) {
   ObjectReader reader(json, "", &problems);
   PlanDocument plan{.model = name_of(reader, "model"),
                     .cluster = name_of(reader, "cluster"),
-                    .stack = reader.text("stack", ""),
+                    .trainer = reader.text(reader.has("stack") ? "stack" : "trainer", ""),
                     .precision = reader.text("precision", ""),
                     .num_devices = count(reader, "num_devices"),
                     .sequence = count(reader, "sequence"),

@@ -67,7 +67,7 @@ struct Roofs {
 };
 
 struct PlanDocument {
-  std::string model, cluster, stack, precision;
+  std::string model, cluster, trainer, precision;
   int64_t num_devices = 0, sequence = 0, global_batch_sequences = 0;  // 0 = not stated
   int64_t num_considered = 0;
   std::optional<double> memory_limit_bytes;

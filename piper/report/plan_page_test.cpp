@@ -12,7 +12,7 @@ using namespace piper::report;
 namespace {
 
 constexpr const char* kPlan = R"({
-  "model": "<model>", "cluster": "c & d", "stack": "piper", "num_devices": 64, "memory_limit_bytes": 7.2e10,
+  "model": "<model>", "cluster": "c & d", "trainer": "piper", "num_devices": 64, "memory_limit_bytes": 7.2e10,
   "defaults": {"sequence": {"value": 4096, "why": "<why>"}},
   "strategies": [{"mesh": {"pp": 2, "ep": 8, "dp": 32, "edp": 4, "tp": 1, "vpp": 3}, "zero": 1, "schedule": "1f1b",
     "recompute": "none", "micro_batch_sequences": 1, "num_micro_batches": 16,

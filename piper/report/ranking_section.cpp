@@ -91,7 +91,7 @@ std::string plan_header(const PlanDocument& plan) {
   facts.add_count("tokens of a sequence", plan.sequence);
   facts.add_count("sequences of a step", plan.global_batch_sequences);
   if (!plan.precision.empty()) facts.add("precision", plan.precision);
-  if (!plan.stack.empty()) facts.add("as the stack would run it", plan.stack);
+  if (!plan.trainer.empty()) facts.add("as this trainer would run it", plan.trainer);
   facts.add_count("strategies priced", plan.num_considered);
   for (const auto& [name, text] : plan.defaults) facts.add("default " + name, text);
   return out + tiles(plan) + facts.finish() + "</header>\n";

@@ -94,9 +94,10 @@ StrategyMap parse_strategy_map(const Json& json, const std::string& source) {
   constexpr double kMaxSeconds = 1e30;
   Problems problems(source);
   ObjectReader reader(json, "", &problems);
-  StrategyMap map{.cluster = reader.text("cluster"),
-                  .facts = {{"stack", reader.text("stack", "")}},
-                  .devices = reader.integers("devices", 1, int64_t{1} << 24)};
+  StrategyMap map{
+      .cluster = reader.text("cluster"),
+      .facts = {{"trainer", reader.text(reader.has("stack") ? "stack" : "trainer", "")}},
+      .devices = reader.integers("devices", 1, int64_t{1} << 24)};
   const Json* models = reader.array("models");
   if (models == nullptr) reader.problem("models", "is missing: this is no map (piper map --json)");
   for (size_t m = 0; models != nullptr && m < models->size(); ++m) {

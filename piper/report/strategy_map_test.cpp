@@ -10,7 +10,7 @@ namespace {
 
 StrategyMap two_by_two() {
   return {.cluster = "<cluster>",
-          .facts = {{"stack", "a & b"}},
+          .facts = {{"trainer", "a & b"}},
           .devices = {8, 64},
           .rows = {{.model = "small",
                     .cells = {{.mfu = 0.30, .mesh = "pp 1, dp 8", .detail = "first"},
@@ -29,7 +29,7 @@ bool has(const std::string& text, const std::string& part) {
 TEST_CASE("a map is read from what piper map prints, and wrong ones are named") {
   const StrategyMap map = parse_strategy_map(
       parse_json(
-          R"({"cluster": "c", "stack": "s", "devices": [2, 8], "models": [{"model": "m", "cells":
+          R"({"cluster": "c", "trainer": "s", "devices": [2, 8], "models": [{"model": "m", "cells":
         [{"why_not": "nothing fits"}, {"mfu": 0.4, "mesh_in_short": "pp 2", "in_words": "w", "step_seconds": 3}]}]})",
           "map.json"),
       "map.json");

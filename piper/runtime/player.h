@@ -129,6 +129,7 @@ class Player {
   void run_segment(const graph::Task& task);
   void run_forward(const graph::Task& task, const schedule::Segment& segment);
   void run_backward(const graph::Task& task, const schedule::Segment& segment);
+  void run_weights(const graph::Task& task, const schedule::Segment& segment);
   void run_update(const graph::Task& task, const schedule::Segment& segment);
   std::unique_ptr<comm::Operation> start(const graph::Task& task);
   std::unique_ptr<comm::Operation> start_counts(const graph::Task& task, comm::OperationName name);
@@ -140,9 +141,15 @@ class Player {
                                                     comm::OperationName name);
   // Of ranks that share a layer's matrices: tokens of all of them, by rank; and the sum of their
   // parts, of which this rank keeps that of its own tokens.
-  std::unique_ptr<comm::Operation> start_gather(const graph::Task& task, comm::OperationName name);
-  std::unique_ptr<comm::Operation> start_scatter(const graph::Task& task, comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_tokens_gather(const graph::Task& task,
+                                                       comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,
+                                                        comm::OperationName name);
   void keep_own_share(const graph::Task& task);
+  std::unique_ptr<comm::Operation> start_reduce_scatter(const graph::Task& task,
+                                                        comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
+                                                        comm::OperationName name);
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }
@@ -197,6 +204,13 @@ class Player {
   // Last, so that it goes first: operations write into the members above until they are withdrawn.
   std::vector<InFlight> in_flight_;
 };
+
+// An all-gather of what the members of a group hold a share each of: tensor := all shares, cut as
+// reductions cut it (comm::start_all_gather). The tensor is contiguous.
+std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
+                                              comm::OperationName name, const at::Tensor& tensor,
+                                              strategy::Reduction form,
+                                              const collective::Topology& topology);
 
 // Seconds of the steady clock: the common time of all ranks of a host.
 double now_seconds();

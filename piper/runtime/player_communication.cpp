@@ -19,6 +19,11 @@ using schedule::SlotKind;
 
 namespace {
 
+collective::ReductionForm form_of(strategy::Reduction reduction) {
+  return reduction == strategy::Reduction::kHierarchical ? collective::ReductionForm::kHierarchical
+                                                         : collective::ReductionForm::kDirect;
+}
+
 // Sums of `counts` over each of `num_peers` equal runs, times bytes_per_row.
 std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers,
                                     int64_t bytes_per_row) {
@@ -76,9 +81,13 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
     case TaskKind::kAllGather:
-      return start_gather(task, std::move(name));
+      return step_.segment(task).kind == SegmentKind::kTensor
+                 ? start_tokens_gather(task, std::move(name))
+                 : start_weights_gather(task, std::move(name));
     case TaskKind::kReduceScatter:
-      return start_scatter(task, std::move(name));
+      return step_.segment(task).kind == SegmentKind::kTensor
+                 ? start_tokens_scatter(task, std::move(name))
+                 : start_reduce_scatter(task, std::move(name));
     case TaskKind::kRing:
     case TaskKind::kStateCollective:
     case TaskKind::kHostCopy:
@@ -241,7 +250,8 @@ std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
   return exchange.start_back(std::move(name), source, target, routing, g_weights);
 }
 
-std::unique_ptr<comm::Operation> Player::start_gather(const Task& task, comm::OperationName name) {
+std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
+                                                             comm::OperationName name) {
   const comm::Group group = group_of(task);
   const auto size = std::ssize(group.members);
   std::unique_ptr<comm::Operation> all;
@@ -265,7 +275,8 @@ std::unique_ptr<comm::Operation> Player::start_gather(const Task& task, comm::Op
   return all;
 }
 
-std::unique_ptr<comm::Operation> Player::start_scatter(const Task& task, comm::OperationName name) {
+std::unique_ptr<comm::Operation> Player::start_tokens_scatter(const Task& task,
+                                                              comm::OperationName name) {
   const comm::Group group = group_of(task);
   const at::Tensor& part = read(task, 0).tensor;
   return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(part),
@@ -299,13 +310,44 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   else
     buffer = stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
-  const comm::Element element =
-      dtype_ == at::kDouble ? comm::Element::kFloat64 : comm::Element::kFloat32;
+  const comm::Element element = element_of(buffer);
   if (strategy_.reduction == strategy::Reduction::kHierarchical)
     return comm::start_hierarchical_all_reduce(transport_, group, std::move(name), element,
                                                mutable_bytes_of(buffer), topology_of(group));
   return comm::start_all_reduce(transport_, group, std::move(name), element,
                                 mutable_bytes_of(buffer));
+}
+
+// Of gradients: afterwards this rank has the sums of its share (train/parameter_share.h).
+std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
+                                                              comm::OperationName name) {
+  const schedule::Segment& segment = step_.segment(task);
+  const at::Tensor buffer =
+      stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
+  PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
+  const comm::Group group = group_of(task);
+  return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(buffer),
+                                    mutable_bytes_of(buffer), form_of(strategy_.reduction),
+                                    topology_of(group));
+}
+
+std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
+                                                              comm::OperationName name) {
+  const schedule::Segment& segment = step_.segment(task);
+  const at::Tensor buffer =
+      stage_.weights(segment.layer, schedule::axis_of(task.kind, segment.kind));
+  PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to gather in " + name.what);
+  const comm::Group group = group_of(task);
+  return start_gather(transport_, group, std::move(name), buffer, strategy_.reduction,
+                      topology_of(group));
+}
+
+std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
+                                              comm::OperationName name, const at::Tensor& tensor,
+                                              strategy::Reduction form,
+                                              const collective::Topology& topology) {
+  return comm::start_all_gather(transport, group, std::move(name), element_of(tensor),
+                                mutable_bytes_of(tensor), form_of(form), topology);
 }
 
 }  // namespace piper::runtime

@@ -54,14 +54,13 @@ void Player::run_segment(const Task& task) {
     case Phase::kRecompute:
       return run_forward(task, segment);
     case Phase::kBackward:
-      return run_backward(task, segment);
     case Phase::kBackwardInput:
+      return run_backward(task, segment);
     case Phase::kBackwardWeights:
-      break;  // strategy::not_runnable
+      return run_weights(task, segment);
     case Phase::kUpdate:
       return run_update(task, segment);
   }
-  PIPER_CHECK(false, "no segment runs in parts: " + schedule::task_name(step_, task));
 }
 
 // Below, in(i) is the i-th slot that the task reads and out(i) the i-th that it writes, in the
@@ -119,8 +118,15 @@ void Player::run_forward(const Task& task, const Segment& segment) {
 void Player::run_backward(const Task& task, const Segment& segment) {
   const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
   const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };
+  // Of the input's part: what the weights' part will run; the tape moves there.
+  SlotValue* deferred = find(step_.graph.writes(task), SlotKind::kDeferred);
+  SlotValue* kept = find(step_.graph.reads(task), SlotKind::kTape);
+  if (deferred != nullptr) {
+    deferred->tape = kept != nullptr ? std::move(kept->tape) : std::make_unique<nn::Tape>();
+    deferred->tape->defers_weights = true;
+  }
   const auto tape = [&]() -> nn::Tape& {
-    SlotValue* slot = find(step_.graph.reads(task), SlotKind::kTape);
+    const SlotValue* slot = deferred != nullptr ? deferred : kept;
     PIPER_CHECK(slot != nullptr && slot->tape != nullptr,
                 "no tape for " + schedule::task_name(step_, task));
     return *slot->tape;
@@ -158,12 +164,24 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       out(0) = layer >= 0 ? stage_.mtp_head_backward(layer, in(0), tape())
                           : stage_.head_backward(in(0), batch_of(task).targets_T, tape());
       return;
-    case SegmentKind::kMtpJoin:
-      out(0) = stage_.mtp_join_backward(layer, in(0), in(1), in(2), batch_of(task).tokens_BS);
+    case SegmentKind::kMtpJoin: {
+      nn::Tape whole;
+      out(0) = stage_.mtp_join_backward(layer, in(0), in(1), in(2), batch_of(task).tokens_BS,
+                                        deferred != nullptr ? *deferred->tape : whole);
       return;
+    }
     default:
       PIPER_CHECK(false, "not a backward segment: " + schedule::task_name(step_, task));
   }
+}
+
+void Player::run_weights(const Task& task, const Segment& segment) {
+  if (segment.kind == SegmentKind::kEmbedding)
+    return stage_.embedding_backward(batch_of(task).tokens_BS, read(task, 0).tensor);
+  SlotValue* deferred = find(step_.graph.reads(task), SlotKind::kDeferred);
+  PIPER_CHECK(deferred != nullptr && deferred->tape != nullptr,
+              "nothing was left for " + schedule::task_name(step_, task));
+  stage_.weights_backward(*deferred->tape);
 }
 
 void Player::run_update(const Task& task, const Segment& segment) {

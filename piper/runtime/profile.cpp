@@ -182,6 +182,12 @@ class Profiler {
     host_.numbers["all_to_all_bytes_per_second"] = line("all-to-all").bytes_per_second;
     host_.numbers["all_reduce_latency_seconds"] = line("all-reduce").latency_seconds;
     host_.numbers["all_reduce_bytes_per_second"] = line("all-reduce").bytes_per_second;
+    for (const auto& [curve, key] :
+         {std::pair{"reduce-scatter", "reduce_scatter"}, std::pair{"all-gather", "all_gather"}}) {
+      if (cluster::find_curve(host_.curves, curve) == nullptr) continue;  // half an all-reduce then
+      host_.numbers[std::string(key) + "_latency_seconds"] = line(curve).latency_seconds;
+      host_.numbers[std::string(key) + "_bytes_per_second"] = line(curve).bytes_per_second;
+    }
   }
 
   void count(const std::string& curve) {

@@ -1,6 +1,6 @@
 // How a trainer executes a step, where trainers differ: what computes beside what, what a layer
 // does in one piece, when weights and gradients travel. The default is what this Piper's executor
-// does. Published trainers are described by their profiles (stack/), which fill this in.
+// does. Published trainers are described by their profiles (trainer/), which fill this in.
 #pragma once
 
 namespace piper::schedule {
@@ -14,7 +14,7 @@ struct ExecutionStyle {
   bool splits_context = false;   // beside the ring of keys and values
   bool splits_exchange = false;  // beside dispatch and combine
   bool pairs_take_turns =
-      false;  // DualPipeV: one's exchanges run beside the other's compute, else one after the other
+      true;  // DualPipeV: one's exchanges run beside the other's compute, else one after the other
   bool waits_for_sends = false;  // a sender computes nothing for a part of each message
   // Compute and collectives of a layer wait for each other in the order of its program, whatever
   // they read; but not the parts of compute that are split off, nor another micro-batch's.

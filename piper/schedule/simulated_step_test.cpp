@@ -107,6 +107,42 @@ TEST_CASE(
   CHECK(tasks[SegmentKind::kEmbedding] == Times{0, once});
 }
 
+TEST_CASE("a weights' part reads what its products do, and the input's frees all else") {
+  const StepGraph step = write(small(PipelineSchedule::kZbH1, 2, 3, 2));
+  CHECK(graph::validate(step.graph).empty());
+  using Kinds = std::vector<SlotKind>;
+  const std::map<SegmentKind, Kinds> expected = {
+      {SegmentKind::kAttention,
+       {SlotKind::kHiddenGradient, SlotKind::kHidden, SlotKind::kTape, SlotKind::kDeferred}},
+      {SegmentKind::kDenseMlp,
+       {SlotKind::kHiddenGradient, SlotKind::kHidden, SlotKind::kTape, SlotKind::kDeferred}},
+      {SegmentKind::kGate, {SlotKind::kHidden, SlotKind::kTape, SlotKind::kDeferred}},
+      {SegmentKind::kExperts,
+       {SlotKind::kExpertRowsGradient, SlotKind::kReceived, SlotKind::kRouting, SlotKind::kTape,
+        SlotKind::kDeferred}},
+      {SegmentKind::kEmbedding, {SlotKind::kHiddenGradient}}};
+  std::map<graph::SlotId, Phase> freed_in;
+  for (const Task& task : step.graph.tasks()) {
+    for (const graph::SlotId slot : step.graph.frees(task)) freed_in[slot] = task.phase;
+    if (task.phase != Phase::kBackwardWeights || task.kind != graph::TaskKind::kCompute) continue;
+    Kinds kinds;
+    for (const graph::SlotId slot : step.graph.reads(task))
+      kinds.push_back(step.meaning(slot).kind);
+    CAPTURE(task_name(step, task));
+    CHECK(kinds == expected.at(step.segment(task).kind));
+    // x for the norm of the projections, not x1.
+    if (step.segment(task).kind == SegmentKind::kAttention) {
+      CHECK(step.meaning(step.graph.reads(task)[1]).segment.kind != SegmentKind::kAttention);
+    }
+  }
+  for (const auto& [slot, phase] : freed_in) {
+    const SlotKind kind = step.meaning(slot).kind;
+    if (kind == SlotKind::kRowsGradient || kind == SlotKind::kRoutingGradient)
+      CHECK(phase == Phase::kBackwardInput);
+    if (kind == SlotKind::kDeferred) CHECK(phase == Phase::kBackwardWeights);
+  }
+}
+
 TEST_CASE("gradients are reduced once, behind the last part that adds to them") {
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
     const Case c = small(schedule, 2, 4, 2);

@@ -2,6 +2,7 @@
 #include <piper/schedule/heads.h>
 #include <piper/schedule/host_copies.h>
 #include <piper/schedule/layer.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/schedule/stage.h>
 #include <piper/schedule/states.h>
 #include <piper/schedule/transfers.h>
@@ -104,15 +105,14 @@ class RankLowering {
   };
 
   Chunk make_chunk(int64_t number) {
-    const int64_t stage = virtual_stage(placing_.schedule, placing_.pp, pp_rank_, number);
-    const bool is_last = stage == placing_.pp * placing_.vpp - 1;
-    const bool has_modules = is_last && step_.style.has_mtp_modules;
+    const RankChunk held = chunks_of(step_.strategy, pp_rank_)[static_cast<size_t>(number)];
+    const bool has_modules = held.is_last && step_.style.has_mtp_modules;
     Chunk made{
-        .stage = stage,
-        .layers = {.first = layer_number(stage),
-                   .last = layer_number(stage + 1) - 1,
-                   .is_first = stage == 0,
-                   .is_last = is_last,
+        .stage = held.stage,
+        .layers = {.first = held.first_layer,
+                   .last = held.first_layer + held.num_layers - 1,
+                   .is_first = held.is_first,
+                   .is_last = held.is_last,
                    .num_modules = has_modules ? static_cast<int32_t>(step_.model.mtp_depth) : 0},
         .micro_batches =
             std::vector<MicroBatch>(static_cast<size_t>(step_.strategy.num_micro_batches)),
@@ -127,9 +127,6 @@ class RankLowering {
   Chunk& chunk(const Action& action) { return chunks_[static_cast<size_t>(action.chunk)]; }
   MicroBatch& micro_batch(const Action& action) {
     return chunk(action).micro_batches[static_cast<size_t>(action.micro_batch)];
-  }
-  int32_t layer_number(int64_t stage) const {
-    return static_cast<int32_t>(strategy::first_layer(step_.strategy, stage));
   }
 
   // --- items ---
@@ -159,8 +156,14 @@ class RankLowering {
     (is_forward ? mb.activation : mb.gradient) = writer_.receive(
         rank_received_from(action, placing_, pp_rank_),
         {!is_forward, virtual_stage_before(action, placing_, pp_rank_), action.micro_batch},
-        is_forward ? layer_output(step_, here.first - 1)
-                   : layer_input_gradient(step_, here.last + 1));
+        is_forward                                 ? layer_output(step_, here.first - 1)
+        : here.last + 1 < step_.model.num_layers() ? layer_input_gradient(step_, here.last + 1)
+                                                   : head_input_gradient());
+  }
+
+  // What comes from a last stage that has no layer but the head.
+  static SlotMeaning head_input_gradient() {
+    return {SlotKind::kHiddenGradient, {SegmentKind::kHead, -1}};
   }
 
   void send(const Action& action) {
@@ -237,10 +240,16 @@ class RankLowering {
   void begin(const Cursor& c) { writer_.begin(c.phase, c.action.micro_batch); }
 
   void gather_ahead(const ChunkLayers& layers) {
-    std::vector<int32_t> list;
-    if (layers.is_first) list.push_back(States::kEmbedding);
-    for (int32_t layer = layers.first; layer <= layers.last; ++layer) list.push_back(layer);
-    if (layers.is_last) list.push_back(States::kHead);
+    std::vector<States::Ahead> list;
+    if (layers.is_first) list.push_back({States::kEmbedding, States::kEmbedding});
+    for (int32_t layer = layers.first; layer <= layers.last; ++layer)
+      list.push_back({layer, layer});
+    if (layers.is_last) list.push_back({States::kHead, States::kHead});
+    const auto module = static_cast<int32_t>(step_.model.num_layers());
+    if (layers.num_modules > 0 && step_.model.copies_embedding() &&
+        strategy::ends_apart(step_.strategy))
+      list.push_back({States::kEmbedding, module});
+    for (int32_t i = 0; i < layers.num_modules; ++i) list.push_back({module + i, module + i});
     states_.gather_ahead(list);
   }
 
@@ -351,8 +360,8 @@ class RankLowering {
 
   void make_weights_due(Cursor& c) {
     writer_.begin(Phase::kBackwardWeights, c.action.micro_batch);
-    for (const auto& [segment, slots] : writer_.take_weights_due())
-      c.posted.computed = writer_.compute(segment, {.reads = slots, .frees = slots});
+    for (const auto& [segment, reads, frees] : writer_.take_weights_due())
+      c.posted.computed = writer_.compute(segment, {.reads = reads, .frees = frees});
     begin(c);
   }
 
@@ -410,11 +419,11 @@ class RankLowering {
         around(States::kEmbedding);
     }
     int32_t begun = States::kHead;
-    for (const auto& [segment, slots] : std::exchange(micro_batch(action).weights_due, {})) {
+    for (const auto& [segment, reads, frees] : std::exchange(micro_batch(action).weights_due, {})) {
       if (segment.layer != begun) states_.begin(segment.layer, place, posted);
       begun = segment.layer;
       writer_.wait_for(posted);
-      posted.computed = writer_.compute(segment, {.reads = slots, .frees = slots});
+      posted.computed = writer_.compute(segment, {.reads = reads, .frees = frees});
       const bool is_module = segment.layer >= step_.model.num_layers();
       const SegmentKind last = is_module ? SegmentKind::kMtpJoin : SegmentKind::kAttention;
       if (segment.kind == last || segment.kind == SegmentKind::kEmbedding)

@@ -45,9 +45,11 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
     last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
     return last_state_;
   }
-  const TaskKind kind = gathers      ? TaskKind::kAllGather
-                        : zero_ == 0 ? TaskKind::kAllReduce
-                                     : TaskKind::kReduceScatter;
+  const bool in_full =
+      zero_ == 0 || (zero_ == 1 && axis == Axis::kData && is_summed_by_ends(segment.layer));
+  const TaskKind kind = gathers   ? TaskKind::kAllGather
+                        : in_full ? TaskKind::kAllReduce
+                                  : TaskKind::kReduceScatter;
   return writer_.collective(kind, axis, segment, {}, after);
 }
 
@@ -71,10 +73,10 @@ States::Tasks States::post(What what, int32_t layer, Share share, const Posted& 
   return posted;
 }
 
-void States::gather_ahead(const std::vector<int32_t>& layers) {
+void States::gather_ahead(const std::vector<Ahead>& layers) {
   if (gathers_always_ || !style_.states_beside) return;
-  for (const int32_t layer : layers)
-    ahead_.emplace_back(layer, post(What::kGather, layer, beside_, {}, false));
+  for (const Ahead& ahead : layers)
+    ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
 void States::begin(int32_t layer, const Place& place, Posted& posted) {
@@ -84,11 +86,11 @@ void States::begin(int32_t layer, const Place& place, Posted& posted) {
       posted.wait_for(task);
     if (style_.states_later && style_.states_beside)
       posted.beside = post(What::kGather, layer, beside_, posted, false);
-  } else if (const auto found =
-                 std::ranges::find(ahead_, layer, &decltype(ahead_)::value_type::first);
-             found != ahead_.end() && place.phase == Phase::kForward) {
-    for (const TaskId task : found->second) posted.wait_for(task);
-    ahead_.erase(found);
+  } else if (place.phase == Phase::kForward) {
+    for (const auto& [needed_by, tasks] : ahead_)
+      if (needed_by == layer)
+        for (const TaskId task : tasks) posted.wait_for(task);
+    std::erase_if(ahead_, [&](const auto& ahead) { return ahead.first == layer; });
   }
   if (reduces_always_ && place.makes_gradients && style_.states_beside && style_.states_later)
     for (const TaskId task : post(What::kReduce, layer, beside_, posted, false))
@@ -111,13 +113,17 @@ void States::end(int32_t layer, const Place& place, Posted& posted) {
   }
 }
 
-void States::write_tied_embedding() {
+bool States::is_summed_by_ends(int32_t layer) const {
   const StepWriter& step = writer_.step();
+  if (!strategy::ends_apart(step.strategy)) return false;
+  if (step.model.tied_embeddings) return layer == kEmbedding || layer == kHead;
+  return style_.has_mtp_modules && step.model.copies_embedding() && layer == kEmbedding;
+}
+
+void States::write_tied_embedding() {
   const int64_t stage = writer_.at().pp;
-  const bool is_end = stage == 0 || stage == step.layout.num_stages() - 1;
-  const bool shares =
-      step.model.tied_embeddings || (style_.has_mtp_modules && step.model.copies_embedding());
-  if (!shares || !strategy::ends_apart(step.strategy) || !is_end) return;
+  const bool is_end = stage == 0 || stage == writer_.step().layout.num_stages() - 1;
+  if (!is_summed_by_ends(kEmbedding) || !is_end) return;
   // It sums what the data group has summed, so it waits for all of that; by then there is nothing
   // to overlap with.
   graph::ShortList<TaskId> after = reduced_;

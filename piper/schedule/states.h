@@ -7,6 +7,9 @@
 //   ZeRO 2     they are scattered behind every backward
 //   ZeRO 3     and weights are gathered before every forward and backward
 //
+// With ZeRO 1 a table that the first and the last stage both hold is all-reduced all the same: they
+// cut their buffers differently, and sum the whole of it.
+//
 // (Rajbhandari et al. 2020.) A trainer lets a part of this travel beside compute, and waits for the
 // rest (execution_style.h).
 #pragma once
@@ -39,8 +42,12 @@ class States {
     bool is_last = false;  // that adds to them
   };
 
-  // Before the step's first forward of a chunk with these layers: weights that were updated.
-  void gather_ahead(const std::vector<int32_t>& layers);
+  // Before the step's first forward of a chunk: weights that were updated, of these layers, each
+  // with the layer whose forward needs it first.
+  struct Ahead {
+    int32_t layer = 0, needed_by = 0;
+  };
+  void gather_ahead(const std::vector<Ahead>& layers);
   // Around the tasks of a layer in an action.
   void begin(int32_t layer, const Place& place, Posted& posted);
   void end(int32_t layer, const Place& place, Posted& posted);
@@ -67,6 +74,8 @@ class States {
   bool is_moe(int32_t layer) const;
   // Whether the ends' tables and what else all ranks of a stage hold is summed over the stage.
   bool sums_over_stage() const;
+  // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
+  bool is_summed_by_ends(int32_t layer) const;
 
   RankWriter& writer_;
   const ExecutionStyle& style_;

@@ -109,6 +109,7 @@ enum class SlotKind : uint8_t {
   kReturnedGradient,    // gradient of kReturned (leaves merge's backward), [T*k, d]
   kRoutingGradient,     // gradient of the weights, [T*k]
   kGathered,            // hidden states, rows or gradients of all ranks that share matrices
+  kDeferred,         // of a backward in two parts: what the weights' needs beside the tape's bytes
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
   kKeysAndValues,    // of all ranks that share a sequence
@@ -178,9 +179,20 @@ struct SlotMeaning {
 // backward before it. With several stages the last one has an embedding of its own for them: its
 // gradient is reduced as layer -1, then summed with the first stage's (kTiedEmbedding).
 //
-// Of a backward in two parts the input's frees nothing that the weights' part of the same segment
-// reads or that the whole would have freed there (tape, inputs, the output's gradient): gradients
-// within a segment are taken to replace its tape.
+// Of a backward in two parts the input's does all but the products that add to the weights'
+// gradients, and leaves those, with what they need, to the weights' part:
+//   attention    W    gradient(x1), x, tape, deferred
+//   dense_mlp    W    gradient(x), x1, tape, deferred
+//   shared       W    gradient(x), x1, tape, deferred
+//   gate         W    x1, tape, deferred
+//   experts      W    expert rows gradient [returned gradient],
+//                     received [rows], routing, tape, deferred
+//   mtp join     W    gradient(input), x, deferred
+//   embedding    W    gradient(x), all of its backward
+// Gradients within a segment replace its tape, whose bytes stay; the input's part writes what goes
+// beyond them (the activation between two products) to kDeferred. It frees what no weights' part
+// still reads; the rest is freed by the weights' part of the segment that would have freed it.
+// Where a layer has one slot for all that it keeps (kKept), that stays in place of all of these.
 //
 // Tensor parallelism (kTensor), with sequence parallelism: of a micro-batch's T tokens (its
 // sequences one after the other) rank i of tp owns those from i T / tp to (i + 1) T / tp; hidden

@@ -56,6 +56,8 @@ const char* short_name(SlotKind kind) {
       return "choices";
     case SlotKind::kKeysAndValues:
       return "keys_and_values";
+    case SlotKind::kDeferred:
+      return "deferred";
     case SlotKind::kExpertState:
       return "expert_state";
     case SlotKind::kKept:

@@ -55,6 +55,50 @@ TEST_CASE(
   CHECK(after(step, find(step, 3, "U optimizer")) == Names{"U statistics"});
 }
 
+TEST_CASE("with ZeRO 1 gradients are scattered, and weights gathered ahead of who needs them") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 4}, 2, 3);
+  s.zero = 1;
+  const StepGraph step = write_step(example::model({4, 0}), s);
+  CHECK(names_of(step, 3, TaskKind::kAllGather) ==
+        Names{"F0 embedding dense weights", "F0 L0 dense weights", "F0 L0 expert weights",
+              "F0 L1 dense weights", "F0 head dense weights"});
+  CHECK(names_of(step, 3, TaskKind::kReduceScatter) ==
+        Names{"U head dense gradients", "U L1 dense gradients", "U L0 dense gradients",
+              "U L0 expert gradients", "U embedding dense gradients"});
+  CHECK(names_of(step, 3, TaskKind::kAllReduce) == Names{"U statistics"});
+  CHECK(after(step, find(step, 3, "F0 L1 dense weights")).empty());
+  CHECK(after(step, find(step, 3, "F0 embedding")) == Names{"F0 embedding dense weights"});
+  CHECK(after(step, find(step, 3, "F0 L0 attention")) ==
+        Names{"F0 L0 dense weights", "F0 L0 expert weights"});
+  CHECK(after(step, find(step, 3, "F1 L0 attention")).empty());
+  CHECK(after(step, find(step, 3, "F0 head")) == Names{"F0 head dense weights"});
+}
+
+TEST_CASE(
+    "with ZeRO 1 a table of both ends is reduced in full, and what modules read is gathered") {
+  for (const bool tied : {false, true}) {
+    CAPTURE(tied);
+    model::Model model = example::model({4, 0});
+    model.tied_embeddings = tied;
+    model = model::with_mtp(model, 1);
+    strategy::Strategy s = example::strategy({.pp = 2, .ep = 1, .dp = 2}, 2, 1);
+    s.mtp_depth = 1;
+    s.zero = 1;
+    const StepGraph step = write_step(model, s);
+    const Names first = names_of(step, 0, TaskKind::kAllReduce),
+                last = names_of(step, 2, TaskKind::kAllReduce);
+    CHECK(first == Names{"U embedding dense gradients", "U tied embedding", "U statistics"});
+    CHECK(last == Names{tied ? "U head dense gradients" : "U embedding dense gradients",
+                        "U tied embedding", "U statistics"});
+    const Names gathered = names_of(step, 2, TaskKind::kAllGather);
+    CHECK(std::ranges::count(gathered, "F0 L2 dense weights") == 1);
+    CHECK(std::ranges::count(gathered, "F0 embedding dense weights") == (tied ? 0 : 1));
+    const Names waited = after(step, find(step, 2, "F0 L2 mtp join"));
+    CHECK(std::ranges::count(waited, "F0 L2 dense weights") == 1);
+    CHECK(std::ranges::count(waited, "F0 embedding dense weights") == (tied ? 0 : 1));
+  }
+}
+
 TEST_CASE("each reduction is over the ranks that hold the same parameters") {
   const StepGraph step =
       write_step(example::model({4}), example::strategy({.pp = 1, .ep = 2, .dp = 4}, 1, 1));

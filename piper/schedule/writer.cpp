@@ -25,6 +25,26 @@ bool has_weights_part(const Segment& segment) {
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
+// Whether the weights' part of a segment reads a slot that its whole backward reads (step.h).
+bool is_for_weights(SegmentKind segment, const SlotMeaning& slot) {
+  switch (slot.kind) {
+    case SlotKind::kHidden:  // attention's is x, not x1
+      return segment != SegmentKind::kAttention || slot.segment.kind != SegmentKind::kAttention;
+    case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
+      return segment != SegmentKind::kGate &&
+             (segment != SegmentKind::kMtpJoin || slot.segment.kind != SegmentKind::kHead);
+    case SlotKind::kRouting:
+      return segment != SegmentKind::kGate;
+    case SlotKind::kRowsGradient:
+    case SlotKind::kReturnedGradient:
+      return segment != SegmentKind::kGate;
+    case SlotKind::kRoutingGradient:
+      return false;
+    default:
+      return true;
+  }
+}
+
 // The counter of `key` in a short list of pairs; returns what it was before.
 template <class Key>
 size_t count_up(std::vector<std::pair<Key, size_t>>& counters, const Key& key) {
@@ -141,13 +161,42 @@ TaskId RankWriter::write(NewTask task, const Slots& slots) {
   return id;
 }
 
+// What is read by a weights' part that is still due is freed by this segment's, which comes behind
+// it.
+void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
+  WeightsDue due{.segment = segment, .reads = {}, .frees = {}};
+  for (const SlotId read : slots.reads)
+    if (read.valid() && is_for_weights(segment.kind, step_.meaning(read)))
+      due.reads.push_back(read);
+  if (!step_.style.keeps_by_layer) {
+    const SlotId deferred = slot(SlotKind::kDeferred, segment);
+    slots.writes.push_back(deferred);
+    due.reads.push_back(deferred);
+    due.frees.push_back(deferred);
+  }
+  const auto reads = [](const WeightsDue& of, SlotId freed) {
+    return std::ranges::find(of.reads, freed) != of.reads.end();
+  };
+  graph::ShortList<SlotId> frees;
+  for (const SlotId freed : slots.frees) {
+    const bool is_due = reads(due, freed) || std::ranges::any_of(weights_due_, [&](const auto& of) {
+                          return of.segment.layer == segment.layer && reads(of, freed);
+                        });
+    (is_due ? due.frees : frees).push_back(freed);
+  }
+  slots.frees = frees;
+  weights_due_.push_back(due);
+}
+
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
                            const graph::ShortList<TaskId>& after) {
   Slots here = slots;
   if (phase_ == graph::Phase::kBackwardInput && has_weights_part(segment)) {
-    weights_due_.push_back({{segment.kind, segment.layer}, slots.frees});
-    if (segment.kind == SegmentKind::kEmbedding) return last_compute_;
-    here.frees = {};
+    if (segment.kind == SegmentKind::kEmbedding) {
+      weights_due_.push_back({segment, slots.reads, slots.frees});
+      return last_compute_;
+    }
+    leave_weights({segment.kind, segment.layer}, here);
   }
   NewTask task{.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after};
   for (const TaskId waited : std::exchange(waited_for_, {})) task.dependencies.push_back(waited);

@@ -34,6 +34,8 @@ class StepWriter {
   graph::Graph& graph() { return step_.graph; }
   StepGraph take() { return std::move(step_); }
 
+  const SlotMeaning& meaning(graph::SlotId slot) const { return step_.meaning(slot); }
+
   graph::SegmentId id_of(const Segment& segment);
   graph::SlotShape id_of(const SlotMeaning& meaning);
 
@@ -118,12 +120,12 @@ class RankWriter {
   // After the last compute task written.
   graph::SlotId receive(int64_t pp, const Message& message, const SlotMeaning& meaning);
 
-  // In phase kBackwardInput a segment with weights keeps what it would free, for its part in phase
-  // kBackwardWeights; the embedding, which has no input, writes nothing. What is due since the last
+  // In phase kBackwardInput a segment with weights keeps what its part in phase kBackwardWeights
+  // reads (step.h); the embedding, which has no input, writes nothing. What is due since the last
   // call, in the order of the backward.
   struct WeightsDue {
     Segment segment;
-    graph::ShortList<graph::SlotId> slots;
+    graph::ShortList<graph::SlotId> reads, frees;
   };
   std::vector<WeightsDue> take_weights_due() { return std::exchange(weights_due_, {}); }
   bool has_weights_due() const { return !weights_due_.empty(); }
@@ -132,6 +134,7 @@ class RankWriter {
 
  private:
   graph::TaskId write(graph::NewTask task, const Slots& slots);
+  void leave_weights(const Segment& segment, Slots& slots);
   void wait_for_writers(graph::NewTask& task, const Slots& slots) const;
 
   StepWriter& step_;

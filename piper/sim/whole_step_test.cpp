@@ -1,13 +1,13 @@
-// Whole steps of any axes (stack/priced_step.h), played: the closed form of stack::Estimator against
+// Whole steps of any axes (cost/trainer/priced_step.h), played: the closed form of cost::TrainerEstimator against
 // what comes out.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/cost/trainer/priced_step.h>
+#include <piper/cost/trainer/strategy_draw.h>
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
-#include <piper/stack/priced_step.h>
-#include <piper/stack/strategy_draw.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ using strategy::Strategy;
 
 namespace {
 
-using stack::example::words;
+using cost::example::words;
 
-uint64_t seed() { return stack::example::seed_or(20261122); }
+uint64_t seed() { return cost::example::seed_or(20261122); }
 
-class Draw : public stack::example::StrategyDraw {
+class Draw : public cost::example::StrategyDraw {
  public:
   explicit Draw(uint64_t seed)
       : StrategyDraw({.tp = {1, 2, 4, 8},
@@ -34,7 +34,7 @@ class Draw : public stack::example::StrategyDraw {
                      seed) {}
 
   // On at most 1024 devices, and fits.
-  Strategy strategy(stack::Estimator& estimator) {
+  Strategy strategy(cost::TrainerEstimator& estimator) {
     return StrategyDraw::strategy(estimator.model(), [&](const Strategy& s) {
       return s.mesh.world() <= 1024 && estimator.estimate(s).peak_bytes <=
                                            static_cast<double>(estimator.cluster().memory_bytes);
@@ -47,7 +47,7 @@ class Draw : public stack::example::StrategyDraw {
 TEST_CASE("closed form against the played step, 200 random strategies of every axis that fit") {
   MESSAGE("seed ", seed());
   Draw draw(seed());
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   struct Error {
     double size = 0;
     std::string of;
@@ -58,10 +58,10 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
         draw.one_of<std::string>({"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"}));
     const cluster::Cluster cluster =
         cluster::load_cluster(draw.one_of<std::string>({"dgx-h100", "frontier"}));
-    stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
+    cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
     const Strategy s = draw.strategy(estimator);
-    const stack::Estimate closed = estimator.estimate(s);
-    const stack::PricedStep whole = stack::write_priced_step(
+    const cost::Estimate closed = estimator.estimate(s);
+    const cost::PricedStep whole = cost::write_priced_step(
         estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     const double error = closed.seconds / played - 1;
@@ -87,36 +87,36 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
 TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the played step") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const cluster::Cluster cluster = cluster::load_cluster("frontier");
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   Strategy s{.precision = strategy::Precision::kBf16, .sequence = 4096};
   s.schedule = strategy::PipelineSchedule::kInterleaved;
   s.mesh = {.pp = 5, .ep = 8, .dp = 8};
   s.mesh.vpp = 4;
   s.layers_per_stage = {1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1};
   s.micro_batch_sequences = 1;
-  stack::Estimator estimator(model, cluster, stack, s.precision, s.sequence);
+  cost::TrainerEstimator estimator(model, cluster, trainer, s.precision, s.sequence);
   for (const int64_t rounds : {2, 16}) {  // all of them played, and most at the pace of two
     s.num_micro_batches = rounds * s.mesh.pp;
     s.global_batch_sequences = s.mesh.dp * s.num_micro_batches;
-    const stack::PricedStep whole = stack::write_priced_step(
+    const cost::PricedStep whole = cost::write_priced_step(
         estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
     const double played = sim::play(whole.step, whole.prices, false).seconds();
     CHECK(estimator.estimate(s).seconds == doctest::Approx(played).epsilon(0.02));
   }
 }
 
-TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's closed form says") {
+TEST_CASE("a whole step is sound, cannot deadlock, and holds what the trainer's closed form says") {
   Draw draw(seed());
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   const model::Model model = model::load_model("mixtral-8x7b");
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
+  cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
   for (int i = 0; i < 40; ++i) {
     Strategy s = draw.strategy(estimator);
     if (s.mesh.world() > 64) continue;
     const std::string what = words(s);
     CAPTURE(what);
-    const stack::PricedStep whole = stack::write_priced_step(estimator, s);
+    const cost::PricedStep whole = cost::write_priced_step(estimator, s);
     CHECK(fmt::format("{}", fmt::join(graph::validate(whole.step.graph), "\n")) == "");
     CHECK(graph::find_deadlock(whole.step.graph) == "");
     if (s.mesh.vpp > 1) continue;
@@ -136,10 +136,10 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the stack's cl
 
 TEST_CASE("what this Piper's executor would run of any strategy is sound and cannot deadlock") {
   Draw draw(seed() + 2);
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   const model::Model model = model::load_model("deepseek-v3");  // with a module behind its head
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
+  cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
   int num_shown = 0;
   for (int i = 0; i < 60 && num_shown < 12; ++i) {
     Strategy s = draw.strategy(estimator);
@@ -158,19 +158,19 @@ TEST_CASE("what this Piper's executor would run of any strategy is sound and can
 
 TEST_CASE("where one pipeline is said to stand for all whole steps, it ends with all of them") {
   Draw draw(seed() + 1);
-  const stack::Stack stack = stack::load_stack("piper");
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
   const model::Model model = model::load_model("qwen3-30b-a3b");
   int num_shown = 0;
   for (int i = 0; i < 60; ++i) {
     const cluster::Cluster cluster = cluster::load_cluster(i % 2 == 0 ? "dgx-h100" : "frontier");
-    stack::Estimator estimator(model, cluster, stack, strategy::Precision::kBf16, 4096);
+    cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
     const Strategy s = draw.strategy(estimator);
     if (s.mesh.world() > 64 || !sim::why_not_symmetric_whole(s, cluster).empty()) continue;
     ++num_shown;
     const std::string what = words(s);
     CAPTURE(what);
     const auto seconds = [&](const std::vector<Rank>& ranks) {
-      const stack::PricedStep whole = stack::write_priced_step(estimator, s, ranks);
+      const cost::PricedStep whole = cost::write_priced_step(estimator, s, ranks);
       return sim::play(whole.step, whole.prices, false).seconds();
     };
     CHECK(seconds(strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0))) ==

@@ -8,6 +8,8 @@
 namespace piper::strategy {
 namespace {
 
+constexpr int64_t kMostZero = 1;  // sharded optimizer states
+
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
   for (int64_t d = std::min(n, most); d > 1; --d)
@@ -46,21 +48,27 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         s.capacity.factor, s.mesh.tp));
   degree("cp", s.mesh.cp, "context parallelism");
   degree("etp", s.mesh.etp, "dividing one expert");
-  degree("vpp", s.mesh.vpp, "several chunks of layers a rank");
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
-  if (!s.layers_per_stage.empty() && s.layers_per_stage.back() == 0)
-    lines.emplace_back(
-        "'layers_per_stage' ends with 0: a stage without layers is priced, not executed");
   if (!runs(s.schedule)) word("schedule", name(s.schedule));
   if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.zero > 0)
-    lines.push_back(fmt::format("'zero' is {}: sharded states are priced, not executed", s.zero));
+  if (s.mesh.tp > 1) {
+    if (splits_backward(s.schedule) || s.mesh.vpp > 1)
+      lines.push_back(
+          fmt::format("'schedule' is {} beside 'mesh.tp' {}: it is priced, not executed; "
+                      "allowed: gpipe, 1f1b",
+                      name(s.schedule), s.mesh.tp));
+    if (s.zero > 0)
+      lines.push_back(
+          fmt::format("'zero' is {} beside 'mesh.tp' {}: sharded states are priced, not executed",
+                      s.zero, s.mesh.tp));
+  }
+  if (s.zero > kMostZero)
+    lines.push_back(fmt::format("'zero' is {}: sharded {} are priced, not executed", s.zero,
+                                s.zero == 2 ? "gradients" : "weights"));
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
-  if (!std::ranges::all_of(s.recompute_per_stage, [&](Recompute r) { return r == s.recompute; }))
-    lines.emplace_back("'recompute_per_stage' differs by stage: it is priced, not executed");
   return lines;
 }
 
@@ -73,14 +81,11 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t tp = shares ? s.mesh.tp : 1;
   const int64_t world = s.mesh.world() / tp;  // but for those
   r.predicted = nullptr;
-  r.zero = 0;
+  r.zero = shares ? 0 : std::min(s.zero, kMostZero);
   r.sequence_parallel = shares;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
-  if (!runs(r.schedule)) r.schedule = PipelineSchedule::k1F1B;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
-  if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
-  r.recompute_per_stage.clear();
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.
   int64_t pp = s.mesh.pp;
   while (pp < model.num_layers() &&
@@ -93,12 +98,27 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
       .pp = pp,
       .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp * tp, experts), s.mesh.ep * s.mesh.etp),
       .dp = dp,
+      .vpp = shares ? 1 : s.mesh.vpp,
       .tp = tp};
-  if (pp != s.mesh.pp || s.mesh.vpp != 1 || s.layers_per_stage.back() == 0)
+  if (shares && (splits_backward(r.schedule) || s.mesh.vpp > 1)) {
+    r.schedule = PipelineSchedule::k1F1B;
     r.layers_per_stage = even_split(model.num_layers(), pp);
+  }
+  if (pp != s.mesh.pp) {
+    r.layers_per_stage = even_split(model.num_layers(), pp);
+    if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
+    r.recompute_per_stage.clear();
+  }
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
+  // One chunk a rank where the schedule does not run, or not with so many stages and micro-batches.
+  if (pp != s.mesh.pp || !runs(r.schedule) || !contradictions(r, model).empty()) {
+    if (!runs(r.schedule) || r.mesh.vpp > 1) r.schedule = PipelineSchedule::k1F1B;
+    r.mesh.vpp = 1;
+    if (std::ssize(r.layers_per_stage) != pp)
+      r.layers_per_stage = even_split(model.num_layers(), pp);
+  }
   return r;
 }
 

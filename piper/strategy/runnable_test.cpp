@@ -60,6 +60,28 @@ TEST_CASE(
   CHECK(to_json(nearest_runnable(near, model)) == to_json(near));
 }
 
+TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that runs") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy strategy = wide(model);
+  strategy.global_batch_sequences = 64;
+  strategy.num_micro_batches = 16;
+  REQUIRE(contradictions(strategy, model).empty());
+  // On 32 ranks a stage two micro-batches are left, and interleaved wants a multiple of four.
+  const Strategy plain = nearest_runnable(strategy, model);
+  CHECK(plain.mesh.vpp == 1);
+  CHECK(plain.schedule == PipelineSchedule::k1F1B);
+  CHECK(contradictions(plain, model).empty());
+  strategy = wide(model);
+  strategy.mesh = {.pp = 4, .ep = 8, .dp = 8, .vpp = 2, .tp = 2};
+  strategy.num_micro_batches = 32;
+  REQUIRE(contradictions(strategy, model).empty());
+  const Strategy near = nearest_runnable(strategy, model);
+  CHECK(near.schedule == PipelineSchedule::kInterleaved);
+  CHECK(near.mesh.vpp == 2);
+  CHECK(near.layers_per_stage == strategy.layers_per_stage);
+  CHECK(not_runnable(near).empty());
+}
+
 TEST_CASE("a strategy with every axis is written and read back as it was") {
   const model::Model model = model::load_model("mixtral-8x7b");
   Strategy strategy = wide(model);

@@ -36,10 +36,10 @@ struct PipelineScheduleTraits {
 inline constexpr std::array kPipelineScheduleTraits{
     PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false, true},
     PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false, true},
-    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false, false},
-    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true, false},
-    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true, false},
-    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true, false}};
+    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false, true},
+    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true, true},
+    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true, true},
+    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true, true}};
 static_assert(are_in_order(kPipelineScheduleTraits));
 constexpr const auto& rows(PipelineSchedule) { return kPipelineScheduleTraits; }
 inline constexpr auto kPipelineSchedules = values_of<PipelineSchedule>();

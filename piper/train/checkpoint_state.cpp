@@ -3,6 +3,7 @@
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/parameter_share.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -11,34 +12,48 @@ namespace {
 
 constexpr const char* kNumSteps = "optimizer/num_steps";
 
-// The same part of a tensor shaped like the piece's parameter.
-at::Tensor same_part(const at::Tensor& state, const nn::NamedPiece& piece,
-                     const nn::Parameter& parameter) {
-  PIPER_CHECK(parameter.value.is_contiguous() && state.is_contiguous(), piece.name);
-  const int64_t first = piece.value.storage_offset() - parameter.value.storage_offset();
-  return state.as_strided(piece.value.sizes(), piece.value.strides(),
-                          state.storage_offset() + first);
+// What an optimizer's tensor has of a piece of its parameter; undefined value: nothing.
+NamedTensor common_part(const NamedTensor& state, const nn::NamedPiece& piece,
+                        const nn::Parameter& parameter) {
+  PIPER_CHECK(piece.value.is_contiguous() && state.value.is_contiguous(), piece.name);
+  // Elements of the parameter: those of the piece, those that the state is of.
+  const int64_t first = piece.value.storage_offset() - parameter.value.storage_offset(),
+                last = first + piece.value.numel();
+  const int64_t held = state.part ? state.part->begin : 0;
+  const int64_t begin = std::max(first, held), end = std::min(last, held + state.value.numel());
+  NamedTensor common{.part = piece.part};
+  if (begin >= end) return common;
+  common.value = state.value.view({-1}).narrow(0, begin - held, end - begin);
+  if (begin == first && end == last) {
+    common.value = common.value.view(piece.value.sizes());
+  } else {
+    const nn::TensorPart whole =
+        piece.part ? *piece.part : nn::whole_tensor(piece.value.sizes().vec());
+    common.part = nn::elements_of(whole, begin - first, end - first);
+  }
+  return common;
 }
 
 class Writer {
  public:
-  Writer(nn::Stage& stage, const AdamW& optimizer) : parameters_(stage.parameters()) {
-    for (NamedTensor& tensor : optimizer.state())
-      optimizer_.emplace(std::move(tensor.name), std::move(tensor.value));
+  Writer(nn::Stage& stage, const AdamW& optimizer)
+      : parameters_(stage.parameters()), is_divided_(optimizer.is_divided()) {
+    for (NamedTensor& tensor : optimizer.state()) optimizer_.emplace(tensor.name, tensor);
   }
 
-  void add_piece(const nn::NamedPiece& piece) {
+  // `is_mine`: of replicas this rank writes the piece; else only what it alone has of it.
+  void add_piece(const nn::NamedPiece& piece, bool is_mine = true) {
     const nn::Parameter& parameter = parameters_.at(piece.parameter);
-    tensors_.push_back({"parameter/" + piece.name, piece.value, piece.part});
-    for (const char* moment : {"first_moment/", "second_moment/"})
-      tensors_.push_back({moment + piece.name,
-                          same_part(optimizer_.at(moment + parameter.name), piece, parameter),
-                          piece.part});
-    if (const auto master = optimizer_.find("master/" + parameter.name); master != optimizer_.end())
-      tensors_.push_back(
-          {"master/" + piece.name, same_part(master->second, piece, parameter), piece.part});
+    if (is_mine) tensors_.push_back({"parameter/" + piece.name, piece.value, piece.part});
+    for (const char* kind : {"first_moment/", "second_moment/", "master/"}) {
+      const auto state = optimizer_.find(kind + parameter.name);
+      if (state == optimizer_.end() || (!is_mine && !is_divided_)) continue;
+      NamedTensor common = common_part(state->second, piece, parameter);
+      common.name = kind + piece.name;
+      if (common.value.defined()) tensors_.push_back(std::move(common));
+    }
   }
-  void add_num_steps() { tensors_.push_back({kNumSteps, optimizer_.at(kNumSteps)}); }
+  void add_num_steps() { tensors_.push_back(optimizer_.at(kNumSteps)); }
   const nn::Parameter& parameter_of(const nn::NamedPiece& piece) const {
     return parameters_.at(piece.parameter);
   }
@@ -46,7 +61,8 @@ class Writer {
 
  private:
   const std::vector<nn::Parameter>& parameters_;
-  std::map<std::string, at::Tensor> optimizer_;
+  std::map<std::string, NamedTensor> optimizer_;
+  bool is_divided_;  // among replicas
   std::vector<NamedTensor> tensors_;
 };
 
@@ -71,7 +87,7 @@ std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimize
         index++ % layout.size(replicas) == index_among_replicas(layout, replicas, rank);
     const bool first_stage_has_it =
         tied.defined() && piece.gradient.const_data_ptr() == tied.const_data_ptr();
-    if (mine && !first_stage_has_it) writer.add_piece(piece);
+    if (!first_stage_has_it) writer.add_piece(piece, mine);
   }
   if (rank == Rank(0)) writer.add_num_steps();
   std::vector<NamedTensor> written = writer.take();

@@ -9,6 +9,7 @@
 // The ranks together hold a tensor as often as it has replicas (nn::Sharding), and write it once:
 //
 //   piece i of its rank                             by index i % n of the n ranks that hold it
+//   what a rank alone has (optimizer states, ZeRO)  by that rank
 //   a table on first and last stage (tied, mtp)     by the first
 //
 // Of a tensor that ranks divide each writes its part, named by what it is:
@@ -30,7 +31,7 @@ namespace piper::train {
 // loading fills.
 std::vector<NamedTensor> state_tensors(nn::Stage& stage, const AdamW& optimizer);
 
-// Those of them that `rank` writes, under the names that a file gives them: over the mesh, each
+// Those of them that `rank` writes (the weights being gathered: RankTrainer::gather_weights), under the names that a file gives them: over the mesh, each
 // element of the model once.
 std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimizer,
                                          const strategy::Mesh& mesh, Rank rank);

@@ -63,7 +63,7 @@ inline strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh
   strategy::Strategy s;
   s.model = model.name;
   s.mesh = mesh;
-  s.layers_per_stage = strategy::even_split(model.num_layers(), mesh.pp);
+  s.layers_per_stage = strategy::even_split(model.num_layers(), mesh.num_virtual_stages());
   s.schedule = schedule;
   s.recompute = recompute;
   s.precision = precision;
@@ -116,7 +116,7 @@ inline Trained run_training(
     const std::function<void(train::RankTrainer&, int64_t number)>& before_step = {}) {
   REQUIRE(strategy::contradictions(s, model).empty());
   const schedule::StepGraph step = schedule::write_step(model, s);
-  REQUIRE(graph::validate(step.graph).empty());
+  for (const std::string& problem : graph::validate(step.graph)) FAIL(problem);
   REQUIRE(graph::find_deadlock(step.graph) == "");
   train::RunShared shared{model, s, step, {}, {}};
   if (collective::num_members(nodes) == s.mesh.world()) shared.topology = nodes;
@@ -150,6 +150,7 @@ inline Trained run_training(
       z_loss = outcome.z_loss;
       auxiliary = outcome.auxiliary_loss;
     }
+    trainer.gather_weights(uint64_t{1} << 50);
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
       place(result.values[piece.name], piece.value, piece.part);

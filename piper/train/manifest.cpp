@@ -80,7 +80,7 @@ CheckpointIdentity read_identity(ObjectReader& root) {
   } else {
     root.problem("mesh", "is missing");
   }
-  identity.layers_per_stage = root.integers("layers_per_stage", 1, 1 << 20);
+  identity.layers_per_stage = root.integers("layers_per_stage", 0, 1 << 20);
   return identity;
 }
 

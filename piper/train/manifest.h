@@ -89,6 +89,7 @@ Manifest verify_checkpoint(const std::filesystem::path& checkpoint);
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
                                      const std::filesystem::path& checkpoint);
 
+Json mesh_to_json(const strategy::Mesh& mesh);
 std::string describe(const strategy::Mesh& mesh);  // "pp 2 x ep 2 x dp 2"
 
 // "resharding from pp 2 x ep 2 x dp 2 to pp 1 x ep 1 x dp 1"; "" when both lay the model out alike.

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/memory_check.h>
 
@@ -25,7 +25,7 @@ cluster::Cluster one_node(const strategy::Strategy& s) {
 NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& strategy,
                            const std::vector<Rank>& ranks) {
   const cluster::Cluster cluster = one_node(strategy);
-  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
+  cost::ExecutorEstimator estimator(model, cluster, strategy.precision, strategy.sequence);
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   NeededMemory needed;
   for (const Rank rank : ranks) {

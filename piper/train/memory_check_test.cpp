@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cluster/cluster.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/model/import.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/memory_check.h>
@@ -48,7 +48,7 @@ TEST_CASE("what ranks need is what `estimate` says of their stages, on whatever 
     int64_t state = 0, all = 0;
     for (const char* name : {"frontier", "dgx-h100"}) {
       const cluster::Cluster cluster = cluster::load_cluster(name);
-      cost::Estimator estimator(model, cluster, s.precision, s.sequence);
+      cost::ExecutorEstimator estimator(model, cluster, s.precision, s.sequence);
       state = all = 0;
       for (const cost::StageMemory& stage : estimator.memory(s)) {
         state += stage.state() * dp;

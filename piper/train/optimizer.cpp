@@ -3,6 +3,7 @@
 #include <piper/nn/kernels.h>
 #include <piper/train/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace piper::train {
@@ -48,13 +49,26 @@ double squares_of(const at::Tensor& x) {
 }  // namespace
 
 AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options)
-    : options_(options), num_steps_(at::zeros({1}, at::kLong)) {
-  for (const nn::Parameter& parameter : parameters) {
-    PIPER_CHECK(parameter.value.sizes() == parameter.gradient.sizes(), parameter.name);
+    : AdamW(parameters, options, all_shares(parameters)) {
+  is_divided_ = false;
+}
+
+AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
+             const std::vector<ParameterShare>& shares)
+    : options_(options), num_steps_(at::zeros({1}, at::kLong)), is_divided_(true) {
+  for (const ParameterShare& share : shares) {
+    const nn::Parameter& whole = parameters.at(share.parameter);
+    PIPER_CHECK(whole.value.sizes() == whole.gradient.sizes(), whole.name);
+    const int64_t elements = whole.value.numel();
+    const bool is_whole = share.end - share.begin == elements;
+    const nn::Parameter parameter = is_whole ? whole : restricted(parameters, share);
     const auto zeros = [&] {
       return at::zeros_like(parameter.gradient, at::MemoryFormat::Contiguous);
     };
-    slots_.push_back({.parameter = parameter, .first = zeros(), .second = zeros()});
+    slots_.push_back(
+        {.parameter = parameter, .first = zeros(), .second = zeros(), .index = share.parameter});
+    if (!is_whole)
+      slots_.back().part = nn::elements_of(nn::whole_tensor({elements}), share.begin, share.end);
     if (parameter.value.scalar_type() == at::kBFloat16) slots_.back().master = zeros();
   }
   take_parameters();
@@ -109,37 +123,42 @@ void AdamW::update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& s)
 std::vector<NamedTensor> AdamW::state() const {
   std::vector<NamedTensor> tensors;
   for (const Slot& slot : slots_) {
-    tensors.push_back({"first_moment/" + slot.parameter.name, slot.first});
-    tensors.push_back({"second_moment/" + slot.parameter.name, slot.second});
-    if (slot.master.defined()) tensors.push_back({"master/" + slot.parameter.name, slot.master});
+    const auto add = [&](const char* kind, const at::Tensor& value) {
+      tensors.push_back({kind + slot.parameter.name, value, slot.part});
+    };
+    add("first_moment/", slot.first);
+    add("second_moment/", slot.second);
+    if (slot.master.defined()) add("master/", slot.master);
   }
   tensors.push_back({"optimizer/num_steps", num_steps_});
   return tensors;
 }
 
+const AdamW::Slot& AdamW::whole_slot(size_t parameter) const {
+  const auto found = std::ranges::find(slots_, parameter, &Slot::index);
+  PIPER_CHECK(found != slots_.end() && !found->part, "a parameter whose states are divided");
+  return *found;
+}
+
 std::vector<at::Tensor> AdamW::moving_state(size_t parameter) const {
-  const Slot& slot = slots_.at(parameter);
+  const Slot& slot = whole_slot(parameter);
   return {slot.master.defined() ? slot.master : slot.parameter.value, slot.first, slot.second};
 }
 
 void AdamW::round_again(size_t parameter, int64_t index) {
   const c10::NoGradGuard no_grad;
-  const Slot& slot = slots_.at(parameter);
+  const Slot& slot = whole_slot(parameter);
   if (slot.master.defined())
     slot.parameter.value.select(0, index).copy_(slot.master.select(0, index));
 }
 
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::function<Slice(const nn::Parameter&)>& slice_of) {
+                      const std::vector<ParameterShare>& shares) {
   double total = 0;
-  for (const nn::Parameter& parameter : parameters) {
-    const Slice slice = slice_of ? slice_of(parameter) : Slice{};
-    if (slice.count == 0) continue;
-    const at::Tensor all = parameter.gradient.reshape({-1});
-    const int64_t from = all.numel() * slice.index / slice.count;
-    const int64_t until = all.numel() * (slice.index + 1) / slice.count;
-    total += squares_of(all.narrow(0, from, until - from));
-  }
+  for (const ParameterShare& share : shares)
+    total += squares_of(parameters.at(share.parameter)
+                            .gradient.reshape({-1})
+                            .narrow(0, share.begin, share.end - share.begin));
   return total;
 }
 

@@ -4,6 +4,9 @@
 //   w *= 1 - lr * decay;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 //
+// Under ZeRO (Rajbhandari et al. 2020) a rank updates a share of its parameters and has the states
+// of that share alone; its replicas update the rest.
+//
 // Parameters in bf16 have a master copy in fp32, which the update works on and which is then
 // rounded into them.
 //
@@ -16,9 +19,10 @@
 #include <piper/nn/kernels.h>
 #include <piper/nn/stage.h>
 #include <piper/train/named_tensor.h>
+#include <piper/train/parameter_share.h>
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <vector>
 
 namespace piper::train {
@@ -36,6 +40,9 @@ class AdamW {
   // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the
   // size and type of each gradient, and master copies.
   AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options);
+  // Of `shares` alone.
+  AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
+        const std::vector<ParameterShare>& shares);
 
   // One update. Each gradient counts as gradient * gradient_scale (clipping), without being
   // changed.
@@ -43,17 +50,22 @@ class AdamW {
 
   int64_t num_steps() const;
 
+  // Whether it has the states of shares, as given.
+  bool is_divided() const { return is_divided_; }
+
   // Makes the master copies anew: after the parameters were set from outside.
   void take_parameters();
 
   // All that must be saved and restored for a bit-equal resume: "first_moment/<name>",
   // "second_moment/<name>", "master/<name>" where there is one, "optimizer/num_steps". Loading
-  // copies into these tensors.
+  // copies into these tensors. Of a share: the elements, with the part of the (flat) parameter that
+  // they are.
   std::vector<NamedTensor> state() const;
 
   // What a part of a parameter takes along when it changes its rank: the master copy (the parameter
   // itself where it has none) and both moments, each shaped like the parameter, to be read and
-  // written in place. `parameter`: its index among those given.
+  // written in place. `parameter`: its index among those given. Requires the states of all its
+  // elements (PIPER_CHECK).
   std::vector<at::Tensor> moving_state(size_t parameter) const;
   // Rounds the parameter again from the master copy, where there is one, at this first index.
   void round_again(size_t parameter, int64_t index);
@@ -63,26 +75,24 @@ class AdamW {
     nn::Parameter parameter;
     at::Tensor first, second;
     at::Tensor master;  // undefined: the parameter is its own
+    size_t index = 0;   // of the parameter among those given
+    std::optional<nn::TensorPart> part = {};
   };
+  const Slot& whole_slot(size_t parameter) const;
 
   static void update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& scalars);
 
   AdamWOptions options_;
   std::vector<Slot> slots_;
   at::Tensor num_steps_;  // int64, one element
+  bool is_divided_ = false;
 };
 
-// Of `count` equal slices of a gradient's elements the one at `index`: [n index / count, n (index +
-// 1) / count). None when count is 0.
-struct Slice {
-  int64_t index = 0, count = 1;
-};
-
-// Sum of squared gradients, of each parameter the elements in `slice_of` it (all when empty),
-// accumulated in double in a fixed order. Infinite or NaN when one of them is. Replicas take a
-// slice each, so that over the mesh every element counts once.
+// Sum of squared gradients, of the elements in `shares`, accumulated in double in a fixed order.
+// Infinite or NaN when one of them is. Replicas take a share each, so that over the mesh every
+// element counts once.
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::function<Slice(const nn::Parameter&)>& slice_of = {});
+                      const std::vector<ParameterShare>& shares);
 
 // The factor that brings a gradient of norm `norm` down to `max_norm`
 // (torch.nn.utils.clip_grad_norm_): at most 1; 1 when max_norm is 0 (no clipping).

@@ -96,19 +96,15 @@ TEST_CASE("the sum of squares counts what it is told to, in double, and shows wh
                                            parameter("b", at::zeros({3, 5}, at::kDouble))};
   parameters[0].gradient.fill_(2.0);
   parameters[1].gradient = at::arange(15, at::kDouble).view({5, 3}).t();  // 0^2 + ... + 14^2 = 1015
-  CHECK(sum_of_squares(parameters) == 19 * 4 + 1015);
-  CHECK(sum_of_squares(parameters, [](const nn::Parameter& p) {
-          return Slice{0, p.name == "b"};
-        }) == 1015);
-  double of_slices = 0;  // 19 and 15 elements among 4
-  for (int64_t i = 0; i < 4; ++i)
-    of_slices += sum_of_squares(parameters, [&](const nn::Parameter&) { return Slice{i, 4}; });
-  CHECK(of_slices == 19 * 4 + 1015);
+  const std::vector<ParameterShare> all = all_shares(parameters);
+  CHECK(sum_of_squares(parameters, all) == 19 * 4 + 1015);
+  CHECK(sum_of_squares(parameters, {{1, 0, 15}}) == 1015);
+  CHECK(sum_of_squares(parameters, {{0, 3, 5}, {1, 13, 15}}) == 2 * 4 + 11 * 11 + 14 * 14);
   // 1e20 squared overflows a float, not the sum; 1 + 1e-8 would be lost in one.
   parameters[0].gradient.fill_(1e20);
-  CHECK(sum_of_squares(parameters) == doctest::Approx(19e40));
+  CHECK(sum_of_squares(parameters, all) == doctest::Approx(19e40));
   parameters[0].gradient[3] = std::nan("");
-  CHECK(std::isnan(sum_of_squares(parameters)));
+  CHECK(std::isnan(sum_of_squares(parameters, all)));
 }
 
 TEST_CASE("clipping scales a long gradient to the maximum norm and leaves a short one") {

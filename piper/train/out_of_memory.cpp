@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/units.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/report/table.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>
@@ -19,7 +19,7 @@ constexpr size_t kMostChanges = 3;
 
 std::string amount(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-int64_t fullest_bytes(cost::Estimator& estimator, const Strategy& s) {
+int64_t fullest_bytes(cost::ExecutorEstimator& estimator, const Strategy& s) {
   int64_t most = 0;
   for (const cost::StageMemory& stage : estimator.memory(s)) most = std::max(most, stage.total());
   return most;
@@ -30,10 +30,14 @@ struct Change {
   Strategy strategy;
 };
 
-// On the same ranks, the gentlest first: more recomputation, smaller micro-batches, both, experts
-// over more ranks.
+// On the same ranks, the gentlest first: optimizer states divided, more recomputation, smaller
+// micro-batches, both, experts over more ranks.
 std::vector<Change> changes(const Strategy& s) {
   std::vector<Change> list;
+  if (s.zero == 0 && (s.mesh.num_replicas() > 1 || s.mesh.edp() > 1)) {
+    list.push_back({"--zero 1", s});
+    list.back().strategy.zero = 1;
+  }
   for (const Recompute recompute : strategy::kRecomputes) {
     if (recompute <= s.recompute) continue;
     list.push_back({fmt::format("--recompute {}", strategy::name(recompute)), s});
@@ -82,7 +86,7 @@ std::string table_of(const nn::OutOfMemory& error, const cost::StageMemory& pred
 std::vector<std::string> changes_that_fit(const model::Model& model, const Strategy& s,
                                           const cluster::Cluster& cluster, int64_t limit_bytes) {
   const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
-  cost::Estimator estimator(model, priced, s.precision, s.sequence);
+  cost::ExecutorEstimator estimator(model, priced, s.precision, s.sequence);
   std::vector<std::string> fitting;
   for (const Change& change : changes(s)) {
     if (fitting.size() == kMostChanges) break;
@@ -99,7 +103,7 @@ std::string explain_out_of_memory(const nn::OutOfMemory& error, const model::Mod
                                   const HeldState& held, const std::string& where) {
   const strategy::Coordinates at = strategy::RankLayout(s).coordinates(error.rank);
   const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
-  cost::Estimator estimator(model, priced, s.precision, s.sequence);
+  cost::ExecutorEstimator estimator(model, priced, s.precision, s.sequence);
   const cost::StageMemory predicted = estimator.memory(s).at(static_cast<size_t>(at.pp));
   const int64_t limit = error.limit_bytes > 0 ? error.limit_bytes : error.live_bytes;
   const std::vector<std::string> fitting = changes_that_fit(model, s, cluster, limit);

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/cluster/cluster.h>
-#include <piper/cost/step_time.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/model/import.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/out_of_memory.h>
@@ -22,7 +22,7 @@ strategy::Strategy strategy_of(const model::Model& model) {
 
 int64_t needed(const model::Model& model, const strategy::Strategy& s,
                const cluster::Cluster& cluster) {
-  cost::Estimator estimator(model, cluster, s.precision, s.sequence);
+  cost::ExecutorEstimator estimator(model, cluster, s.precision, s.sequence);
   return estimator.memory(s).front().total();
 }
 

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/executor_estimator.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/step_time.h>
 #include <piper/sim/disturbance.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/prediction.h>
@@ -227,7 +227,7 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   add_parts(seconds_by_component(step, prediction->timeline),
             static_cast<double>(strategy.mesh.world()), prediction->step_seconds,
             &report::TimeComponent::predicted_seconds, comparison.time_components);
-  cost::Estimator estimator(model, cluster, strategy.precision, strategy.sequence);
+  cost::ExecutorEstimator estimator(model, cluster, strategy.precision, strategy.sequence);
   const std::vector<cost::StageMemory> stages = estimator.memory(strategy);
   for (report::RankComparison& rank : comparison.ranks) {
     const int64_t peak = prediction->timeline.peak_bytes[static_cast<size_t>(rank.rank)];

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/schedule/migration.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/parameter_share.h>
 #include <piper/train/rank_trainer.h>
@@ -8,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <utility>
 
 namespace piper::train {
 namespace {
@@ -65,7 +68,17 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       layout_(run.strategy),
       at_(layout_.coordinates(rank_)) {
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
-  optimizer_ = std::make_unique<AdamW>(stage_->parameters(), run.options.adamw);
+  const std::vector<nn::Parameter>& parameters = stage_->parameters();
+  norm_shares_ = own_shares(parameters, layout_, rank_);
+  optimizer_ = run.strategy.zero > 0
+                   ? std::make_unique<AdamW>(parameters, run.options.adamw, norm_shares_)
+                   : std::make_unique<AdamW>(parameters, run.options.adamw);
+  // A table that both ends hold counts on the first stage.
+  if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
+      tied.defined())
+    std::erase_if(norm_shares_, [&](const ParameterShare& share) {
+      return parameters[share.parameter].gradient.const_data_ptr() == tied.const_data_ptr();
+    });
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
       runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
@@ -96,8 +109,7 @@ int64_t RankTrainer::num_experts(int32_t layer) const {
 std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
                                                     int64_t number) const {
   std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
-  if (at_.pp != 0 && at_.pp != layout_.num_stages() - 1)
-    return batches;  // only the ends see tokens
+  if (!schedule::holds_an_end(run_.strategy, at_.pp)) return batches;
   for (size_t i = 0; i < batches.size(); ++i)
     batches[i] = source(number, at_.dp, static_cast<int64_t>(i));
   return batches;
@@ -123,17 +135,24 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
   return sums;
 }
 
-// Every parameter counts once over the mesh: replicas take a slice each, a table that both ends
-// hold counts on the first stage.
+void RankTrainer::gather_weights(uint64_t key) {
+  if (run_.strategy.zero == 0) return;
+  std::set<std::pair<int32_t, strategy::Axis>> buffers;
+  for (const nn::Parameter& p : stage_->parameters())
+    buffers.insert({p.layer, p.sharding.replicas});
+  for (const auto& [layer, replicas] : buffers) {
+    const at::Tensor weights = stage_->weights(layer, replicas);
+    const comm::Group group{layout_.group(replicas, rank_),
+                            index_among_replicas(layout_, replicas, rank_)};
+    const std::unique_ptr<comm::Operation> gather = runtime::start_gather(
+        transport_, group, {key++, "gather of weights"}, weights, run_.strategy.reduction,
+        collective::topology_among(run_.topology, group.members));
+    comm::wait(transport_, *gather, run_.options.timeout_seconds);
+  }
+}
+
 void RankTrainer::local_statistics(std::span<double> statistics) {
-  const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
-  statistics[kSquaredNorm] =
-      sum_of_squares(stage_->parameters(), [&](const nn::Parameter& parameter) -> Slice {
-        if (tied.defined() && parameter.gradient.const_data_ptr() == tied.const_data_ptr())
-          return {0, 0};
-        const strategy::Axis replicas = parameter.sharding.replicas;
-        return {index_among_replicas(layout_, replicas, rank_), layout_.size(replicas)};
-      });
+  statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), norm_shares_);
   const nn::StageStatistics stage = stage_->take_statistics();
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);

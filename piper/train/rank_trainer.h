@@ -119,6 +119,12 @@ class RankTrainer {
   }
   AdamW& optimizer() { return *optimizer_; }
 
+  // Under ZeRO a step leaves the weights of a rank's own share updated, and the next step gathers
+  // the others' before it computes. Does so now, for who reads weights between steps (saving,
+  // comparing replicas, exporting); nothing without ZeRO. All ranks call it. `key` and those after
+  // it, one for each buffer of a rank, name its operations.
+  void gather_weights(uint64_t key);
+
  private:
   std::vector<runtime::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
   void local_statistics(std::span<double> statistics);
@@ -139,6 +145,7 @@ class RankTrainer {
   strategy::RankLayout layout_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
+  std::vector<ParameterShare> norm_shares_;  // over the mesh every element once
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<runtime::Player> player_;
   runtime::Update update_;

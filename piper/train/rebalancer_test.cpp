@@ -89,7 +89,13 @@ TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwar
   const TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "threshold:1.01");
   r.options.learning_rate.peak = r.options.learning_rate.minimum = 1e-7;  // the routers stay
+  std::string said;
+  r.say = [&](const std::string& line) { said += line + "\n"; };
   const RunResult result = run_training(r);
+  // What is promised before step 3 stands beside what was measured before step 5.
+  CHECK(said.find("before step 3: ") != std::string::npos);
+  CHECK(said.find("up to step 4 a step took ") != std::string::npos);
+  CHECK(said.find("up to step 2 ") == std::string::npos);
   const auto busiest = [&](size_t first, size_t last) {
     double sum = 0;
     for (size_t step = first; step <= last; ++step)

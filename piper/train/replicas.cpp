@@ -75,7 +75,8 @@ std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const A
   }
   for (const NamedTensor& tensor : optimizer.state()) {  // "first_moment/<parameter>"
     const auto part = parts.find(tensor.name.substr(tensor.name.find('/') + 1));
-    add(part == parts.end() ? 0 : part->second, tensor.value, tensor.name);
+    // States of a share are nobody else's: their name says so.
+    add(part == parts.end() ? 0 : part->second, tensor.value, in_file(tensor).name);
   }
   return lines;
 }

@@ -45,12 +45,21 @@ model::Model example(const std::string& family, bool tied) {
 struct Layout {
   strategy::Mesh mesh;
   std::vector<int64_t> layers_per_stage;
+  strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
 };
-const std::vector<Layout> kLayouts = {{{1, 1, 1}, {5}},       {{1, 4, 4}, {5}},
-                                      {{1, 1, 4}, {5}},       {{1, 2, 4}, {5}},
-                                      {{2, 1, 1}, {2, 3}},    {{2, 1, 1}, {4, 1}},
-                                      {{2, 2, 2}, {3, 2}},    {{2, 2, 4}, {1, 4}},
-                                      {{3, 1, 2}, {1, 1, 3}}, {{5, 4, 4}, {1, 1, 1, 1, 1}}};
+const std::vector<Layout> kLayouts = {
+    {{1, 1, 1}, {5}},
+    {{1, 4, 4}, {5}},
+    {{1, 1, 4}, {5}},
+    {{1, 2, 4}, {5}},
+    {{2, 1, 1}, {2, 3}},
+    {{2, 1, 1}, {4, 1}},
+    {{2, 2, 2}, {3, 2}},
+    {{2, 2, 4}, {1, 4}},
+    {{3, 1, 2}, {1, 1, 3}},
+    {{5, 4, 4}, {1, 1, 1, 1, 1}},
+    {{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {1, 2, 1, 1}, strategy::PipelineSchedule::kInterleaved},
+    {{.pp = 2, .ep = 1, .dp = 2, .vpp = 2}, {2, 1, 2, 0}, strategy::PipelineSchedule::kZbV}};
 // Whose ranks share matrices, each with a part of them.
 const std::vector<Layout> kTensorLayouts = {
     {{.dp = 2, .tp = 2}, {5}}, {{.pp = 2, .ep = 2, .tp = 2}, {2, 3}}, {{.ep = 4, .tp = 4}, {5}}};
@@ -64,6 +73,7 @@ struct Ranks {
   Ranks(const model::Model& model, const Layout& of) : layout(of) {
     strategy::Strategy s;
     s.mesh = layout.mesh;
+    s.schedule = layout.schedule;
     s.layers_per_stage = layout.layers_per_stage;
     s.sequence = 4;
     s.sequence_parallel = layout.mesh.tp > 1;

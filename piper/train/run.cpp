@@ -86,8 +86,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     const int64_t every = request_.checkpoint_every;
     const bool saves = (every > 0 && (number % every == 0 || last)) || outcome.stop;
     if (request_.after_step) request_.after_step(number, trainer);
-    if (saves || (request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0))
-      check_replicas(trainer, transport, number);
+    const bool compares =
+        request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0;
+    if (saves || compares || (last && request_.export_weights)) {
+      trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20));
+      counted.take();
+    }
+    if (saves || compares) check_replicas(trainer, transport, number);
     if (saves) {
       save(trainer, rebalancer, transport, number);
       before = runtime::now_seconds();

@@ -38,6 +38,7 @@ namespace fs = std::filesystem;
 inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
+inline constexpr uint64_t kWeightKeys = kBarrierKeys + (uint64_t{1} << 44);   // 2^20 a step
 inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // two a step
 inline constexpr uint64_t kFiniteKeys = kBarrierKeys + (uint64_t{1} << 43);   // two a step
 
@@ -99,6 +100,7 @@ class Run {
     double saved_seconds = 0;      // a step, as predicted
   };
   Migrated rebalance(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number);
+  void say_gain(int64_t number);
   void say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,
                      const Migrated& migrated);
   void load(RankTrainer& trainer);
@@ -148,6 +150,13 @@ class Run {
   std::optional<CheckpointReader> resumed_;
   std::map<int32_t, balance::ExpertPrice> expert_prices_;  // by layer with experts
   balance::Placements last_placements_;                    // rank 0's, after its last step
+  // Rank 0's: steps between two decisions, what they took before and since the last one, and what
+  // the one before a step promised of each; 0: nothing moved.
+  struct Gain {
+    double seconds = 0, seconds_before = 0, promised = 0;
+    int64_t steps = 0;
+  };
+  Gain gain_;
   int64_t first_step_ = 1;
   std::optional<MetricsWriter> metrics_writer_;
   std::optional<EventWriter> events_;

@@ -52,6 +52,7 @@ Rebalancer Run::make_rebalancer() const {
 Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number) {
   Migrated migrated;
   if (!rebalancer.is_due(number)) return migrated;
+  if (trainer.rank() == Rank(0)) say_gain(number);
   const double start = runtime::now_seconds();
   const std::vector<balance::LayerDecision> decisions =
       rebalancer.decide(number, trainer.placements());
@@ -65,6 +66,7 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
     migrated.bytes +=
         experts * expert_prices_.at(decision.layer).bytes * request_.strategy.mesh.edp();
     migrated.saved_seconds += decision.saved_seconds;
+    gain_.promised += std::max(0.0, decision.saved_seconds);
     moves[decision.layer] = decision.moves;
   }
   if (prediction_) {
@@ -77,6 +79,18 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
   }
   say_migration(number, decisions, migrated);
   return migrated;
+}
+
+// What the last migration brought, beside what it promised; then a new count begins.
+void Run::say_gain(int64_t number) {
+  const double mean = gain_.steps > 0 ? gain_.seconds / static_cast<double>(gain_.steps) : 0;
+  if (gain_.promised > 0 && gain_.seconds_before > 0)
+    say(fmt::format(
+        "up to step {} a step took {}, {} before experts moved: {:.3f} of it, {:.3f} as "
+        "predicted",
+        number - 1, format_seconds(mean), format_seconds(gain_.seconds_before),
+        mean / gain_.seconds_before, 1 - gain_.promised / gain_.seconds_before));
+  gain_ = {.seconds_before = mean};
 }
 
 void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,

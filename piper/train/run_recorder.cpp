@@ -3,6 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
@@ -65,12 +66,6 @@ graph::Timeline RunRecorder::empty_timeline() const {
   timeline.tasks.resize(step_.graph.tasks().size());
   timeline.memory.resize(state_bytes_.size());
   return timeline;
-}
-
-bool RunRecorder::holds_layer(Rank rank, int32_t layer) const {
-  const int64_t stage = layout_.stage(rank);
-  return layer >= strategy::first_layer(strategy_, stage) &&
-         (stage == strategy_.mesh.pp - 1 || layer < strategy::first_layer(strategy_, stage + 1));
 }
 
 graph::Timeline* RunRecorder::timeline_of(int64_t step_number) {
@@ -213,7 +208,9 @@ std::string RunRecorder::part_of(Rank rank, int64_t step_number) const {
   const int64_t member = layout_.member(rank);
   const auto add_routed = [&](const cost::RoutedRows& of_step, PartValue number) {
     for (const auto& [key, rows] : of_step) {
-      if (std::get<2>(key) != member || !holds_layer(rank, std::get<0>(key))) continue;
+      if (std::get<2>(key) != member ||
+          !schedule::holds_layer(strategy_, layout_.stage(rank), std::get<0>(key)))
+        continue;
       ++values[number];
       values.insert(values.end(),
                     {static_cast<double>(std::get<0>(key)), static_cast<double>(std::get<1>(key)),

@@ -76,7 +76,6 @@ class RunRecorder {
   graph::Timeline empty_timeline() const;
   void forget_between();
   void forget(int64_t step_number);
-  bool holds_layer(Rank rank, int32_t layer) const;  // modules' layers stand on the last stage
 
   const schedule::StepGraph& step_;
   const strategy::Strategy& strategy_;

@@ -48,6 +48,8 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   write_events(metrics);
   metrics_.push_back(metrics);
   recorder_.record(number, seconds, outcome.expert_rows);
+  gain_.seconds += seconds;
+  ++gain_.steps;
   if (request_.on_step) request_.on_step(metrics);
   if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
     say(*line);

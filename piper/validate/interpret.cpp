@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
-#include <piper/stack/estimator.h>
 #include <piper/validate/interpret.h>
 #include <piper/validate/known_models.h>
 
@@ -46,7 +46,7 @@ class Interpreter {
     if (!model.not_priced.empty()) return give_up(model.not_priced);
     c_.is_moe = c_.model.num_moe_layers() > 0;
     if (!device()) return c_;
-    c_.stack = stack::load_stack(stack_name());
+    c_.trainer = cost::load_trainer(trainer_name());
     if (!quantity()) return c_;
     if (!words()) return c_;
     if (!degrees()) return c_;
@@ -124,7 +124,7 @@ class Interpreter {
     return false;
   }
 
-  const char* stack_name() {
+  const char* trainer_name() {
     if (holds(text_, "nanotron")) return "nanotron";
     if (holds(text_, "torchtitan")) return "torchtitan";
     if (holds(text_, "megatron-bridge") || holds(text_, "nemo"))
@@ -136,7 +136,7 @@ class Interpreter {
     if (holds(text_, "megascale")) return "megatron-2023";
     if (holds(text_, "parallel folding")) return "megatron-core";
     if (holds(text_, "megatron") || holds(text_, "llama 3")) return "megatron-core";
-    c_.assumed.emplace_back("stack megatron-core");
+    c_.assumed.emplace_back("trainer megatron-core");
     return "megatron-core";
   }
 
@@ -161,7 +161,7 @@ class Interpreter {
       c_.unit_scale = scale;
       return true;
     };
-    c_.counts_all_pairs = c_.stack.counts_all_pairs;
+    c_.counts_all_pairs = c_.trainer.counts_all_pairs;
     if (unit == "iteration s") return is(Quantity::kStepSeconds, 1);
     if (unit == "iteration ms") return is(Quantity::kStepSeconds, 1e-3);
     if (unit == "tokens/s/gpu") return is(Quantity::kTokensPerSecond, 1);
@@ -181,7 +181,7 @@ class Interpreter {
     if (holds(text, "fsdp")) return holds(text, "no reshard") ? 2 : 3;
     if (text == "no") return 0;
     if (text.size() == 1 && text[0] >= '0' && text[0] <= '3') return text[0] - '0';
-    const bool old = c_.stack.name == "megatron-2021";
+    const bool old = c_.trainer.name == "megatron-2021";
     return or_assume<int64_t>(std::nullopt, old ? 0 : 1, "zero");
   }
 
@@ -218,7 +218,7 @@ class Interpreter {
     const int64_t layers = c_.model.num_layers(), pp = s.mesh.pp;
     int64_t vpp = r_.vpp.value_or(1);
     if (!r_.vpp && pp > 1) {
-      if (c_.stack.interleaves)
+      if (c_.trainer.interleaves)
         for (const int64_t v : {2, 3, 4})
           if (layers / pp >= v && ((layers / pp) % v == 0 || layers % pp != 0)) vpp = v;
       c_.assumed.push_back(fmt::format("vpp {}", vpp));
@@ -227,7 +227,7 @@ class Interpreter {
     vpp = std::clamp<int64_t>(vpp, 1, std::max<int64_t>(layers / pp, 1));
     s.mesh.vpp = vpp;
     s.schedule = vpp > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B;
-    s.layers_per_stage = c_.stack.splits_by_parameters && vpp == 1
+    s.layers_per_stage = c_.trainer.splits_by_parameters && vpp == 1
                              ? split_by_parameters()
                              : strategy::even_split(layers, std::min(layers, pp * vpp));
     if (pp > 1 && layers % (pp * vpp) != 0) c_.assumed.emplace_back("layers split evenly");
@@ -319,7 +319,7 @@ class Interpreter {
           fmt::format("priced as bf16: no figures for {}", strategy::name(s.precision)));
       s.precision = Precision::kBf16;
     }
-    const bool old = c_.stack.name == "megatron-2021";
+    const bool old = c_.trainer.name == "megatron-2021";
     s.sequence_parallel = s.mesh.tp > 1 && s.sequence % (s.mesh.ranks_per_sequence()) == 0 &&
                           (!old || holds(lower(r_.recompute), "sequence-parallel"));
     if (holds(text_, "token-drop") || holds(text_, "capacity"))
@@ -335,7 +335,7 @@ class Interpreter {
       s.recompute = Recompute::kAttention;
     else if (!text.empty())
       s.recompute = Recompute::kNone;
-    else if (c_.stack.recomputes_finely)
+    else if (c_.trainer.recomputes_finely)
       c_.assumed.emplace_back("recompute none");
     else
       least_that_fits();
@@ -343,7 +343,7 @@ class Interpreter {
 
   void least_that_fits() {
     strategy::Strategy& s = c_.strategy;
-    stack::Estimator estimator(c_.model, c_.cluster, c_.stack, s.precision, s.sequence);
+    cost::TrainerEstimator estimator(c_.model, c_.cluster, c_.trainer, s.precision, s.sequence);
     for (const Recompute r : {Recompute::kNone, Recompute::kExperts,
                               Recompute::kAttentionAndExperts, Recompute::kFull}) {
       s.recompute = r;

@@ -1,12 +1,12 @@
-// From a published row to something that can be priced: model, cluster, stack and strategy.
+// From a published row to something that can be priced: model, cluster, trainer and strategy.
 // Whatever the row leaves open is assumed, and every assumption is named with its value; a row is
 // given up only for a field that nothing can stand in for or whose text no rule understands, or for
 // a device without facts.
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
-#include <piper/stack/stack.h>
 #include <piper/strategy/strategy.h>
 #include <piper/validate/measured_row.h>
 
@@ -29,7 +29,7 @@ constexpr bool is_memory(Quantity q) { return q == Quantity::kPeakBytes; }
 struct Case {
   model::Model model;
   cluster::Cluster cluster;
-  stack::Stack stack;
+  cost::TrainerProfile trainer;
   strategy::Strategy strategy;
   Quantity quantity = Quantity::kStepSeconds;
   double unit_scale =

@@ -5,8 +5,8 @@
 #include <piper/base/json.h>
 #include <piper/base/suggest.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/trainer/layer_price.h>
 #include <piper/model/import.h>
-#include <piper/stack/layer_price.h>
 #include <piper/validate/phases.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ cluster::Cluster with_fewer_units(cluster::Cluster cluster, double part) {
 }
 
 struct Seconds {
-  stack::BlockCompute attention, feed_forward;
+  cost::BlockCompute attention, feed_forward;
   double dispatch = 0, combine = 0;
   double compute() const {
     return attention.forward + attention.backward + feed_forward.forward + feed_forward.backward;
@@ -172,7 +172,7 @@ PhaseRun parse_phase_run(const Json& json, const std::string& source) {
   run.source = reader.text("source");
   run.model = reader.text("model");
   run.cluster = reader.text("cluster");
-  run.stack = reader.text("stack");
+  run.trainer = reader.text(reader.has("stack") ? "stack" : "trainer");
   run.precision = reader.choice("precision", {"bf16", "fp8"});
   run.layer = reader.integer("layer", 0, strategy::kMaxCount);
   run.tokens = reader.integer("tokens", 1, strategy::kMaxCount);
@@ -232,15 +232,15 @@ std::vector<PricedPhase> price_phases(const PhaseRun& run) {
                                    run.name, run.layer, run.model));
   const double part = static_cast<double>(run.units_for_compute) / static_cast<double>(run.units);
   const cluster::Cluster cluster = with_fewer_units(cluster::load_cluster(run.cluster), part);
-  const stack::Stack stack = stack::load_stack(run.stack);
+  const cost::TrainerProfile trainer = cost::load_trainer(run.trainer);
   const strategy::Precision precision = precision_of(run.precision);
-  const stack::Rates rates(cluster, precision);
-  const stack::LayerShape shape{.tokens = static_cast<double>(run.tokens),
-                                .sequence = static_cast<double>(run.sequence),
-                                .tp = run.tp,
-                                .ep = run.ep};
+  const cost::Rates rates(cluster, precision);
+  const cost::LayerShape shape{.tokens = static_cast<double>(run.tokens),
+                               .sequence = static_cast<double>(run.sequence),
+                               .tp = run.tp,
+                               .ep = run.ep};
   const model::Layer& layer = model.layers[static_cast<size_t>(run.layer)];
-  const stack::LayerPrice price = stack::price_layer(model, layer, shape, stack, rates, precision);
+  const cost::LayerPrice price = cost::price_layer(model, layer, shape, trainer, rates, precision);
   const Seconds seconds{.attention = price.attention,
                         .feed_forward = price.feed_forward,
                         .dispatch = price.dispatch.moves.total(),
@@ -251,8 +251,8 @@ std::vector<PricedPhase> price_phases(const PhaseRun& run) {
 }
 
 Json to_json(const PhaseRun& run, const std::vector<PricedPhase>& phases) {
-  Json json{{"name", run.name},       {"source", run.source}, {"model", run.model},
-            {"cluster", run.cluster}, {"stack", run.stack},   {"assumptions", run.assumptions},
+  Json json{{"name", run.name},       {"source", run.source},   {"model", run.model},
+            {"cluster", run.cluster}, {"trainer", run.trainer}, {"assumptions", run.assumptions},
             {"phases", Json::array()}};
   for (const PricedPhase& p : phases)
     json["phases"].push_back({{"name", p.phase.name},

@@ -37,7 +37,7 @@ struct Phase {
 
 struct PhaseRun {
   std::string name, description, source;
-  std::string model, cluster, stack;
+  std::string model, cluster, trainer;
   std::string precision;  // of products: "bf16", "fp8"
   int64_t layer = 0;
   int64_t tokens = 0, sequence = 0;  // of one rank
@@ -61,7 +61,7 @@ struct PricedPhase {
   double error() const { return predicted_seconds / phase.measured_seconds - 1; }
   bool holds() const { return error() <= phase.limit && error() >= -phase.limit; }
 };
-// Throws InvalidInput (unknown model, cluster, stack; a layer without experts).
+// Throws InvalidInput (unknown model, cluster, trainer; a layer without experts).
 std::vector<PricedPhase> price_phases(const PhaseRun& run);
 
 Json to_json(const PhaseRun& run, const std::vector<PricedPhase>& phases);

@@ -3,9 +3,9 @@
 #include <piper/base/json.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/paper.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
-#include <piper/stack/estimator.h>
 #include <piper/validate/statements.h>
 
 #include <algorithm>
@@ -150,9 +150,9 @@ void tables(Statements& list) {
 
 struct Frontier {
   cluster::Cluster cluster = cluster::load_cluster("frontier");
-  stack::Stack stack = stack::load_stack("piper-frontier");
+  cost::TrainerProfile trainer = cost::load_trainer("piper-frontier");
   double usable_bytes() const {
-    return static_cast<double>(cluster.memory_bytes) * (1 - stack.unusable_part);
+    return static_cast<double>(cluster.memory_bytes) * (1 - trainer.unusable_part);
   }
 };
 
@@ -180,12 +180,13 @@ Strategy one_f_one_b(const Model& model, paper::Degrees d, int64_t micro_batches
 // The fastest of these that fits, over what is recomputed.
 Run best(const Frontier& f, const Model& model, const std::vector<paper::Degrees>& choices,
          auto micro_batches, int64_t sequence = kSequence) {
-  stack::Estimator estimator(model, f.cluster, f.stack, strategy::Precision::kBf16, sequence);
+  cost::TrainerEstimator estimator(model, f.cluster, f.trainer, strategy::Precision::kBf16,
+                                   sequence);
   Run run;
   for (const paper::Degrees d : choices)
     for (const strategy::Recompute recompute : strategy::kRecomputes) {
       const Strategy s = one_f_one_b(model, d, micro_batches(d), recompute, sequence);
-      const stack::Estimate e = estimator.estimate(s);
+      const cost::Estimate e = estimator.estimate(s);
       if (e.peak_bytes > f.usable_bytes()) continue;
       const double mfu = cost::mfu(model, s, f.cluster, e.seconds);
       if (mfu > run.mfu) run = {d, mfu, e.peak_bytes, e.time.bubble / e.seconds};
@@ -239,13 +240,13 @@ void scaling(Statements& list, const Frontier& f) {
 
 // MFU of one layer on one node, forward and backward: section VII-A's ceiling.
 double ceiling(const Frontier& f, const Model& model) {
-  const stack::Rates rates(f.cluster, strategy::Precision::kBf16);
+  const cost::Rates rates(f.cluster, strategy::Precision::kBf16);
   const auto& layer = *std::ranges::find_if(
       model.layers, [](const model::Layer& l) { return l.feed_forward.is_moe(); });
-  const stack::LayerShape shape{.tokens = kSequence, .sequence = kSequence, .ep = 8};
-  const stack::LayerPrice p =
-      stack::price_layer(model, layer, shape, f.stack, rates, strategy::Precision::kBf16);
-  const double efficiency = f.stack.calibration_of(f.cluster.device).compute_efficiency;
+  const cost::LayerShape shape{.tokens = kSequence, .sequence = kSequence, .ep = 8};
+  const cost::LayerPrice p =
+      cost::price_layer(model, layer, shape, f.trainer, rates, strategy::Precision::kBf16);
+  const double efficiency = f.trainer.calibration_of(f.cluster.device).compute_efficiency;
   const double seconds = (p.forward.compute + p.backward.compute) / efficiency +
                          p.forward.exchange + p.backward.exchange;
   return 3 * model::layer_token_flops(model, layer, kSequence).forward() * kSequence /
@@ -259,7 +260,8 @@ void ceilings(Statements& list, const Frontier& f) {
   double slowest_coarse = 1, fastest_fine = 0, highest = 0;
   const auto at_most = [&](const char* name, int64_t pp, double limit) {
     const Model model = model::load_model(name);
-    stack::Estimator estimator(model, f.cluster, f.stack, strategy::Precision::kBf16, kSequence);
+    cost::TrainerEstimator estimator(model, f.cluster, f.trainer, strategy::Precision::kBf16,
+                                     kSequence);
     const Strategy s =
         one_f_one_b(model, {.pp = pp, .ep = 8}, 4 * pp, strategy::Recompute::kNone, kSequence);
     const double full = cost::mfu(model, s, f.cluster, estimator.estimate(s).seconds);
@@ -333,7 +335,7 @@ std::vector<Statement> paper_statements() {
 
 std::vector<std::string> statement_assumptions() {
   return {
-      "the one fitted constant: compute efficiency of the stack piper-frontier, to 39.38 TFLOP/s "
+      "the one fitted constant: compute efficiency of the trainer piper-frontier, to 39.38 TFLOP/s "
       "on 512 GPUs",
       "one sequence of 4,096 tokens a micro-batch (Fig. 12), M = alpha PP of them (Table II) with "
       "alpha 4: the paper states no alpha; two other readings stand beside",

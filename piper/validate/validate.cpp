@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/cost/mfu.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
-#include <piper/stack/estimator.h>
 #include <piper/validate/validate.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ double counted_flops(const Case& c, bool with_recompute) {
          static_cast<double>(c.strategy.global_batch_sequences);
 }
 
-double predicted_value(const Case& c, const stack::Estimate& e) {
+double predicted_value(const Case& c, const cost::Estimate& e) {
   const auto world = static_cast<double>(c.strategy.mesh.world());
   switch (c.quantity) {
     case Quantity::kStepSeconds:
@@ -45,18 +45,18 @@ double predicted_value(const Case& c, const stack::Estimate& e) {
       return counted_flops(c, false) / (e.seconds * world * peak) / c.unit_scale;
     }
     case Quantity::kPeakBytes: {
-      if (!c.stack.reports_states_only) return e.peak_bytes / c.unit_scale;
+      if (!c.trainer.reports_states_only) return e.peak_bytes / c.unit_scale;
       // States and two buffers of a micro-batch's hidden states.
       const double hidden = 4.0 * static_cast<double>(c.strategy.micro_batch_sequences *
                                                       c.strategy.sequence * c.model.hidden);
-      return (e.states_bytes + hidden + c.stack.reported_bytes) / c.unit_scale;
+      return (e.states_bytes + hidden + c.trainer.reported_bytes) / c.unit_scale;
     }
   }
   return 0;
 }
 
-bool is_calibration(const MeasuredRow& row, const stack::Calibration& calibration) {
-  return std::ranges::any_of(calibration.rows, [&](const stack::CalibrationRow& r) {
+bool is_calibration(const MeasuredRow& row, const cost::Calibration& calibration) {
+  return std::ranges::any_of(calibration.rows, [&](const cost::CalibrationRow& r) {
     return row.source.find(r.source) != std::string::npos && row.model == r.model &&
            row.gpus == r.gpus && row.tp.value_or(0) == r.tp && row.pp.value_or(0) == r.pp &&
            row.micro_batch.value_or(0) == r.micro_batch && row.measured_value == r.measured_value;
@@ -78,18 +78,19 @@ PricedRow price_row(const MeasuredRow& row) {
   if (!p.is_priced()) return p;
   p.is_memory = is_memory(c.quantity);
   p.is_moe = c.is_moe;
-  p.stack = c.stack.name;
+  p.trainer = c.trainer.name;
   p.device = c.cluster.device;
   p.precision = strategy::name(c.strategy.precision);
-  p.calibration_row = is_calibration(row, c.stack.calibration_of(c.cluster.device));
-  stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
-                             c.strategy.sequence);
-  const stack::Estimate e = estimator.estimate(c.strategy);
+  p.calibration_row = is_calibration(row, c.trainer.calibration_of(c.cluster.device));
+  cost::TrainerEstimator estimator(c.model, c.cluster, c.trainer, c.strategy.precision,
+                                   c.strategy.sequence);
+  const cost::Estimate e = estimator.estimate(c.strategy);
   p.predicted_value = predicted_value(c, e);
   p.predicted_seconds = e.seconds;
   p.predicted_bytes = e.peak_bytes;
   if (row.is_fit_row()) {
-    const double limit = static_cast<double>(c.cluster.memory_bytes) * (1 - c.stack.unusable_part);
+    const double limit =
+        static_cast<double>(c.cluster.memory_bytes) * (1 - c.trainer.unusable_part);
     p.predicted_outcome = e.peak_bytes <= limit ? "ran" : "oom";
   }
   const std::optional<double> measured = row.is_fit_row() ? row.allocated_gb : row.measured_value;
@@ -175,8 +176,8 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
 std::optional<double> exact_efficiency(const PricedRow& row) {
   if (!row.is_priced() || row.is_memory || !row.row.measured_value) return std::nullopt;
   const Case c = interpret(row.row);
-  stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
-                             c.strategy.sequence);
+  cost::TrainerEstimator estimator(c.model, c.cluster, c.trainer, c.strategy.precision,
+                                   c.strategy.sequence);
   const bool falls = c.quantity == Quantity::kStepSeconds;  // with efficiency
   double low = 0.05, high = 5;
   const auto above = [&](double efficiency) {
@@ -251,13 +252,13 @@ Summary summarise(const std::vector<PricedRow>& rows) {
   group("hardware", [](const PricedRow& p) { return p.device; });
   group("family", family_of);
   group("precision", [](const PricedRow& p) { return p.precision; });
-  group("stack", [](const PricedRow& p) { return p.stack + ", " + p.device; });
+  group("trainer", [](const PricedRow& p) { return p.trainer + ", " + p.device; });
   s.leave_one_out = leave_one_source_out(time);
   return s;
 }
 
 // Without a constant of its own a source has the median of what the other sources' rows of the same
-// stack ask for, or, where it is alone, of the same device, or of all.
+// trainer ask for, or, where it is alone, of the same device, or of all.
 std::vector<std::pair<std::string, Errors>> leave_one_source_out(
     const std::vector<const PricedRow*>& rows) {
   std::map<std::string, std::vector<const PricedRow*>> by;
@@ -276,23 +277,23 @@ std::vector<std::pair<std::string, Errors>> leave_one_source_out(
 PricedRow reprice_without(const PricedRow& p, const std::string& source) {
   const Case c = interpret(p.row);
   std::vector<double> others, of_device, of_all;
-  for (const std::string& name : stack::builtin_stacks()) {
-    const stack::Stack s = stack::load_stack(name);
+  for (const std::string& name : cost::builtin_trainers()) {
+    const cost::TrainerProfile s = cost::load_trainer(name);
     for (const auto& [device, calibration] : s.calibrations) {
-      const bool own = std::ranges::any_of(calibration.rows, [&](const stack::CalibrationRow& r) {
+      const bool own = std::ranges::any_of(calibration.rows, [&](const cost::CalibrationRow& r) {
         return source.find(r.source) != std::string::npos;
       });
       if (own) continue;
       of_all.push_back(calibration.compute_efficiency);
       if (device == c.cluster.device) of_device.push_back(calibration.compute_efficiency);
-      if (name == c.stack.name) others.push_back(calibration.compute_efficiency);
+      if (name == c.trainer.name) others.push_back(calibration.compute_efficiency);
     }
   }
   for (std::vector<double>* list : {&others, &of_device, &of_all}) {
     if (list->empty()) continue;
     std::ranges::sort(*list);
-    stack::Estimator estimator(c.model, c.cluster, c.stack, c.strategy.precision,
-                               c.strategy.sequence);
+    cost::TrainerEstimator estimator(c.model, c.cluster, c.trainer, c.strategy.precision,
+                                     c.strategy.sequence);
     estimator.set_compute_efficiency((*list)[list->size() / 2]);
     PricedRow again = p;
     again.predicted_value = predicted_value(c, estimator.estimate(c.strategy));

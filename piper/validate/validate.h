@@ -1,7 +1,7 @@
 // Prices every row of a file of measured runs and says how far off each is: the planner's
 // predictions held against published steps, misses included.
 //
-// A row that a stack's constant was fitted to ("calibration_row") stays out of the statistics. A
+// A row that a trainer's constant was fitted to ("calibration_row") stays out of the statistics. A
 // row is left out only for a field that is missing or not understood, or an unknown device, which
 // it names.
 #pragma once
@@ -29,7 +29,7 @@ struct PricedRow {
   std::vector<std::string> assumed_fields;
   bool calibration_row = false, is_memory = false, is_moe = false;
   std::string predicted_outcome;  // fit rows: "ran" or "oom"
-  std::string stack, device, precision;
+  std::string trainer, device, precision;
   bool is_priced() const { return not_priced_because.empty(); }
 };
 
@@ -66,10 +66,10 @@ struct Summary {
           num_calibration = 0;
   Errors time_stated, time_assumed, time_moe, time_dense, memory;
   int64_t memory_beyond_tenth = 0;
-  // Groups of step-time errors: by "source", "hardware", "family", "precision", "stack".
+  // Groups of step-time errors: by "source", "hardware", "family", "precision", "trainer".
   std::map<std::string, std::vector<std::pair<std::string, Errors>>> groups;
   // Leave one source out: errors of a source's rows when no constant was fitted to its own rows
-  // (the stack's constant from other sources, or none).
+  // (the trainer's constant from other sources, or none).
   std::vector<std::pair<std::string, Errors>> leave_one_out;
   FitCounts fit;
 };

@@ -35,7 +35,7 @@ Json to_json(const PricedRow& p) {
   if (measured && !p.is_memory) json["step_time_error"] = p.step_error;
   json["assumed_fields"] = p.assumed_fields;
   json["calibration_row"] = p.calibration_row;
-  json["stack"] = p.stack;
+  json["trainer"] = p.trainer;
   json["device"] = p.device;
   json["predicted_step_seconds"] = p.predicted_seconds;
   json["predicted_peak_bytes"] = p.predicted_bytes;

@@ -29,11 +29,11 @@ PricedRow priced(const Json& row) {
 
 }  // namespace
 
-TEST_CASE("a row with every field is priced without assumptions but for the stack") {
+TEST_CASE("a row with every field is priced without assumptions but for the trainer") {
   const PricedRow p = priced(sound_row());
   CHECK(p.is_priced());
   CHECK(states_every_field(p.row));
-  CHECK(p.assumed_fields == std::vector<std::string>{"stack megatron-core"});
+  CHECK(p.assumed_fields == std::vector<std::string>{"trainer megatron-core"});
 }
 
 TEST_CASE("rates and utilisations are those of the step's FLOPs, counted by hand") {

@@ -1,0 +1,177 @@
+// What a strategy takes: one interface and one record of the answer, whoever is to run it.
+//
+//   TrainerEstimator    any trainer, by its profile (trainer/trainer_profile.h): a closed form over
+//                       every axis, with bytes as that trainer keeps them. For described machines.
+//   ExecutorEstimator   this Piper, on a machine that `piper profile` measured: segment by segment,
+//                       with the exact bytes of every slot. Of what its executor runs.
+//
+// make_estimator() is the one place that chooses. The two have byte models of their own: what other
+// trainers keep fits no tape of this executor, and its slots fit no constant of a profile.
+#pragma once
+
+#include <piper/cluster/cluster.h>
+#include <piper/cluster/watch.h>
+#include <piper/cost/load_distribution.h>
+#include <piper/cost/prices.h>
+#include <piper/cost/trainer/trainer_profile.h>
+#include <piper/model/model.h>
+#include <piper/schedule/execution_style.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace piper::cost {
+
+struct StepEstimate;
+
+// Seconds of the busiest stage by what they are spent on; they add up to the step.
+struct StepSeconds {
+  double compute = 0;    // forward and backward
+  double recompute = 0;  // with its communication
+  double tensor = 0;     // collectives of tp, etp
+  double exchange = 0;   // to the experts and back
+  double context = 0;    // of cp
+  double messages = 0;   // between stages
+  double bubble = 0;
+  double reductions = 0;  // gradients, gathered weights; exposed
+  double update = 0;
+  double offload = 0;  // copies to and from the host that nothing hides
+  double total() const {
+    return compute + recompute + tensor + exchange + context + messages + bubble + reductions +
+           update + offload;
+  }
+};
+
+// Bytes of one rank of a stage at its peak.
+struct StageBytes {
+  double weights_and_gradients = 0;  // replicated states
+  double optimizer = 0;              // sharded states
+  double activations = 0;            // kept of all micro-batches in flight
+  double working = 0;                // of the moment
+  double exchange = 0;               // scratch of an exchange that is not flat
+  double fixed = 0;
+  double total() const {
+    return weights_and_gradients + optimizer + activations + working + exchange + fixed;
+  }
+};
+
+struct Estimate {
+  double seconds = 0;
+  StepSeconds time;
+  double peak_bytes = 0;  // of the fullest stage
+  int64_t fullest_stage = 0, busiest_stage = 0;
+  StageBytes fullest;
+  double states_bytes = 0;  // largest over stages, without activations
+  double in_pipeline =
+      0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
+  bool is_coarse = false;  // see Estimator::estimate()
+  double at_least = 0;     // what `seconds` would not go below if they were not coarse
+  // Of an ExecutorEstimator: the exact costs that all of the above sums up. Else null.
+  std::shared_ptr<const StepEstimate> exact = nullptr;
+};
+
+// A step's tasks, and what each of them costs.
+struct PricedStep {
+  schedule::StepGraph step;
+  Prices prices;
+};
+
+// One micro-batch, forward and backward, exchanges included: what a split of the layers should
+// balance.
+struct PassSeconds {
+  std::vector<double> layers;
+  double embedding = 0, head = 0;  // head: with the modules of multi-token prediction
+};
+
+// Of a stage: bytes at its peak, and seconds of one micro-batch, forward and backward (reductions
+// left out).
+struct StageLoad {
+  double bytes = 0, seconds = 0;
+};
+
+struct LoadSamples {
+  LoadDistribution load;
+  Statistic statistic = Statistic::kP95;
+  int64_t num_samples = 16;
+  uint64_t seed = 0;
+};
+
+// Seconds and bytes of a step under every sample.
+struct SampledEstimate {
+  std::vector<double> seconds, peak_bytes;
+};
+
+// Of one model, cluster, precision and sequence length. Keeps what strategies have in common. Not
+// thread-safe. All that it is made from outlives it.
+//
+// Strategies are free of contradictions, have the estimator's sequence and precision, at most as
+// many ranks as the cluster has devices, and are executable where costs are exact. `imbalance`:
+// rows of the busiest expert rank over the mean.
+class Estimator {
+ public:
+  virtual ~Estimator() = default;
+
+  // With what is beyond `worth_below` seconds or `most_bytes` an estimator need not take pains: the
+  // result `is_coarse`, and its seconds are at least that.
+  virtual Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
+                            double worth_below = std::numeric_limits<double>::infinity(),
+                            double most_bytes = std::numeric_limits<double>::infinity()) = 0;
+  // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its
+  // work.
+  virtual Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) = 0;
+  // In closed form. `imbalances`: of the same samples at the strategy's ep.
+  virtual SampledEstimate sampled(const strategy::Strategy& strategy, const LoadSamples& samples,
+                                  const std::vector<double>& imbalances) const = 0;
+
+  // Lower bounds in seconds by which a search leaves strategies out; 0 where nothing is known. Of
+  // every strategy with this micro-batch, mesh and sequence parallelism, whatever its schedule,
+  // split, recomputation, ZeRO and offload;
+  virtual double bound(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+  // with this schedule, split and recomputation, whatever ZeRO, offload and placement;
+  virtual double bound_of_split(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+  // with this schedule and recomputation, whatever the split besides.
+  virtual double bound_of_schedule(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+
+  // layers_per_stage is not read.
+  virtual PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) = 0;
+  // By which stages choose their own recomputation; empty where they do not.
+  virtual std::vector<StageLoad> stage_loads(const strategy::Strategy&, double /*imbalance*/) {
+    return {};
+  }
+
+  // The step as tasks: what a simulation plays, and what the closed form is held to. `ranks`: only
+  // these (all when empty), as schedule::write_step. Rank i sits on device i.
+  virtual PricedStep priced_step(const strategy::Strategy& strategy,
+                                 const std::vector<Rank>& ranks = {}, double imbalance = 1) = 0;
+  // How its trainer executes that step.
+  virtual schedule::ExecutionStyle style() const = 0;
+
+  // The measured curves that these prices leaned on beyond their measured points.
+  virtual std::vector<cluster::Outside> outside_measured(
+      const std::vector<strategy::Strategy>& strategies, double imbalance) const = 0;
+
+  virtual bool is_exact() const = 0;
+  virtual const model::Model& model() const = 0;
+  virtual const cluster::Cluster& cluster() const = 0;
+};
+
+// Whether what this Piper executes is priced there by its executor's own costs.
+bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer);
+
+// Throws InvalidInput when the cluster has no figures for the precision.
+std::unique_ptr<Estimator> make_estimator(const model::Model& model,
+                                          const cluster::Cluster& cluster,
+                                          const TrainerProfile& trainer,
+                                          strategy::Precision precision, int64_t sequence);
+
+// For one strategy, whatever it is: by exact costs where there are any and this Piper executes it.
+std::unique_ptr<Estimator> make_estimator_of(const strategy::Strategy& strategy,
+                                             const model::Model& model,
+                                             const cluster::Cluster& cluster,
+                                             const TrainerProfile& trainer);
+
+}  // namespace piper::cost

@@ -1,0 +1,740 @@
+#include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
+#include <piper/cost/bubble.h>
+#include <piper/cost/exchange_time.h>
+#include <piper/cost/executor_estimator.h>
+#include <piper/cost/outside.h>
+#include <piper/cost/pipeline_player.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/sent_bytes.h>
+#include <piper/cost/shard.h>
+#include <piper/cost/walked_memory.h>
+#include <piper/schedule/rank_chunks.h>
+#include <piper/strategy/rank_layout.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+namespace {
+
+using strategy::Axis;
+using strategy::Strategy;
+
+// Ranks on the fullest node.
+int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
+  return std::min(cluster.devices_per_node(), s.mesh.world());
+}
+
+// Where ranks share cores, a group that meets at every exchange, or around every block, computes in
+// rounds: all of its members must have had a core before any goes on.
+double rounds(const cluster::Cluster& cluster, const Strategy& s) {
+  const int64_t meets = std::max(s.mesh.ep, s.mesh.tp);
+  if (cluster.cores_per_node == 0 || meets == 1) return 1;
+  const int64_t together = std::min(meets, ranks_per_node(cluster, s));
+  const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;
+  return static_cast<double>(rounds);
+}
+
+// Where a virtual stage lies.
+int64_t rank_of(const Strategy& s, int64_t stage) {
+  return schedule::rank_of_stage(s.schedule, s.mesh.pp, stage);
+}
+strategy::Recompute recompute_of(const Strategy& s, int64_t stage) {
+  return s.recompute_of(rank_of(s, stage));
+}
+
+// Of the first member of a stage.
+Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
+  const strategy::Members members = layout.members(axis, 0);
+  return {.first = layout.rank(stage, 0).value, .stride = members.stride, .size = members.size};
+}
+
+// The head and the modules of multi-token prediction behind it, forward and back
+// (schedule/heads.h).
+template <class LayerOf>
+void walk_heads(const EndCost& ends, LayerOf layer, StageWalk& walk) {
+  walk.head_forward(ends.head);
+  for (const HeadCost& module : ends.modules) {
+    walk.join_forward(module);
+    walk.layer_forward(layer(module.layer));
+    walk.head_forward(module);
+  }
+  const std::vector<HeadCost>& modules = ends.modules;
+  for (size_t i = modules.size();; --i) {
+    const HeadCost& head = i > 0 ? modules[i - 1] : ends.head;
+    walk.head_backward(head, i < modules.size());
+    if (i < modules.size()) walk.join_backward(modules[i], head);
+    if (i == 0) return;
+    walk.layer_backward(layer(head.layer));
+  }
+}
+
+}  // namespace
+
+ExecutorEstimator::ExecutorEstimator(const model::Model& model, const cluster::Cluster& cluster,
+                                     strategy::Precision precision, int64_t sequence,
+                                     const ExpertLoad* load)
+    : model_(model),
+      cluster_(cluster),
+      precision_(precision),
+      sequence_(sequence),
+      load_(load),
+      costs_(model, cluster, precision, sequence, load),
+      embedding_parameters_(dense_parameters(model, -1, 1)),
+      head_parameters_(dense_parameters(model, -2, 1)),
+      tied_parameters_(model.shares_embedding() ? model.vocabulary * model.hidden : 0) {
+  compute_of(cluster, precision);  // complains when it is not there
+  for (size_t type = 0; type < costs_.num_types(); ++type) {
+    const int32_t layer = costs_.representative(type);
+    type_parameters_.push_back(
+        {dense_parameters(model, layer, 1), expert_parameters(model, layer, 1)});
+  }
+  // Per parameter, from a large number of them: the curves by working set are flat there.
+  constexpr double kMany = 1e9;
+  norm_per_parameter_ =
+      update_seconds(schedule::SegmentKind::kGradientNorm, kMany, cluster, precision) / kMany;
+  optimizer_per_parameter_ =
+      update_seconds(schedule::SegmentKind::kOptimizer, kMany, cluster, precision) / kMany;
+}
+
+template <class F>
+void ExecutorEstimator::for_each_buffer(const Strategy& s, int64_t index, int64_t first_layer,
+                                        F f) const {
+  const Axis whole = axis_of_whole(s);
+  const auto add_layers = [&](int64_t from, int64_t until) {
+    for (int64_t layer = from; layer < until; ++layer) {
+      const Shard held = parameters(s, static_cast<int32_t>(layer));
+      f(whole, held.dense);
+      if (held.parts > 0) f(Axis::kData, held.parts);
+      f(Axis::kExpertData, held.experts);
+    }
+  };
+  add_layers(first_layer, first_layer + s.layers_per_stage[static_cast<size_t>(index)]);
+  if (index == 0) f(whole, embedding_parameters_);
+  if (index < s.mesh.num_virtual_stages() - 1) return;
+  add_layers(model_.num_layers(), std::ssize(model_.layers));
+  const int64_t table = strategy::ends_apart(s) ? tied_parameters_ : 0;
+  f(whole, head_parameters_ + (model_.tied_embeddings ? table : 0));
+  if (!model_.tied_embeddings) f(whole, table);
+}
+
+Shard ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
+  const TypeParameters& p = type_parameters_[costs_.type_of(layer)];
+  const int64_t parts = part_parameters(model_, layer, s);
+  return {.dense = p.dense - s.mesh.tp * parts, .parts = parts, .experts = p.experts / s.mesh.ep};
+}
+
+Shard ExecutorEstimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
+  Shard held;
+  for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
+    (axis == Axis::kExpertData  ? held.experts
+     : axis == axis_of_whole(s) ? held.dense
+                                : held.parts) += parameters;
+  });
+  return held;
+}
+
+int64_t ExecutorEstimator::optimized(const Strategy& s, int64_t index, int64_t first_layer) const {
+  if (s.zero == 0) return parameters(s, index, first_layer).total();
+  const strategy::RankLayout layout(s);
+  int64_t own = 0;
+  for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
+    own += collective::reduce_share(0, layout.size(axis), parameters).count;
+  });
+  return own;
+}
+
+void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_t index,
+                                  Stage& stage) {
+  const LayerCost& layer = costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh,
+                                        s.capacity.factor, form_of(s));
+  const RecomputeCost& again = layer.with(recompute_of(s, stage_index));
+  stage.forward += layer.forward;
+  stage.backward += layer.backward;
+  stage.backward_weights += layer.backward_weights;
+  stage.exchange_forward += layer.exchange_forward;
+  stage.exchange_backward += again.exchange;
+  stage.recompute += again.compute;
+  stage.recompute_ahead = again.ahead;  // of the last layer, which comes first
+}
+
+ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t index,
+                                                  int64_t first_layer) {
+  Stage stage;
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < end; ++i) add_layer(s, index, static_cast<int32_t>(i), stage);
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  if (index == 0) {
+    stage.forward += ends.embedding_forward;
+    stage.backward += ends.embedding_backward;
+    stage.backward_weights += ends.embedding_backward;
+  }
+  if (index == s.mesh.num_virtual_stages() - 1) {
+    stage.forward += ends.head.forward;
+    stage.backward += ends.head.backward;
+    for (const HeadCost& module : ends.modules) {
+      add_layer(s, index, module.layer, stage);
+      stage.forward += module.forward;
+      stage.backward += module.backward;
+      stage.backward_weights += module.backward_weights;
+    }
+  }
+  price_update(s, index, first_layer, stage);
+  return stage;
+}
+
+// In the order in which a stage plays them: the ends of the model, the layers from the last to the
+// first.
+std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, int64_t index,
+                                                            int64_t first_layer) {
+  const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
+  const strategy::RankLayout layout(s);
+  const int64_t rank = rank_of(s, index);
+  const auto moved = [&](Axis axis, int64_t parameters, bool in_full = false) {
+    Moves moves = all_reduce_moves(cluster_, group_of(layout, axis, rank),
+                                   gradient * static_cast<double>(parameters), s.reduction);
+    if (s.zero > 0 && !in_full) {  // scattered, not gathered
+      moves.latency /= 2;
+      moves.transfer /= 2;
+    }
+    return moves;
+  };
+  const bool sums_ends = model_.shares_embedding() && strategy::ends_apart(s);
+  // What a rank holds whole, and its parts of what it shares with others.
+  const auto dense = [&](const Shard& held) {
+    Moves moves = moved(axis_of_whole(s), held.dense);
+    if (held.parts > 0 && s.mesh.num_replicas() > 1) {
+      const Moves more = moved(Axis::kData, held.parts);
+      moves.latency += more.latency;
+      moves.transfer += more.transfer;
+    }
+    return moves;
+  };
+  const auto ends_table = [&](int64_t parameters) {
+    return moved(axis_of_whole(s), parameters, sums_ends);
+  };
+  std::vector<BackwardTurn> turns;
+  size_t known_type = costs_.num_types();
+  BackwardTurn known;
+  const auto add_layer = [&](int32_t layer) {
+    const size_t type = costs_.type_of(layer);
+    if (type != known_type) {
+      const LayerCost& cost =
+          costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
+      const RecomputeCost& again = cost.with(recompute_of(s, index));
+      const Shard held = parameters(s, layer);
+      known = {.compute = cost.backward + again.compute,
+               .exchange = {.latency = again.exchange * (1 - cost.moving_part),
+                            .transfer = again.exchange * cost.moving_part},
+               .dense = dense(held),
+               .experts = moved(Axis::kExpertData, held.experts)};
+      known_type = type;
+    }
+    turns.push_back(known);
+  };
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  if (index == s.mesh.num_virtual_stages() - 1) {
+    for (size_t i = ends.modules.size(); i-- > 0;) {
+      turns.push_back({.compute = ends.modules[i].backward});
+      add_layer(ends.modules[i].layer);
+    }
+    turns.push_back(
+        {.compute = ends.head.backward,
+         .dense = ends_table(head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0))});
+  }
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = end; i-- > first_layer;) add_layer(static_cast<int32_t>(i));
+  if (index == 0)
+    turns.push_back(
+        {.compute = ends.embedding_backward, .dense = ends_table(embedding_parameters_)});
+  return turns;
+}
+
+// Reductions start layer by layer, from the last to the first, as the last backward leaves them.
+void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t first_layer,
+                                     Stage& stage) {
+  const strategy::RankLayout layout(s);
+  const int64_t rank = rank_of(s, index);
+  if (layout.num_members() > 1) {
+    const Group expert_group = group_of(layout, strategy::Axis::kExpert, rank);
+    LastBackwardNeeds needs{
+        .dense = all_reduce_needs(cluster_, group_of(layout, axis_of_whole(s), rank), s.reduction),
+        .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, rank),
+                                    s.reduction)};
+    if (is_measured_all_to_all(cluster_, expert_group))
+      needs.exchange = {{1}};
+    else if (s.mesh.ep > 1)
+      needs.exchange = level_needs(cluster_, even_traffic(cluster_, expert_group, 0, 1));
+    Moves message;
+    if (index > 0) {
+      const auto bytes =
+          static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
+      Traffic traffic;
+      traffic.add(cluster_.common_level(layout.rank(rank, 0).value,
+                                        layout.rank(rank_of(s, index - 1), 0).value),
+                  bytes);
+      needs.message = level_needs(cluster_, traffic);
+      for (size_t level = 0; level < cluster_.levels.size(); ++level)
+        message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
+    }
+    const LastBackward last = last_backward(cluster_.levels.size(), needs,
+                                            backward_turns(s, index, first_layer), message);
+    stage.reductions = last.exposed;
+    stage.slowed = last.slowed;
+    stage.message_slowed = last.message;
+  }
+  const bool is_end = index == 0 || index == s.mesh.num_virtual_stages() - 1;
+  if (model_.shares_embedding() && strategy::ends_apart(s) && is_end)
+    stage.reductions += all_reduce_seconds(
+        cluster_, {.first = 0, .stride = layout.rank(s.mesh.pp - 1, 0).value, .size = 2},
+        static_cast<double>(state_bytes(precision_).gradient) *
+            static_cast<double>(tied_parameters_));
+  const Shard held = parameters(s, index, first_layer);
+  stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
+  stage.optimizer =
+      static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
+  if (s.zero == 0) return;
+  // A layer's forward waits for its weights, which arrive one layer after the other.
+  const auto weight = static_cast<double>(state_bytes(precision_).weight);
+  const auto gather = [&](Axis axis, int64_t parameters) {
+    return all_gather_seconds(cluster_, group_of(layout, axis, rank),
+                              weight * static_cast<double>(parameters), s.reduction);
+  };
+  double gathered = 0, computed = 0, compute = 0;
+  const auto forward = [&](double gathers, double seconds) {
+    gathered += gathers;
+    computed = std::max(computed, gathered) + seconds;
+    compute += seconds;
+  };
+  const auto forward_of_layer = [&](int64_t i) {
+    const size_t type = costs_.type_of(static_cast<int32_t>(i));
+    const LayerCost& cost =
+        costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
+    forward(gather(Axis::kData, type_parameters_[type].dense) +
+                gather(Axis::kExpertData, type_parameters_[type].experts / s.mesh.ep),
+            cost.forward + cost.exchange_forward);
+  };
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  if (index == 0) forward(gather(Axis::kData, embedding_parameters_), ends.embedding_forward);
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < end; ++i) forward_of_layer(i);
+  if (index == s.mesh.num_virtual_stages() - 1) {
+    forward(
+        gather(Axis::kData, head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0)),
+        ends.head.forward);
+    for (const HeadCost& module : ends.modules) {
+      forward_of_layer(module.layer);
+      forward(0, module.forward);
+    }
+  }
+  stage.gathers = index == 0 ? computed - compute : gathered;
+}
+
+std::vector<StageSeconds> ExecutorEstimator::pipeline(const Strategy& s,
+                                                      const std::vector<Stage>& stages) {
+  const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
+  const double slower = rounds(cluster_, s);
+  const strategy::RankLayout layout(s);
+  const auto message_seconds = [&](int64_t from, int64_t to) {
+    return point_to_point_seconds(cluster_, layout.rank(from, 0).value, layout.rank(to, 0).value,
+                                  bytes);
+  };
+  std::vector<StageSeconds> seconds;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    const auto here = static_cast<int64_t>(i);
+    StageSeconds now{
+        .forward = slower * stage.forward + stage.exchange_forward,
+        .backward = slower * (stage.backward + stage.recompute) + stage.exchange_backward};
+    if (i + 1 < stages.size()) now.ahead = stage.recompute_ahead;
+    if (i + 1 < stages.size()) now.send_forward = message_seconds(here, here + 1);
+    if (i > 0) now.send_backward = message_seconds(here, here - 1);
+    seconds.push_back(now);
+  }
+  return seconds;
+}
+
+// The last backwards follow one another up the pipeline: what slows one delays those before it, as
+// far as they would not have waited anyway.
+void ExecutorEstimator::delay_last_backwards(const std::vector<Stage>& stages,
+                                             const std::vector<StageSeconds>& seconds,
+                                             std::vector<double>& finish) {
+  double late = 0;     // the message from the stage behind
+  double planned = 0;  // when it would have come
+  for (size_t i = stages.size(); i-- > 0;) {
+    if (i + 1 < stages.size()) {
+      const double needed = finish[i] - seconds[i].backward + seconds[i].ahead;
+      late = std::max(0.0, late - std::max(0.0, needed - planned));
+    }
+    planned = finish[i] + seconds[i].send_backward;
+    late += stages[i].slowed;
+    finish[i] += late;
+    late += stages[i].message_slowed;
+  }
+}
+
+ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next) {
+  // The chunk that comes first in the model is the last to finish its backwards: what it reduces is
+  // exposed, and it sends the last message.
+  if (forward == 0) {
+    *this = next;
+    return *this;
+  }
+  forward += next.forward;
+  backward += next.backward;
+  recompute += next.recompute;
+  backward_weights += next.backward_weights;
+  exchange_forward += next.exchange_forward;
+  exchange_backward += next.exchange_backward;
+  recompute_ahead += next.recompute_ahead;
+  norm += next.norm;
+  optimizer += next.optimizer;
+  gathers += next.gathers;
+  return *this;
+}
+
+bool ExecutorEstimator::has_closed_form(const Strategy& s) {
+  return s.mesh.vpp == 1 && !strategy::splits_backward(s.schedule) &&
+         s.layers_per_stage.back() > 0 &&
+         std::ranges::all_of(s.recompute_per_stage,
+                             [&](strategy::Recompute r) { return r == s.recompute; });
+}
+
+// By rank.
+std::vector<double> ExecutorEstimator::played_finish(const Strategy& s,
+                                                     const std::vector<Stage>& chunks) const {
+  const double slower = rounds(cluster_, s);
+  const strategy::RankLayout layout(s);
+  const auto bytes = static_cast<double>(slot_bytes(
+      model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
+      balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1, element_bytes(precision_))));
+  const auto message = [&](int64_t from, int64_t to) {
+    return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
+                                  layout.rank(rank_of(s, to), 0).value, bytes);
+  };
+  std::vector<ChunkSeconds> seconds;
+  const auto num_chunks = std::ssize(chunks);
+  for (int64_t i = 0; i < num_chunks; ++i) {
+    const Stage& c = chunks[static_cast<size_t>(i)];
+    const double weights = slower * c.backward_weights;
+    const double whole = slower * (c.backward + c.recompute) + c.exchange_backward;
+    seconds.push_back({.forward = slower * c.forward + c.exchange_forward,
+                       .backward_input = whole - weights,
+                       .backward_weights = weights,
+                       .backward = whole,
+                       .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0});
+    if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
+    if (i > 0) seconds.back().send_backward = message(i, i - 1);
+  }
+  PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
+  std::vector<double> finish;
+  for (const RankSeconds& rank : player.play(seconds)) finish.push_back(rank.finish);
+  return finish;
+}
+
+void StepEstimate::find_fullest() {
+  for (size_t i = 0; i < memory.size(); ++i)
+    if (memory[i].total() > peak_bytes) {
+      peak_bytes = memory[i].total();
+      fullest_stage = static_cast<int64_t>(i);
+    }
+}
+
+StepEstimate ExecutorEstimator::exact(const Strategy& s) {
+  PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
+  std::vector<Stage> chunks;
+  int64_t first = 0;
+  for (int64_t i = 0; i < s.mesh.num_virtual_stages();
+       first += s.layers_per_stage[static_cast<size_t>(i++)])
+    chunks.push_back(stage(s, i, first));
+  std::vector<Stage> stages(static_cast<size_t>(s.mesh.pp));
+  for (size_t i = 0; i < chunks.size(); ++i)
+    stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
+  const std::vector<StageSeconds> seconds = pipeline(s, stages);
+  std::vector<double> finish;
+  if (has_closed_form(s)) {
+    finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
+    delay_last_backwards(stages, seconds, finish);
+  } else {
+    finish = played_finish(s, chunks);
+  }
+
+  const auto m = static_cast<double>(s.num_micro_batches);
+  double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
+  double longest_pass = 0;
+  size_t busiest = 0;
+  const auto busy = [&](size_t i) { return seconds[i].forward + seconds[i].backward; };
+  // A table that both ends hold is summed when both have come so far.
+  const auto reduced = [&](size_t i) { return finish[i] + stages[i].reductions; };
+  const double ends =
+      model_.shares_embedding() ? std::max(reduced(0), reduced(stages.size() - 1)) : 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    const bool is_end = i == 0 || i + 1 == stages.size();
+    until_norm = std::max(until_norm, std::max(reduced(i), is_end ? ends : 0) + stage.norm);
+    optimizer = std::max(optimizer, stage.optimizer);
+    compute +=
+        m * (stage.forward + stage.backward + stage.recompute) + stage.norm + stage.optimizer;
+    longest_pass = std::max(longest_pass, busy(i));
+    if (busy(i) > busy(busiest)) busiest = i;
+  }
+  const Group world{.size = s.mesh.world()};
+  const double statistics = all_reduce_seconds(
+      cluster_, world, static_cast<double>(num_statistics(model_, s)) * sizeof(double));
+
+  // What the first stage waits for its weights; a later one has until its first activations arrive.
+  double gathered = 0, arrival = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    gathered = std::max(gathered, stages[i].gathers - arrival);
+    arrival += seconds[i].forward + seconds[i].send_forward;
+  }
+
+  StepEstimate estimate;
+  estimate.seconds = gathered + until_norm + statistics + optimizer;
+  if (const int64_t cores = cluster_.cores_per_node; cores > 0) {
+    const auto ranks = static_cast<double>(ranks_per_node(cluster_, s));
+    const double per_rank = compute / static_cast<double>(s.mesh.pp);
+    const double ways =
+        std::clamp(static_cast<double>(cores) /
+                       static_cast<double>(std::min<int64_t>(s.mesh.ranks_per_stage(), cores)),
+                   1.0, static_cast<double>(s.mesh.pp));
+    // What idles while the pipeline fills and drains: (pp - 1)(F + B) in the closed form.
+    const double idle = has_closed_form(s) || s.mesh.pp == 1
+                            ? longest_pass
+                            : std::max(0.0, std::ranges::max(finish) - m * longest_pass) /
+                                  static_cast<double>(s.mesh.pp - 1);
+    estimate.seconds = std::max(
+        estimate.seconds, per_rank * ranks / static_cast<double>(cores) + (ways - 1) / 2 * idle);
+  }
+  const Stage& of = stages[busiest];
+  estimate.time = {.forward = m * of.forward,
+                   .backward = m * of.backward,
+                   .recompute = m * of.recompute,
+                   .exchange = m * (of.exchange_forward + of.exchange_backward),
+                   .reductions = of.slowed + of.reductions,
+                   .update = of.norm + statistics + of.optimizer};
+  estimate.time.idle = std::max(0.0, estimate.seconds - estimate.time.total());
+  estimate.bubble = estimate.seconds > 0 ? estimate.time.idle / estimate.seconds : 0;
+  estimate.busiest_stage = static_cast<int64_t>(busiest);
+  estimate.memory = memory(s);
+  estimate.find_fullest();
+  return estimate;
+}
+
+PassSeconds ExecutorEstimator::exact_pass_seconds(const Strategy& s) {
+  PassSeconds pass;
+  const auto of_layer = [&](int32_t i) {
+    const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh,
+                                          s.capacity.factor, form_of(s));
+    const RecomputeCost& again = layer.with(s.recompute);
+    return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
+  };
+  for (int32_t i = 0; i < model_.num_layers(); ++i) pass.layers.push_back(of_layer(i));
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  pass.embedding = ends.embedding_forward + ends.embedding_backward;
+  pass.head = ends.head.forward + ends.head.backward;
+  for (const HeadCost& module : ends.modules)
+    pass.head += module.forward + module.backward + of_layer(module.layer);
+  return pass;
+}
+
+cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision precision) {
+  cluster.compute.try_emplace(strategy::name(precision),
+                              cluster::Compute{.peak_flops_per_second = 1, .gemm_efficiency = 1});
+  return cluster;
+}
+
+// Of one rank of each ep index that may be the fullest.
+StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
+  std::vector<int32_t> layers;
+  int64_t held = 0, own = 0;
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
+    for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
+    held += parameters(s, chunk.stage, chunk.first_layer).total();
+    own += optimized(s, chunk.stage, chunk.first_layer);
+  }
+  Strategy walked = s;
+  walked.num_micro_batches = micro_batches_to_walk(s);
+  walked.global_batch_sequences =
+      s.global_batch_sequences / s.num_micro_batches * walked.num_micro_batches;
+  const StateBytes bytes = state_bytes(precision_);
+  StageMemory fullest;
+  for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
+    const Rank rank = strategy::RankLayout(s).rank(pp_rank, ep_index);
+    const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
+    StageMemory memory = walked_memory(
+        step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
+    memory.weights = held * bytes.weight;
+    memory.gradients = held * bytes.gradient;
+    memory.optimizer = own * bytes.optimizer;
+    if (memory.total() > fullest.total()) fullest = memory;
+  }
+  fullest.in_flight =
+      (chunk_forwards_in_flight(s.schedule, s.mesh.pp, s.mesh.vpp, pp_rank, s.num_micro_batches) +
+       s.mesh.vpp - 1) /
+      s.mesh.vpp;
+  for (const int32_t layer : layers)
+    fullest.exchange_scratch = std::max(
+        fullest.exchange_scratch, costs_
+                                      .layer(costs_.type_of(layer), s.micro_batch_sequences, s.mesh,
+                                             s.capacity.factor, form_of(s))
+                                      .exchange_scratch);
+  return fullest;
+}
+
+StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer) {
+  std::vector<int32_t> layers;
+  const int64_t own_end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < own_end; ++i) layers.push_back(static_cast<int32_t>(i));
+  StageMemory fullest;
+  for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
+    const StageMemory memory = stage_memory(s, index, first_layer, ep_index);
+    if (memory.total() > fullest.total()) fullest = memory;
+  }
+  return fullest;
+}
+
+StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer,
+                                            int64_t ep_index) {
+  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  const auto layer = [&](int64_t i) -> LayerMemory {
+    if (!costs_.is_balanced()) return costs_.memory(static_cast<int32_t>(i), s, ep_index);
+    return costs_
+        .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh,
+               s.capacity.factor, form_of(s))
+        .with(s.recompute)
+        .memory;
+  };
+  StageWalk walk(ends.hidden_bytes);
+  for (int64_t i = first_layer; i < end; ++i) walk.layer_forward(layer(i));
+  const bool last = index == s.mesh.pp - 1;
+  if (last)
+    walk_heads(ends, layer, walk);
+  else
+    walk.transfer(ends.hidden_bytes);
+  for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
+
+  const StateBytes bytes = state_bytes(precision_);
+  const int64_t held = parameters(s, index, first_layer).total();
+  StageMemory memory{
+      .weights = held * bytes.weight,
+      .gradients = held * bytes.gradient,
+      .optimizer = optimized(s, index, first_layer) * bytes.optimizer,
+      .working = walk.walked().peak,
+      .in_flight = micro_batches_in_flight(s.schedule, s.mesh.pp, index, s.num_micro_batches)};
+  memory.activations = walk.kept() * (memory.in_flight - 1);
+  for (int64_t i = first_layer; i < end; ++i)
+    memory.exchange_scratch =
+        std::max(memory.exchange_scratch,
+                 costs_
+                     .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences,
+                            s.mesh, s.capacity.factor, form_of(s))
+                     .exchange_scratch);
+  if (s.mesh.pp > 1) memory.messages = (index > 0 && !last ? 3 : 2) * ends.hidden_bytes;
+  return memory;
+}
+
+std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
+  std::vector<StageMemory> stages;
+  if (!has_closed_form(s)) {
+    for (int64_t i = 0; i < s.mesh.pp; ++i) stages.push_back(rank_memory(s, i));
+    return stages;
+  }
+  int64_t first = 0;
+  for (int64_t i = 0; i < s.mesh.pp; first += s.layers_per_stage[static_cast<size_t>(i++)])
+    stages.push_back(stage_memory(s, i, first));
+  return stages;
+}
+
+Estimate to_estimate(const StepEstimate& exact) {
+  const StepBreakdown& t = exact.time;
+  Estimate e{.seconds = exact.seconds,
+             .time = {.compute = t.forward + t.backward,
+                      .recompute = t.recompute,
+                      .exchange = t.exchange,
+                      .bubble = t.idle,
+                      .reductions = t.reductions,
+                      .update = t.update},
+             .peak_bytes = static_cast<double>(exact.peak_bytes),
+             .fullest_stage = exact.fullest_stage,
+             .busiest_stage = exact.busiest_stage,
+             .exact = std::make_shared<const StepEstimate>(exact)};
+  const StageMemory& m = exact.memory[static_cast<size_t>(exact.fullest_stage)];
+  const auto scratch = static_cast<double>(m.exchange_scratch);
+  e.fullest = {.weights_and_gradients = static_cast<double>(m.weights + m.gradients),
+               .optimizer = static_cast<double>(m.optimizer),
+               .activations = static_cast<double>(m.activations.total()),
+               .working = static_cast<double>(m.working + m.messages) - scratch,
+               .exchange = scratch};
+  for (const StageMemory& stage : exact.memory)
+    e.states_bytes = std::max(e.states_bytes, static_cast<double>(stage.state()));
+  return e;
+}
+
+struct ExecutorEstimator::Loaded {
+  Loaded(const ExecutorEstimator& of, ExpertLoad drawn)
+      : load(std::move(drawn)),
+        estimator(of.model_, of.cluster_, of.precision_, of.sequence_, &load) {}
+  ExpertLoad load;
+  ExecutorEstimator estimator;
+};
+
+ExecutorEstimator::~ExecutorEstimator() = default;
+
+ExecutorEstimator::Loaded& ExecutorEstimator::loaded(int64_t ep, double imbalance) {
+  std::unique_ptr<Loaded>& found = loaded_[{ep, imbalance}];
+  if (found) return *found;
+  // A rank has no more than all rows.
+  const LoadDistribution hot{.kind = LoadKind::kHotRank,
+                             .parameter = std::min(imbalance, static_cast<double>(ep))};
+  found = std::make_unique<Loaded>(*this, sample_load(hot, model_, ep, 0, 0, 1));
+  return *found;
+}
+
+ExecutorEstimator& ExecutorEstimator::at(const Strategy& s, double imbalance) {
+  return imbalance == 1 || s.mesh.ep == 1 ? *this : loaded(s.mesh.ep, imbalance).estimator;
+}
+
+Estimate ExecutorEstimator::estimate(const Strategy& s, double imbalance, double, double) {
+  return to_estimate(at(s, imbalance).exact(s));
+}
+
+Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance) {
+  StepEstimate e{.memory = at(s, imbalance).memory(s)};
+  e.find_fullest();
+  return to_estimate(e);
+}
+
+PassSeconds ExecutorEstimator::pass_seconds(const Strategy& s, double imbalance) {
+  return at(s, imbalance).exact_pass_seconds(s);
+}
+
+SampledEstimate ExecutorEstimator::sampled(const Strategy& s, const LoadSamples& samples,
+                                           const std::vector<double>&) const {
+  SampledEstimate sampled;
+  for (int64_t i = 0; i < samples.num_samples; ++i) {
+    const ExpertLoad load =
+        sample_load(samples.load, model_, s.mesh.ep, samples.seed, i, samples.num_samples);
+    const StepEstimate e =
+        ExecutorEstimator(model_, cluster_, precision_, sequence_, &load).exact(s);
+    sampled.seconds.push_back(e.seconds);
+    sampled.peak_bytes.push_back(static_cast<double>(e.peak_bytes));
+  }
+  return sampled;
+}
+
+PricedStep ExecutorEstimator::priced_step(const Strategy& s, const std::vector<Rank>& ranks,
+                                          double imbalance) {
+  PricedStep priced{schedule::write_step(model_, s, ranks), {}};
+  const ExpertLoad* load = at(s, imbalance).load_;
+  priced.prices = price(priced.step, model_, s, cluster_, load == nullptr ? ExpertLoad{} : *load);
+  return priced;
+}
+
+std::vector<cluster::Outside> ExecutorEstimator::outside_measured(
+    const std::vector<Strategy>& strategies, double) const {
+  return cost::outside_measured(model_, cluster_, strategies);
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,169 @@
+// The estimator of what this Piper executes (estimator.h): time and memory of a whole step with the
+// executor's own costs, from a strategy alone, without writing its graph. Tests hold it to the
+// simulation.
+//
+// Exclusive devices: every stage's forward and backward from layer_cost.h (exchanges are waited
+// for, but for what shared experts and recomputation hide), the pipeline's recurrence, the gradient
+// reductions that slow the last backward and outlast it (gradient_reduction_overlap.h), norm,
+// statistics and update. Within 2 % of the simulation on a balanced load, 2 % on an uneven one too
+// (of which the slowest rank of a group decides: layer_cost.h).
+//
+// Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores)
+// rounds, and the step takes not less than
+//
+//   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
+//
+// the second part being the cores that idle while the pipeline fills and drains. With several
+// chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place of
+// (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15 % of the
+// simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
+// simulated.
+#pragma once
+
+#include <piper/cost/estimator.h>
+#include <piper/cost/gradient_reduction_overlap.h>
+#include <piper/cost/layer_cost.h>
+#include <piper/cost/memory.h>
+#include <piper/cost/pipeline_time.h>
+#include <piper/cost/shard.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace piper::cost {
+
+// Seconds of the busiest stage, by what they are spent on; they add up to the step.
+struct StepBreakdown {
+  double forward = 0;     // compute
+  double backward = 0;    // compute
+  double recompute = 0;   // compute
+  double exchange = 0;    // waiting for dispatch and combine
+  double reductions = 0;  // gradient reductions: what outlasts the backward or slows it
+  double update = 0;      // norm, statistics, optimizer
+  double idle = 0;        // pipeline bubble, messages between stages, cores taken by other ranks
+  double total() const {
+    return forward + backward + recompute + exchange + reductions + update + idle;
+  }
+};
+
+struct StepEstimate {
+  double seconds = 0;
+  StepBreakdown time;
+  double bubble = 0;                // idle / seconds
+  std::vector<StageMemory> memory;  // by stage
+  int64_t peak_bytes = 0;           // of the fullest stage
+  int64_t fullest_stage = 0, busiest_stage = 0;
+
+  // peak_bytes and fullest_stage from `memory`.
+  void find_fullest();
+};
+
+// `cluster`, with a speed for the precision where it has none: enough for
+// ExecutorEstimator::memory(), whose bytes depend on no speed.
+cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision precision);
+
+// The exact costs, in the record of every estimate; `exact` is what they came from.
+Estimate to_estimate(const StepEstimate& exact);
+
+class ExecutorEstimator : public Estimator {
+ public:
+  // Throws InvalidInput when the cluster has no figures for the precision, or the load does not fit
+  // the model. `load` (nullptr: balanced) is one distribution for all micro-batches; it outlives
+  // this.
+  ExecutorEstimator(const model::Model& model, const cluster::Cluster& cluster,
+                    strategy::Precision precision, int64_t sequence,
+                    const ExpertLoad* load = nullptr);
+  ~ExecutorEstimator() override;
+
+  // The costs themselves, under the load that was given.
+  StepEstimate exact(const strategy::Strategy& strategy);
+  std::vector<StageMemory> memory(const strategy::Strategy& strategy);
+
+  // An imbalance stands for a step in which one rank of every expert group has so many rows more.
+  Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
+                    double worth_below = std::numeric_limits<double>::infinity(),
+                    double most_bytes = std::numeric_limits<double>::infinity()) override;
+  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
+  SampledEstimate sampled(const strategy::Strategy& strategy, const LoadSamples& samples,
+                          const std::vector<double>& imbalances) const override;
+  PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) override;
+  PricedStep priced_step(const strategy::Strategy& strategy, const std::vector<Rank>& ranks = {},
+                         double imbalance = 1) override;
+  schedule::ExecutionStyle style() const override { return {}; }
+  std::vector<cluster::Outside> outside_measured(const std::vector<strategy::Strategy>& strategies,
+                                                 double imbalance) const override;
+  bool is_exact() const override { return true; }
+  const model::Model& model() const override { return model_; }
+  const cluster::Cluster& cluster() const override { return cluster_; }
+
+ private:
+  // A virtual stage, or the sum of those of a rank.
+  struct Stage {
+    double forward = 0, backward = 0, recompute = 0;  // compute of one micro-batch
+    double backward_weights = 0;                      // part of `backward`
+    double exchange_forward = 0, exchange_backward = 0;
+    double recompute_ahead = 0;             // before the gradient has come, exchanges included
+    double reductions = 0;                  // exposed
+    double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
+    double norm = 0, optimizer = 0;
+    double gathers = 0;  // of updated weights
+    Stage& operator+=(const Stage& next);
+  };
+  struct TypeParameters {
+    int64_t dense = 0, experts = 0;  // routed experts of the whole layer
+  };
+  Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
+                 Stage& stage);
+  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: the
+  // closed forms of pipeline_time.h and memory.h. Else the pipeline is played and a rank walked.
+  static bool has_closed_form(const strategy::Strategy& strategy);
+  std::vector<double> played_finish(const strategy::Strategy& strategy,
+                                    const std::vector<Stage>& chunks) const;
+  StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
+  // Of the fullest rank of the stage; of one ep index.
+  StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                           int64_t ep_index);
+  void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                    Stage& stage);
+  std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
+                                           int64_t first_layer);
+  // Every gradient buffer of a stage: f(axis over which it is summed, its parameters).
+  template <class F>
+  void for_each_buffer(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                       F f) const;
+  Shard parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
+  Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  // Those whose optimizer states the stage's first member has, which has the most.
+  int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
+                                     const std::vector<Stage>& stages);
+
+  static void delay_last_backwards(const std::vector<Stage>& stages,
+                                   const std::vector<StageSeconds>& seconds,
+                                   std::vector<double>& finish);
+
+  PassSeconds exact_pass_seconds(const strategy::Strategy& strategy);
+  struct Loaded;  // an estimator under a load of its own
+  Loaded& loaded(int64_t ep, double imbalance);
+  ExecutorEstimator& at(const strategy::Strategy& strategy, double imbalance);
+
+  const model::Model& model_;
+  const cluster::Cluster& cluster_;
+  strategy::Precision precision_;
+  int64_t sequence_;
+  const ExpertLoad* load_;
+  LayerCosts costs_;
+  std::vector<TypeParameters> type_parameters_;
+  int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
+  double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0;
+  std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
+};
+
+}  // namespace piper::cost

@@ -1,0 +1,211 @@
+#include <piper/cost/gradient_reduction_overlap.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+namespace piper::cost {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Operations of one class go at one speed: each ends when the class has moved so much.
+struct Class {
+  const LevelNeeds* needs = nullptr;
+  double moved = 0, rate = 1;
+  std::vector<std::pair<double, double>> ends;  // in `moved`, and the latency after; descending
+  void add(const Moves& moves) {
+    const std::pair end(moved + moves.transfer, moves.latency);
+    ends.insert(std::ranges::upper_bound(ends, end, std::greater<>()), end);
+  }
+};
+
+class Device {
+ public:
+  Device(size_t num_levels, const LastBackwardNeeds& needs) : num_levels_(num_levels) {
+    of(kDense).needs = &needs.dense;
+    of(kExperts).needs = &needs.experts;
+    of(kExchange).needs = &needs.exchange;
+    of(kMessage).needs = &needs.message;
+  }
+
+  enum Kind : uint8_t { kDense, kExperts, kExchange, kMessage };
+
+  double now() const { return now_; }
+  double last_end() const { return last_end_; }  // of anything that has ended
+
+  void start(Kind kind, const Moves& moves) {
+    if (moves.transfer <= 0) {
+      if (moves.latency > 0) last_end_ = std::max(last_end_, now_ + moves.latency);
+      return;
+    }
+    of(kind).add(moves);
+    share();
+  }
+  void pass(double seconds) {
+    for (const double until = now_ + seconds; now_ < until;) step(until);
+  }
+  // Until the one operation of a class has ended.
+  void wait_for(Kind kind) {
+    while (!of(kind).ends.empty()) step(kNever);
+  }
+  void finish() {
+    for (const Kind kind : {kDense, kExperts, kExchange, kMessage}) wait_for(kind);
+  }
+
+ private:
+  Class& of(Kind kind) { return classes_[kind]; }
+
+  void share() {
+    std::array<double, kMaxLevels> part{};
+    for (size_t level = 0; level < num_levels_; ++level) {
+      double needed = 0;
+      for (const Class& c : classes_)
+        needed += static_cast<double>(c.ends.size()) * c.needs->part[level];
+      part[level] = 1 / std::max(1.0, needed);
+    }
+    for (Class& c : classes_) {
+      c.rate = 1;
+      for (size_t level = 0; level < num_levels_; ++level)
+        if (c.needs->part[level] > 0) c.rate = std::min(c.rate, part[level]);
+    }
+  }
+
+  // To the next end of an operation, at most until `until`.
+  void step(double until) {
+    double next = until;
+    const Class* first = nullptr;
+    for (const Class& c : classes_) {
+      if (c.ends.empty()) continue;
+      const double end = now_ + std::max(0.0, c.ends.back().first - c.moved) / c.rate;
+      if (end >= next) continue;
+      next = end;
+      first = &c;
+    }
+    for (Class& c : classes_) {
+      if (!c.ends.empty()) c.moved += (next - now_) * c.rate;
+      if (&c != first) continue;
+      c.moved = c.ends.back().first;
+      last_end_ = std::max(last_end_, next + c.ends.back().second);
+      c.ends.pop_back();
+    }
+    now_ = next;
+    if (first != nullptr) share();
+  }
+
+  size_t num_levels_;
+  double now_ = 0, last_end_ = 0;
+  std::array<Class, 4> classes_;
+};
+
+}  // namespace
+
+LevelNeeds level_needs(const cluster::Cluster& cluster, const Traffic& traffic) {
+  LevelNeeds needs;
+  double longest = 0;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    longest = std::max(longest, needs.part[level] = busy_seconds(cluster, traffic, level));
+  for (double& part : needs.part) part = longest > 0 ? part / longest : 0;
+  return needs;
+}
+
+namespace {
+
+double longest_busy(const cluster::Cluster& cluster, const Traffic& traffic) {
+  double longest = 0;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    longest = std::max(longest, busy_seconds(cluster, traffic, level));
+  return longest;
+}
+
+Moves moves(double price, double transfer) {
+  transfer = std::min(price, transfer);
+  return {.latency = price - transfer, .transfer = transfer};
+}
+
+}  // namespace
+
+Moves all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
+  if (group.size <= 1 || pair_bytes <= 0) return {};
+  const double price = all_to_all_seconds(cluster, group, pair_bytes);
+  if (is_measured_all_to_all(cluster, group))
+    return moves(price, pair_bytes * static_cast<double>(group.size - 1) /
+                            cluster.numbers.at("all_to_all_bytes_per_second"));
+  return moves(price, longest_busy(cluster, even_traffic(cluster, group, 0, pair_bytes)));
+}
+
+namespace {
+
+// The seconds that one end of each of a reduction's ways keeps its shares busy.
+struct BusyWays {
+  double inside = 0, across = 0;
+  double together(double bytes) const { return 2 * reduction_seconds(inside, across, bytes); }
+};
+
+BusyWays busy_ways(const cluster::Cluster& cluster, const ReductionWays& ways) {
+  const auto busy = [&](const ReductionWay& way) {
+    return way.group.size <= 1
+               ? 0
+               : longest_busy(cluster, even_traffic(cluster, way.group, 0, way.pair_bytes));
+  };
+  return {busy(ways.inside), busy(ways.across)};
+}
+
+}  // namespace
+
+Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
+                       strategy::Reduction form) {
+  if (group.size <= 1 || bytes <= 0) return {};
+  const double price = all_reduce_seconds(cluster, group, bytes, form);
+  if (is_measured_all_reduce(cluster, group)) {
+    const double share = bytes / static_cast<double>(group.size);
+    return moves(price, (bytes - share) / cluster.numbers.at("all_reduce_bytes_per_second"));
+  }
+  return moves(price,
+               busy_ways(cluster, reduction_ways(cluster, group, bytes, form)).together(bytes));
+}
+
+LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
+                            strategy::Reduction form) {
+  if (group.size <= 1) return {};
+  if (is_measured_all_reduce(cluster, group)) return {{1}};
+  const double bytes = 4 * kReductionPieceBytes;  // in pieces, as all that take long
+  const ReductionWays ways = reduction_ways(cluster, group, bytes, form);
+  if (ways.inside.group.size <= 1) return level_needs(cluster, even_traffic(cluster, group, 0, 1));
+  const double together = busy_ways(cluster, ways).together(bytes) / 2;
+  const Traffic inside = even_traffic(cluster, ways.inside.group, 0, ways.inside.pair_bytes);
+  const Traffic across = even_traffic(cluster, ways.across.group, 0, ways.across.pair_bytes);
+  LevelNeeds needs;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    needs.part[level] =
+        (busy_seconds(cluster, inside, level) + busy_seconds(cluster, across, level)) / together;
+  return needs;
+}
+
+LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
+                           const std::vector<BackwardTurn>& turns, const Moves& message) {
+  Device device(num_levels, needs);
+  double plain = 0;
+  for (const BackwardTurn& turn : turns) {
+    // Half of a layer's compute lies between its two exchanges.
+    const Moves half{turn.exchange.latency / 2, turn.exchange.transfer / 2};
+    for (int i = 0; i < 2; ++i) {
+      device.start(Device::kExchange, {0, half.transfer});
+      device.wait_for(Device::kExchange);
+      device.pass(half.latency + turn.compute / 2);
+    }
+    plain += turn.exchange.total() + turn.compute;
+    device.start(Device::kDense, turn.dense);
+    device.start(Device::kExperts, turn.experts);
+  }
+  LastBackward result{.slowed = std::max(0.0, device.now() - plain)};
+  const double ended = device.now();
+  device.start(Device::kMessage, {0, message.transfer});
+  device.wait_for(Device::kMessage);
+  result.message = std::max(0.0, device.now() - ended - message.transfer);
+  device.finish();
+  result.exposed = std::max(0.0, device.last_end() - ended);
+  return result;
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,48 @@
+// Figures that can be computed in the head: one level, everything needs the whole of it.
+#include <doctest/doctest.h>
+#include <piper/cost/gradient_reduction_overlap.h>
+#include <piper/cost/near.h>
+
+namespace piper::cost {
+namespace {
+
+const LastBackwardNeeds kAllOfOneLevel{{{1}}, {{1}}, {{1}}, {{1}}};
+
+BackwardTurn turn(double compute, double exchange, double dense) {
+  return {.compute = compute, .exchange = {0, exchange}, .dense = {0, dense}};
+}
+
+}  // namespace
+
+TEST_CASE("reductions that follow faster than they end queue up behind one another") {
+  const LastBackward last = last_backward(1, kAllOfOneLevel, {turn(2, 0, 5), turn(2, 0, 5)}, {});
+  CHECK(last.exposed == near(8));  // from 2: 10 seconds of work; the backward ends at 4
+  CHECK(last.slowed == 0);
+}
+
+TEST_CASE("an exchange beside a reduction takes twice as long, and the reduction too") {
+  // Turn 1 ends at 2; the exchange's first half (1) beside the reduction of 10: until 4; then 1 of
+  // compute; the second half until 7; 1 of compute: 8 instead of 6. The reduction has moved
+  // 1 + 1 + 1 + 1 + 2 of 10.
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, {turn(2, 0, 10), {.compute = 2, .exchange = {0, 2}}}, {});
+  CHECK(last.slowed == near(2));
+  CHECK(last.exposed == near(6));
+}
+
+TEST_CASE("the message after it waits as well, and latency slows nobody") {
+  const LastBackward last = last_backward(
+      1, kAllOfOneLevel, {{.compute = 2, .dense = {.latency = 1, .transfer = 4}}}, {0, 3});
+  CHECK(last.message == near(3));      // half speed for 6 seconds
+  CHECK(last.exposed == near(7 + 1));  // 4 + 3 of work, and its own latency
+}
+
+TEST_CASE("levels that are not shared do not slow each other") {
+  const LastBackwardNeeds apart{{{1, 0}}, {{0, 1}}, {{0, 1}}, {{1, 0}}};
+  const LastBackward last =
+      last_backward(2, apart, {turn(2, 0, 10), {.compute = 2, .exchange = {0, 2}}}, {});
+  CHECK(last.slowed == 0);
+  CHECK(last.exposed == near(6));
+}
+
+}  // namespace piper::cost

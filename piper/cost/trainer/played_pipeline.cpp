@@ -1,0 +1,212 @@
+// The estimator's use of cost/pipeline_player.h: schedules whose bubbles no formula has for stages
+// that differ.
+#include <piper/cost/trainer/sums.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+
+using strategy::PipelineSchedule;
+using strategy::Strategy;
+
+// By virtual stage; kept until other stages are summed.
+const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::chunk_sums(const Strategy& s,
+                                                                             const Prices& prices) {
+  std::vector<StageSums>& chunks = sums_->chunks;
+  if (!chunks.empty()) return chunks;
+  chunks.resize(s.layers_per_stage.size());
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      sum_chunk(s, prices, s.recompute_of(stage), chunk, chunks[static_cast<size_t>(chunk)]);
+    });
+  return chunks;
+}
+
+void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
+                                   const std::vector<StageOverlap>& states, double message) {
+  const std::vector<StageSums>& of_chunks = chunk_sums(s, prices);
+  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV;
+  const bool splits = strategy::splits_backward(s.schedule) && !pairs;
+  chunks_.resize(of_chunks.size());
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    const StageOverlap& of_stage = states[static_cast<size_t>(stage)];
+    const ChunkOverlap only{.forward = of_stage.forward,
+                            .backward = of_stage.backward,
+                            .backward_input = of_stage.backward,
+                            .weights = of_stage.weights};
+    size_t number = 0;
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      const StageSums& u = of_chunks[static_cast<size_t>(chunk)];
+      const Busy b = busy_of(s, u);
+      const ChunkOverlap& more = of_stage.chunks.empty() ? only : of_stage.chunks[number++];
+      chunks_[static_cast<size_t>(chunk)] = {
+          .forward = b.forward + more.forward,
+          .backward_input = b.backward - b.weights + more.backward_input,
+          .backward_weights = b.weights + more.weights,
+          .backward = b.backward + (splits ? more.backward_input + more.weights : more.backward),
+          .send_forward = message,
+          .send_backward = message,
+          .pair_saves = b.hideable + more.pair_saves,
+          .copy = rates_.host_copy_seconds(u.kept_bytes)};
+    });
+  }
+}
+
+bool TrainerEstimator::copies_activations(const Strategy& s) {
+  if (!strategy::offloads_activations(s.offload)) return false;
+  return std::ranges::any_of(facts(s), [](const ListFacts& stage) {
+    return std::ranges::any_of(stage.copied, [](int64_t count) { return count > 0; });
+  });
+}
+
+// Through the stages before, forward and back, and between them either its work or its copies.
+// GPipe has all forwards first: what its copies out and back hide behind, each hides behind alone.
+double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
+  const auto m = static_cast<double>(s.num_micro_batches);
+  const bool split = strategy::splits_backward(s.schedule);
+  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV;
+  double least = 0, there = 0, back = 0;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    double copied = 0, work = 0, forward = there, backward = back;
+    size_t number = 0;
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      const ChunkSeconds& c = chunks_[static_cast<size_t>(chunk)];
+      const double input = pairs ? 0 : split ? c.backward_input : c.backward;
+      forward = number == 0 ? c.forward : std::min(forward, c.forward);
+      backward = number == 0 ? input : std::min(backward, input);
+      if (copies)
+        copied +=
+            2 * c.copy * static_cast<double>(facts(s)[static_cast<size_t>(stage)].copied[number]);
+      work += m * (c.forward + c.backward);
+      ++number;
+    });
+    least = std::max(least, there + forward + copied + backward + back);
+    if (!pairs) least = std::max(least, there + work + (split ? 0 : back));
+    const ChunkSeconds& c = chunks_[static_cast<size_t>(stage)];
+    if (s.schedule == PipelineSchedule::kGPipe && copied > 0)
+      least =
+          std::max(least, there + std::max(m * c.forward, 2 * c.forward + (m - 2) * c.copy) +
+                              std::max(m * c.backward, 2 * c.backward + (m - 2) * c.copy) + back);
+    there += c.forward + c.send_forward;
+    if (!pairs) back += (split ? c.backward_input : c.backward) + c.send_backward;
+  }
+  return least;
+}
+
+// Of a further micro-batch: what the slowest rank takes, computing or copying.
+double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
+  const int64_t m = s.num_micro_batches;
+  double slowest = 0, forward = 0, backward = 0;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    double work = 0, saves = std::numeric_limits<double>::infinity(), copy = 0;
+    size_t number = 0;
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      const ChunkSeconds& c = chunks_[static_cast<size_t>(chunk)];
+      work += c.forward + c.backward;
+      saves = std::min(saves, c.pair_saves);
+      if (copies) {
+        const auto i = static_cast<size_t>(stage);
+        const auto more =
+            static_cast<double>(facts(s)[i].copied[number] - facts(s, played)[i].copied[number]);
+        copy += 2 * more / static_cast<double>(m - played) * c.copy;
+      }
+      forward = std::max(forward, std::max(c.forward, copy / 2));
+      backward = std::max(backward, std::max(c.backward, copy / 2));
+      ++number;
+    });
+    if (s.schedule != PipelineSchedule::kDualPipeV) saves = 0;
+    slowest = std::max({slowest, work - 2 * saves, copy});
+  }
+  return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
+}
+
+std::span<const RankSeconds> TrainerEstimator::play_pipeline(const Strategy& s, int64_t played,
+                                                             bool copies) {
+  std::unique_ptr<PipelinePlayer>& player =
+      players_[{{s.schedule, s.mesh.pp, s.mesh.vpp, played}, copies}];
+  if (!player)
+    player = std::make_unique<PipelinePlayer>(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies);
+  // Where no rows are exchanged, the two of a pair take no turns.
+  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
+  return player->play(chunks_, pairs);
+}
+
+// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
+// slowest rank; where a rank's chunks differ, which keeps ranks waiting in every round, at the pace
+// of two more rounds.
+double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
+  const auto latest = [](std::span<const RankSeconds> ranks) {
+    return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;
+  };
+  const int64_t p = s.mesh.pp, m = s.num_micro_batches;
+  const int64_t played = std::min(m, std::max<int64_t>(4 * p, 8) + m % p);
+  const int64_t more = std::min(m - played, 2 * p);
+  double further = 0;
+  if (more > 0 && !copies && chunks_differ(s))
+    further = (latest(play_pipeline(s, played + more, copies)) -
+               latest(play_pipeline(s, played, copies))) /
+              static_cast<double>(more) * static_cast<double>(m - played);
+  else if (more > 0)
+    further = static_cast<double>(m - played) * pace(s, played, copies);
+  finishes_.clear();
+  for (const RankSeconds& rank : play_pipeline(s, played, copies))
+    finishes_.push_back(rank.finish + further);
+  return std::ranges::max(finishes_);
+}
+
+// A layer more or less, the ends left out: no formula has what ranks then wait in every round.
+bool TrainerEstimator::chunks_differ(const Strategy& s) {
+  if (s.mesh.vpp == 1) return false;
+  const auto [least, most] = std::ranges::minmax(s.layers_per_stage);
+  return least != most;
+}
+
+void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
+                                    const Pipeline& pipeline, double worth_below, double most_bytes,
+                                    Estimate& e) {
+  const std::vector<StageOverlap>& states = pipeline.states;
+  const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
+  const bool is_played =
+      copies || (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
+  const bool split = strategy::splits_backward(s.schedule);
+  earlier_.assign(states.size(), 0);
+  for (size_t i = 0; i < states.size(); ++i)
+    if (copies && (split || i > 0))
+      earlier_[i] = std::numeric_limits<double>::infinity();  // nothing is known of it
+    else if (!split)
+      earlier_[i] = static_cast<double>(i) * pipeline.last_backward;
+  e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
+  e.at_least = e.time.total();
+  e.is_coarse = is_played && (e.at_least > worth_below || e.peak_bytes > most_bytes);
+  if (is_played && !e.is_coarse) {
+    fill_chunks(s, prices, states, pipeline.message);
+    if (copies || !is_v) e.at_least += std::max(0.0, least_finish(s, copies) - pipeline.in_turn);
+    e.is_coarse = e.at_least > worth_below;
+  }
+  e.time.bubble = pipeline.bubble;
+  e.in_pipeline = pipeline.in_turn + pipeline.bubble;
+  if (e.is_coarse) e.time.bubble += std::max(0.0, e.at_least - e.time.total());
+  if (is_played && !e.is_coarse) {
+    e.in_pipeline = pipeline_finish(s, copies);
+    const double idle = e.in_pipeline - pipeline.in_turn;
+    e.time.bubble = idle;
+    if (copies) {
+      for (size_t i = 0; i < states.size(); ++i) earlier_[i] = e.in_pipeline - finishes_[i];
+      e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
+      e.time.bubble = std::min(idle, pipeline.bubble);
+      e.time.offload += idle - e.time.bubble;
+    }
+  }
+  if (!e.is_coarse) e.at_least = e.time.total();
+}
+
+double TrainerEstimator::played_seconds(const Strategy& s, double imbalance) {
+  const Estimate e = estimate(s, imbalance);
+  if (s.mesh.pp == 1) return e.seconds;
+  const Prices& prices = this->prices(s, imbalance);
+  fill_chunks(s, prices, overlaps(s, prices, stage_sums(s, prices)), message(s, prices).total());
+  const double finish = pipeline_finish(s, copies_activations(s));
+  return e.seconds - e.in_pipeline + finish;
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/cost/exchange_time.h>
+#include <piper/cost/segment_time.h>
+#include <piper/cost/trainer/rates.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace piper::cost {
+namespace {
+
+using strategy::Precision;
+
+constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing was measured
+constexpr double kAttentionEfficiency = 0.55;   // likewise, of the peak, flash kernels
+constexpr double kAttentionBackward = 0.75;     // of the forward's rate
+constexpr double kStreamEfficiency = 0.8;       // of the memory's bandwidth, element-wise kernels
+constexpr double kHostBytesPerSecond = 2.5e10;  // PCIe 4 x16, as copied
+
+double number(const cluster::Cluster& cluster, const char* name, double fallback) {
+  const auto found = cluster.numbers.find(name);
+  return found == cluster.numbers.end() ? fallback : found->second;
+}
+
+const cluster::Compute* find(const cluster::Cluster& cluster, const char* key) {
+  const auto found = cluster.compute.find(key);
+  return found == cluster.compute.end() ? nullptr : &found->second;
+}
+
+LevelNeeds needs_of(const std::array<double, kMaxLevels>& busy) {
+  LevelNeeds needs;
+  const double longest = std::ranges::max(busy);
+  for (size_t l = 0; l < busy.size() && longest > 0; ++l) needs.part[l] = busy[l] / longest;
+  return needs;
+}
+
+}  // namespace
+
+Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cluster) {
+  compute_ = &compute_of(cluster, precision);
+  const bool narrow = precision >= Precision::kFp8;
+  attention_ = narrow && find(cluster, "bf16") != nullptr ? find(cluster, "bf16") : compute_;
+  peak_ = compute_->peak_flops_per_second;
+  rate_ = peak_ * (compute_->gemm_efficiency > 0 ? compute_->gemm_efficiency : kAssumedEfficiency);
+  launch_ = cluster.fixed_task_seconds;
+  bytes_per_second_ = kStreamEfficiency * cluster.memory_bytes_per_second;
+  element_bytes_ = precision == Precision::kFp32 ? 4 : precision == Precision::kFp64 ? 8 : 2;
+  const double link = cluster.levels.front().link.bytes_per_second;
+  ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
+  host_bytes_per_second_ = number(cluster, "host_copy_bytes_per_second", kHostBytesPerSecond);
+}
+
+double Rates::product_seconds(double m, double n, double k) const {
+  if (m <= 0 || n <= 0 || k <= 0) return 0;
+  const double flops = 2 * m * n * k;
+  if (!compute_->gemm.empty()) return flops / compute_->gemm.at({m, n, k});
+  const double bytes = (m * n + m * k + n * k) * element_bytes_;
+  return std::max(flops / rate_, bytes / bytes_per_second_) + launch_;
+}
+
+double Rates::attention_seconds(double flops, double sequence, double head_dim,
+                                bool backward) const {
+  if (flops <= 0) return 0;
+  const cluster::Grid& grid = backward ? attention_->attention_backward : attention_->attention;
+  if (!grid.empty()) return flops / grid.at({sequence, head_dim});
+  const double rate = kAttentionEfficiency * attention_->peak_flops_per_second;
+  return backward ? flops / (kAttentionBackward * rate) : flops / rate;
+}
+
+double Rates::pass_seconds(double bytes) const {
+  return bytes > 0 ? bytes / bytes_per_second_ + launch_ : 0;
+}
+
+size_t Rates::level_of(int64_t size, int64_t stride) const {
+  const int64_t last = (size - 1) * stride;
+  size_t level = 0;
+  while (level + 1 < cluster_.levels.size() && last >= cluster_.devices_of_level(level)) ++level;
+  return level;
+}
+
+const char* Rates::link_of(int64_t size, int64_t stride) const {
+  return cluster_.levels[level_of(size, stride)].name.c_str();
+}
+
+double Rates::step_seconds(size_t level) const {
+  return level == 0 ? number(cluster_, "node_ring_step_seconds", kNodeStepSeconds)
+                    : number(cluster_, "ring_step_seconds", kOuterStepSeconds);
+}
+
+Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) const {
+  BusySeconds busy{};
+  const auto n = static_cast<double>(size);
+  const double wire = bytes * (n - 1) / n;
+  busy[0] = wire / ring_bytes_per_second_;
+  const size_t level = level_of(size, stride);
+  for (size_t l = 1; l <= level; ++l) {
+    // Members that one unit below this level holds speak through its cards together.
+    const int64_t unit = cluster_.devices_of_level(l - 1);
+    const auto members = static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
+    busy[l] = wire / (device_bandwidth(cluster_, l) * members);
+  }
+  return busy;
+}
+
+Moves Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
+  if (size <= 1 || bytes <= 0) return {};
+  const size_t level = level_of(size, stride);
+  return {.latency = cluster_.levels[level].link.latency_seconds +
+                     static_cast<double>(size - 1) * step_seconds(level),
+          .transfer = std::ranges::max(ring_busy(size, stride, bytes))};
+}
+
+Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double bytes,
+                                          double copies) const {
+  BusySeconds busy{};
+  const auto n = static_cast<double>(size);
+  const size_t level = level_of(size, stride);
+  for (size_t l = 0; l <= level; ++l) {
+    const int64_t unit = l == 0 ? 1 : cluster_.devices_of_level(l - 1);
+    const auto inside =
+        l == 0 ? 1.0 : static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
+    double crossing = bytes * (n - inside) / n;
+    if (l > 0 && copies > 1) {
+      // Expected distinct units of this kind among the k choices of a row, one's own left out.
+      const double units = n / inside;
+      const double distinct = units * (1 - std::pow(1 - 1 / units, copies));
+      crossing = std::min(crossing, bytes / copies * distinct * (units - 1) / units);
+    }
+    busy[l] = crossing / device_bandwidth(cluster_, l);
+  }
+  return busy;
+}
+
+Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copies) const {
+  if (size <= 1 || bytes <= 0) return {};
+  return {.latency = cluster_.levels[level_of(size, stride)].link.latency_seconds,
+          .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
+}
+
+double Rates::exchange_seconds(int64_t size, int64_t stride, const ExchangeForm& form,
+                               const ExchangeLoad& load, const Routed& routed, double flat) const {
+  if (size <= 1 || flat <= 0) return 0;
+  const ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  const ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
+  const double flat_form = form_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
+  return form_seconds(site, form, full) * std::min(1.0, flat / flat_form);
+}
+
+double Rates::exchange_scratch(int64_t size, int64_t stride, const ExchangeForm& form,
+                               double pair_bytes, const Routed& routed) const {
+  if (size <= 1) return 0;
+  const ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  return scratch_bytes(site, form, pair_bytes, routed.on(site));
+}
+
+Moves Rates::message(int64_t distance, double bytes) const {
+  if (distance == 0 || bytes <= 0) return {};
+  const size_t level = level_of(2, distance);
+  return {.latency = cluster_.levels[level].link.latency_seconds,
+          .transfer = bytes / device_bandwidth(cluster_, level)};
+}
+
+LevelNeeds Rates::ring_needs(int64_t size, int64_t stride) const {
+  return needs_of(ring_busy(size, stride, 1));
+}
+
+LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
+                                   double transfer) const {
+  LevelNeeds needs;
+  if (size <= 1 || transfer <= 0) return needs;
+  const BusySeconds busy = all_to_all_busy(size, stride, bytes, copies);
+  for (size_t l = 0; l < busy.size(); ++l) needs.part[l] = std::min(1.0, busy[l] / transfer);
+  return needs;
+}
+
+// It crosses the levels below its own too, above the innermost.
+LevelNeeds Rates::message_needs(int64_t distance) const {
+  const size_t level = level_of(2, distance);
+  BusySeconds busy{};
+  const double own = 1 / device_bandwidth(cluster_, level);
+  for (size_t l = std::min<size_t>(level, 1); l <= level; ++l)
+    busy[l] = std::min(own, 1 / device_bandwidth(cluster_, l));
+  return needs_of(busy);
+}
+
+}  // namespace piper::cost

@@ -1,0 +1,388 @@
+// The estimator's use of state_overlap.h.
+#include <piper/cost/trainer/state_overlap.h>
+#include <piper/cost/trainer/sums.h>
+#include <piper/strategy/rank_layout.h>
+
+#include <algorithm>
+
+namespace piper::cost {
+
+using strategy::PipelineSchedule;
+using strategy::Strategy;
+
+namespace {
+
+LevelNeeds mixed(const LevelNeeds& a, double part_a, const LevelNeeds& b) {
+  LevelNeeds both;
+  for (size_t l = 0; l < both.part.size(); ++l)
+    both.part[l] = part_a * a.part[l] + (1 - part_a) * b.part[l];
+  return both;
+}
+
+}  // namespace
+
+LevelNeeds TrainerEstimator::state_needs(const Strategy& s, const StateTraffic& traffic) const {
+  const strategy::RankLayout layout(s);
+  const auto seconds = [](const Reduction& r) { return r.reduce.total() + r.gather.total(); };
+  const double dense = seconds(traffic.dense), experts = seconds(traffic.experts);
+  const auto needs = [&](double of, strategy::Axis axis) {
+    return of > 0 ? rates_.ring_needs(layout.size(axis), layout.distance(axis)) : LevelNeeds{};
+  };
+  return mixed(needs(dense, strategy::Axis::kData), dense / (dense + experts),
+               needs(experts, strategy::Axis::kExpertData));
+}
+
+// Walks the layers of a stage's virtual stages; seconds as busy_of() has them.
+class TrainerEstimator::OverlapWalk {
+ public:
+  OverlapWalk(const TrainerEstimator& estimator, const Strategy& s, const Prices& prices,
+              const StageSums& sums, const StateTraffic& traffic, int64_t stage, bool every)
+      : e_(estimator),
+        s_(s),
+        prices_(prices),
+        sums_(sums),
+        traffic_(traffic),
+        idle_(prices.needs, estimator.state_needs(s, traffic)),
+        hidden_(estimator.trainer_.hidden_gradients),
+        stage_(stage),
+        busy_(estimator.busy_of(s, sums)) {
+    const double backward = sums.backward.compute + sums.again.compute;
+    if (sums.forward.compute > 0)
+      forward_ = (busy_.forward - communication(sums.forward)) / sums.forward.compute;
+    if (backward > 0)
+      backward_ =
+          (busy_.backward - communication(sums.backward) - communication(sums.again)) / backward;
+    if (every) return;
+    // What hides exchanges of a pair hides nothing else.
+    const double computing = forward_ * sums.forward.compute + backward_ * backward;
+    const double left = computing > 0 ? std::max(0.0, 1 - busy_.hideable / computing) : 1;
+    forward_ *= left;
+    backward_ *= left;
+  }
+
+  // With every micro-batch.
+  void every(bool gathers, bool reduces, StageOverlap& out) const {
+    const LayerPrice* before = nullptr;
+    ChunkOverlap one;
+    for_each_chunk(s_, stage_, [&](int64_t chunk) {
+      ChunkOverlap sum;
+      for_each_layer(
+          chunk, false,
+          [&](const LayerPrice* p, double dense, double experts, double forward, double backward) {
+            if (p == nullptr || p != before)
+              one = with_layer(p, gathers ? seconds(&Reduction::gather, dense, experts) : 0,
+                               reduces ? seconds(&Reduction::reduce, dense, experts) : 0, forward,
+                               backward);
+            before = p;
+            sum.forward += one.forward;
+            sum.backward += one.backward;
+            sum.backward_input += one.backward_input;
+            sum.weights += one.weights;
+            sum.reduces += one.reduces;
+            sum.pair_saves += one.pair_saves;
+          });
+      add(sum, out);
+      if (s_.mesh.vpp > 1) out.chunks.push_back(sum);
+    });
+  }
+
+  // Reductions behind the last gradients of each chunk, layer by layer; beside them runs what the
+  // rank has still to do.
+  void last(const Tail& tail, StageOverlap& out) const {
+    Beside beside = idle_;
+    double alone = 0;
+    for (const auto& [action, completes] : tail) {
+      if (!completes) {
+        beside.compute(alone_of(action));
+        alone += alone_of(action);
+        continue;
+      }
+      const bool is_whole = action.kind == schedule::Action::Kind::kBackward;
+      const int64_t chunk = schedule::virtual_stage(s_.schedule, s_.mesh.pp, stage_, action.chunk);
+      for_each_layer(
+          chunk, true,
+          [&](const LayerPrice* p, double dense, double experts, double, double backward) {
+            const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+            if (is_whole)
+              pass_backward(beside, p, backward);
+            else
+              beside.compute(weights);
+            alone += is_whole ? alone_backward(p, backward) : weights;
+            beside.post(hidden_ * seconds(&Reduction::reduce, dense, experts));
+          });
+    }
+    out.slowed = beside.now() - alone;
+    out.rest = beside.queue() +
+               (1 - hidden_) * (traffic_.dense.reduce.total() + traffic_.experts.reduce.total());
+  }
+
+  // Updated weights that come in from the start on, chunk after chunk, each before its first
+  // forward; what does not hide of them comes at the end.
+  void first(StageOverlap& out) const {
+    const double all =
+        traffic_.gathers * (traffic_.dense.gather.total() + traffic_.experts.gather.total());
+    out.gathered = hidden_ * all;
+    out.gathered_last = (1 - hidden_) * all;
+    // Where they are awaited longest: where the pipeline begins, and where a V turns.
+    const bool turns = strategy::is_v(s_.schedule) && stage_ + 1 == s_.mesh.pp;
+    const double forward = busy_.forward / static_cast<double>(s_.mesh.vpp);
+    double alone = static_cast<double>(stage_) * forward, left = out.gathered;
+    if ((stage_ != 0 && !turns) || left <= alone) return;
+    Beside beside = idle_;
+    beside.post(left);
+    beside.compute(alone);
+    bool is_first = true;
+    for_each_chunk(s_, stage_, [&](int64_t chunk) {
+      if (!is_first) {
+        beside.compute(forward * between_chunks());
+        alone += forward * between_chunks();
+      }
+      is_first = false;
+      for_each_layer(
+          chunk, false, [&](const LayerPrice* p, double dense, double experts, double end, double) {
+            left -= hidden_ * traffic_.gathers * seconds(&Reduction::gather, dense, experts);
+            beside.wait(std::max(0.0, left));
+            pass_forward(beside, p, end);
+            alone += alone_forward(p, end);
+          });
+    });
+    out.first = beside.now() - alone;
+  }
+
+ private:
+  // But what depends on how many backwards are split, in a schedule of pairs.
+  void add(const ChunkOverlap& chunk, StageOverlap& to) const {
+    to.forward += chunk.forward;
+    if (s_.schedule == PipelineSchedule::kDualPipeV) return;
+    if (strategy::splits_backward(s_.schedule)) {
+      to.backward += chunk.backward_input;
+      to.weights += chunk.weights;
+    } else {
+      to.backward += chunk.backward;
+      to.reduces += chunk.reduces;
+    }
+  }
+
+  // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
+  ChunkOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
+                          double backward) const {
+    const bool pairs = s_.schedule == PipelineSchedule::kDualPipeV;
+    const bool splits = strategy::splits_backward(s_.schedule);
+    ChunkOverlap out;
+    Beside ahead = idle_;
+    ahead.post(hidden_ * in);
+    pass_forward(ahead, p, forward);
+    ahead.wait();
+    out.forward = ahead.now() - alone_forward(p, forward) + (1 - hidden_) * in;
+    if (pairs || !splits) out.backward = backward_with(p, in + back, backward, 0);
+    if (!splits && in + back > 0) out.reduces = back / (in + back) * out.backward;
+    if (splits) {
+      const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+      out.backward_input = backward_with(p, in, backward, weights);
+      out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
+    }
+    // Without an exchange there is no turn: one runs after the other.
+    if (pairs && p != nullptr && p->dispatch.moves.total() > 0)
+      out.pair_saves = out.forward + out.backward - pair_with(*p, in, back);
+    return out;
+  }
+
+  // `less`: gradients of weights that are made apart.
+  double backward_with(const LayerPrice* p, double moves, double end, double less) const {
+    Beside beside = idle_;
+    beside.post(hidden_ * moves);
+    pass_backward(beside, p, end, less);
+    beside.wait();
+    return beside.now() - alone_backward(p, end) + less + (1 - hidden_) * moves;
+  }
+
+  double pair_with(const LayerPrice& p, double in, double back) const {
+    const double moves = 2 * in + back;
+    const double attention = p.attention.backward_weights / e_.efficiency_,
+                 net = p.feed_forward.backward_weights / e_.efficiency_;
+    const Beside::PairCompute compute{
+        .attention_forward = p.attention.forward * forward_ + attention,
+        .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
+        .feed_forward_forward = p.feed_forward.forward * forward_ + net,
+        .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)};
+    const auto take = [&](double queued) {
+      Beside beside = idle_;
+      beside.post(queued);
+      run_again(beside, p);
+      beside.pair(p, compute);
+      beside.wait();
+      return beside.now();
+    };
+    return take(hidden_ * moves) - take(0) + (1 - hidden_) * moves;
+  }
+
+  // Forwards of a chunk's length from a micro-batch's on one chunk of the rank to its on the next.
+  double between_chunks() const {
+    const int64_t p = s_.mesh.pp;
+    if (strategy::is_v(s_.schedule)) return static_cast<double>(2 * (p - 1 - stage_));
+    return static_cast<double>(p - 1);
+  }
+
+  double seconds(Moves Reduction::*what, double dense, double experts) const {
+    double sum = 0;
+    if (dense > 0) sum += (traffic_.dense.*what).total() * dense / sums_.dense_parameters;
+    if (experts > 0) sum += (traffic_.experts.*what).total() * experts / sums_.expert_parameters;
+    return sum;
+  }
+
+  // visit(layer or null for an end, parameters, an end's seconds forward and backward); backwards:
+  // from the head.
+  void for_each_layer(int64_t chunk, bool backwards, auto visit) const {
+    const EndPrice& ends = prices_.ends;
+    const bool head = chunk + 1 == std::ssize(s_.layers_per_stage);
+    int64_t first = 0;
+    for (int64_t c = 0; c < chunk; ++c) first += s_.layers_per_stage[static_cast<size_t>(c)];
+    const int64_t n = s_.layers_per_stage[static_cast<size_t>(chunk)];
+    const auto embed = [&] {
+      if (chunk == 0)
+        visit(nullptr, ends.embedding_parameters, 0.0, ends.embedding_forward * forward_,
+              ends.embedding_backward * backward_);
+    };
+    const auto project = [&] {
+      if (head)
+        visit(nullptr, ends.head_parameters, 0.0, ends.head_forward * forward_,
+              ends.head_backward * backward_);
+    };
+    if (backwards)
+      project();
+    else
+      embed();
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t layer = backwards ? first + n - 1 - i : first + i;
+      const LayerPrice& p = prices_.types[e_.type_[static_cast<size_t>(layer)]];
+      visit(&p, p.dense_parameters, p.expert_parameters, 0.0, 0.0);
+    }
+    if (backwards)
+      embed();
+    else
+      project();
+  }
+
+  // A chunk's part of what the rank's chunks take.
+  double alone_of(const schedule::Action& action) const {
+    using Kind = schedule::Action::Kind;
+    const auto chunks = static_cast<double>(s_.mesh.vpp);
+    switch (action.kind) {
+      case Kind::kForward:
+        return busy_.forward / chunks;
+      case Kind::kBackward:
+        return busy_.backward / chunks;
+      case Kind::kBackwardInput:
+        return (busy_.backward - busy_.weights) / chunks;
+      case Kind::kBackwardWeights:
+        return busy_.weights / chunks;
+    }
+    return 0;
+  }
+
+  double again(const LayerPrice& p) const {
+    const strategy::Recompute recompute = s_.recompute_of(stage_);
+    if (recompute == strategy::Recompute::kNone) return 0;
+    const PassPrice pass = p.again(recompute, e_.trainer_);
+    return pass.compute * backward_ + communication(pass);
+  }
+  void pass_forward(Beside& beside, const LayerPrice* p, double end) const {
+    if (p == nullptr) return beside.compute(end);
+    beside.forward(*p, p->attention.forward * forward_, p->feed_forward.forward * forward_);
+  }
+  void run_again(Beside& beside, const LayerPrice& p) const {
+    if (s_.recompute_of(stage_) == strategy::Recompute::kFull)
+      beside.forward(p, p.attention.forward * backward_, p.feed_forward.forward * backward_);
+    else
+      beside.compute(again(p));
+  }
+  void pass_backward(Beside& beside, const LayerPrice* p, double end, double less = 0) const {
+    if (p == nullptr) return beside.compute(end);
+    run_again(beside, *p);
+    const double all = p->backward.compute * backward_;
+    const double kept = all > 0 ? std::max(0.0, all - less) / all * backward_ : 0;
+    beside.backward(*p, p->attention.backward * kept, p->feed_forward.backward * kept);
+  }
+  double alone_forward(const LayerPrice* p, double end) const {
+    return p == nullptr ? end : p->forward.compute * forward_ + communication(p->forward);
+  }
+  double alone_backward(const LayerPrice* p, double end) const {
+    return p == nullptr ? end
+                        : again(*p) + p->backward.compute * backward_ + communication(p->backward);
+  }
+
+  const TrainerEstimator& e_;
+  const Strategy& s_;
+  const Prices& prices_;
+  const StageSums& sums_;
+  const StateTraffic& traffic_;
+  Beside idle_;
+  double hidden_;
+  int64_t stage_;
+  Busy busy_;
+  double forward_ = 1, backward_ = 1;  // seconds of compute over the prices', as StepParts has them
+};
+
+const TrainerEstimator::Tail& TrainerEstimator::tail(const Strategy& s, int64_t stage) {
+  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
+  std::vector<Tail>& tails = tails_[key];
+  for (int64_t i = std::ssize(tails); i <= stage; ++i) {
+    const std::vector<schedule::Action> actions =
+        schedule::actions(s.schedule, s.mesh.pp, i, s.num_micro_batches, s.mesh.vpp);
+    std::vector<char> is_complete(static_cast<size_t>(s.mesh.vpp));
+    size_t first = actions.size();
+    int64_t open = s.mesh.vpp;
+    Tail tail;
+    for (; open > 0 && first-- > 0;) {
+      const schedule::Action& action = actions[first];
+      char& complete = is_complete[static_cast<size_t>(action.chunk)];
+      const bool completes = schedule::makes_weight_gradients(action.kind) && complete == 0;
+      if (completes) --open, complete = 1;
+      tail.push_back({action, completes});
+    }
+    std::ranges::reverse(tail);
+    tails.push_back(std::move(tail));
+  }
+  return tails[static_cast<size_t>(stage)];
+}
+
+StageOverlap TrainerEstimator::stage_overlap(const Strategy& s, const Prices& prices,
+                                             const StageSums& sums, int64_t stage) {
+  StageOverlap out;
+  const StateTraffic traffic = state_traffic(s, sums);
+  if (traffic.total() <= 0) return out;
+  const bool keeps = s.mesh.pp > 1 && trainer_.keeps_weights_in_pipelines;
+  const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
+  const OverlapWalk walk(*this, s, prices, sums, traffic, stage, reduces);
+  if (reduces) walk.every(gathers, reduces, out);
+  if (reduces && s.schedule == PipelineSchedule::kDualPipeV) {
+    const ListFacts& list = facts(s)[static_cast<size_t>(stage)];
+    for (size_t i = 0; i < out.chunks.size(); ++i) {
+      const ChunkOverlap& chunk = out.chunks[i];
+      out.backward += list.whole[i] * chunk.backward +
+                      (1 - list.whole[i]) * (chunk.backward_input + chunk.weights) -
+                      list.paired * chunk.pair_saves;
+    }
+  }
+  if (!reduces) walk.last(tail(s, stage), out);
+  if (!gathers) walk.first(out);
+  return out;
+}
+
+// Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the
+// stage behind it, and what slows one slows the end; the stages behind have been done before. Split
+// backwards end together.
+double TrainerEstimator::shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
+                                      const std::vector<double>& earlier) {
+  double tail = 0, slowed = 0, gathered = 0, first = 0;
+  const bool split = strategy::splits_backward(s.schedule);
+  for (size_t i = stages.size(); i-- > 0;) {
+    slowed = split ? std::max(slowed, stages[i].slowed) : slowed + stages[i].slowed;
+    tail = std::max(tail, slowed + stages[i].rest - earlier[i]);
+    gathered = std::max(gathered, stages[i].gathered_last);
+    first = std::max(first, stages[i].first);
+  }
+  return std::max(tail, slowed) + first + gathered;
+}
+
+}  // namespace piper::cost

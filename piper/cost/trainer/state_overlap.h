@@ -1,0 +1,82 @@
+// How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a
+// rank, in closed form: one rank's pieces in order, the traffic of states as one queue beside them.
+// The same fluid as the play's (sim/network.h): a collective and the queue that together need more
+// of a level than there is get the same part of what each needs.
+#pragma once
+
+#include <piper/cost/gradient_reduction_overlap.h>
+#include <piper/cost/trainer/layer_price.h>
+#include <piper/cost/trainer/step_parts.h>
+
+#include <array>
+#include <vector>
+
+namespace piper::cost {
+
+// Parts of their speed alone at which a collective and the queue move together.
+struct Together {
+  double collective = 1, queue = 1;
+};
+Together together(const LevelNeeds& collective, const LevelNeeds& queue);
+
+// Of the collectives of a shape but its exchanges (Travel::needs).
+struct ShapeNeeds {
+  LevelNeeds tensor, context, expert_tensor;
+};
+
+// What that adds to a pass of a virtual stage, in seconds, where it goes with every micro-batch.
+struct ChunkOverlap {
+  double forward = 0;
+  double backward = 0;                     // whole
+  double backward_input = 0, weights = 0;  // the two parts of a split one
+  double reduces = 0;                      // of `backward`: what gradients of weights add
+  // What of a forward's and a backward's hides when they are a pair (less than none where links are
+  // full, whatever hides).
+  double pair_saves = 0;
+};
+
+// What it comes to for a stage, in seconds.
+struct StageOverlap {
+  double forward = 0, backward = 0;  // every micro-batch takes longer
+  double weights = 0;                // likewise, where gradients of weights are made apart
+  double reduces = 0;                // of `backward`: what gradients of weights add
+  double slowed = 0;                 // the last backward does
+  double rest = 0;                   // left to reduce behind it
+  double gathered = 0;               // before the first forwards, alone
+  double first = 0;                  // first forwards start late, or wait, for weights
+  double gathered_last = 0;          // behind the update
+  std::vector<ChunkOverlap> chunks;  // of the first four, where there are several and these not 0
+};
+
+// A rank's time while its queue is worked off.
+class Beside {
+ public:
+  Beside(const ShapeNeeds& needs, const LevelNeeds& queue);
+
+  void post(double seconds) { queue_ += seconds; }
+  void compute(double seconds);
+  // A layer's pass; `compute`: seconds of its two blocks.
+  void forward(const LayerPrice& p, double attention, double feed_forward);
+  void backward(const LayerPrice& p, double attention, double feed_forward);
+  // Both, turn by turn: exchanges of one travel while the other computes.
+  struct PairCompute {
+    double attention_forward = 0, feed_forward_backward = 0, feed_forward_forward = 0,
+           attention_backward = 0;
+  };
+  void pair(const LayerPrice& p, const PairCompute& seconds);
+  // Until no more than so many seconds are left in the queue.
+  void wait(double left = 0);
+
+  double now() const { return now_; }
+  double queue() const { return queue_; }
+
+ private:
+  void collective(const Travel& travel, const Together& speed);
+  void exchange(const Travel& travel);
+  void exchange_beside(const Travel& travel, double seconds);
+  LevelNeeds needs_;  // of the queue
+  Together tensor_, context_, expert_tensor_;
+  double now_ = 0, queue_ = 0;
+};
+
+}  // namespace piper::cost

@@ -1,0 +1,62 @@
+// What a step of a strategy is made of under a trainer, before anything waits for anything: the
+// prices that the closed form adds up (estimator.h) and that priced_step.h lays out as tasks.
+#pragma once
+
+#include <piper/cost/estimator.h>
+#include <piper/cost/gradient_reduction_overlap.h>
+#include <piper/cost/trainer/end_price.h>
+#include <piper/cost/trainer/layer_price.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::cost {
+
+// Gradients and weights of one kind of parameters of a stage, all of them once.
+struct Reduction {
+  Moves reduce;  // all-reduce, with ZeRO the scatter alone
+  Moves gather;  // of weights; none without ZeRO
+};
+
+// What moves because parameters are replicated or divided.
+struct StateTraffic {
+  Reduction dense, experts;
+  double reduces = 1, gathers = 1;  // times a step
+  double total() const {
+    return reduces * (dense.reduce.total() + experts.reduce.total()) +
+           gathers * (dense.gather.total() + experts.gather.total());
+  }
+};
+
+// A virtual stage and one micro-batch.
+struct ChunkPart {
+  int64_t first_layer = 0;
+  std::vector<const LayerPrice*> layers;
+  bool has_embedding = false, has_head = false;
+  strategy::Recompute recompute = strategy::Recompute::kNone;
+  // Seconds of compute over the prices' (calibrated, and no less than the host takes).
+  double forward_scale = 1, backward_scale = 1, weights_scale = 1;
+  double kept_bytes = 0;
+  double copy_seconds = 0;  // of these to the host, or back
+};
+
+// One rank of the pipeline.
+struct StagePart {
+  StageBytes bytes;
+  StateTraffic traffic;
+  double dense_parameters = 0, expert_parameters = 0;
+  double update_seconds = 0, optimizer_copy_seconds = 0;
+};
+
+// The prices live as long as the estimator that made this.
+struct StepParts {
+  std::vector<ChunkPart> chunks;  // in the order of the model
+  std::vector<StagePart> stages;
+  const EndPrice* ends = nullptr;
+  const TrainerProfile* trainer = nullptr;
+  Moves message;
+  double message_wait = 0;      // of it, what computing waits for
+  double hidden_gradients = 0;  // part of the traffic of states that may hide
+};
+
+}  // namespace piper::cost

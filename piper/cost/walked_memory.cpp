@@ -1,0 +1,104 @@
+#include <piper/cost/walked_memory.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace piper::cost {
+namespace {
+
+using graph::SlotId;
+using graph::Stream;
+using graph::Task;
+using graph::TaskKind;
+
+class Walk {
+ public:
+  Walk(const schedule::StepGraph& step, const Prices& prices)
+      : step_(step), prices_(prices), is_live_(step.graph.slots().size()) {}
+
+  StageMemory run() {
+    for (const Task& task : step_.graph.tasks()) {
+      for (const graph::TaskId before : step_.graph.dependencies(task)) end(before);
+      for (const SlotId slot : step_.graph.writes(task)) add(slot);
+      if (task.kind != TaskKind::kCompute) {
+        live_ += transient(task);
+        in_flight_.push_back(task.id);
+        look(0, task.micro_batch);
+        continue;
+      }
+      look(transient(task), task.micro_batch);
+      release(task);
+      end_sends();
+    }
+    return fullest_;
+  }
+
+ private:
+  int64_t bytes(SlotId slot) const { return prices_.slot_bytes[slot.index()]; }
+  int64_t transient(const Task& task) const { return prices_.transient_bytes[task.id.index()]; }
+
+  void add(SlotId slot) {
+    is_live_[slot.index()] = 1;
+    live_ += bytes(slot);
+  }
+  void release(const Task& task) {
+    for (const SlotId slot : step_.graph.frees(task)) {
+      is_live_[slot.index()] = 0;
+      live_ -= bytes(slot);
+    }
+  }
+
+  // An operation, and those posted before it on its stream.
+  void end(graph::TaskId until) {
+    if (!until.valid() || std::ranges::find(in_flight_, until) == in_flight_.end()) return;
+    const Stream stream = step_.graph.task(until).stream;
+    std::erase_if(in_flight_, [&](graph::TaskId id) {
+      const Task& task = step_.graph.task(id);
+      if (task.stream != stream || id > until) return false;
+      live_ -= transient(task);
+      release(task);
+      return true;
+    });
+  }
+  void end_sends() {
+    std::erase_if(in_flight_, [&](graph::TaskId id) {
+      const Task& task = step_.graph.task(id);
+      if (task.kind != TaskKind::kSend) return false;
+      release(task);
+      return true;
+    });
+  }
+
+  void look(int64_t beside, int32_t micro_batch) {
+    if (live_ + beside <= most_) return;
+    most_ = live_ + beside;
+    fullest_ = {};
+    for (size_t i = 0; i < is_live_.size(); ++i) {
+      if (is_live_[i] == 0 || step_.graph.slots()[i].micro_batch == micro_batch) continue;
+      const schedule::SlotMeaning& meaning = step_.meaning(SlotId(static_cast<int32_t>(i)));
+      part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += prices_.slot_bytes[i];
+    }
+    fullest_.working = most_ - fullest_.activations.total();
+  }
+
+  const schedule::StepGraph& step_;
+  const Prices& prices_;
+  std::vector<char> is_live_;  // by slot
+  std::vector<graph::TaskId> in_flight_;
+  int64_t live_ = 0, most_ = 0;
+  StageMemory fullest_;
+};
+
+}  // namespace
+
+StageMemory walked_memory(const schedule::StepGraph& step, const Prices& prices) {
+  return Walk(step, prices).run();
+}
+
+int64_t micro_batches_to_walk(const strategy::Strategy& s) {
+  // No schedule but GPipe holds more than twice the depth, and those of a step's end add nothing.
+  if (s.schedule == strategy::PipelineSchedule::kGPipe) return s.num_micro_batches;
+  return std::min(s.num_micro_batches, 4 * s.mesh.pp);
+}
+
+}  // namespace piper::cost

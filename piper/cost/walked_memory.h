@@ -1,0 +1,25 @@
+// Memory of one rank of a step whose chunks and schedule are any, found by walking the rank's tasks
+// in the order in which they are written, without a clock: a message that is sent lives until the
+// next compute task has ended, an exchange until a task that waits for it.
+//
+// memory.h strings together the same lives in closed form where a rank has one chunk and whole
+// backwards; this walks the graph, so that it costs as much as writing the rank's part of it.
+#pragma once
+
+#include <piper/cost/memory.h>
+#include <piper/cost/prices.h>
+
+#include <cstdint>
+
+namespace piper::cost {
+
+// `step`: with the tasks of this rank alone, priced as `prices`. Of the moment with the most live
+// bytes: `activations` is what other micro-batches than that of the task then running have kept,
+// `working` all else. State, messages and in_flight are not filled.
+StageMemory walked_memory(const schedule::StepGraph& step, const Prices& prices);
+
+// Micro-batches after which a step of this strategy holds no more than before: what a walk needs to
+// play. A multiple of pp, at most num_micro_batches.
+int64_t micro_batches_to_walk(const strategy::Strategy& strategy);
+
+}  // namespace piper::cost

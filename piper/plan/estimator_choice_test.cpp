@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/cost/example_model.h>
+#include <piper/cost/executor_estimator.h>
+#include <piper/cost/prices.h>
+#include <piper/model/import.h>
+#include <piper/plan/question.h>
+#include <piper/plan/under_load.h>
+#include <piper/sim/play.h>
+#include <piper/strategy/runnable.h>
+
+#include <algorithm>
+
+namespace piper::plan {
+namespace {
+
+// A machine that is priced as this Piper trains there.
+struct Machine {
+  Machine() {
+    cluster.kind = "cpu";
+    question = {.model = cost::example::mixture(4), .cluster = cluster, .num_devices = 16};
+    question.sequence = 16;
+    question.global_batch_sequences = 32;
+    question.num_kept = 1 << 20;
+  }
+  Request request() { return settle(question, trainer, defaults); }
+
+  cluster::Cluster cluster = cost::example::nodes();
+  cost::TrainerProfile trainer = cost::load_trainer("piper");
+  Question question;
+  std::vector<Default> defaults;
+};
+
+std::vector<cluster::Outside> asked(const cluster::Cluster& cluster, int64_t sequence) {
+  const model::Model model = model::load_model("deepseek-v2-lite");
+  strategy::Strategy s{.mesh = {.ep = 8, .dp = 8},
+                       .precision = strategy::Precision::kBf16,
+                       .sequence = sequence,
+                       .global_batch_sequences = 8,
+                       .micro_batch_sequences = 1,
+                       .num_micro_batches = 1};
+  s.layers_per_stage = {model.num_layers()};
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
+  return cost::make_estimator_of(s, model, cluster, trainer)->outside_measured({s}, 1);
+}
+
+bool has(const std::vector<cluster::Outside>& outside, const std::string& axis) {
+  return std::ranges::any_of(outside, [&](const cluster::Outside& o) { return o.axis == axis; });
+}
+
+}  // namespace
+
+TEST_CASE("a sequence beyond what attention was measured with is said, with its range") {
+  const cluster::Cluster h100 = cluster::load_cluster("dgx-h100");
+  CHECK_FALSE(has(asked(h100, 4096), "sequence"));
+  const auto outside = asked(h100, 262'144);
+  REQUIRE(has(outside, "sequence"));
+  for (const cluster::Outside& o : outside)
+    if (o.axis == "sequence") {
+      CHECK(o.asked_high == 262'144);
+      CHECK(o.measured_high < o.asked_high);
+    }
+}
+
+TEST_CASE("where nothing was measured nothing is outside of it") {
+  cluster::Cluster bare = cluster::load_cluster("dgx-h100");
+  for (auto& [precision, compute] : bare.compute)
+    compute.gemm = compute.attention = compute.attention_backward = {};
+  CHECK(asked(bare, 262'144).empty());
+}
+
+TEST_CASE("where costs are exact, a search prices with them whatever this Piper trains") {
+  Machine machine;
+  const Request request = machine.request();
+  REQUIRE(request.has_exact_costs());
+  CHECK(request.fixed.runnable);
+  const Plan plan = search(request);
+  REQUIRE(plan.ranked.size() > 20);
+  cost::ExecutorEstimator executor(machine.question.model, machine.cluster, request.precision, 16);
+  for (const Candidate& c : plan.ranked) {
+    CHECK(strategy::not_runnable(c.strategy).empty());
+    const cost::StepEstimate e = executor.exact(c.strategy);
+    CHECK(c.estimate.seconds == e.seconds);
+    CHECK(c.estimate.time.total() == doctest::Approx(e.seconds));
+    CHECK(c.estimate.peak_bytes == static_cast<double>(e.peak_bytes));
+    CHECK(c.estimate.fullest.total() == doctest::Approx(c.estimate.peak_bytes));
+    REQUIRE(c.estimate.exact);
+  }
+  CHECK(std::ranges::is_sorted(plan.ranked, {}, &Candidate::step_seconds));
+}
+
+TEST_CASE("plays of a step: of the graph that is trained") {
+  Machine machine;
+  const Request request = machine.request();
+  Plan plan = search(request);
+  play_ranked(request, plan, 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const Candidate& c = plan.ranked[i];
+    const schedule::StepGraph step = schedule::write_step(machine.question.model, c.strategy);
+    const double played =
+        sim::play(step, cost::price(step, machine.question.model, c.strategy, machine.cluster))
+            .seconds();
+    CHECK(c.played_seconds == doctest::Approx(played).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("an imbalance slows where experts are divided, and a load is drawn for each sample") {
+  Machine machine;
+  const std::unique_ptr<cost::Estimator> estimator = machine.request().estimator();
+  strategy::Strategy s = cost::example::strategy(machine.question.model, 1, 4, 4);
+  const double even = estimator->estimate(s).seconds;
+  CHECK(estimator->estimate(s, 2).seconds > even);
+  CHECK(estimator->estimate(s, 3).seconds > estimator->estimate(s, 2).seconds);
+  const cost::LoadSamples samples{.load = cost::parse_load("zipf:1"), .num_samples = 4, .seed = 3};
+  const cost::SampledEstimate sampled = estimator->sampled(s, samples, {});
+  REQUIRE(sampled.seconds.size() == 4);
+  for (int64_t i = 0; i < 4; ++i) {
+    const cost::ExpertLoad load =
+        cost::sample_load(samples.load, machine.question.model, 4, 3, i, 4);
+    cost::ExecutorEstimator loaded(machine.question.model, machine.cluster, s.precision, s.sequence,
+                                   &load);
+    CHECK(sampled.seconds[static_cast<size_t>(i)] == loaded.estimate(s).seconds);
+  }
+  s.mesh.ep = 1;
+  CHECK(estimator->estimate(s, 2).seconds == estimator->estimate(s).seconds);
+}
+
+TEST_CASE("under a load the answer is ordered by the statistic asked for") {
+  Machine machine;
+  for (const auto statistic :
+       {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst}) {
+    Request request = machine.request();
+    const cost::LoadSamples samples{
+        .load = cost::parse_load("zipf:0.4"), .statistic = statistic, .num_samples = 6};
+    const Imbalances drawn = sampled_imbalances(samples, machine.question.model, {1, 2, 4});
+    request.imbalance_by_ep = statistic_of(drawn, statistic);
+    Plan plan = search(request);
+    play_under_load(request, samples, drawn, 8, plan);
+    double before = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      REQUIRE(plan.ranked[i].under_load);
+      const double seconds = cost::value(plan.ranked[i].under_load->seconds, statistic);
+      CHECK(seconds >= before);
+      before = seconds;
+    }
+  }
+}
+
+TEST_CASE("no trainer but this Piper's own runs on machines with exact costs") {
+  Machine machine;
+  machine.trainer = cost::load_trainer("megatron");
+  CHECK_THROWS_WITH_AS(machine.request(), doctest::Contains("--trainer is megatron"), InvalidInput);
+}
+
+}  // namespace piper::plan
