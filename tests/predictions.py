@@ -95,7 +95,7 @@ def main():
         choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
-                choice["recompute"], choice["micro_batch_sequences"], choice["mesh"].get("tp", 1))
+                choice["recompute"], choice["micro_batch_sequences"], *([tp] if (tp := choice["mesh"].get("tp", 1)) > 1 else []))
         every = strategies if axes in strategies else [*strategies, axes]
         families = []
         for i, (config, family_axes) in enumerate(FAMILIES):
