@@ -59,13 +59,6 @@ std::array<std::pair<const char*, int64_t*>, 4> other_degrees(strategy::Mesh& me
   return {{{"vpp", &mesh.vpp}, {"etp", &mesh.etp}, {"tp", &mesh.tp}, {"cp", &mesh.cp}}};
 }
 
-Json mesh_json(strategy::Mesh mesh) {
-  Json json = {{"pp", mesh.pp}, {"ep", mesh.ep}, {"dp", mesh.dp}};
-  for (const auto& [key, degree] : other_degrees(mesh))
-    if (*degree > 1) json[key] = *degree;
-  return json;
-}
-
 CheckpointIdentity read_identity(ObjectReader& root) {
   CheckpointIdentity identity{.model = root.text("model"), .fingerprint = root.text("fingerprint")};
   root.integer("world_size", 1, kMax);
@@ -160,6 +153,14 @@ FileRecord parse_file_record(const Json& json, const std::string& source) {
   return file;
 }
 
+Json mesh_to_json(const strategy::Mesh& mesh) {
+  strategy::Mesh copy = mesh;
+  Json json = {{"pp", mesh.pp}, {"ep", mesh.ep}, {"dp", mesh.dp}};
+  for (const auto& [key, degree] : other_degrees(copy))
+    if (*degree > 1) json[key] = *degree;
+  return json;
+}
+
 Json to_json(const Manifest& manifest) {
   const CheckpointIdentity& identity = manifest.identity;
   const TrainState& state = manifest.state;
@@ -169,7 +170,7 @@ Json to_json(const Manifest& manifest) {
           {"model", identity.model},
           {"fingerprint", identity.fingerprint},
           {"world_size", identity.mesh.world()},
-          {"mesh", mesh_json(identity.mesh)},
+          {"mesh", mesh_to_json(identity.mesh)},
           {"layers_per_stage", identity.layers_per_stage},
           {"state",
            {{"step", state.step},
