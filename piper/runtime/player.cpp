@@ -149,7 +149,9 @@ void Player::run_compute(const Task& task) {
 
 void Player::finish(const Task& task) {
   last_progress_seconds_ = now_seconds();
-  if (task.kind == graph::TaskKind::kReduceScatter) keep_own_share(task);
+  if (task.kind == graph::TaskKind::kReduceScatter &&
+      step_.segment(task).kind == schedule::SegmentKind::kTensor)
+    keep_own_share(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;
   ++num_done_;
