@@ -64,8 +64,8 @@ std::vector<NamedTensor> fused(const std::vector<NamedTensor>& tensors) {
       gate_up.push_back(at::cat({matrix("gate_proj"), matrix("up_proj")}, 0));
       down.push_back(matrix("down_proj"));
     }
-    out.push_back({prefix + "gate_up_proj", at::trainer(gate_up)});
-    out.push_back({prefix + "down_proj", at::trainer(down)});
+    out.push_back({prefix + "gate_up_proj", at::stack(gate_up)});
+    out.push_back({prefix + "down_proj", at::stack(down)});
   }
   return out;
 }
