@@ -115,7 +115,8 @@ def variants(name):
         sums = ["--reduction", "hierarchical"] if EXCHANGES.index(exchange) % 2 else []
         yield exchange, ["--ep", RANKS, "--dp", RANKS, "--num-micro-batches", 2, "--all-to-all", exchange, *chunk, *sums]
     for tp, micro_batches in SHARED:
-        yield f"tp-{tp}-{micro_batches}", ["--ep", RANKS, "--dp", RANKS // tp, "--tp", tp, "--sequence-parallel", "--num-micro-batches", micro_batches]
+        yield f"tp-{tp}-{micro_batches}", ["--ep", RANKS, "--dp", RANKS // tp, "--tp", tp, "--sequence-parallel", "--num-micro-batches", micro_batches,
+                                             "--micro-batch", WINDOWS * tp // RANKS // micro_batches]
 
 
 def main():

@@ -91,6 +91,8 @@ SMALL = {
     "mpirun -n 2 piper bench pipeline": [["mpirun", "bench", "pipeline", *PIPELINE]],
     "piper launch -n 2 bench moe --tokens 512 --experts 4": [
         ["launch", "-n", "1", "bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--rounds", "1"]],
+    "piper migrate --model mixtral-8x7b --cluster dgx-h100": [["migrate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100"], ["migrate"]],
+    "piper bench balance --load trace:trace.csv --experts 32 --ranks 8": [["bench", "balance", "--experts", "1", "--ranks", "1", "--window", "1", "--steps", "2"]],
     "piper bench flows": [["bench", "flows", "--nodes", "1", "--bytes", "64"]],
     "piper bench collectives --cluster frontier": [["bench", "collectives", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"]],
 }

@@ -68,7 +68,7 @@ def main():
             copy_until(whole, run, 20)
             chosen = (*saving, "--schedule", *schedule)
             out = train(root, run, BASE, *chosen, "--resume")
-            assert ("resharding from pp 2 x ep 2 x dp 2 to pp 2 x vpp 2" in out) == (schedule[0] != "zb-h1"), out
+            assert ("resharding from pp 2 x ep 2 x dp 2 to pp 2 x ep 2 x dp 2 x vpp 2" in out) == (schedule[0] != "zb-h1"), out
             worst = max(worst, largest_difference(run, whole))
             back = root / f"{schedule[0]}-back"
             copy_until(run, back, 40)

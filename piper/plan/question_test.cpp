@@ -147,9 +147,6 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
   fixed = {.cp = 2, .runnable = true};
   has("--cp 2 with --runnable");
   has("allowed: --cp 1");
-  fixed = {.schedule = strategy::PipelineSchedule::kZbV, .runnable = true};
-  has("--schedule zb-v with --runnable");
-  has("gpipe or 1f1b");
   fixed = {.runnable = true};
   asked.question.precision = strategy::Precision::kFp8;
   has("--precision is fp8: this Piper trains in fp32, bf16 and fp64");

@@ -22,14 +22,18 @@ namespace {
 
 constexpr double kForward = 3, kInput = 3.5, kWeights = 2.5, kMessage = 0.25;
 
-StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m) {
+// The list of actions has a pair's micro-batches one after the other, so the graph does, too, unless
+// they take turns.
+StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
+                   bool pairs_take_turns = false) {
   const int64_t layers = pp * vpp;
   strategy::Strategy s =
       schedule::example::strategy({.pp = pp, .ep = 1, .dp = 1}, layers, m, schedule);
   s.mesh.vpp = vpp;
   s.layers_per_stage.assign(static_cast<size_t>(layers), 1);
   return schedule::write_step(
-      schedule::example::model(std::vector<int64_t>(static_cast<size_t>(layers), 0)), s);
+      schedule::example::model(std::vector<int64_t>(static_cast<size_t>(layers), 0)), s, {},
+      {.pairs_take_turns = pairs_take_turns});
 }
 
 // One layer a virtual stage; embedding, head and update are free. One byte for what a chunk keeps
@@ -92,6 +96,8 @@ TEST_CASE(
         for (const cost::RankSeconds& rank : player.play(chunks))
           last = std::max(last, rank.finish);
         CHECK(timeline.seconds() == near(last));
+        const StepGraph in_turns = pipeline(schedule, pp, vpp, m, true);
+        CHECK(sim::play(in_turns, prices(in_turns)).seconds() <= near(last));
         for (int64_t rank = 0; rank < pp; ++rank)
           CHECK(timeline.peak_bytes[static_cast<size_t>(rank)] ==
                 cost::chunk_forwards_in_flight(schedule, pp, vpp, rank, m));
