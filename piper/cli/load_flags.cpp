@@ -29,6 +29,22 @@ void add_load_flags(Subcommand command, LoadFlags& flags) {
       .show_default();
 }
 
+void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
+                         const std::string& when) {
+  command
+      .add_option("--rebalance", policy,
+                  when +
+                      "when experts move to other ranks of their group: off, threshold:X (the "
+                      "busiest rank has more than X times the mean), price (what is saved exceeds "
+                      "what moving costs), random:F (that part of them, for measuring)")
+      .show_default();
+  command
+      .add_option("--rebalance-every", every,
+                  "steps between two decisions, which look at the loads of so many steps")
+      .check(integer_in(1, 1 << 20))
+      .show_default();
+}
+
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
   if (flags.load.empty()) return std::nullopt;
   return cost::parse_load(flags.load);

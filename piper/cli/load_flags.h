@@ -20,6 +20,11 @@ struct LoadFlags {
 // `flags` outlives `command`.
 void add_load_flags(Subcommand command, LoadFlags& flags);
 
+// --rebalance and --rebalance-every, of sim and train. `when` begins the help of the former; may be
+// empty. What they refer to outlives `command`.
+void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
+                         const std::string& when);
+
 // nullopt when --load was not given. Throws InvalidInput, IoError.
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags);
 

@@ -344,16 +344,8 @@ Run add_sim(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
-  command
-      .add_option("--rebalance", flags->rebalance,
-                  "with --load, whose samples are then the steps of one run: when experts move to "
-                  "other ranks of their group, as in `piper train`")
-      .show_default();
-  command
-      .add_option("--rebalance-every", flags->rebalance_every,
-                  "steps between two decisions, which look at the loads of so many steps")
-      .check(integer_in(1, 1 << 20))
-      .show_default();
+  add_rebalance_flags(command, flags->rebalance, flags->rebalance_every,
+                      "with --load, whose samples are then the steps of one run: ");
   command
       .add_option("--straggler", flags->stragglers,
                   "a rank whose compute takes so many times as long; may be repeated")

@@ -8,6 +8,7 @@
 #include <piper/cli/command.h>
 #include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/load_flags.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
@@ -340,17 +341,7 @@ Run add_train(Subcommand command) {
                   "share of the step; 0 = never")
       .check(number_in(0.0, 1000.0))
       .show_default();
-  command
-      .add_option("--rebalance", flags->rebalance,
-                  "when experts move to other ranks of their group: off, threshold:X (the busiest "
-                  "rank has more than X times the mean), price (what is saved exceeds what moving "
-                  "costs), random:F (that part of them, for measuring)")
-      .show_default();
-  command
-      .add_option("--rebalance-every", flags->rebalance_every,
-                  "steps between two decisions, which look at the loads of so many steps")
-      .check(integer_in(1, 1 << 20))
-      .show_default();
+  add_rebalance_flags(command, flags->rebalance, flags->rebalance_every, "");
   command
       .add_option("--rebalance-budget", flags->rebalance_budget,
                   "bytes that one decision may move in an expert group, such as 64M (default: no "

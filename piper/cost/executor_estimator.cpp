@@ -100,7 +100,7 @@ ExecutorEstimator::ExecutorEstimator(const model::Model& model, const cluster::C
 template <class F>
 void ExecutorEstimator::for_each_buffer(const Strategy& s, int64_t index, int64_t first_layer,
                                         F f) const {
-  const Axis whole = axis_of_whole(s);
+  const Axis whole = strategy::axis_of_whole(s);
   const auto add_layers = [&](int64_t from, int64_t until) {
     for (int64_t layer = from; layer < until; ++layer) {
       const Shard held = parameters(s, static_cast<int32_t>(layer));
@@ -127,9 +127,9 @@ Shard ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
 Shard ExecutorEstimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
   Shard held;
   for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
-    (axis == Axis::kExpertData  ? held.experts
-     : axis == axis_of_whole(s) ? held.dense
-                                : held.parts) += parameters;
+    (axis == Axis::kExpertData            ? held.experts
+     : axis == strategy::axis_of_whole(s) ? held.dense
+                                          : held.parts) += parameters;
   });
   return held;
 }
@@ -202,7 +202,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const bool sums_ends = model_.shares_embedding() && strategy::ends_apart(s);
   // What a rank holds whole, and its parts of what it shares with others.
   const auto dense = [&](const Shard& held) {
-    Moves moves = moved(axis_of_whole(s), held.dense);
+    Moves moves = moved(strategy::axis_of_whole(s), held.dense);
     if (held.parts > 0 && s.mesh.num_replicas() > 1) {
       const Moves more = moved(Axis::kData, held.parts);
       moves.latency += more.latency;
@@ -211,7 +211,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
     return moves;
   };
   const auto ends_table = [&](int64_t parameters) {
-    return moved(axis_of_whole(s), parameters, sums_ends);
+    return moved(strategy::axis_of_whole(s), parameters, sums_ends);
   };
   std::vector<BackwardTurn> turns;
   size_t known_type = costs_.num_types();
@@ -258,7 +258,8 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   if (layout.num_members() > 1) {
     const Group expert_group = group_of(layout, strategy::Axis::kExpert, rank);
     LastBackwardNeeds needs{
-        .dense = all_reduce_needs(cluster_, group_of(layout, axis_of_whole(s), rank), s.reduction),
+        .dense = all_reduce_needs(cluster_, group_of(layout, strategy::axis_of_whole(s), rank),
+                                  s.reduction),
         .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, rank),
                                     s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
@@ -300,6 +301,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     return all_gather_seconds(cluster_, group_of(layout, axis, rank),
                               weight * static_cast<double>(parameters), s.reduction);
   };
+  const Axis whole = strategy::axis_of_whole(s);
   double gathered = 0, computed = 0, compute = 0;
   const auto forward = [&](double gathers, double seconds) {
     gathered += gathers;
@@ -310,18 +312,18 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     const size_t type = costs_.type_of(static_cast<int32_t>(i));
     const LayerCost& cost =
         costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
-    forward(gather(Axis::kData, type_parameters_[type].dense) +
-                gather(Axis::kExpertData, type_parameters_[type].experts / s.mesh.ep),
+    const Shard held = parameters(s, static_cast<int32_t>(i));
+    forward(gather(whole, held.dense) + gather(Axis::kData, held.parts) +
+                gather(Axis::kExpertData, held.experts),
             cost.forward + cost.exchange_forward);
   };
   const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
-  if (index == 0) forward(gather(Axis::kData, embedding_parameters_), ends.embedding_forward);
+  if (index == 0) forward(gather(whole, embedding_parameters_), ends.embedding_forward);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) forward_of_layer(i);
   if (index == s.mesh.num_virtual_stages() - 1) {
-    forward(
-        gather(Axis::kData, head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0)),
-        ends.head.forward);
+    forward(gather(whole, head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0)),
+            ends.head.forward);
     for (const HeadCost& module : ends.modules) {
       forward_of_layer(module.layer);
       forward(0, module.forward);

@@ -67,10 +67,6 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
   return all - strategy.mesh.tp * part_parameters(model, layer, strategy);
 }
 
-strategy::Axis axis_of_whole(const strategy::Strategy& strategy) {
-  return strategy.sequence_parallel && strategy.mesh.tp > 1 ? Axis::kStage : Axis::kData;
-}
-
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) {
   const model::Layer& of = model.layers[static_cast<size_t>(layer)];
   return model::count_layer(model, of).routed_experts / ep;
@@ -92,7 +88,7 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
   const int64_t end = first + strategy.layers_per_stage[static_cast<size_t>(stage)];
   const int64_t last = strategy.mesh.num_virtual_stages() - 1;
   const int64_t pp = strategy::ends_apart(strategy) ? 2 : 1;  // dense_parameters: one or more
-  const Axis whole = axis_of_whole(strategy);
+  const Axis whole = strategy::axis_of_whole(strategy);
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
       f(whole, whole_parameters(model, layer, strategy));
@@ -115,9 +111,9 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
   Shard shard;
   for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters) {
-    (axis == Axis::kExpertData         ? shard.experts
-     : axis == axis_of_whole(strategy) ? shard.dense
-                                       : shard.parts) += parameters;
+    (axis == Axis::kExpertData                   ? shard.experts
+     : axis == strategy::axis_of_whole(strategy) ? shard.dense
+                                                 : shard.parts) += parameters;
   });
   return shard;
 }

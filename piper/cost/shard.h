@@ -62,10 +62,6 @@ int64_t part_parameters(const model::Model& model, int32_t layer,
 int64_t whole_parameters(const model::Model& model, int32_t layer,
                          const strategy::Strategy& strategy);
 
-// Over which ranks the gradients of that are summed: the data group; the stage where its ranks share
-// matrices, and so compute with tokens of their own.
-strategy::Axis axis_of_whole(const strategy::Strategy& strategy);
-
 // Routed experts of a layer on one rank.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);
 

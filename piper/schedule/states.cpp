@@ -26,8 +26,8 @@ bool States::is_moe(int32_t layer) const {
 }
 
 bool States::sums_over_stage() const {
-  const strategy::Strategy& s = writer_.step().strategy;
-  return style_.divides_ends_by_tokens && s.mesh.tp > 1 && s.sequence_parallel;
+  return style_.divides_ends_by_tokens &&
+         strategy::axis_of_whole(writer_.step().strategy) == Axis::kStage;
 }
 
 TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,

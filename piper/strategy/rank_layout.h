@@ -78,6 +78,12 @@ struct Members {
   int64_t first = 0, stride = 1, size = 1;
 };
 
+// Over which ranks gradients are summed of what a rank holds whole (norms, routers, tables): the data
+// group; the stage where its ranks share matrices, since each then computes with tokens of its own.
+constexpr Axis axis_of_whole(const Strategy& s) {
+  return s.sequence_parallel && s.mesh.tp > 1 ? Axis::kStage : Axis::kData;
+}
+
 // A value; immutable. Ranks, stages and members that are asked about must be there (PIPER_CHECK).
 class RankLayout {
  public:

@@ -27,7 +27,6 @@ int64_t common_experts(const model::Model& model) {
 
 }  // namespace
 
-bool runs(PipelineSchedule s) { return traits(s).runs; }
 bool runs(Precision p) { return traits(p).runs; }
 
 std::vector<std::string> not_runnable(const Strategy& s) {
@@ -51,7 +50,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
-  if (!runs(s.schedule)) word("schedule", name(s.schedule));
   if (!runs(s.precision)) word("precision", name(s.precision));
   if (s.mesh.tp > 1) {
     if (splits_backward(s.schedule) || s.mesh.vpp > 1)
@@ -112,9 +110,9 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
-  // One chunk a rank where the schedule does not run, or not with so many stages and micro-batches.
-  if (pp != s.mesh.pp || !runs(r.schedule) || !contradictions(r, model).empty()) {
-    if (!runs(r.schedule) || r.mesh.vpp > 1) r.schedule = PipelineSchedule::k1F1B;
+  // One chunk a rank where the schedule does not run with so many stages and micro-batches.
+  if (pp != s.mesh.pp || !contradictions(r, model).empty()) {
+    if (r.mesh.vpp > 1) r.schedule = PipelineSchedule::k1F1B;
     r.mesh.vpp = 1;
     if (std::ssize(r.layers_per_stage) != pp)
       r.layers_per_stage = even_split(model.num_layers(), pp);

@@ -31,15 +31,14 @@ struct PipelineScheduleTraits {
   const char* name;
   bool is_v;  // two chunks a rank in the shape of a V: the first rank holds both ends of the model
   bool splits_backward;
-  bool runs;  // this Piper executes it
 };
 inline constexpr std::array kPipelineScheduleTraits{
-    PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false, true},
-    PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false, true},
-    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false, true},
-    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true, true},
-    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true, true},
-    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true, true}};
+    PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false},
+    PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false},
+    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false},
+    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true},
+    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true},
+    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true}};
 static_assert(are_in_order(kPipelineScheduleTraits));
 constexpr const auto& rows(PipelineSchedule) { return kPipelineScheduleTraits; }
 inline constexpr auto kPipelineSchedules = values_of<PipelineSchedule>();

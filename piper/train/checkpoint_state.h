@@ -1,7 +1,8 @@
 // A rank's state as a checkpoint holds it: under names that no mesh changes, so that any mesh finds
 // what it needs.
 //
-//   parameter/<piece>       value, under its Hugging Face name: an expert goes by its index in the whole layer
+//   parameter/<piece>       value, under its Hugging Face name: an expert goes by its index in the
+//                           whole layer
 //   first_moment/<piece>    of AdamW, the same part of its parameter's moment
 //   second_moment/<piece>
 //   optimizer/num_steps
@@ -31,8 +32,8 @@ namespace piper::train {
 // loading fills.
 std::vector<NamedTensor> state_tensors(nn::Stage& stage, const AdamW& optimizer);
 
-// Those of them that `rank` writes (the weights being gathered: RankTrainer::gather_weights), under the names that a file gives them: over the mesh, each
-// element of the model once.
+// Those of them that `rank` writes, under the names that a file gives them: over the mesh, each
+// element of the model once. The weights are gathered before (RankTrainer::gather_weights).
 std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimizer,
                                          const strategy::Mesh& mesh, Rank rank);
 
