@@ -62,6 +62,15 @@ RunResult run(const Case& c) {
   return run_training(r);
 }
 
+// Without the dispatched tokens: the measured step is the one of median length, another in every
+// run, and its tokens choose other experts.
+int64_t bytes_of_states(const Traffic& traffic) {
+  int64_t bytes = 0;
+  for (const TrafficRow& row : traffic.rows)
+    if (row.what != "dispatch" && row.what != "combine") bytes += row.predicted_bytes;
+  return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and direction") {
@@ -112,10 +121,12 @@ TEST_CASE("the counters agree with the prediction where optimizer states are div
     whole.zero = 0;
     // In fp32 a scatter and a gather are what an all-reduce moves; tables of both ends are reduced
     // in full and gathered besides. In bf16 weights are half of it.
+    const int64_t divided = bytes_of_states(traffic),
+                  undivided = bytes_of_states(run(whole).traffic);
     if (c.precision == strategy::Precision::kBf16)
-      CHECK(traffic.predicted_bytes() < run(whole).traffic.predicted_bytes());
+      CHECK(divided < undivided);
     else
-      CHECK(traffic.predicted_bytes() >= run(whole).traffic.predicted_bytes());
+      CHECK(divided >= undivided);
   }
 }
 
