@@ -109,6 +109,9 @@ def variants(name):
     if name == "chunked":
         for schedule in SCHEDULES:
             yield schedule, [*PIPELINE, "--schedule", schedule, *(["--vpp", 2] if schedule == "interleaved" else [])]
+        for schedule in ("zb-h1", "zb-v"):
+            yield f"{schedule}-tp-2", ["--pp", 2, "--ep", 4, "--dp", 2, "--tp", 2, "--sequence-parallel", "--num-micro-batches", 4, "--micro-batch", 2,
+                                       "--schedule", schedule, "--zero", 1]
         return
     for exchange in EXCHANGES if name == "qwen2_moe" else ["flat", "halo", "three-level", "halo-dedup"]:
         chunk = ["--all-to-all-chunk", CHUNKS[exchange]] if exchange in CHUNKS else []
@@ -151,7 +154,7 @@ def main():
                     apart = (value - after[key]).norm() / (after[key] - before[key]).norm().clamp(min=1e-6)
                     assert apart < MOVED, (name, exchange, key, apart)
                     worst = max(worst, apart.item())
-            print(f"hf_exchanges: {name}: {num_variants} {'schedules' if name == 'chunked' else 'exchanges and meshes with tp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
+            print(f"hf_exchanges: {name}: {num_variants} {'schedules, two of them with tp and ZeRO 1' if name == 'chunked' else 'exchanges and meshes with tp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
     return 0
 
 

@@ -24,7 +24,7 @@ PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp]
     (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
     (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
     (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
-    (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "1f1b", "full", 2, 2),
+    (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "zb-h1", "full", 2, 2),
 ]
 AXES = [  # pp ep dp schedule recompute micro-batch [tp]
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
@@ -35,6 +35,11 @@ AXES = [  # pp ep dp schedule recompute micro-batch [tp]
     (2, 1, 2, "dualpipev", "none", 1), (2, 2, 2, "dualpipev", "attention", 1),
     (1, 1, 1, "1f1b", "none", 2, 4), (1, 2, 2, "1f1b", "none", 1, 2), (1, 4, 2, "1f1b", "attention", 2, 2),
     (2, 2, 1, "1f1b", "full", 2, 2), (2, 1, 1, "gpipe", "experts", 1, 2),
+    (2, 2, 1, "zb-h1", "experts", 2, 2), (2, 2, 1, "interleaved", "none", 1, 2), (2, 2, 2, "zb-v", "none", 1, 2),
+    (2, 2, 1, "dualpipev", "attention", 1, 2),
+]
+TENSOR = [  # with divided optimizer states
+    (1, 4, 2, "gpipe", "full", 2, 2), (2, 1, 1, "zb-v", "full", 2, 2), (1, 1, 1, "1f1b", "none", 2, 4),
 ]
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
@@ -108,7 +113,8 @@ def main():
                 families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
         families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
         # Optimizer states divided among the ranks that hold the same parameters.
-        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), *([(AXES[0], "bf16"), (AXES[3], "fp32")] if in_full else [])]:
+        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), (TENSOR[0], "bf16"),
+                                 *([(AXES[0], "bf16"), (AXES[3], "fp32"), *[(a, "fp32") for a in TENSOR]] if in_full else [])]:
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]

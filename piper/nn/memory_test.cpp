@@ -439,6 +439,10 @@ TEST_CASE("blocks whose matrices ranks share keep and need what cost predicts") 
         bench.attention();
         bench.attention_without_tape();
         if (std::string_view(family) == "llama") bench.dense();
+        Bench divided(shape, 1, {}, 0, 0, kFlat, ranks);
+        divided.divide_backwards();
+        divided.attention();
+        if (std::string_view(family) == "llama") divided.dense();
       }
 }
 

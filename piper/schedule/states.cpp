@@ -45,8 +45,7 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
     last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
     return last_state_;
   }
-  const bool in_full =
-      zero_ == 0 || (zero_ == 1 && axis == Axis::kData && is_summed_by_ends(segment.layer));
+  const bool in_full = zero_ == 0 || (zero_ == 1 && is_summed_by_ends(segment.layer));
   const TaskKind kind = gathers   ? TaskKind::kAllGather
                         : in_full ? TaskKind::kAllReduce
                                   : TaskKind::kReduceScatter;

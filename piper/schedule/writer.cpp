@@ -25,11 +25,12 @@ bool has_weights_part(const Segment& segment) {
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
-// Whether the weights' part of a segment reads a slot that its whole backward reads (step.h).
-bool is_for_weights(SegmentKind segment, const SlotMeaning& slot) {
+// Whether the weights' part of a segment reads a slot that its whole backward reads (step.h), as the
+// `place`-th.
+bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) {
   switch (slot.kind) {
-    case SlotKind::kHidden:  // attention's is x, not x1
-      return segment != SegmentKind::kAttention || slot.segment.kind != SegmentKind::kAttention;
+    case SlotKind::kHidden:  // attention's is x, not x1, nor the x that was gathered
+      return segment != SegmentKind::kAttention || place == 1;
     case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
       return segment != SegmentKind::kGate &&
              (segment != SegmentKind::kMtpJoin || slot.segment.kind != SegmentKind::kHead);
@@ -165,8 +166,9 @@ TaskId RankWriter::write(NewTask task, const Slots& slots) {
 // it.
 void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
   WeightsDue due{.segment = segment, .reads = {}, .frees = {}};
+  size_t place = 0;
   for (const SlotId read : slots.reads)
-    if (read.valid() && is_for_weights(segment.kind, step_.meaning(read)))
+    if (read.valid() && is_for_weights(segment.kind, step_.meaning(read), place++))
       due.reads.push_back(read);
   if (!step_.style.keeps_by_layer) {
     const SlotId deferred = slot(SlotKind::kDeferred, segment);

@@ -51,17 +51,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
   if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.mesh.tp > 1) {
-    if (splits_backward(s.schedule) || s.mesh.vpp > 1)
-      lines.push_back(
-          fmt::format("'schedule' is {} beside 'mesh.tp' {}: it is priced, not executed; "
-                      "allowed: gpipe, 1f1b",
-                      name(s.schedule), s.mesh.tp));
-    if (s.zero > 0)
-      lines.push_back(
-          fmt::format("'zero' is {} beside 'mesh.tp' {}: sharded states are priced, not executed",
-                      s.zero, s.mesh.tp));
-  }
   if (s.zero > kMostZero)
     lines.push_back(fmt::format("'zero' is {}: sharded {} are priced, not executed", s.zero,
                                 s.zero == 2 ? "gradients" : "weights"));
@@ -79,7 +68,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t tp = shares ? s.mesh.tp : 1;
   const int64_t world = s.mesh.world() / tp;  // but for those
   r.predicted = nullptr;
-  r.zero = shares ? 0 : std::min(s.zero, kMostZero);
+  r.zero = std::min(s.zero, kMostZero);
   r.sequence_parallel = shares;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
@@ -96,12 +85,8 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
       .pp = pp,
       .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp * tp, experts), s.mesh.ep * s.mesh.etp),
       .dp = dp,
-      .vpp = shares ? 1 : s.mesh.vpp,
+      .vpp = s.mesh.vpp,
       .tp = tp};
-  if (shares && (splits_backward(r.schedule) || s.mesh.vpp > 1)) {
-    r.schedule = PipelineSchedule::k1F1B;
-    r.layers_per_stage = even_split(model.num_layers(), pp);
-  }
   if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);
     if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);

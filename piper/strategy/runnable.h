@@ -16,8 +16,8 @@ bool runs(Precision precision);
 std::vector<std::string> not_runnable(const Strategy& strategy);
 
 // The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp (tp
-// stays, with sequence parallelism, where the model's layers can be shared by so many; ZeRO and
-// schedules of chunks or divided backwards then go), with the same global batch; the depth, the expert degree and the micro-batch stay where they divide.
+// stays, with sequence parallelism, where the model's layers can be shared by so many), with the
+// same global batch; the depth, the expert degree and the micro-batch stay where they divide.
 // Requires contradictions(strategy, model) to be empty. Returns the strategy itself when it is
 // runnable.
 Strategy nearest_runnable(const Strategy& strategy, const model::Model& model);

@@ -38,7 +38,7 @@ Trained run(const model::Model& model, const Case& c, int64_t zero) {
 }
 
 std::string text(const Case& c) {
-  return fmt::format("pp {} ep {} dp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
+  return fmt::format("pp {} ep {} dp {} tp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp, c.mesh.tp,
                      strategy::name(c.schedule), strategy::name(c.precision),
                      strategy::name(c.reduction));
 }
@@ -86,6 +86,15 @@ TEST_CASE("with divided optimizer states every weight, loss and norm is the same
                                 Precision::kFp32,
                                 Reduction::kDirect,
                                 PipelineSchedule::kDualPipeV}},
+           // Shared matrices: sums over the stage of what is whole, over the data group of parts.
+           std::pair{plain, Case{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16}},
+           std::pair{deepseek_like(), Case{{.pp = 2, .ep = 2, .dp = 2, .tp = 2},
+                                           Precision::kFp32,
+                                           Reduction::kHierarchical}},
+           std::pair{tied, Case{{.pp = 2, .dp = 2, .vpp = 2, .tp = 2},
+                                Precision::kFp32,
+                                Reduction::kDirect,
+                                PipelineSchedule::kZbV}},
        }) {
     INFO(text(c));
     const Trained whole = run(model, c, 0), divided = run(model, c, 1);
@@ -138,18 +147,19 @@ TEST_CASE("each optimizer state is in one place; checkpoints go from any divisio
       save.write_shard(trainer.rank(), written);
       for (const NamedTensor& tensor : trainer.optimizer().state()) states += tensor.value.numel();
       for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
-        values[piece.name] = piece.value.clone();
+        place(values[piece.name], piece.value, piece.part);
     });
     save.commit();
     return std::pair{values, states};
   };
-  const Case wide{{.ep = 2, .dp = 4}, Precision::kBf16}, deep{{.pp = 2, .dp = 2}, Precision::kBf16};
-  for (const Case& first : {wide, deep})
+  const Case wide{{.ep = 2, .dp = 4}, Precision::kBf16}, deep{{.pp = 2, .dp = 2}, Precision::kBf16},
+      shared{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16};
+  for (const auto& [first, second] :
+       {std::pair{wide, deep}, {deep, wide}, {shared, deep}, {deep, shared}})
     for (const int64_t zero : {0, 1})
       for (const int64_t then : {0, 1}) {
-        INFO(text(first), " zero ", zero, " then ", then);
+        INFO(text(first), " zero ", zero, " then ", text(second), " ", then);
         const TestFolder half, whole, other;
-        const Case& second = first.mesh.pp == 1 ? deep : wide;
         train(first, zero, 1, 2, {}, half.path());
         // Loaded elsewhere and saved at once it is the same checkpoint, tensor by tensor.
         train(second, then, 1, 0, half.path(), other.path());

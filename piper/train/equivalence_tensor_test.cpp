@@ -20,24 +20,31 @@ struct Run {
   int64_t micro_batch = 1;
   strategy::Capacity capacity = {};
   strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
+  int64_t zero = 0;
 };
 
 std::string text(const Run& run) {
   const strategy::Mesh& m = run.mesh;
-  return fmt::format("pp {} tp {} ep {} dp {} {} recompute {} micro-batch {} {} capacity {}", m.pp,
-                     m.tp, m.ep, m.dp, strategy::name(run.schedule), strategy::name(run.recompute),
-                     run.micro_batch, strategy::name(run.all_to_all), run.capacity.factor);
+  return fmt::format(
+      "pp {} vpp {} tp {} ep {} dp {} {} recompute {} micro-batch {} {} capacity {} zero {}", m.pp,
+      m.vpp, m.tp, m.ep, m.dp, strategy::name(run.schedule), strategy::name(run.recompute),
+      run.micro_batch, strategy::name(run.all_to_all), run.capacity.factor, run.zero);
 }
 
-Trained trained(const model::Model& model, const Run& run,
-                const std::function<void(nn::Stage&)>& prepare) {
+strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
   strategy::Strategy s =
       strategy_for(model, run.mesh, run.schedule, run.recompute, strategy::Precision::kFp64);
   s.micro_batch_sequences = run.micro_batch;
   s.num_micro_batches /= run.micro_batch;
   s.capacity = run.capacity;
   s.all_to_all = run.all_to_all;
-  return run_training(model, s, num_steps(), prepare);
+  s.zero = run.zero;
+  return s;
+}
+
+Trained trained(const model::Model& model, const Run& run,
+                const std::function<void(nn::Stage&)>& prepare) {
+  return run_training(model, strategy_of(model, run), num_steps(), prepare);
 }
 
 void check_same(const model::Model& model, const Trained& one, const Run& run,
@@ -45,7 +52,7 @@ void check_same(const model::Model& model, const Trained& one, const Run& run,
   INFO(model.name, ": ", text(run));
   const Trained many = trained(model, run, prepare);
   CHECK(largest_difference(one.values, many.values) <= 1e-9);
-  CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
+  if (run.zero == 0) CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
   CHECK(std::abs(one.losses.back() - many.losses.back()) < 1e-9);
   CHECK(std::abs(one.norms.back() - many.norms.back()) < 1e-9);
   CHECK(std::abs(one.auxiliary - many.auxiliary) < 1e-9);
@@ -117,7 +124,22 @@ TEST_CASE("whole sequences on every rank: capacity, z-loss, experts without a to
   check_runs(model, {{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, tie);
 }
 
-TEST_CASE("a random mesh, schedule, recomputation, micro-batch and exchange") {
+TEST_CASE("chunks, divided backwards and divided optimizer states beside shared matrices") {
+  using enum PipelineSchedule;
+  for (const model::Model& model : {small_model(), deepseek_like(), tied(qwen2_like())})
+    check_runs(model, {{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2}, .schedule = kInterleaved},
+                       {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .schedule = kZbH1, .zero = 1},
+                       {.mesh = {.pp = 2, .ep = 4, .dp = 2, .vpp = 2, .tp = 2},
+                        .schedule = kZbV,
+                        .recompute = Recompute::kFull},
+                       {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
+                        .schedule = kDualPipeV,
+                        .recompute = Recompute::kAttention,
+                        .zero = 1},
+                       {.mesh = {.ep = 4, .dp = 4, .tp = 4}, .zero = 1}});
+}
+
+TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and division of states") {
   const auto seed = full_counts() ? std::random_device{}() : 27u;
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
@@ -132,11 +154,15 @@ TEST_CASE("a random mesh, schedule, recomputation, micro-batch and exchange") {
     run.mesh = {
         .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kShares)};
     if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ep != 0) continue;
-    run.schedule = random() % 2 == 0 ? PipelineSchedule::kGPipe : PipelineSchedule::k1F1B;
+    run.schedule = pick(strategy::kPipelineSchedules);
+    run.mesh.vpp =
+        strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
     run.recompute = pick(strategy::kRecomputes);
     run.micro_batch = pick(kDegrees);
+    run.zero = static_cast<int64_t>(random() % 2);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     const size_t which = random() % std::size(models);
+    if (!strategy::contradictions(strategy_of(models[which], run), models[which]).empty()) continue;
     check_same(models[which], alone[which], run, {});
     ++i;
   }

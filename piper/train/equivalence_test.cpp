@@ -146,19 +146,23 @@ TEST_CASE("on one mesh every schedule gives the same bits of every gradient") {
   // Of a rank each chunk takes its micro-batches in ascending order, whatever stands between them;
   // without clipping no sum over the mesh enters.
   const model::Model model = small_model();
-  std::map<std::string, at::Tensor> gradients;
-  for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
-    const bool is_chunked = strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
-    const strategy::Mesh mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = is_chunked ? 2 : 1};
-    const Trained run = run_training(
-        model, strategy_for(model, mesh, schedule, Recompute::kNone, strategy::Precision::kFp32),
-        1);
-    if (gradients.empty()) gradients = run.gradients;
-    CAPTURE(std::string(strategy::name(schedule)));
-    REQUIRE(run.gradients.size() == gradients.size());
-    for (const auto& [name, gradient] : gradients) {
-      CAPTURE(name);
-      CHECK(at::equal(gradient, run.gradients.at(name)));
+  for (const int64_t tp : {1, 2}) {
+    std::map<std::string, at::Tensor> gradients;
+    for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
+      const bool is_chunked =
+          strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
+      const strategy::Mesh mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = is_chunked ? 2 : 1, .tp = tp};
+      const Trained run = run_training(
+          model, strategy_for(model, mesh, schedule, Recompute::kNone, strategy::Precision::kFp32),
+          1);
+      if (gradients.empty()) gradients = run.gradients;
+      CAPTURE(tp);
+      CAPTURE(std::string(strategy::name(schedule)));
+      REQUIRE(run.gradients.size() == gradients.size());
+      for (const auto& [name, gradient] : gradients) {
+        CAPTURE(name);
+        CHECK(at::equal(gradient, run.gradients.at(name)));
+      }
     }
   }
 }

@@ -34,6 +34,7 @@ struct Case {
   int64_t chunk_bytes = 0, top_k = 2;
   int64_t zero = 0;
   strategy::Reduction reduction = strategy::Reduction::kDirect;
+  strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
 };
 
 RunResult run(const Case& c) {
@@ -45,6 +46,7 @@ RunResult run(const Case& c) {
   r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
   r.strategy.mesh = c.mesh;
   r.strategy.sequence_parallel = c.mesh.tp > 1;
+  r.strategy.schedule = c.schedule;
   r.strategy.recompute = c.recompute;
   r.strategy.capacity.factor = c.capacity_factor;
   r.strategy.precision = c.precision;
@@ -96,7 +98,10 @@ TEST_CASE("gathers and sums of ranks that share matrices are counted as they are
                         Case{.mesh = {.ep = 4, .tp = 4}, .recompute = strategy::Recompute::kFull},
                         Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
                         .recompute = strategy::Recompute::kAttention,
-                        .precision = strategy::Precision::kBf16}}) {
+                        .precision = strategy::Precision::kBf16},
+                        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .tp = 2},
+                        .zero = 1,
+                        .schedule = strategy::PipelineSchedule::kZbH1}}) {
     const Traffic traffic = run(c).traffic;
     CAPTURE(to_text(traffic));
     CHECK(traffic.num_unequal() == 0);
