@@ -205,9 +205,8 @@ std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
   if (!load) return std::nullopt;
   const cost::LoadSamples samples{
       .load = *load, .num_samples = flags.load.num_samples, .seed = flags.load.seed};
-  const int64_t ep = priced.strategy.mesh.ep;
   cost::SampledEstimate sampled = estimator.sampled(
-      priced.strategy, samples, plan::sampled_imbalances(samples, priced.model, {ep}).at(ep));
+      priced.strategy, plan::sampled_loads(samples, priced.model, priced.strategy.mesh.ep));
   return SampledSteps{std::move(sampled.seconds), std::move(sampled.peak_bytes),
                       cost::stretch_of(*load, priced.model)};
 }

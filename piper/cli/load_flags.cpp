@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/load_flags.h>
@@ -43,6 +44,21 @@ void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every
                   "steps between two decisions, which look at the loads of so many steps")
       .check(integer_in(1, 1 << 20))
       .show_default();
+}
+
+balance::RebalancePolicy rebalance_of_samples(const std::string& policy, int64_t every,
+                                              const LoadFlags& load) {
+  balance::RebalancePolicy rebalance = balance::parse_rebalance(policy, "--rebalance");
+  rebalance.every = every;
+  if (rebalance.is_on() && load.load.empty())
+    throw InvalidInput(fmt::format(
+        "--rebalance is {}, but the load is balanced; allowed: with --load, or off", policy));
+  if (rebalance.is_on() && load.num_samples <= every)
+    throw InvalidInput(
+        fmt::format("--samples is {}, and experts move after {} steps first; allowed: more than "
+                    "--rebalance-every",
+                    load.num_samples, every));
+  return rebalance;
 }
 
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {

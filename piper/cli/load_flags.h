@@ -1,6 +1,7 @@
 // --load, --samples, --seed: an expert load as a distribution, on the command line of estimate, sim and plan.
 #pragma once
 
+#include <piper/balance/rebalance_policy.h>
 #include <piper/cli/command.h>
 #include <piper/cost/load_distribution.h>
 
@@ -24,6 +25,11 @@ void add_load_flags(Subcommand command, LoadFlags& flags);
 // empty. What they refer to outlives `command`.
 void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
                          const std::string& when);
+
+// Of a run whose steps are the samples of --load. Throws InvalidInput: without a load, or where the
+// samples end before experts move.
+balance::RebalancePolicy rebalance_of_samples(const std::string& policy, int64_t every,
+                                              const LoadFlags& load);
 
 // nullopt when --load was not given. Throws InvalidInput, IoError.
 std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags);

@@ -131,6 +131,17 @@ Json to_json(const cost::Spread& spread) {
   return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
 }
 
+Json rebalance_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain) {
+  return {{"policy", balance::to_text(policy)},
+          {"every", policy.every},
+          {"pays", gain.pays},
+          {"step_seconds", to_json(gain.seconds)},
+          {"step_seconds_without", to_json(gain.seconds_without)},
+          {"migrated_experts", gain.migrated_experts},
+          {"migrated_bytes", gain.migrated_bytes},
+          {"migration_seconds", gain.migration_seconds}};
+}
+
 // With what the samples of the load come to.
 Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate& c) {
   Json json = priced_json(r, c);
@@ -141,6 +152,9 @@ Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate&
                                        {"seed", load->seed},
                                        {"step_seconds", to_json(c.under_load->seconds)},
                                        {"peak_bytes", to_json(c.under_load->peak_bytes)}};
+  if (load && c.under_load && c.under_load->rebalancing)
+    json["predicted"]["under_load"]["rebalance"] =
+        rebalance_json(load->rebalance, *c.under_load->rebalancing);
   return json;
 }
 
@@ -222,6 +236,26 @@ void print_load(const cost::LoadSamples& load, const model::Model& model,
   fmt::print("\n");
   if (const std::string note = cost::stretch_of(load.load, model); !note.empty())
     fmt::print("note: {}\n", note);
+}
+
+// What moving experts is worth to the best, and what it costs.
+void print_rebalancing(const cost::LoadSamples& load, const Candidate& best) {
+  const cost::RebalancingGain& gain = *best.under_load->rebalancing;
+  if (best.strategy.mesh.ep == 1)
+    return fmt::print("the first has all experts on every rank: none moves\n");
+  const double steps = static_cast<double>(load.num_samples) * gain.seconds.mean;
+  fmt::print(
+      "rebalancing the first by {} every {} steps {}: {} a step in the mean ({} without), {} at "
+      "p95 "
+      "({}); {} experts move ({}) in {}, {} of the run\n",
+      balance::to_text(load.rebalance), load.rebalance.every, gain.pays ? "pays" : "does not pay",
+      format_seconds(gain.seconds.mean), format_seconds(gain.seconds_without.mean),
+      format_seconds(gain.seconds.p95), format_seconds(gain.seconds_without.p95),
+      gain.migrated_experts, format_bytes(static_cast<double>(gain.migrated_bytes)),
+      format_seconds(gain.migration_seconds), format_percent(gain.migration_seconds / steps));
+  if (gain.pays)
+    fmt::print("`piper train --rebalance {} --rebalance-every {}` does it\n",
+               balance::to_text(load.rebalance), load.rebalance.every);
 }
 
 void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
@@ -339,7 +373,12 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
 
 void print_plan_answer(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   print_header(answer.request, answer.plan, answer.defaults, seconds);
-  if (q.asked.load) print_load(*q.asked.load, *answer.request.model, answer.imbalances);
+  if (q.asked.load) {
+    print_load(*q.asked.load, *answer.request.model, answer.imbalances);
+    if (const auto& best = answer.plan.ranked;
+        !best.empty() && best.front().under_load && best.front().under_load->rebalancing)
+      print_rebalancing(*q.asked.load, best.front());
+  }
   print_plan(q, answer);
 }
 
@@ -397,15 +436,14 @@ PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& traine
   if (load) {
     std::vector<int64_t> eps = plan::expert_degrees(*request.model);
     std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
-    answer.imbalances = plan::sampled_imbalances(*load, *request.model, eps);
+    answer.imbalances = plan::sampled_imbalances(request, *load, eps);
     request.imbalance_by_ep = plan::statistic_of(answer.imbalances, load->statistic);
   }
   answer.plan = plan::search(request);
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * total + done, 10 * total); };
   if (load) {
-    plan::play_under_load(request, *load, answer.imbalances, std::max(q.top, plan::kMostPlayed),
-                          answer.plan);
+    plan::play_under_load(request, *load, std::max(q.top, plan::kMostPlayed), answer.plan);
     if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
       request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
   } else {

@@ -23,6 +23,8 @@ struct Flags {
   plan::FixedAxes fixed;
   std::vector<std::string> what_if;
   LoadFlags load;
+  std::string rebalance = "off";
+  int64_t rebalance_every = 50;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
   std::string trainer = "piper", offload, placement, all_to_all, reduction;
@@ -67,10 +69,14 @@ std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load && !flags.statistic.empty())
     throw InvalidInput("--for says by what of --load to rank; give --load too");
+  const balance::RebalancePolicy rebalance =
+      rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
   if (!load) return std::nullopt;
   if (flags.imbalance > 1) throw InvalidInput("--load draws the imbalance; leave out --imbalance");
-  cost::LoadSamples samples{
-      .load = *load, .num_samples = flags.load.num_samples, .seed = flags.load.seed};
+  cost::LoadSamples samples{.load = *load,
+                            .num_samples = flags.load.num_samples,
+                            .seed = flags.load.seed,
+                            .rebalance = rebalance};
   if (!flags.statistic.empty()) samples.statistic = parse_statistic(flags.statistic);
   return samples;
 }
@@ -234,6 +240,8 @@ Run add_plan(Subcommand command) {
                   "latency=x0.5 (latency.LEVEL), device=CLUSTER; may be repeated")
       .type_name("CHANGE");
   add_load_flags(command, flags->load);
+  add_rebalance_flags(command, flags->rebalance, flags->rebalance_every,
+                      "with --load, whose samples are then the steps of one run: ");
   add_allocation_flags(command, flags->nodes.allocation);
   add_launch_file_flags(command, flags->nodes.files);
   command

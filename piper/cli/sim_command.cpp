@@ -75,17 +75,7 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
   request.disturbance.jitter_sigma = flags.jitter.value_or(0);
   if (!flags.jitter) request.scatter = scatter;
   if (request.load || flags.jitter > 0) request.num_samples = flags.load.num_samples;
-  request.rebalance = balance::parse_rebalance(flags.rebalance, "--rebalance");
-  request.rebalance.every = flags.rebalance_every;
-  if (request.rebalance.is_on() && !request.load)
-    throw InvalidInput(
-        fmt::format("--rebalance is {}, but the load is balanced; allowed: with --load, or off",
-                    flags.rebalance));
-  if (request.rebalance.is_on() && request.num_samples <= request.rebalance.every)
-    throw InvalidInput(
-        fmt::format("--samples is {}, and experts move after {} steps first; allowed: more than "
-                    "--rebalance-every",
-                    request.num_samples, request.rebalance.every));
+  request.rebalance = rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
   return request;
 }
 

@@ -9,6 +9,7 @@
 // trainers keep fits no tape of this executor, and its slots fit no constant of a profile.
 #pragma once
 
+#include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cluster/watch.h>
 #include <piper/cost/load_distribution.h>
@@ -93,11 +94,14 @@ struct StageLoad {
   double bytes = 0, seconds = 0;
 };
 
+// Steps under a load that is not balanced, and by what of them a strategy is judged.
 struct LoadSamples {
   LoadDistribution load;
   Statistic statistic = Statistic::kP95;
   int64_t num_samples = 16;
   uint64_t seed = 0;
+  // The samples are the steps of one run, and experts move between them.
+  balance::RebalancePolicy rebalance;
 };
 
 // Seconds and bytes of a step under every sample.
@@ -123,9 +127,9 @@ class Estimator {
   // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its
   // work.
   virtual Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) = 0;
-  // In closed form. `imbalances`: of the same samples at the strategy's ep.
-  virtual SampledEstimate sampled(const strategy::Strategy& strategy, const LoadSamples& samples,
-                                  const std::vector<double>& imbalances) const = 0;
+  // In closed form, a step for each load; loads are drawn for the strategy's ep.
+  virtual SampledEstimate sampled(const strategy::Strategy& strategy,
+                                  const std::vector<ExpertLoad>& loads) const = 0;
 
   // Lower bounds in seconds by which a search leaves strategies out; 0 where nothing is known. Of
   // every strategy with this micro-batch, mesh and sequence parallelism, whatever its schedule,

@@ -712,12 +712,10 @@ PassSeconds ExecutorEstimator::pass_seconds(const Strategy& s, double imbalance)
   return at(s, imbalance).exact_pass_seconds(s);
 }
 
-SampledEstimate ExecutorEstimator::sampled(const Strategy& s, const LoadSamples& samples,
-                                           const std::vector<double>&) const {
+SampledEstimate ExecutorEstimator::sampled(const Strategy& s,
+                                           const std::vector<ExpertLoad>& loads) const {
   SampledEstimate sampled;
-  for (int64_t i = 0; i < samples.num_samples; ++i) {
-    const ExpertLoad load =
-        sample_load(samples.load, model_, s.mesh.ep, samples.seed, i, samples.num_samples);
+  for (const ExpertLoad& load : loads) {
     const StepEstimate e =
         ExecutorEstimator(model_, cluster_, precision_, sequence_, &load).exact(s);
     sampled.seconds.push_back(e.seconds);

@@ -89,8 +89,8 @@ class ExecutorEstimator : public Estimator {
                     double worth_below = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
-  SampledEstimate sampled(const strategy::Strategy& strategy, const LoadSamples& samples,
-                          const std::vector<double>& imbalances) const override;
+  SampledEstimate sampled(const strategy::Strategy& strategy,
+                          const std::vector<ExpertLoad>& loads) const override;
   PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) override;
   PricedStep priced_step(const strategy::Strategy& strategy, const std::vector<Rank>& ranks = {},
                          double imbalance = 1) override;

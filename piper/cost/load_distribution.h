@@ -31,6 +31,7 @@
 #include <piper/model/model.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,20 @@ struct Spread {
 };
 Spread spread_of(std::vector<double> values);
 
+// What it is worth to move experts between the steps of a run.
+struct RebalancingGain {
+  bool pays = false;       // by the statistic asked for; else experts stay
+  Spread seconds;          // of a step, what moves before it included
+  Spread seconds_without;  // of the same steps where experts stay
+  // Over all samples and ranks.
+  int64_t migrated_experts = 0, migrated_bytes = 0;
+  double migration_seconds = 0;
+};
+
 // Of a step.
 struct UnderLoad {
   Spread seconds, peak_bytes;
+  std::optional<RebalancingGain> rebalancing;  // of LoadSamples::rebalance; `seconds` is the better
 };
 
 enum class Statistic : uint8_t { kMean, kP95, kWorst };

@@ -112,7 +112,8 @@ TEST_CASE("an imbalance slows where experts are divided, and a load is drawn for
   CHECK(estimator->estimate(s, 2).seconds > even);
   CHECK(estimator->estimate(s, 3).seconds > estimator->estimate(s, 2).seconds);
   const cost::LoadSamples samples{.load = cost::parse_load("zipf:1"), .num_samples = 4, .seed = 3};
-  const cost::SampledEstimate sampled = estimator->sampled(s, samples, {});
+  const cost::SampledEstimate sampled =
+      estimator->sampled(s, sampled_loads(samples, machine.question.model, s.mesh.ep));
   REQUIRE(sampled.seconds.size() == 4);
   for (int64_t i = 0; i < 4; ++i) {
     const cost::ExpertLoad load =
@@ -132,10 +133,10 @@ TEST_CASE("under a load the answer is ordered by the statistic asked for") {
     Request request = machine.request();
     const cost::LoadSamples samples{
         .load = cost::parse_load("zipf:0.4"), .statistic = statistic, .num_samples = 6};
-    const Imbalances drawn = sampled_imbalances(samples, machine.question.model, {1, 2, 4});
+    const Imbalances drawn = sampled_imbalances(request, samples, {1, 2, 4});
     request.imbalance_by_ep = statistic_of(drawn, statistic);
     Plan plan = search(request);
-    play_under_load(request, samples, drawn, 8, plan);
+    play_under_load(request, samples, 8, plan);
     double before = 0;
     for (size_t i = 0; i < 8; ++i) {
       REQUIRE(plan.ranked[i].under_load);

@@ -80,11 +80,10 @@ std::string answer(const Case& c, int64_t num_threads) {
     return text_of(plan);
   }
   const cost::LoadSamples samples{.load = cost::parse_load(c.load), .num_samples = 16, .seed = 7};
-  const Imbalances imbalances =
-      sampled_imbalances(samples, world.model, {1, 2, 4, 8, 16, 32, 64, 128});
+  const Imbalances imbalances = sampled_imbalances(request, samples, {1, 2, 4, 8, 16, 32, 64, 128});
   request.imbalance_by_ep = statistic_of(imbalances, cost::Statistic::kP95);
   Plan plan = search(request);
-  play_under_load(request, samples, imbalances, 4, plan);
+  play_under_load(request, samples, 4, plan);
   return text_of(plan);
 }
 

@@ -1,27 +1,110 @@
 #include <piper/plan/threads.h>
 #include <piper/plan/under_load.h>
+#include <piper/sim/rebalanced_load.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 namespace piper::plan {
-Imbalances sampled_imbalances(const cost::LoadSamples& samples, const model::Model& model,
+namespace {
+
+cost::LoadDistribution load_at(const cost::LoadDistribution& load, int64_t ep) {
+  cost::LoadDistribution at = load;
+  if (load.kind == cost::LoadKind::kHotRank)
+    at.parameter = std::min(load.parameter, static_cast<double>(ep));
+  return at;
+}
+
+// One rank an expert rank, each with its share of the batch.
+strategy::Strategy experts_alone(const Request& r, int64_t ep) {
+  strategy::Strategy s;
+  s.mesh.ep = s.mesh.dp = ep;
+  s.precision = r.precision;
+  s.sequence = r.sequence;
+  s.global_batch_sequences = r.global_batch_sequences;
+  s.micro_batch_sequences = r.fixed.micro_batch_sequences.value_or(1);
+  s.num_micro_batches = std::max<int64_t>(1, r.global_batch_sequences / r.num_devices);
+  s.capacity = r.fixed.capacity;
+  return s;
+}
+
+std::vector<sim::RebalancedStep> rebalanced(const Request& r, const cost::LoadSamples& samples,
+                                            const strategy::Strategy& s) {
+  return sim::rebalanced_steps(samples.rebalance, load_at(samples.load, s.mesh.ep), *r.model, s,
+                               *r.cluster, samples.seed, samples.num_samples);
+}
+
+// Seconds of a step whose experts stay; 'pays' is left open. Adds to `sampled` what moves.
+cost::RebalancingGain moved(const Request& r, const strategy::Strategy& s,
+                            const std::vector<sim::RebalancedStep>& steps,
+                            std::vector<double>& seconds) {
+  cost::RebalancingGain gain;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    gain.migrated_experts += steps[i].migrated_experts;
+    gain.migrated_bytes += steps[i].migrated_bytes;
+    const double moving = sim::migration_seconds(steps[i].moves, *r.model, s, *r.cluster);
+    gain.migration_seconds += moving;
+    seconds[i] += moving;
+  }
+  gain.seconds = cost::spread_of(seconds);
+  return gain;
+}
+
+cost::UnderLoad under_load(const Request& r, const cost::LoadSamples& samples, const Candidate& c) {
+  const strategy::Strategy& s = c.strategy;
+  const std::unique_ptr<cost::Estimator> estimator = r.estimator();
+  // The sample that it was ranked by: to the digit.
+  const auto as_played = [&](cost::SampledEstimate sampled) {
+    for (double& seconds : sampled.seconds)
+      seconds = seconds == c.estimate.seconds ? c.step_seconds()
+                                              : seconds * (c.step_seconds() / c.estimate.seconds);
+    return sampled;
+  };
+  const auto staying =
+      as_played(estimator->sampled(s, sampled_loads(samples, *r.model, s.mesh.ep)));
+  cost::UnderLoad of{cost::spread_of(staying.seconds), cost::spread_of(staying.peak_bytes), {}};
+  if (!samples.rebalance.is_on()) return of;
+  std::vector<sim::RebalancedStep> steps = rebalanced(r, samples, s);
+  std::vector<cost::ExpertLoad> loads;
+  for (sim::RebalancedStep& step : steps) loads.push_back(std::move(step.load));
+  cost::SampledEstimate moving = as_played(estimator->sampled(s, loads));
+  cost::RebalancingGain gain = moved(r, s, steps, moving.seconds);
+  gain.seconds_without = of.seconds;
+  gain.pays =
+      cost::value(gain.seconds, samples.statistic) < cost::value(of.seconds, samples.statistic);
+  if (gain.pays) of = {gain.seconds, cost::spread_of(moving.peak_bytes), {}};
+  of.rebalancing = gain;
+  return of;
+}
+
+}  // namespace
+
+std::vector<cost::ExpertLoad> sampled_loads(const cost::LoadSamples& samples,
+                                            const model::Model& model, int64_t ep) {
+  std::vector<cost::ExpertLoad> loads;
+  for (int64_t i = 0; i < samples.num_samples; ++i)
+    loads.push_back(cost::sample_load(load_at(samples.load, ep), model, ep, samples.seed, i,
+                                      samples.num_samples));
+  return loads;
+}
+
+Imbalances sampled_imbalances(const Request& r, const cost::LoadSamples& samples,
                               const std::vector<int64_t>& eps) {
   Imbalances by_ep;
+  if (samples.rebalance.is_on()) {
+    for (const int64_t ep : eps)
+      for (const sim::RebalancedStep& step : rebalanced(r, samples, experts_alone(r, ep)))
+        by_ep[ep].push_back(cost::imbalance_of(step.load, ep));
+    return by_ep;
+  }
+  // Who is hot depends on who holds the experts; everything else is drawn alike for every ep.
   const bool hot_rank = samples.load.kind == cost::LoadKind::kHotRank;
-  for (int64_t i = 0; i < samples.num_samples; ++i) {
-    cost::ExpertLoad drawn;
-    if (!hot_rank)
-      drawn = cost::sample_load(samples.load, model, 1, samples.seed, i, samples.num_samples);
-    for (const int64_t ep : eps) {
-      if (hot_rank) {  // who is hot depends on who holds the experts
-        cost::LoadDistribution load = samples.load;
-        load.parameter = std::min(load.parameter, static_cast<double>(ep));
-        drawn = cost::sample_load(load, model, ep, samples.seed, i, samples.num_samples);
-      }
-      by_ep[ep].push_back(cost::imbalance_of(drawn, ep));
-    }
+  std::vector<cost::ExpertLoad> loads;
+  if (!hot_rank) loads = sampled_loads(samples, *r.model, 1);
+  for (const int64_t ep : eps) {
+    if (hot_rank) loads = sampled_loads(samples, *r.model, ep);
+    for (const cost::ExpertLoad& load : loads) by_ep[ep].push_back(cost::imbalance_of(load, ep));
   }
   return by_ep;
 }
@@ -33,18 +116,13 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
   return by_ep;
 }
 
-void play_under_load(const Request& r, const cost::LoadSamples& samples,
-                     const Imbalances& imbalances, int64_t count, Plan& plan) {
+void play_under_load(const Request& r, const cost::LoadSamples& samples, int64_t count,
+                     Plan& plan) {
   play_ranked(r, plan, count);
   const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
   share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
     Candidate& c = plan.ranked[static_cast<size_t>(item)];
-    const std::vector<double>& of_ep = imbalances.at(c.strategy.mesh.ep);
-    cost::SampledEstimate sampled = r.estimator()->sampled(c.strategy, samples, of_ep);
-    for (double& seconds : sampled.seconds)  // the sample that it was ranked by: to the digit
-      seconds = seconds == c.estimate.seconds ? c.step_seconds()
-                                              : seconds * (c.step_seconds() / c.estimate.seconds);
-    c.under_load = {cost::spread_of(sampled.seconds), cost::spread_of(sampled.peak_bytes)};
+    c.under_load = under_load(r, samples, c);
   });
   std::stable_sort(plan.ranked.begin(), end, [&](const Candidate& a, const Candidate& b) {
     return cost::value(a.under_load->seconds, samples.statistic) <

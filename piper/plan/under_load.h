@@ -15,10 +15,15 @@
 
 namespace piper::plan {
 
-// By ep, of every sample. Of hot-rank:F the F ends at ep: a rank has no more than all rows. Throws
-// InvalidInput where the load does not fit the model.
+// The loads of every sample at this ep. Of hot-rank:F the F ends at ep: a rank has no more than all
+// rows. Throws InvalidInput where the load does not fit the model.
+std::vector<cost::ExpertLoad> sampled_loads(const cost::LoadSamples& samples,
+                                            const model::Model& model, int64_t ep);
+
+// By ep, of every sample. Where experts move between samples (LoadSamples::rebalance), as they are
+// placed then by the prices of a strategy that divides nothing but experts.
 using Imbalances = std::map<int64_t, std::vector<double>>;
-Imbalances sampled_imbalances(const cost::LoadSamples& samples, const model::Model& model,
+Imbalances sampled_imbalances(const Request& request, const cost::LoadSamples& samples,
                               const std::vector<int64_t>& eps);
 
 // The asked statistic of each: Request::imbalance_by_ep.
@@ -26,8 +31,10 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
 
 // Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played
 // by as much slower as the play was than the closed form, and sorts these by the statistic of their
-// seconds. Requires that the request's imbalance_by_ep is statistic_of(imbalances).
-void play_under_load(const Request& request, const cost::LoadSamples& samples,
-                     const Imbalances& imbalances, int64_t count, Plan& plan);
+// seconds. Where experts move between samples, a strategy keeps the better of moving and staying by
+// that statistic; what moves is simulated and added to the step behind it. Requires that the
+// request's imbalance_by_ep is statistic_of(sampled_imbalances(request, samples, ...)).
+void play_under_load(const Request& request, const cost::LoadSamples& samples, int64_t count,
+                     Plan& plan);
 
 }  // namespace piper::plan

@@ -20,11 +20,23 @@ cost::LoadSamples samples(const char* load, cost::Statistic statistic = cost::St
   return {.load = cost::parse_load(load), .statistic = statistic, .num_samples = 5};
 }
 
+// Five steps in which the first two experts have a quarter of all rows each, and the other six
+// 1/12; or all have the same.
+cost::LoadSamples lasting_heat(bool is_hot) {
+  cost::LoadSamples of = samples("uniform", cost::Statistic::kMean);
+  std::vector<double> shares(8, is_hot ? 1 / 12.0 : 1 / 8.0);
+  if (is_hot) shares[0] = shares[1] = 1 / 4.0;
+  of.load = {.kind = cost::LoadKind::kTrace, .text = "trace", .trace = {{shares}}};
+  of.rebalance = {.kind = balance::RebalanceKind::kPrice, .every = 2};
+  return of;
+}
+
 }  // namespace
 
 TEST_CASE("one expert with three times its share loads its rank by what the others of it leave") {
   const World world;
-  const Imbalances found = sampled_imbalances(samples("hot-expert:3"), world.model, {1, 2, 4, 8});
+  const Imbalances found =
+      sampled_imbalances(world.request(), samples("hot-expert:3"), {1, 2, 4, 8});
   // Of 8 experts one has 3/8 of all rows, the others 5/56 each.
   for (const auto& [ep, imbalance] : {std::pair{1, 1.0},
                                       {2, 2 * (3 / 8.0 + 3 * 5 / 56.0)},
@@ -32,9 +44,10 @@ TEST_CASE("one expert with three times its share loads its rank by what the othe
                                       {8, 3.0}})
     for (const double drawn : found.at(ep)) CHECK(drawn == doctest::Approx(imbalance));
   // A rank has no more than all rows.
-  for (const auto& [ep, drawn] : sampled_imbalances(samples("hot-rank:4"), world.model, {1, 2, 8}))
+  for (const auto& [ep, drawn] :
+       sampled_imbalances(world.request(), samples("hot-rank:4"), {1, 2, 8}))
     CHECK(drawn.front() == doctest::Approx(std::min<double>(4, static_cast<double>(ep))));
-  CHECK_THROWS_AS(sampled_imbalances(samples("hot-expert:9"), world.model, {1}), InvalidInput);
+  CHECK_THROWS_AS(sampled_imbalances(world.request(), samples("hot-expert:9"), {1}), InvalidInput);
 }
 
 TEST_CASE("an even load ranks as the plain search does, an uneven one is slower and fits") {
@@ -47,10 +60,10 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
       CAPTURE(load);
       Request request = world.request();
       const Imbalances drawn =
-          sampled_imbalances(samples(load, statistic), world.model, {1, 2, 4, 8});
+          sampled_imbalances(world.request(), samples(load, statistic), {1, 2, 4, 8});
       request.imbalance_by_ep = statistic_of(drawn, statistic);
       Plan plan = search(request);
-      play_under_load(request, samples(load, statistic), drawn, 10, plan);
+      play_under_load(request, samples(load, statistic), 10, plan);
       REQUIRE(plan.ranked.size() > 10);
       for (size_t i = 0; i < 10; ++i) {
         const Candidate& c = plan.ranked[i];
@@ -67,6 +80,56 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
       const double even = plain.ranked.front().step_seconds();
       CHECK((std::string(load) == "uniform" ? best == even : best >= even));
     }
+}
+
+TEST_CASE("experts that move between samples even out a hot rank as far as whole experts allow") {
+  const World world;
+  const cost::LoadSamples hot = lasting_heat(true);
+  const Imbalances drawn = sampled_imbalances(world.request(), hot, {1, 4, 8});
+  // 8 experts, 2 a rank. After two steps one of the two goes to another rank: 1/4 + 1/12 of all rows, four times.
+  CHECK(drawn.at(4).size() == 5);
+  for (size_t i = 0; i < 5; ++i) CHECK(drawn.at(4)[i] == doctest::Approx(i < 2 ? 2.0 : 4 / 3.0));
+  for (const int64_t ep : {1, 8})  // no rank can give one away
+    for (const double imbalance : drawn.at(ep))
+      CHECK(imbalance == doctest::Approx(ep == 1 ? 1.0 : 2.0));
+}
+
+TEST_CASE(
+    "a strategy moves experts where that is faster, what moves counted, and else lets them be") {
+  const World world;
+  for (const bool is_hot : {true, false}) {
+    const cost::LoadSamples hot = lasting_heat(is_hot);
+    Request request = world.request();
+    request.fixed.ep = 4;
+    request.imbalance_by_ep =
+        statistic_of(sampled_imbalances(request, hot, {4}), cost::Statistic::kMean);
+    Plan plan = search(request);
+    play_under_load(request, hot, 4, plan);
+    REQUIRE(plan.ranked.size() >= 4);
+    for (size_t i = 0; i < 4; ++i) {
+      CAPTURE(is_hot);
+      const cost::UnderLoad& of = *plan.ranked[i].under_load;
+      REQUIRE(of.rebalancing);
+      const cost::RebalancingGain& gain = *of.rebalancing;
+      CHECK(gain.pays == (gain.seconds.mean < gain.seconds_without.mean));
+      CHECK(of.seconds.mean == std::min(gain.seconds.mean, gain.seconds_without.mean));
+      if (!is_hot) {
+        CHECK(!gain.pays);
+        CHECK(gain.migrated_experts == 0);
+        CHECK(gain.migration_seconds == 0);
+        continue;
+      }
+      CHECK(gain.pays);
+      // One exchange of two experts in each of 32 layers, in every replica, once.
+      const int64_t experts = 2 * 32 * plan.ranked[i].strategy.mesh.edp();
+      CHECK(gain.migrated_experts == experts);
+      // Three matrices of 4096 x 14336, master and moments in fp32.
+      CHECK(gain.migrated_bytes == experts * 3 * 4096 * 14336 * 12);
+      CHECK(gain.migration_seconds > 0);
+      // Five steps, three of them behind the move.
+      CHECK(gain.seconds.worst >= gain.seconds_without.mean);
+    }
+  }
 }
 
 }  // namespace piper::plan

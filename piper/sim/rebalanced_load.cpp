@@ -50,19 +50,12 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
     if (!policy.is_on()) continue;
     if (i > 0 && i % policy.every == 0) {
       input.step = i;
-      schedule::LayerMoves moves;
       for (balance::LayerDecision& decision : balance::rebalance(input, window)) {
         const int64_t experts = balance::num_migrated(decision.moves) * strategy.mesh.edp();
         step.migrated_experts += experts;
         step.migrated_bytes += experts * input.prices.at(decision.layer).bytes;
-        moves[decision.layer] = std::move(decision.moves);
+        step.moves[decision.layer] = std::move(decision.moves);
         input.placements.insert_or_assign(decision.layer, std::move(decision.placement));
-      }
-      if (!moves.empty()) {
-        const schedule::StepGraph graph = schedule::write_migration(model, strategy, moves);
-        step.migration_seconds =
-            play(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false)
-                .seconds();
       }
     }
     window.add(counts_of(step.load, input.placements, model, strategy));
@@ -70,6 +63,13 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
       if (!placement.is_plain()) step.load.placements.emplace(layer, placement);
   }
   return steps;
+}
+
+double migration_seconds(const schedule::LayerMoves& moves, const model::Model& model,
+                         const strategy::Strategy& strategy, const cluster::Cluster& cluster) {
+  if (moves.empty()) return 0;
+  const schedule::StepGraph graph = schedule::write_migration(model, strategy, moves);
+  return play(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false).seconds();
 }
 
 }  // namespace piper::sim

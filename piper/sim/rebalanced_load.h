@@ -1,13 +1,13 @@
 // A run of steps under a load of the experts, with a policy that moves experts between them: what
-// `sim` plays and a planner prices of rebalancing. Loads are drawn as for any other question
-// (cost::sample_load), decisions are the executor's own (balance::rebalance), and every migration is
-// the graph that the executor would play, simulated.
+// `sim` plays and `plan` prices of rebalancing. Loads are drawn as for any other question
+// (cost::sample_load), decisions are the executor's own (balance::rebalance).
 #pragma once
 
 #include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/model/model.h>
+#include <piper/schedule/migration.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace piper::sim {
 
 struct RebalancedStep {
   cost::ExpertLoad load;  // with the placements of this step
-  // What moved before it, over all ranks, and the seconds of that.
+  // What moved before it, of every expert group alike, and the sums over all ranks.
+  schedule::LayerMoves moves;
   int64_t migrated_experts = 0, migrated_bytes = 0;
-  double migration_seconds = 0;
 };
 
 // Steps 0 .. num_steps - 1 of a run with these samples, in their order; a policy that is off moves
@@ -30,5 +30,10 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
                                              const strategy::Strategy& strategy,
                                              const cluster::Cluster& cluster, uint64_t seed,
                                              int64_t num_steps);
+
+// Seconds of these moves between two steps: the graph that the executor plays, simulated. 0 without
+// moves.
+double migration_seconds(const schedule::LayerMoves& moves, const model::Model& model,
+                         const strategy::Strategy& strategy, const cluster::Cluster& cluster);
 
 }  // namespace piper::sim

@@ -40,7 +40,7 @@ TEST_CASE("a load that stays is balanced by the first decision, and nothing move
     // Two experts of two layers on both replicas.
     CHECK(steps[i].migrated_experts == (i == 4 ? 8 : 0));
     CHECK(steps[i].migrated_bytes == steps[i].migrated_experts * 12 * 3 * 8 * 16);
-    CHECK((steps[i].migration_seconds > 0) == (i == 4));
+    CHECK(steps[i].moves.empty() == (i != 4));
   }
 }
 

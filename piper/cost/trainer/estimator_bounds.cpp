@@ -80,12 +80,13 @@ PassSeconds TrainerEstimator::pass_seconds(const Strategy& s, double imbalance) 
   return pass;
 }
 
-SampledEstimate TrainerEstimator::sampled(const Strategy& s, const LoadSamples&,
-                                          const std::vector<double>& imbalances) const {
+SampledEstimate TrainerEstimator::sampled(const Strategy& s,
+                                          const std::vector<ExpertLoad>& loads) const {
   std::map<double, std::pair<double, double>> known;
   std::unique_ptr<TrainerEstimator> estimator;
   SampledEstimate sampled;
-  for (const double imbalance : imbalances) {
+  for (const ExpertLoad& load : loads) {
+    const double imbalance = imbalance_of(load, s.mesh.ep);
     const auto [found, is_new] = known.try_emplace(imbalance);
     if (is_new) {
       if (known.size() % kMostImbalances == 1)

@@ -59,8 +59,8 @@ class TrainerEstimator : public Estimator {
                     double worth_below = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
-  SampledEstimate sampled(const strategy::Strategy& strategy, const LoadSamples& samples,
-                          const std::vector<double>& imbalances) const override;
+  SampledEstimate sampled(const strategy::Strategy& strategy,
+                          const std::vector<ExpertLoad>& loads) const override;
   // Compute efficiency that estimates take (default: the trainer's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
