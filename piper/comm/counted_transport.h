@@ -45,6 +45,7 @@ class CountedTransport final : public Transport {
   void fail(const std::string& reason) override { inner_.fail(reason); }
   std::vector<int64_t> bytes_sent() const override { return inner_.bytes_sent(); }
   std::string unmatched() const override { return inner_.unmatched(); }
+  DeviceMemory* memory() override { return inner_.memory(); }
 
  private:
   struct Sum {

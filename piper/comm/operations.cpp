@@ -65,13 +65,14 @@ class Both final : public Operation {
 class PiecewiseSum final : public Operation {
  public:
   PiecewiseSum(Transport& transport, Group group, OperationName name, Element element,
-               std::span<std::byte> buffer, const collective::Topology& topology)
+               std::span<std::byte> buffer, const collective::Topology& topology, Allocate allocate)
       : transport_(transport),
         group_(std::move(group)),
         name_(std::move(name)),
         unit_{size_of(element), element},
         buffer_(buffer),
         topology_(topology),
+        allocate_(std::move(allocate)),
         count_(std::ssize(buffer) / unit_.bytes),
         num_pieces_(collective::num_reduction_pieces(count_)) {
     advance();
@@ -103,7 +104,7 @@ class PiecewiseSum final : public Operation {
     PlayBuffers buffers{.output =
                             buffer_.subspan(static_cast<size_t>(begin * unit_.bytes),
                                             static_cast<size_t>((end - begin) * unit_.bytes))};
-    buffers.scratch = make_scratch(steps.scratch_count * unit_.bytes, {});
+    buffers.scratch = make_scratch(steps.scratch_count * unit_.bytes, allocate_);
     return std::make_unique<StepPlayer>(transport_, group_, name_, std::move(steps),
                                         std::move(buffers), unit_);
   }
@@ -114,6 +115,7 @@ class PiecewiseSum final : public Operation {
   Unit unit_;
   std::span<std::byte> buffer_;
   collective::Topology topology_;
+  Allocate allocate_;
   int64_t count_, num_pieces_, next_ = 0;
   std::unique_ptr<Operation> under_way_[2];
 };
@@ -184,11 +186,12 @@ std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& g
 std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport& transport, const Group& group,
                                                          OperationName name, Element element,
                                                          std::span<std::byte> buffer,
-                                                         const collective::Topology& topology) {
+                                                         const collective::Topology& topology,
+                                                         const Allocate& allocate) {
   check_group(transport, group, name.what);
   PIPER_CHECK(buffer.size() % static_cast<size_t>(size_of(element)) == 0, name.what);
   return std::make_unique<PiecewiseSum>(transport, group, std::move(name), element, buffer,
-                                        topology);
+                                        topology, allocate);
 }
 
 std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Group& group,

@@ -83,7 +83,8 @@ std::unique_ptr<Operation> start_all_reduce(Transport&, const Group&, OperationN
 // two of them under way. `topology`: of the members.
 std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group&, OperationName,
                                                          Element, std::span<std::byte> buffer,
-                                                         const collective::Topology& topology);
+                                                         const collective::Topology& topology,
+                                                         const Allocate& allocate = {});
 
 // The two halves of an all-reduce. Both work in place on `buffer`, which is cut into one share a
 // member (collective::reduce_share, in elements). After a reduce-scatter the own share is the sum,

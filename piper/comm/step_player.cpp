@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
+#include <piper/comm/device_memory.h>
 #include <piper/comm/element.h>
 #include <piper/comm/step_player.h>
 
@@ -92,18 +93,57 @@ void StepPlayer::begin(int32_t index) {
       return track(index, transport_.post_receive(members_[step.peer], name_, step.part,
                                                   target(step.target)));
     case StepKind::kCopy:
+    case StepKind::kAdd:
+    case StepKind::kCopyRows:
+    case StepKind::kAddRows:
+      break;
+  }
+  if (DeviceMemory* const memory = transport_.memory())
+    begin_on_device(step, *memory);
+  else
+    begin_here(step);
+  finish(index);
+}
+
+void StepPlayer::begin_here(const Step& step) {
+  switch (step.kind) {
+    case StepKind::kCopy:
       if (step.source.count > 0)
         std::memcpy(target(step.target).data(), source(step.source).data(),
                     step.source.count * unit_.bytes);
-      return finish(index);
+      return;
     case StepKind::kAdd:
-      add(unit_.element, target(step.target), source(step.source));
-      return finish(index);
+      return add(unit_.element, target(step.target), source(step.source));
     case StepKind::kCopyRows:
     case StepKind::kAddRows:
-      move_rows(step);
-      return finish(index);
+      return move_rows(step);
+    case StepKind::kSend:
+    case StepKind::kReceive:
+      break;
   }
+  PIPER_CHECK(false, "a message is no local step");
+}
+
+// Everything is put into the calling thread's stream, in the order of the steps: what comes after a
+// step in the steps comes after it there.
+void StepPlayer::begin_on_device(const Step& step, DeviceMemory& memory) const {
+  if (step.kind == StepKind::kCopyRows || step.kind == StepKind::kAddRows) {
+    const int64_t bytes = row_count_ * unit_.bytes;
+    if (bytes == 0 || step.num_rows == 0) return;
+    const std::span rows =
+        std::span(row_pairs_)
+            .subspan(static_cast<size_t>(step.first_row), static_cast<size_t>(step.num_rows));
+    memory.prepare_rows(rows, step.kind == StepKind::kAddRows, unit_.element, bytes)
+        ->move(target(step.target).data(), source(step.source).data(), kCurrentStream);
+    return;
+  }
+  const std::span<const std::byte> from = source(step.source);
+  if (from.empty()) return;
+  if (step.kind == StepKind::kCopy)
+    memory.copy(target(step.target).data(), from.data(), from.size());
+  else
+    memory.add(unit_.element, target(step.target).data(), from.data(), step.source.count,
+               kCurrentStream);
 }
 
 void StepPlayer::move_rows(const Step& step) {

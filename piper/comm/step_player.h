@@ -14,7 +14,7 @@
 
 namespace piper::comm {
 
-// What the steps' buffers are. `output` is read too (additions, collectives in place); input stays
+// What the steps' buffers are, on the host or where the transport's are (Transport::memory). `output` is read too (additions, collectives in place); input stays
 // as it is.
 struct PlayBuffers {
   std::span<const std::byte> input;
@@ -46,6 +46,8 @@ class StepPlayer final : public RepeatedOperation {
  private:
   void begin(int32_t step);
   void move_rows(const collective::Step& step);
+  void begin_here(const collective::Step& step);  // one that is no message
+  void begin_on_device(const collective::Step& step, DeviceMemory& memory) const;
   void track(int32_t step, std::shared_ptr<Request> request);
   void land(int32_t step);    // of in_flight_: it is done
   void finish(int32_t step);  // makes those ready that waited for it

@@ -67,6 +67,8 @@ class Request {
   virtual void tell(Completions& completions, int32_t number) = 0;
 };
 
+class DeviceMemory;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -98,6 +100,10 @@ class Transport {
   // counterpart, as far as this transport can know. "rank 0: receive 'F3 L2 dispatch' from rank 1;
   // rank 1: ...", or "".
   virtual std::string unmatched() const { return {}; }
+
+  // Where the buffers are, when that is a device's memory, which the host does not touch
+  // (device_transport.h); null: the host's.
+  virtual DeviceMemory* memory() { return nullptr; }
 };
 
 }  // namespace piper::comm

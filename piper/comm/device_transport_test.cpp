@@ -1,0 +1,196 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/collective/algorithms.h>
+#include <piper/comm/device_transport.h>
+#include <piper/comm/element.h>
+#include <piper/comm/local.h>
+#include <piper/comm/operations.h>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <numeric>
+#include <random>
+
+namespace piper::comm {
+namespace {
+
+constexpr double kTimeout = 20;
+
+// Streams of all ranks, one each, on host memory: nothing runs before run_all(), which takes any
+// stream whose next call may run.
+class LateStreams {
+ public:
+  struct Place final : DeviceMemory::Mark {
+    std::shared_ptr<bool> is_reached = std::make_shared<bool>(false);
+  };
+
+  explicit LateStreams(int64_t num_ranks) : streams_(static_cast<size_t>(num_ranks)) {}
+
+  void put(int64_t rank, std::function<bool()> call) {
+    const std::lock_guard lock(mutex_);
+    streams_[static_cast<size_t>(rank)].push_back(std::move(call));
+  }
+  size_t num_waiting() const {
+    size_t sum = 0;
+    for (const auto& stream : streams_) sum += stream.size();
+    return sum;
+  }
+  // False: no stream can go on.
+  bool run_all(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    while (num_waiting() > 0) {
+      std::vector<size_t> order(streams_.size());
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::ranges::shuffle(order, random);
+      const bool moved = std::ranges::any_of(order, [&](size_t s) {
+        if (streams_[s].empty() || !streams_[s].front()()) return false;
+        streams_[s].pop_front();
+        return true;
+      });
+      if (!moved) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::deque<std::function<bool()>>> streams_;  // false: not yet
+};
+
+class LateMemory final : public DeviceMemory {
+ public:
+  LateMemory(LateStreams& streams, int64_t rank) : streams_(streams), rank_(rank) {}
+
+  void add(Element element, std::byte* target, const std::byte* source, int64_t count,
+           void* stream) override {
+    CHECK(stream == kCurrentStream);
+    const auto bytes = static_cast<size_t>(count * size_of(element));
+    put([=] { comm::add(element, std::span(target, bytes), std::span(source, bytes)); });
+  }
+  std::unique_ptr<Rows> prepare_rows(std::span<const collective::RowPair>, bool, Element,
+                                     int64_t) override {
+    return nullptr;  // no collective here has rows
+  }
+  std::shared_ptr<const Mark> mark() override {
+    auto place = std::make_shared<LateStreams::Place>();
+    put([reached = place->is_reached] { *reached = true; });
+    return place;
+  }
+  void wait(const Mark& mark) override {
+    // The mark may go before this stream has come to it.
+    const auto& place = static_cast<const LateStreams::Place&>(mark);
+    streams_.put(rank_, [reached = place.is_reached] { return *reached; });
+  }
+  void copy(std::byte* target, const std::byte* source, size_t bytes) override {
+    put([=] { std::memcpy(target, source, bytes); });
+  }
+
+ private:
+  template <class Call>
+  void put(Call call) {
+    streams_.put(rank_, [call] {
+      call();
+      return true;
+    });
+  }
+  LateStreams& streams_;
+  int64_t rank_;
+};
+
+Group everyone(const Transport& transport) {
+  Group group{.index = transport.rank().value};
+  for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
+  return group;
+}
+
+// Every rank's buffers, which outlive the world.
+struct Buffers {
+  std::vector<int64_t> sum, sent, received;
+  std::shared_ptr<std::byte> scratch;
+};
+
+}  // namespace
+
+TEST_CASE("exchanges and sums among streams that run late are right, and no rank waits for one") {
+  constexpr int64_t kRanks = 4, kCount = 50'000;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    LateStreams streams(kRanks);
+    std::vector<Buffers> buffers(kRanks);
+    const auto offers = std::make_shared<DeviceOffers>();
+    {
+      LocalWorld world(kRanks);
+      run_ranks(world, [&](Transport& host) {
+        const int64_t me = host.rank().value;
+        LateMemory memory(streams, me);
+        DeviceTransport transport(host, memory, offers);
+        Buffers& own = buffers[static_cast<size_t>(me)];
+        for (int64_t i = 0; i < kCount; ++i) own.sum.push_back(i * (me + 1));
+        for (int64_t r = 0; r < kRanks; ++r)
+          own.sent.insert(own.sent.end(), static_cast<size_t>(100 * r + 1), 1000 * me + r);
+        own.received.resize(static_cast<size_t>(kRanks * (100 * me + 1)));
+        const auto scratch = [&](size_t bytes) {
+          own.scratch = {new std::byte[bytes], std::default_delete<std::byte[]>()};
+          return own.scratch;
+        };
+        std::vector<int64_t> sent_bytes, received_bytes(kRanks, 8 * (100 * me + 1));
+        for (int64_t r = 0; r < kRanks; ++r) sent_bytes.push_back(8 * (100 * r + 1));
+        wait(transport,
+             *start_all_to_all(transport, everyone(host), {1, "tokens"},
+                               std::as_bytes(std::span(own.sent)), sent_bytes,
+                               std::as_writable_bytes(std::span(own.received)), received_bytes),
+             kTimeout);
+        wait(transport,
+             *start_all_reduce(transport, everyone(host), {2, "gradients"}, Element::kInt64,
+                               std::as_writable_bytes(std::span(own.sum)), scratch),
+             kTimeout);
+        CHECK(own.sum[1] == me + 1);  // nothing has run
+        CHECK(transport.bytes_sent()[static_cast<size_t>((me + 1) % kRanks)] >=
+              8 * (100 * ((me + 1) % kRanks) + 1) + 8 * kCount / kRanks);
+      });
+    }
+    CHECK(streams.num_waiting() > 100);
+    REQUIRE(streams.run_all(seed));
+    for (int64_t r = 0; r < kRanks; ++r) {
+      const Buffers& own = buffers[static_cast<size_t>(r)];
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < kCount; ++i)
+        wrong += own.sum[static_cast<size_t>(i)] == 10 * i ? 0 : 1;
+      for (int64_t i = 0; i < std::ssize(own.received); ++i)
+        wrong += own.received[static_cast<size_t>(i)] == 1000 * (i / (100 * r + 1)) + r ? 0 : 1;
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("a send and a receive of other sizes end in an error on both sides") {
+  LocalWorld world(2);
+  std::atomic<int> num_errors{0};
+  LateStreams streams(2);
+  const auto offers = std::make_shared<DeviceOffers>();
+  CHECK_THROWS_AS(
+      run_ranks(
+          world,
+          [&](Transport& host) {
+            LateMemory memory(streams, host.rank().value);
+            DeviceTransport transport(host, memory, offers);
+            std::vector<std::byte> bytes(host.rank() == Rank(0) ? 8 : 12);
+            try {
+              if (host.rank() == Rank(0))
+                wait(transport, *start_send(transport, Rank(1), {1, "x"}, bytes), kTimeout);
+              else
+                wait(transport, *start_receive(transport, Rank(0), {1, "x"}, bytes), kTimeout);
+            } catch (const CommError& error) {
+              const std::string said = error.what();
+              CHECK(said.find("rank 0 sends 8 bytes, rank 1 receives 12 bytes") !=
+                    std::string::npos);
+              ++num_errors;
+              throw;
+            }
+          }),
+      CommError);
+  CHECK(num_errors == 2);
+}
+
+}  // namespace piper::comm
