@@ -9,6 +9,7 @@
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
 #include <piper/report/progress.h>
+#include <piper/runtime/bench_device.h>
 #include <piper/runtime/player.h>
 #include <piper/train/data.h>
 #include <piper/train/evaluate.h>
@@ -23,7 +24,7 @@ namespace piper::cli {
 namespace {
 
 struct Flags {
-  std::string weights, split = "all";
+  std::string weights, split = "all", device = "cpu";
   std::vector<std::string> data, ignore;
   int64_t sequence = 0, windows = 0;
   double validation = 0.05;
@@ -37,6 +38,7 @@ train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
 }
 
 int run(const Flags& flags) {
+  const runtime::BenchDevice device = runtime::parse_bench_device(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
   if (const auto problems = nn::untrainable(model); !problems.empty()) throw InvalidInput(problems);
   const train::WeightFolder folder(flags.weights);
@@ -47,7 +49,8 @@ int run(const Flags& flags) {
       flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
   const strategy::Strategy strategy = train::one_rank(model, flags.sequence, 1, precision);
   const auto stage =
-      nn::make_stage(model, strategy, Rank(0), {.dtype = runtime::scalar_type(precision)});
+      nn::make_stage(model, strategy, Rank(0),
+                     {.dtype = runtime::scalar_type(precision), .device = device.device});
   train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
 
   const int64_t all = train::num_windows(corpus, flags.sequence);
@@ -106,6 +109,8 @@ Run add_eval(Subcommand command) {
   command.add_option("--sequence", flags->sequence, "tokens of a window")
       .required()
       .check(integer_in(1, int64_t{1} << 24));
+  command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
+      .show_default();
   command.add_flag("--fp64", flags->fp64, "compute in double precision");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -22,6 +22,7 @@
 #include <piper/report/progress.h>
 #include <piper/report/run_files.h>
 #include <piper/report/table.h>
+#include <piper/runtime/bench_device.h>
 #include <piper/runtime/profile.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/rebalancer.h>
@@ -42,7 +43,7 @@ namespace fs = std::filesystem;
 struct Flags {
   StrategyFlags strategy;
   std::vector<std::string> data;
-  std::string run_folder = "runs/latest", weights;
+  std::string run_folder = "runs/latest", weights, device = "cpu";
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
   int64_t check_replicas_every = 0, validate_every = 0, validation_windows = 64;
   double validation = 0;
@@ -59,9 +60,17 @@ struct Flags {
 };
 
 // The profile that a prediction needs, when the user named no cluster.
-cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision) {
+cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
+                              const std::vector<at::Device>& devices) {
   runtime::ProfileOptions options{
       .num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
+  if (!devices.empty()) {
+    if (num_ranks > 1)
+      throw InvalidInput(
+          "several ranks on --device are not profiled together so far; give --cluster, such as the "
+          "file of `piper profile`");
+    options.device = {devices.front()};
+  }
   report::Progress bar({.label = "profile (no --cluster given)", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);
@@ -140,10 +149,10 @@ std::unique_ptr<comm::World> meet(const Flags& flags, const strategy::Strategy& 
 // Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
 cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
   const std::string text = train::first_alone(*request.world, "profile", [&] {
-    return cluster::to_json(
-               flags.strategy.cluster.empty()
-                   ? profile_here(request.strategy.mesh.world(), request.strategy.precision)
-                   : cluster_of(flags.strategy, request.strategy))
+    return cluster::to_json(flags.strategy.cluster.empty()
+                                ? profile_here(request.strategy.mesh.world(),
+                                               request.strategy.precision, request.devices)
+                                : cluster_of(flags.strategy, request.strategy))
         .dump();
   });
   return cluster::parse_cluster(parse_json(text, "profile"), "profile");
@@ -151,7 +160,8 @@ cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& reques
 
 void complete(const Flags& flags, train::RunRequest& request) {
   train::together(*request.world, "memory", [&] {  // before seconds are spent on a profile
-    train::require_memory(request.model, request.strategy, request.world->local_ranks());
+    train::require_memory_of(request.model, request.strategy, request.world->local_ranks(),
+                             request.devices);
     return std::string();
   });
   train::together(*request.world, "data", [&] {
@@ -218,7 +228,9 @@ std::string what_is_saved(const train::RunResult& result) {
 int run(const Flags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
+  const std::vector<at::Device> devices = runtime::parse_devices(flags.device);
   train::RunRequest request = model_and_strategy(flags);
+  if (!devices.front().is_cpu()) request.devices = devices;
   set_rebalancing(flags, request);
   const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
   request.world = world.get();
@@ -284,6 +296,10 @@ Run add_train(Subcommand command) {
       .add_option("--validation-windows", flags->validation_windows,
                   "how many windows of --sequence tokens an evaluation looks at, at most; 0 = all")
       .check(integer_in(0, int64_t{1} << 30))
+      .show_default();
+  command
+      .add_option("--device", flags->device,
+                  "what computes: cpu, cuda, cuda:N, or cuda:N,M, which ranks take in turn")
       .show_default();
   command.add_option("--run", flags->run_folder, "folder that the run leaves behind")
       .show_default();

@@ -1,4 +1,5 @@
 #include <piper/nn/causal_attention.h>
+#include <piper/nn/tensor_ops.h>
 
 #include <cmath>
 
@@ -30,7 +31,7 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, double scale) {
 
 CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  double scale) {
-  if (!q.device().is_cpu()) return causal_attention_plain(q, k, v, scale);
+  if (!has_kernels(q)) return causal_attention_plain(q, k, v, scale);
   const auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       q, k, v, 0.0, /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));
   return {heads_last(out), log_sum_exp};  // the kernel writes heads last: no copy
@@ -39,7 +40,7 @@ CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const
 CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
                                                    const at::Tensor& k, const at::Tensor& v,
                                                    const CausalAttention& forward, double scale) {
-  if (!q.device().is_cpu()) return causal_attention_backward_plain(g_out, q, k, v, forward, scale);
+  if (!has_kernels(q)) return causal_attention_backward_plain(g_out, q, k, v, forward, scale);
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp, 0.0,
       /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));

@@ -14,7 +14,7 @@
 namespace piper::nn {
 
 // Copies by peer, local expert, token, each with its row of U: to the copies of each row, [U,
-// width]; -1 = none. `row` holds no row more than `width` times.
+// width]; -1 = none. On the host. `row` holds no row more than `width` times.
 at::Tensor copies_of_rows(const at::Tensor& row_R, int64_t num_rows, int64_t width);
 
 at::Tensor token_experts_forward(ExpertsBlock& block, const at::Tensor& received_UD,

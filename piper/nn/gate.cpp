@@ -25,20 +25,20 @@ at::Tensor auxiliary_gradient(const GateBlock& block, const at::Tensor& counts_B
 }
 
 // The loss is linear in the probabilities: their product with its gradient.
-double auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
+Amount auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
                       const at::Tensor& scores_TE, int64_t sequence) {
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
   const at::Tensor sums = probabilities.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
-  return (sums * gradient_BE).sum().item<double>();
+  return Amount((sums * gradient_BE).sum());
 }
 
 // The same of a part of the sequences' tokens.
-double auxiliary_loss_of_part(const GateBlock& block, const at::Tensor& gradient_BE,
+Amount auxiliary_loss_of_part(const GateBlock& block, const at::Tensor& gradient_BE,
                               const at::Tensor& scores_TE, const SequenceSpan& span) {
   const at::Tensor of_token_TE = gradient_BE.repeat_interleave(span.sequence, 0)
                                      .narrow(0, span.first_token, scores_TE.size(0));
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
-  return (probabilities * of_token_TE).sum(at::kDouble).item<double>();
+  return Amount((probabilities * of_token_TE).sum(at::kDouble));
 }
 
 void choose(const GateBlock& block, const at::Tensor& scores_TE, const at::Tensor& expert_TK) {
@@ -76,9 +76,9 @@ Scores scores_of(const GateBlock& block, const at::Tensor& logits_TE, bool z_los
 }
 
 // The loss; lse becomes its gradient.
-double z_loss_(const GateBlock& block, at::Tensor lse_T, int64_t sequence) {
+Amount z_loss_(const GateBlock& block, at::Tensor lse_T, int64_t sequence) {
   const double scale = block.z_loss / static_cast<double>(sequence);
-  const double loss = scale * lse_T.to(at::kDouble).square().sum().item<double>();
+  const Amount loss = Amount(lse_T.to(at::kDouble).square().sum()) * scale;
   lse_T.mul_(2 * scale);
   return loss;
 }
@@ -107,7 +107,10 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
   const bool is_shared = x1_TD.size(0) % sequence != 0;
   const auto counts_BE = [&] {
-    return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts)).view({-1, s.scores_TE.size(1)});
+    if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
+    return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
+        .view({-1, s.scores_TE.size(1)})
+        .to(s.scores_TE.device());
   };
   at::Tensor auxiliary_BE;
   if (block.auxiliary != 0 && tape != nullptr && !is_shared) {

@@ -40,6 +40,7 @@
 // lost them where p is near 1.
 #pragma once
 
+#include <piper/nn/host_read.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/tensor_share.h>
@@ -69,8 +70,8 @@ struct GateBlock {
 
 struct GateOutput {
   at::Tensor rows;
-  double auxiliary_loss = 0;
-  double z_loss = 0;
+  Amount auxiliary_loss;
+  Amount z_loss;
   std::vector<int64_t>
       chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
                // what was kept
@@ -83,7 +84,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
 // Consumes the tape.
 struct GateGradient {
   at::Tensor x1;
-  double auxiliary_loss = 0;  // of shared sequences; else the forward has it
+  Amount auxiliary_loss;  // of shared sequences; else the forward has it
 };
 GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
                            const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,

@@ -12,6 +12,8 @@ namespace {
 void check_targets(const at::Tensor& targets_T, int64_t tokens, int64_t vocabulary) {
   PIPER_CHECK(targets_T.numel() == tokens && targets_T.scalar_type() == at::kLong,
               "one int64 target a token");
+  // On a device it would make the host wait; where batches are made, every token was checked.
+  if (!targets_T.device().is_cpu()) return;
   const at::Tensor known =
       targets_T.eq(-100).logical_or_(targets_T.ge(0).logical_and_(targets_T.lt(vocabulary)));
   PIPER_CHECK(known.all().item<bool>(), "a target outside the vocabulary");
@@ -24,7 +26,7 @@ HeadLoss head_forward(HeadBlock& block, const at::Tensor& x_TD, const at::Tensor
   const int64_t tokens = x_TD.size(0), vocabulary = block.table->value.size(0);
   check_targets(targets_T, tokens, vocabulary);
   const at::Tensor targets = targets_T.reshape({-1}).contiguous();
-  HeadLoss loss{.sum = 0, .target_tokens = targets.ne(-100).sum().item<int64_t>()};
+  HeadLoss loss{.sum = 0, .target_tokens = Amount(targets.ne(-100).sum())};
   // With a tape, a chunk of norm(x) is replaced by its gradient once its logits are known.
   const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
   const int64_t chunk = cost::head_chunk_rows(vocabulary, tokens);

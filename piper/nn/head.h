@@ -7,6 +7,7 @@
 // the norm.
 #pragma once
 
+#include <piper/nn/host_read.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 
@@ -22,8 +23,8 @@ struct HeadBlock {
 };
 
 struct HeadLoss {
-  double sum = 0;  // of the token losses, not divided
-  int64_t target_tokens = 0;
+  Amount sum;  // of the token losses, not divided
+  Amount target_tokens;
 };
 
 // targets int64, -100 ignored, others in [0, V).

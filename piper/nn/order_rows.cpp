@@ -1,5 +1,5 @@
 // The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte
-// counts), so the order is found there: a counting sort, which is stable, so rows of one expert
+// counts), so the CPU's order is found there, and that of a device with a capacity: a counting sort, which is stable, so rows of one expert
 // stay in token order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
@@ -187,8 +187,9 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
       span.first_token >= 0 && span.first_token + tokens <= span.num_sequences * span.sequence,
       "tokens beyond their sequences");
   PIPER_CHECK(are_whole || !capacity.is_limited(), "a capacity is that of a whole sequence");
-  const at::Tensor p = probabilities.cpu(),
-                   chosen = expert.cpu();  // no copy when they are there already
+  if (!has_kernels(probabilities) && !capacity.is_limited())
+    return any_device::order_rows(probabilities, expert, span, normalised, scaling, places);
+  const at::Tensor p = read_on_host(probabilities), chosen = read_on_host(expert);
   DispatchOrder order;
   const auto fill_as = [&]<class T>(T) {
     fill(Choices<T>{.scores = p.data_ptr<T>(),

@@ -4,6 +4,7 @@
 #include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
+#include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -86,7 +87,7 @@ bool wants_onednn(const Operand& left, const Operand& right, int64_t m, int64_t 
 // What oneDNN is asked for; nothing where the operands are none of its kind.
 std::optional<OnednnProduct> onednn_operands(const at::Tensor& out, const at::Tensor& a,
                                              const at::Tensor& b, double beta) {
-  if (!out.device().is_cpu() || out.scalar_type() != at::kFloat) return std::nullopt;
+  if (!has_kernels(out) || out.scalar_type() != at::kFloat) return std::nullopt;
   const auto to = operand(out), left = operand(a), right = operand(b);
   if (!to || !left || !right || to->transposed || out.numel() == 0 || a.size(1) == 0)
     return std::nullopt;
@@ -122,7 +123,7 @@ void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tens
     at::Tensor to = out.narrow(0, first, count);
     if (beta == 0)
       to.copy_(product);
-    else if (to.is_contiguous() && to.device().is_cpu() && a.scalar_type() == at::kBFloat16)
+    else if (to.is_contiguous() && has_kernels(to) && a.scalar_type() == at::kBFloat16)
       kernels::add_narrow(to.data_ptr<float>(), product.const_data_ptr<c10::BFloat16>(),
                           to.numel());  // add_ would widen a copy
     else

@@ -105,7 +105,7 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     GateGradient g =
         nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
-    statistics_.auxiliary_loss += g.auxiliary_loss;
+    sums_.auxiliary_loss += g.auxiliary_loss;
     return std::move(g.x1);
   }
 
@@ -146,8 +146,8 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.head.table != nullptr, "the last stage has the head");
     const HeadLoss loss = nn::head_forward(blocks_.head, x_TD, own(targets_T), tape);
-    statistics_.loss_sum += loss.sum;
-    statistics_.target_tokens += loss.target_tokens;
+    sums_.loss += loss.sum;
+    sums_.target_tokens += loss.target_tokens;
   }
   at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor&, Tape& tape) override {
     const NoAutograd guard;
@@ -177,7 +177,7 @@ class ModelStage final : public Stage {
     const int64_t sequences = (targets_T.numel() - x_TD.size(0)) / block.depth;
     const HeadLoss loss =
         nn::head_forward(block.head, x_TD, mtp_targets(targets_T, sequences, block.depth), tape);
-    statistics_.mtp_loss += loss.sum / static_cast<double>(model_.mtp_depth * targets_of(block));
+    sums_.mtp_loss += loss.sum / static_cast<double>(model_.mtp_depth * targets_of(block));
   }
   at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override {
     const NoAutograd guard;
@@ -230,7 +230,17 @@ class ModelStage final : public Stage {
     const ExpertsBlock& experts = found->second.experts;
     return {store_.index_of(experts.gate_up), store_.index_of(experts.down)};
   }
-  StageStatistics take_statistics() override { return std::exchange(statistics_, {}); }
+  StageStatistics take_statistics() override {
+    const Sums sums = std::exchange(sums_, {});
+    const std::vector<double> read =
+        read_all({sums.loss, sums.target_tokens, sums.auxiliary_loss, sums.z_loss, sums.mtp_loss});
+    statistics_.loss_sum = read[0];
+    statistics_.target_tokens = static_cast<int64_t>(read[1]);
+    statistics_.auxiliary_loss = read[2];
+    statistics_.z_loss = read[3];
+    statistics_.mtp_loss = read[4];
+    return std::exchange(statistics_, {});
+  }
 
  private:
   // Of whole sequences' tokens or targets, those of this rank's own tokens.
@@ -276,8 +286,8 @@ class ModelStage final : public Stage {
       const std::vector<int64_t> by_place = rows;
       for (size_t e = 0; e < rows.size(); ++e) rows[e] = by_place[static_cast<size_t>(places[e])];
     }
-    statistics_.auxiliary_loss += out.auxiliary_loss;
-    statistics_.z_loss += out.z_loss;
+    sums_.auxiliary_loss += out.auxiliary_loss;
+    sums_.z_loss += out.z_loss;
     const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
       sum.resize(counts.size());
       for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
@@ -292,7 +302,10 @@ class ModelStage final : public Stage {
   ParameterStore store_;
   StageBlocks blocks_;
   std::map<int64_t, RopeTable> rope_;
-  StageStatistics statistics_;
+  StageStatistics statistics_;  // but for what these sum
+  struct Sums {
+    Amount loss, target_tokens, auxiliary_loss, z_loss, mtp_loss;
+  } sums_;
 };
 
 }  // namespace

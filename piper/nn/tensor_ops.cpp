@@ -2,12 +2,13 @@
 #include <piper/nn/kernels.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <atomic>
 #include <utility>
 
 namespace piper::nn {
 namespace {
 
-bool on_cpu(const at::Tensor& t) { return t.device().is_cpu(); }
+std::atomic<bool> by_compositions_everywhere{false};
 
 using kernels::Main;
 
@@ -46,8 +47,14 @@ const int32_t* indices(const at::Tensor& t) {
 
 }  // namespace
 
+bool has_kernels(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && !by_compositions_everywhere.load(std::memory_order_relaxed);
+}
+
+void compute_by_compositions(bool everywhere) { by_compositions_everywhere = everywhere; }
+
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (!on_cpu(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
+  if (!has_kernels(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
   by_type(x, [&]<class T>(T) {
     kernels::rms_norm<T>(rows<const T>(x), weight.data_ptr<T>(), epsilon, rows<T>(y));
   });
@@ -61,7 +68,7 @@ at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double eps
 
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual) {
-  if (!on_cpu(x))
+  if (!has_kernels(x))
     return any_device::rms_norm_backward_(g, x, weight, epsilon, weight_gradient, beta, residual);
   by_type(x, [&]<class T>(T) {
     const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
@@ -72,7 +79,7 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
 
 void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) {
   PIPER_CHECK(sequence <= table.cosine.size(0), "a position beyond the rotary table");
-  if (!on_cpu(x)) return any_device::rotate_(x, table, sequence, back);
+  if (!has_kernels(x)) return any_device::rotate_(x, table, sequence, back);
   by_type(x, [&]<class T>(T) {
     using M = Main<T>;
     kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<M>(), table.sine.data_ptr<M>(), sequence,
@@ -81,21 +88,21 @@ void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) 
 }
 
 void swiglu_out(at::Tensor act, const at::Tensor& h) {
-  if (!on_cpu(h)) return any_device::swiglu_out(act, h);
+  if (!has_kernels(h)) return any_device::swiglu_out(act, h);
   by_type(h, [&]<class T>(T) {
     kernels::swiglu<T>(h.data_ptr<T>(), act.data_ptr<T>(), act.size(0), act.size(1));
   });
 }
 
 void swiglu_backward_(at::Tensor h, at::Tensor g_act) {
-  if (!on_cpu(h)) return any_device::swiglu_backward_(h, g_act);
+  if (!has_kernels(h)) return any_device::swiglu_backward_(h, g_act);
   by_type(h, [&]<class T>(T) {
     kernels::swiglu_backward<T>(h.data_ptr<T>(), g_act.data_ptr<T>(), g_act.size(0), g_act.size(1));
   });
 }
 
 void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index) {
-  if (!on_cpu(x)) return any_device::gather_rows_out(out, x, index);
+  if (!has_kernels(x)) return any_device::gather_rows_out(out, x, index);
   by_type(x, [&]<class T>(T) {
     kernels::gather_rows<T>(x.data_ptr<T>(), indices(index), out.data_ptr<T>(), out.size(0),
                             out.size(1));
@@ -103,7 +110,7 @@ void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& inde
 }
 
 void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position) {
-  if (!on_cpu(rows)) return any_device::sum_rows_out(out, rows, position);
+  if (!has_kernels(rows)) return any_device::sum_rows_out(out, rows, position);
   by_type(rows, [&]<class T>(T) {
     kernels::sum_rows<T>(rows.data_ptr<T>(), indices(position), out.data_ptr<T>(), position.size(0),
                          position.size(1), out.size(1));
@@ -111,7 +118,7 @@ void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& posi
 }
 
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
-  if (!on_cpu(rows)) return any_device::add_rows_(table, index, rows);
+  if (!has_kernels(rows)) return any_device::add_rows_(table, index, rows);
   by_type(rows, [&]<class T>(T) {
     kernels::add_rows<T>(table.data_ptr<Main<T>>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
                          rows.size(0), rows.size(1));
@@ -120,7 +127,7 @@ void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows
 
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
                const at::Tensor& position, const at::Tensor& x1) {
-  if (!on_cpu(x1)) return any_device::merge_out(out, returned, weights, position, x1);
+  if (!has_kernels(x1)) return any_device::merge_out(out, returned, weights, position, x1);
   by_type(x1, [&]<class T>(T) {
     kernels::merge<T>(returned.data_ptr<T>(), weights.data_ptr<Main<T>>(), indices(position),
                       x1.data_ptr<T>(), out.data_ptr<T>(), position.size(0), position.size(1),
@@ -131,7 +138,7 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position) {
-  if (!on_cpu(gx))
+  if (!has_kernels(gx))
     return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position);
   by_type(gx, [&]<class T>(T) {
     kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(),
@@ -142,7 +149,7 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
 }
 
 void softmax_(at::Tensor x, at::Tensor log_sum) {
-  if (!on_cpu(x)) return any_device::softmax_(x, log_sum);
+  if (!has_kernels(x)) return any_device::softmax_(x, log_sum);
   by_main_type(x, [&]<class T>(T) {
     kernels::softmax<T>(x.data_ptr<T>(), log_sum.defined() ? log_sum.data_ptr<T>() : nullptr,
                         x.size(0), x.size(1));
@@ -150,7 +157,7 @@ void softmax_(at::Tensor x, at::Tensor log_sum) {
 }
 
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
-  if (!on_cpu(probabilities)) return any_device::choose_experts_out(expert, probabilities);
+  if (!has_kernels(probabilities)) return any_device::choose_experts_out(expert, probabilities);
   by_main_type(probabilities, [&]<class T>(T) {
     kernels::choose_experts<T>(probabilities.data_ptr<T>(), expert.data_ptr<int32_t>(),
                                expert.size(0), probabilities.size(1), expert.size(1));
@@ -158,7 +165,7 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities) {
 }
 
 void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
-  if (!on_cpu(probabilities)) return any_device::router_backward_(probabilities, in);
+  if (!has_kernels(probabilities)) return any_device::router_backward_(probabilities, in);
   by_main_type(probabilities, [&]<class T>(T) {
     kernels::router_backward<T>(
         probabilities.data_ptr<T>(),
@@ -179,9 +186,9 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   });
 }
 
-double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
-  if (!on_cpu(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
-  return by_type(logits, [&]<class T>(T) {
+Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
+  if (!has_kernels(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
+  return by_type(logits, [&]<class T>(T) -> Amount {
     return kernels::cross_entropy<T>(logits.data_ptr<T>(), targets.data_ptr<int64_t>(),
                                      logits.size(0), logits.size(1), gradient, scale);
   });

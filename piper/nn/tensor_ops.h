@@ -9,6 +9,7 @@
 #pragma once
 
 #include <piper/nn/aten.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/rope.h>
 #include <piper/strategy/capacity.h>
 
@@ -22,6 +23,12 @@ namespace piper::nn {
 inline at::ScalarType main_type(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
+
+// Whether the CPU's own kernels compute with the tensor: on any other device, and in a test that lets
+// the CPU compute as those do, compositions of at:: calls take their place.
+bool has_kernels(const at::Tensor& tensor);
+// For tests, between two computations.
+void compute_by_compositions(bool everywhere);
 
 // What the router's backward needs; `auxiliary` and `g_log_sum` are undefined without an auxiliary
 // loss and a z-loss.
@@ -44,6 +51,7 @@ struct DispatchOrder {
   at::Tensor weights;                    // [N]
   std::vector<int64_t> counts;           // [E]
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
+  at::Tensor sequence_counts_BE;         // the same where they are on a device; else undefined
 };
 
 // y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be
@@ -98,6 +106,9 @@ struct SequenceSpan {
   int64_t first_token = 0;    // of those of all the sequences
   int64_t num_sequences = 0;  // B; 0: the tokens are whole sequences, and all of them
 };
+//
+// Without a capacity a device finds the order itself, and the host waits once, for the counts; with
+// one it waits for scores and choices.
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
@@ -114,7 +125,7 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 
 // Sum of -log softmax(logits)[target] where target != -100; with `gradient` the logits become scale
 // * dloss/dlogits.
-double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
+Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 
 namespace any_device {
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon);
@@ -134,7 +145,10 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
 void softmax_(at::Tensor x, at::Tensor log_sum = {});
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
-double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
+DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
+                         const SequenceSpan& span, bool normalised, double scaling,
+                         std::span<const int32_t> places);  // without a capacity
+Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 }  // namespace any_device
 
 }  // namespace piper::nn

@@ -1,9 +1,12 @@
 // The same functions as compositions of at:: calls: slower and with scratch tensors, but they run
-// on every device and are short enough to be believed.
+// on every device and are short enough to be believed. As the kernels, they compute in main_type().
+// None of them makes the host wait for the device but order_rows, once.
 #include <piper/nn/tensor_ops.h>
 
 namespace piper::nn::any_device {
 namespace {
+
+at::Tensor widened(const at::Tensor& x) { return x.to(main_type(x.scalar_type())); }
 
 // The rows (or values) that `position` names, [T, K, ...]; zeros where it is -1.
 at::Tensor rows_of(const at::Tensor& rows, const at::Tensor& position) {
@@ -22,22 +25,25 @@ at::Tensor reciprocal_root_mean_square(const at::Tensor& x, double epsilon) {
 }  // namespace
 
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  y.copy_(weight * (x * reciprocal_root_mean_square(x, epsilon)));
+  const at::Tensor wide = widened(x);
+  y.copy_(widened(weight) * (wide * reciprocal_root_mean_square(wide, epsilon)));
 }
 
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual) {
-  const at::Tensor r = reciprocal_root_mean_square(x, epsilon);
-  const at::Tensor unit = x * r;  // x / rms
-  const at::Tensor g_weight = (g * unit).reshape({-1, weight.size(0)}).sum(0);
+  const at::Tensor wide = widened(x), g_wide = widened(g);
+  const at::Tensor r = reciprocal_root_mean_square(wide, epsilon);
+  const at::Tensor unit = wide * r;  // x / rms
+  const at::Tensor g_weight = (g_wide * unit).reshape({-1, weight.size(0)}).sum(0);
   if (beta == 0) {
     weight_gradient.copy_(g_weight);
   } else {
     weight_gradient.add_(g_weight);
   }
-  const at::Tensor g_unit = g * weight;
-  g.copy_(r * (g_unit - unit * (g_unit * unit).mean(-1, true)));
-  if (residual.defined()) g.add_(residual);
+  const at::Tensor g_unit = g_wide * widened(weight);
+  at::Tensor g_x = r * (g_unit - unit * (g_unit * unit).mean(-1, true));
+  if (residual.defined()) g_x.add_(residual);
+  g.copy_(g_x);
 }
 
 void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) {
@@ -56,17 +62,17 @@ void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) 
 
 void swiglu_out(at::Tensor act, const at::Tensor& h) {
   const int64_t ffn = act.size(1);
-  act.copy_(at::silu(h.narrow(1, 0, ffn)) * h.narrow(1, ffn, ffn));
+  act.copy_(at::silu(widened(h.narrow(1, 0, ffn))) * h.narrow(1, ffn, ffn));
 }
 
 void swiglu_backward_(at::Tensor h, at::Tensor g_act) {
   const int64_t ffn = g_act.size(1);
-  const at::Tensor gate = h.narrow(1, 0, ffn), up = h.narrow(1, ffn, ffn);
-  const at::Tensor silu = at::silu(gate);
+  const at::Tensor gate = widened(h.narrow(1, 0, ffn)), up = widened(h.narrow(1, ffn, ffn));
+  const at::Tensor g = widened(g_act), silu = at::silu(gate);
   const at::Tensor act = silu * up;
-  const at::Tensor g_gate = at::silu_backward(g_act * up, gate);
-  up.copy_(g_act * silu);
-  gate.copy_(g_gate);
+  const at::Tensor g_gate = at::silu_backward(g * up, gate);
+  h.narrow(1, ffn, ffn).copy_(g * silu);
+  h.narrow(1, 0, ffn).copy_(g_gate);
   g_act.copy_(act);
 }
 
@@ -75,11 +81,11 @@ void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& inde
 }
 
 void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position) {
-  out.copy_(rows_of(rows, position).sum(1));
+  out.copy_(widened(rows_of(rows, position)).sum(1));
 }
 
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
-  table.index_add_(0, index, rows);
+  table.index_add_(0, index, rows.to(table.scalar_type()));
 }
 
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
@@ -91,12 +97,16 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position) {
+  // Which copy each row is of: every row has one, and what was dropped falls on a row behind them.
+  const int64_t rows = returned.size(0);
   const at::Tensor every = position.reshape({-1}).to(at::kLong);
-  const at::Tensor kept = every.ge(0).nonzero().squeeze(1);
-  const at::Tensor row = every.index_select(0, kept);
-  const at::Tensor g = gx.index_select(0, at::floor_divide(kept, position.size(1)));
-  g_weights.index_copy_(0, row, (g * returned.index_select(0, row)).sum(-1));
-  g_returned.index_copy_(0, row, g * weights.index_select(0, row).unsqueeze(-1));
+  const at::Tensor copy = at::zeros({rows + 1}, every.options())
+                              .scatter_(0, every.masked_fill(every.lt(0), rows),
+                                        at::arange(every.size(0), every.options()))
+                              .narrow(0, 0, rows);
+  const at::Tensor g = widened(gx.index_select(0, at::floor_divide(copy, position.size(1))));
+  g_weights.copy_((g * returned).sum(-1));
+  g_returned.copy_(g * weights.unsqueeze(-1));
 }
 
 void softmax_(at::Tensor x, at::Tensor log_sum) {
@@ -145,16 +155,52 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   probabilities.mul_(g - shift);
 }
 
-double cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
+DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
+                         const SequenceSpan& span, bool normalised, double scaling,
+                         std::span<const int32_t> places) {
+  const int64_t tokens = expert.size(0), k = expert.size(1), num_experts = scores.size(1);
+  const at::Tensor chosen_TK = expert.to(at::kLong);
+  at::Tensor place = chosen_TK.reshape({-1});
+  if (!places.empty())
+    place = at::tensor(at::ArrayRef<int32_t>(places.data(), places.size()))
+                .to(place.options())
+                .index_select(0, place);
+  // By place, then by copy, which is by token.
+  const at::Tensor copy_of_row = at::argsort(place, /*stable=*/true, 0, /*descending=*/false);
+  const at::Tensor copies = at::arange(tokens * k, place.options());
+  DispatchOrder order;
+  order.token = at::floor_divide(copy_of_row, k).to(at::kInt);
+  order.position =
+      at::empty_like(copies).scatter_(0, copy_of_row, copies).to(at::kInt).view({tokens, k});
+  at::Tensor weights_TK = scores.gather(1, chosen_TK);
+  if (normalised) weights_TK = weights_TK / weights_TK.sum(1, true);
+  order.weights = (weights_TK * scaling).reshape({-1}).index_select(0, copy_of_row);
+
+  const at::Tensor sequence =
+      at::floor_divide(at::floor_divide(copies, k) + span.first_token, span.sequence);
+  const at::Tensor ones = at::ones_like(copies);
+  const at::Tensor counts_E =
+      at::zeros({num_experts}, place.options()).scatter_add_(0, place, ones);
+  order.sequence_counts_BE =
+      at::zeros({span.num_sequences * num_experts}, place.options())
+          .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), ones);
+  const at::Tensor on_host = read_on_host(at::cat({counts_E, order.sequence_counts_BE}));
+  const auto* count = on_host.const_data_ptr<int64_t>();
+  order.counts.assign(count, count + num_experts);
+  order.sequence_counts.assign(count + num_experts, count + on_host.size(0));
+  order.sequence_counts_BE = order.sequence_counts_BE.view({-1, num_experts});
+  return order;
+}
+
+Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
   const at::Tensor wanted = targets.ne(-100);
   const at::Tensor target = targets.clamp_min(0).unsqueeze(1);
-  const at::Tensor log_probability = at::log_softmax(logits, -1);
-  const double loss =
-      -(log_probability.gather(1, target).squeeze(1) * wanted).to(at::kDouble).sum().item<double>();
+  const at::Tensor log_probability = at::log_softmax(widened(logits), -1);
+  const Amount loss(-(log_probability.gather(1, target).squeeze(1) * wanted).to(at::kDouble).sum());
   if (!gradient) return loss;
-  logits.copy_(log_probability.exp());
-  logits.scatter_add_(1, target, at::full(target.sizes(), -1.0, logits.options()));
-  logits.mul_(wanted.unsqueeze(1).to(logits.scalar_type()) * scale);
+  at::Tensor g = log_probability.exp();
+  g.scatter_add_(1, target, at::full(target.sizes(), -1.0, g.options()));
+  logits.copy_(g.mul_(wanted.unsqueeze(1).to(g.scalar_type()) * scale));
   return loss;
 }
 

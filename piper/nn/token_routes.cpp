@@ -1,4 +1,5 @@
 #include <piper/nn/experts_tokens.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/token_routes.h>
 
 #include <algorithm>
@@ -9,7 +10,8 @@ namespace piper::nn {
 collective::TokenRoutes chosen_experts(const Routing& routing) {
   // Rows are in the order of experts, so every token finds its own ascending.
   std::vector<std::vector<int32_t>> of_token(static_cast<size_t>(routing.position.size(0)));
-  const auto* token = routing.token.const_data_ptr<int32_t>();
+  const at::Tensor on_host = read_on_host(routing.token);
+  const auto* token = on_host.const_data_ptr<int32_t>();
   for (size_t expert = 0; expert < routing.counts.size(); ++expert)
     for (int64_t i = 0; i < routing.counts[expert]; ++i)
       of_token[static_cast<size_t>(*token++)].push_back(static_cast<int32_t>(expert));
@@ -24,7 +26,10 @@ void set_received(Routing& routing, const collective::KnownRoutes& known) {
   routing.received_row = at::empty({std::ssize(rows)}, at::kInt);
   std::ranges::copy(rows, routing.received_row.data_ptr<int32_t>());
   const int64_t width = std::min(routing.position.size(1), known.experts_a_member());
-  routing.received_position = copies_of_rows(routing.received_row, known.num_rows(), width);
+  const at::Device device = routing.weights.device();
+  routing.received_position =
+      copies_of_rows(routing.received_row, known.num_rows(), width).to(device);
+  routing.received_row = routing.received_row.to(device);
   routing.received_weights = at::empty({std::ssize(rows)}, routing.weights.options());
   routing.g_received_weights = at::empty_like(routing.received_weights);
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace piper::runtime {
 
@@ -22,8 +23,11 @@ struct BenchDevice {
   int64_t memory_bytes() const;
 };
 
-// "cpu", "cuda", "cuda:1". Throws InvalidInput for anything else and for a device that libtorch
-// does not have here.
+// The value of --device, everywhere: "cpu", "cuda", "cuda:1", "cuda:0,2" (each once). Throws
+// InvalidInput for anything else and for a device that libtorch does not have here: one line that
+// says what is missing and what works.
+std::vector<at::Device> parse_devices(const std::string& text);
+// The same where one computes.
 BenchDevice parse_bench_device(const std::string& text);
 
 }  // namespace piper::runtime

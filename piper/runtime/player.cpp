@@ -52,7 +52,11 @@ Player::Player(const schedule::StepGraph& step, const strategy::Strategy& strate
       transport_(transport),
       cores_(cores),
       options_(std::move(options)),
-      dtype_(scalar_type(strategy.precision)) {
+      tensors_(options_.device_transport != nullptr ? *options_.device_transport : transport),
+      dtype_(scalar_type(strategy.precision)),
+      streams_(options_.device) {
+  PIPER_CHECK(!streams_.is_device() || tensors_.memory() != nullptr,
+              "a device's tensors need an endpoint of their own");
   local_slot_.assign(step.graph.slots().size(), -1);
   int32_t num_slots = 0;
   for (size_t i = 0; i < step.graph.slots().size(); ++i)
@@ -64,6 +68,7 @@ Player::Player(const schedule::StepGraph& step, const strategy::Strategy& strate
   for (const Task& task : step.graph.tasks())
     if (task.rank == rank) local_task_[task.id.index()] = num_tasks++;
   done_.resize(static_cast<size_t>(num_tasks));
+  if (streams_.is_device()) ends_.resize(done_.size());
 }
 
 Player::~Player() = default;
@@ -89,6 +94,14 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   distinct_tokens_.clear();
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
+  streams_.start();
+  upload(micro_batches);
+  if (streams_.is_device() && timeline != nullptr) {
+    starts_.resize(done_.size());
+    streams_.synchronize();
+    step_begins_ = streams_.record(Stream::kCompute, /*timed=*/true);
+    step_begin_seconds_ = now_seconds();
+  }
   last_progress_seconds_ = now_seconds();
   const std::vector<TaskId>& compute = step_.graph.stream(rank_, Stream::kCompute);
   size_t& next = cursor_[static_cast<size_t>(Stream::kCompute)];
@@ -105,6 +118,70 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
     wait_for_communication();
   }
   core_.reset();
+  streams_.join();
+  take_device_times();
+  std::ranges::fill(ends_, nullptr);
+}
+
+// Tokens and targets come from the host, where batches are made.
+void Player::upload(std::span<const MicroBatch> micro_batches) {
+  if (!streams_.is_device()) return;
+  uploaded_.clear();
+  const auto there = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(streams_.device(), /*non_blocking=*/true) : tensor;
+  };
+  for (const MicroBatch& batch : micro_batches)
+    uploaded_.push_back({there(batch.tokens_BS), there(batch.targets_T)});
+  micro_batches_ = uploaded_;
+}
+
+DeviceStreams::Use Player::enter(const Task& task) {
+  if (!streams_.is_device()) return {};
+  const Stream own = task.stream;
+  for (const TaskId id : step_.graph.dependencies(task))
+    if (id.valid() && step_.graph.task(id).stream != own)
+      streams_.wait(own, ends_[static_cast<size_t>(local_task_[id.index()])]);
+  if (timeline_)
+    starts_[static_cast<size_t>(local_task_[task.id.index()])] =
+        streams_.record(own, /*timed=*/true);
+  return streams_.use(own);
+}
+
+// What the task has put into its stream is all.
+void Player::leave(const Task& task) {
+  if (!streams_.is_device()) return;
+  const Stream own = task.stream;
+  for (const graph::SlotId slot : step_.graph.reads(task)) keep_for(own, value(slot));
+  for (const graph::SlotId slot : step_.graph.writes(task)) keep_for(own, value(slot));
+  ends_[static_cast<size_t>(local_task_[task.id.index()])] =
+      streams_.record(own, timeline_ != nullptr);
+}
+
+void Player::keep_for(Stream stream, const SlotValue& value) const {
+  streams_.keep_for(stream, value.tensor);
+  if (value.routing == nullptr) return;
+  const nn::Routing& routing = *value.routing;
+  for (const at::Tensor* tensor :
+       {&routing.weights, &routing.token, &routing.position, &routing.sequence_counts,
+        &routing.received_row, &routing.received_position, &routing.received_weights,
+        &routing.g_received_weights})
+    streams_.keep_for(stream, *tensor);
+}
+
+// Of the streams, in the host's seconds.
+void Player::take_device_times() {
+  if (!streams_.is_device() || timeline_ == nullptr) return;
+  streams_.synchronize();
+  const auto seconds = [&](const DeviceEvent& event) {
+    return step_begin_seconds_ + DeviceStreams::seconds_between(step_begins_, event);
+  };
+  for (const Task& task : step_.graph.tasks()) {
+    if (task.rank != rank_) continue;
+    const auto local = static_cast<size_t>(local_task_[task.id.index()]);
+    timeline_->tasks[task.id.index()] = {seconds(starts_[local]), seconds(ends_[local])};
+  }
+  std::ranges::fill(starts_, nullptr);
+  step_begins_ = nullptr;
 }
 
 bool Player::start_communication() {
@@ -116,7 +193,8 @@ bool Player::start_communication() {
       const Task& task = step_.graph.task(tasks[next]);
       if (options_.note) options_.note(step_number_, schedule::task_name(step_, task));
       if (timeline_) timeline_->tasks[task.id.index()].start_seconds = now_seconds();
-      in_flight_.push_back({task.id, start(task)});
+      const DeviceStreams::Use use = enter(task);
+      in_flight_.push_back({task.id, stream, start(task)});
     }
   }
   return moved;
@@ -125,6 +203,7 @@ bool Player::start_communication() {
 bool Player::finish_communication() {
   bool moved = false;
   for (size_t i = 0; i < in_flight_.size();) {
+    const DeviceStreams::Use use = streams_.use(in_flight_[i].stream);
     if (!in_flight_[i].operation->advance()) {
       ++i;
       continue;
@@ -142,6 +221,7 @@ void Player::run_compute(const Task& task) {
   if (options_.note) options_.note(step_number_, schedule::task_name(step_, task));
   if (!core_) core_.emplace(cores_);
   const double start = now_seconds();
+  const DeviceStreams::Use use = enter(task);
   run_segment(task);
   if (timeline_) timeline_->tasks[task.id.index()] = {start, now_seconds()};
   finish(task);
@@ -152,6 +232,7 @@ void Player::finish(const Task& task) {
   if (task.kind == graph::TaskKind::kReduceScatter &&
       step_.segment(task).kind == schedule::SegmentKind::kTensor)
     keep_own_share(task);
+  leave(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;
   ++num_done_;

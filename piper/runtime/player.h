@@ -2,6 +2,10 @@
 // through comm. Keeps the rules of sim/play.h, so that the simulated and the executed order are the
 // same.
 //
+// On a device (PlayerOptions::device) a task is done once its work is in the task's stream
+// (device_streams.h); the order in which tasks start is the same. The measured times of its tasks
+// are those of the streams.
+//
 // A player's life: made once per run, play() once per step. It owns what the slots hold and gives
 // each storage back when the graph says that its life ends.
 //
@@ -14,6 +18,7 @@
 #include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 #include <piper/runtime/cores.h>
+#include <piper/runtime/device_streams.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -59,6 +64,10 @@ struct PlayerOptions {
   const collective::Topology* topology = nullptr;
   // Called before every task, with its name; for telling what a rank was doing. May be empty.
   std::function<void(int64_t step, const std::string& task)> note;
+  // Where the stage's tensors are. Beside the host's transport, which brings counts and statistics,
+  // the same rank's endpoint for tensors (comm/device_transport.h); null: the host's as well.
+  at::Device device = at::kCPU;
+  comm::Transport* device_transport = nullptr;
 };
 
 class Player {
@@ -97,6 +106,7 @@ class Player {
   };
   struct InFlight {
     graph::TaskId task;
+    graph::Stream stream;
     std::unique_ptr<comm::Operation> operation;
   };
 
@@ -105,6 +115,13 @@ class Player {
   bool finish_communication();  // everything that is done; true when something was
   void run_compute(const graph::Task& task);
   void finish(const graph::Task& task);
+  // On a device: the task's stream comes after what it depends on in other streams; libtorch works
+  // in it as long as the result lives.
+  DeviceStreams::Use enter(const graph::Task& task);
+  void leave(const graph::Task& task);
+  void keep_for(graph::Stream stream, const SlotValue& value) const;
+  void take_device_times();
+  void upload(std::span<const MicroBatch> micro_batches);
   void wait_for_communication();
 
   // What an exchange of a group is written from.
@@ -122,6 +139,9 @@ class Player {
   collective::Topology topology_of(const comm::Group& group) const;
   int64_t row_bytes() const;
   TokenExchange& token_exchange_of(const graph::Task& task);
+  // Of the device's memory, in the current stream; what of the CPU is not counted stays so.
+  comm::Allocate device_scratch() const;
+  comm::Allocate counted_scratch() const;
   void read_counts(const CountMessages& messages, nn::Routing& routing) const;
   collective::CountOf count_of(const graph::Task& task, const comm::Group& group,
                                const nn::Routing& routing, bool to_experts, int64_t row_bytes);
@@ -170,11 +190,17 @@ class Player {
   const model::Model& model_;
   Rank rank_;
   nn::Stage& stage_;
-  comm::Transport& transport_;
+  comm::Transport& transport_;  // of counts and statistics
   Cores& cores_;
   std::optional<Cores::Hold> core_;  // kept from task to task while the next one is ready
   PlayerOptions options_;
+  comm::Transport& tensors_;  // of tensors
   at::ScalarType dtype_;
+  DeviceStreams streams_;
+  std::vector<DeviceEvent> ends_, starts_;  // by local task; starts only for a timeline
+  DeviceEvent step_begins_;                 // for a timeline
+  double step_begin_seconds_ = 0;
+  std::vector<MicroBatch> uploaded_;
 
   std::vector<int32_t> local_slot_;  // by SlotId; -1 on other ranks
   std::vector<SlotValue> values_;

@@ -39,7 +39,16 @@ std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t 
 }  // namespace
 
 at::Tensor Player::empty(std::vector<int64_t> shape) const {
-  return at::empty(shape, at::TensorOptions().dtype(dtype_));
+  return at::empty(shape, at::TensorOptions().dtype(dtype_).device(options_.device));
+}
+
+comm::Allocate Player::device_scratch() const {
+  if (!streams_.is_device()) return {};
+  return [device = options_.device](size_t bytes) { return tensor_scratch_on(device, bytes); };
+}
+
+comm::Allocate Player::counted_scratch() const {
+  return streams_.is_device() ? device_scratch() : comm::Allocate(tensor_scratch);
 }
 
 comm::Group Player::group_of(const Task& task) const {
@@ -57,17 +66,17 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kSend: {
       const at::Tensor& tensor = read(task, 0).tensor;
       PIPER_DCHECK(tensor.is_contiguous());
-      return comm::start_send(transport_, task.peer, std::move(name), bytes_of(tensor));
+      return comm::start_send(tensors_, task.peer, std::move(name), bytes_of(tensor));
     }
     case TaskKind::kReceive: {
       SlotValue& slot = value(step_.graph.writes(task)[0]);
       if (step_.meaning(step_.graph.writes(task)[0]).kind == SlotKind::kExpertState)
         slot.tensor = at::empty(
             {cost::moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision)},
-            at::kByte);
+            at::TensorOptions().dtype(at::kByte).device(options_.device));
       else
         slot.tensor = empty({own_tokens(), model_.hidden});
-      return comm::start_receive(transport_, task.peer, std::move(name),
+      return comm::start_receive(tensors_, task.peer, std::move(name),
                                  mutable_bytes_of(slot.tensor));
     }
     case TaskKind::kExchangeCounts:
@@ -208,10 +217,10 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
   collective::AllToAllOptions how;
   if (strategy_.all_to_all_chunk_bytes > 0) how.chunk = strategy_.all_to_all_chunk_bytes;
   auto operation = comm::make_exchange(
-      transport_, group, name.what,
+      tensors_, group, name.what,
       collective::all_to_all(strategy_.all_to_all, group.index, exchange_of(task, group).topology,
                              count_of(task, group, routing, to_experts, row_bytes()), how),
-      bytes_of(source), mutable_bytes_of(target.tensor), tensor_scratch);
+      bytes_of(source), mutable_bytes_of(target.tensor), counted_scratch());
   operation->start(name.key);
   return operation;
 }
@@ -221,8 +230,8 @@ TokenExchange& Player::token_exchange_of(const Task& task) {
       token_exchanges_[{step_.segment(task).layer, task.micro_batch}];
   if (exchange == nullptr) {
     const comm::Group group = group_of(task);
-    exchange = std::make_unique<TokenExchange>(transport_, group, topology_of(group),
-                                               strategy_.all_to_all_chunk_bytes);
+    exchange = std::make_unique<TokenExchange>(transport_, tensors_, group, topology_of(group),
+                                               strategy_.all_to_all_chunk_bytes, counted_scratch());
   }
   return *exchange;
 }
@@ -267,7 +276,7 @@ std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
     // Of a task that gathers several slots, the parts of one follow those of the one before.
     for (collective::Step& step : steps.steps)
       step.part += static_cast<uint32_t>(i) * static_cast<uint32_t>(2 * size + 1);
-    auto operation = comm::make_exchange(transport_, group, name.what, std::move(steps), {},
+    auto operation = comm::make_exchange(tensors_, group, name.what, std::move(steps), {},
                                          mutable_bytes_of(whole));
     operation->start(name.key);
     all = all == nullptr ? std::move(operation) : comm::join(std::move(all), std::move(operation));
@@ -279,9 +288,9 @@ std::unique_ptr<comm::Operation> Player::start_tokens_scatter(const Task& task,
                                                               comm::OperationName name) {
   const comm::Group group = group_of(task);
   const at::Tensor& part = read(task, 0).tensor;
-  return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(part),
+  return comm::start_reduce_scatter(tensors_, group, std::move(name), element_of(part),
                                     mutable_bytes_of(part), collective::ReductionForm::kDirect,
-                                    topology_of(group), tensor_scratch);
+                                    topology_of(group), counted_scratch());
 }
 
 void Player::keep_own_share(const Task& task) {
@@ -301,8 +310,8 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   if (segment.kind == SegmentKind::kSequenceCounts) {
     at::Tensor& counts = write(task, 0).tensor;
     counts = routing_of(task).sequence_counts.clone();
-    return comm::start_all_reduce(transport_, group, std::move(name), comm::Element::kInt64,
-                                  mutable_bytes_of(counts), tensor_scratch);
+    return comm::start_all_reduce(tensors_, group, std::move(name), comm::Element::kInt64,
+                                  mutable_bytes_of(counts), counted_scratch());
   }
   at::Tensor buffer;
   if (segment.kind == SegmentKind::kTiedEmbedding)
@@ -312,10 +321,11 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Element element = element_of(buffer);
   if (strategy_.reduction == strategy::Reduction::kHierarchical)
-    return comm::start_hierarchical_all_reduce(transport_, group, std::move(name), element,
-                                               mutable_bytes_of(buffer), topology_of(group));
-  return comm::start_all_reduce(transport_, group, std::move(name), element,
-                                mutable_bytes_of(buffer));
+    return comm::start_hierarchical_all_reduce(tensors_, group, std::move(name), element,
+                                               mutable_bytes_of(buffer), topology_of(group),
+                                               device_scratch());
+  return comm::start_all_reduce(tensors_, group, std::move(name), element, mutable_bytes_of(buffer),
+                                device_scratch());
 }
 
 // Of gradients: afterwards this rank has the sums of its share (train/parameter_share.h).
@@ -326,9 +336,9 @@ std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
       stage_.gradients(segment.layer, schedule::axis_of(task.kind, segment.kind));
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Group group = group_of(task);
-  return comm::start_reduce_scatter(transport_, group, std::move(name), element_of(buffer),
+  return comm::start_reduce_scatter(tensors_, group, std::move(name), element_of(buffer),
                                     mutable_bytes_of(buffer), form_of(strategy_.reduction),
-                                    topology_of(group));
+                                    topology_of(group), device_scratch());
 }
 
 std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
@@ -338,7 +348,7 @@ std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
       stage_.weights(segment.layer, schedule::axis_of(task.kind, segment.kind));
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to gather in " + name.what);
   const comm::Group group = group_of(task);
-  return start_gather(transport_, group, std::move(name), buffer, strategy_.reduction,
+  return start_gather(tensors_, group, std::move(name), buffer, strategy_.reduction,
                       topology_of(group));
 }
 

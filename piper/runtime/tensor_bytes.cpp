@@ -20,7 +20,12 @@ comm::Element element_of(const at::Tensor& tensor) {
 }
 
 std::shared_ptr<std::byte> tensor_scratch(size_t bytes) {
-  const at::Tensor tensor = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+  return tensor_scratch_on(at::kCPU, bytes);
+}
+
+std::shared_ptr<std::byte> tensor_scratch_on(at::Device device, size_t bytes) {
+  const at::Tensor tensor =
+      at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), [tensor](std::byte*) {}};
 }
 

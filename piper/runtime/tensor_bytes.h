@@ -10,14 +10,15 @@
 
 namespace piper::runtime {
 
-// Of contiguous tensors.
+// Of contiguous tensors; of a device's as addresses alone, which the host must not read.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor);
 
 // Of fp64, fp32 and bf16.
 comm::Element element_of(const at::Tensor& tensor);
 
-// For comm::Allocate.
+// For comm::Allocate: memory of the CPU, or of a device in the current stream.
 std::shared_ptr<std::byte> tensor_scratch(size_t bytes);
+std::shared_ptr<std::byte> tensor_scratch_on(at::Device device, size_t bytes);
 
 }  // namespace piper::runtime

@@ -1,4 +1,6 @@
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <piper/comm/element.h>
 #include <piper/runtime/tensor_device_operations.h>
 
@@ -37,7 +39,7 @@ class InStream {
   // libtorch knows a stream that is not its own by its address (c10::cuda::getStreamFromExternal),
   // which is said here without its CUDA headers.
   InStream(const at::Device& device, void* stream) {
-    if (!device.is_cpu())
+    if (!device.is_cpu() && stream != comm::kCurrentStream)
       guard_.emplace(c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream)));
   }
 
@@ -45,7 +47,12 @@ class InStream {
   std::optional<c10::StreamGuard> guard_;
 };
 
-class TensorOperations final : public comm::DeviceOperations {
+struct EventMark final : comm::DeviceMemory::Mark {
+  explicit EventMark(at::DeviceType type) : event(type) {}
+  c10::Event event;
+};
+
+class TensorOperations final : public comm::DeviceMemory {
  public:
   explicit TensorOperations(const at::Device& device) : device_(device) {}
 
@@ -60,7 +67,27 @@ class TensorOperations final : public comm::DeviceOperations {
     return std::make_unique<TensorRows>(*this, pairs, adds, element, row_bytes);
   }
 
+  std::shared_ptr<const Mark> mark() override {
+    if (device_.is_cpu()) return std::make_shared<const Mark>();
+    auto mark = std::make_shared<EventMark>(device_.type());
+    mark->event.record(current_stream());
+    return mark;
+  }
+
+  void wait(const Mark& mark) override {
+    if (const auto* of = dynamic_cast<const EventMark*>(&mark)) of->event.block(current_stream());
+  }
+
+  void copy(std::byte* target, const std::byte* source, size_t bytes) override {
+    const auto count = static_cast<int64_t>(bytes);
+    view(target, {count}, at::kByte).copy_(view(source, {count}, at::kByte), /*non_blocking=*/true);
+  }
+
  private:
+  c10::Stream current_stream() const {
+    return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  }
+
   at::Tensor view(const std::byte* bytes, at::IntArrayRef shape, at::ScalarType type) const {
     return at::for_blob(const_cast<std::byte*>(bytes), shape)
         .options(at::TensorOptions(device_).dtype(type))
@@ -118,7 +145,7 @@ class TensorOperations final : public comm::DeviceOperations {
 
 }  // namespace
 
-std::unique_ptr<comm::DeviceOperations> make_tensor_device_operations(const at::Device& device) {
+std::unique_ptr<comm::DeviceMemory> make_tensor_device_operations(const at::Device& device) {
   return std::make_unique<TensorOperations>(device);
 }
 

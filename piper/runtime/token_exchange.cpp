@@ -16,13 +16,16 @@ constexpr uint32_t kWeightsPart = uint32_t{1} << 31;
 
 }  // namespace
 
-TokenExchange::TokenExchange(comm::Transport& transport, comm::Group group,
-                             const collective::Topology& topology, int64_t chunk_bytes)
+TokenExchange::TokenExchange(comm::Transport& transport, comm::Transport& tensors,
+                             comm::Group group, const collective::Topology& topology,
+                             int64_t chunk_bytes, comm::Allocate scratch)
     : transport_(transport),
+      tensors_(tensors),
       group_(std::move(group)),
       topology_(topology),
       units_(topology, 0),
-      chunk_bytes_(chunk_bytes) {}
+      chunk_bytes_(chunk_bytes),
+      scratch_(std::move(scratch)) {}
 
 collective::Dedup TokenExchange::dedup(int64_t row_count) const {
   return {.row_count = row_count, .num_pieces = shape_.num_pieces};
@@ -94,8 +97,8 @@ std::unique_ptr<comm::Operation> TokenExchange::start_weights(const comm::Operat
         return copies(counts, sends ? t : f);
       });
   for (collective::Step& step : steps.steps) step.part += kWeightsPart;
-  auto operation = comm::make_exchange(transport_, group_, name.what, std::move(steps),
-                                       bytes_of(from), mutable_bytes_of(to), tensor_scratch);
+  auto operation = comm::make_exchange(tensors_, group_, name.what, std::move(steps),
+                                       bytes_of(from), mutable_bytes_of(to), scratch_);
   operation->start(name.key);
   return operation;
 }
@@ -106,10 +109,10 @@ std::unique_ptr<comm::Operation> TokenExchange::start_to_experts(comm::Operation
                                                                  nn::Routing* weights) {
   output = at::empty({known_->num_rows(), tokens_TD.size(1)}, tokens_TD.options());
   auto operation = comm::make_exchange(
-      transport_, group_, name.what,
+      tensors_, group_, name.what,
       collective::halo_dedup_dispatch(group_.index, topology_, known_->known(),
                                       dedup(tokens_TD.size(1))),
-      bytes_of(tokens_TD), mutable_bytes_of(output), tensor_scratch, element_of(tokens_TD));
+      bytes_of(tokens_TD), mutable_bytes_of(output), scratch_, element_of(tokens_TD));
   operation->start(name.key);
   if (weights == nullptr) return operation;
   return comm::join(std::move(operation),
@@ -127,10 +130,10 @@ std::unique_ptr<comm::Operation> TokenExchange::start_back(comm::OperationName n
   const bool has_dropped = routing.weights.numel() < routing.position.numel();
   output = has_dropped ? at::zeros(shape, rows_UD.options()) : at::empty(shape, rows_UD.options());
   auto operation = comm::make_exchange(
-      transport_, group_, name.what,
+      tensors_, group_, name.what,
       collective::halo_dedup_combine(group_.index, topology_, known_->known(),
                                      dedup(rows_UD.size(1))),
-      bytes_of(rows_UD), mutable_bytes_of(output), tensor_scratch, element_of(rows_UD));
+      bytes_of(rows_UD), mutable_bytes_of(output), scratch_, element_of(rows_UD));
   operation->start(name.key);
   if (g_weights == nullptr) return operation;
   *g_weights = at::empty_like(routing.weights);

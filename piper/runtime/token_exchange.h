@@ -28,9 +28,10 @@ namespace piper::runtime {
 
 class TokenExchange {
  public:
-  // `topology`: of the group's members. `chunk_bytes`: of a message at most; 0 = uncut.
-  TokenExchange(comm::Transport& transport, comm::Group group, const collective::Topology& topology,
-                int64_t chunk_bytes);
+  // `transport`: of what members tell each other; `tensors`: of rows, where these are. `topology`: of
+  // the group's members. `chunk_bytes`: of a message at most; 0 = uncut. `scratch`: beside tensors.
+  TokenExchange(comm::Transport& transport, comm::Transport& tensors, comm::Group group,
+                const collective::Topology& topology, int64_t chunk_bytes, comm::Allocate scratch);
 
   std::unique_ptr<comm::Operation> start_telling(comm::OperationName name,
                                                  const nn::Routing& routing, int64_t row_bytes);
@@ -58,10 +59,12 @@ class TokenExchange {
                                                  const at::Tensor& from, const at::Tensor& to);
 
   comm::Transport& transport_;
+  comm::Transport& tensors_;
   comm::Group group_;
   collective::Topology topology_;
   collective::Units units_;
   int64_t chunk_bytes_;
+  comm::Allocate scratch_;
   collective::RoutesShape shape_;
   std::vector<std::byte> told_, heard_;
   std::vector<int64_t> told_bytes_, heard_bytes_;  // by member

@@ -153,8 +153,8 @@ inline Trained run_training(
     trainer.gather_weights(uint64_t{1} << 50);
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
-      place(result.values[piece.name], piece.value, piece.part);
-      place(result.gradients[piece.name], piece.gradient, piece.part);
+      place(result.values[piece.name], piece.value.cpu(), piece.part);
+      place(result.gradients[piece.name], piece.gradient.cpu(), piece.part);
     }
     if (transport.rank() == Rank(0)) {
       result.losses = losses, result.norms = norms, result.mtp_losses = mtp_losses;

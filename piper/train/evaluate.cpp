@@ -45,7 +45,9 @@ Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& c
   for (int64_t first = 0; first < num_windows; first += at_once) {
     const int64_t count = std::min(at_once, num_windows - first);
     const Batch batch = evaluation_batch(corpus, sequence, first, count);
-    stage.head_forward(forward_all(stage, model, batch.tokens_BS), batch.targets_T, nullptr);
+    const at::Device device = stage.parameters().front().value.device();
+    stage.head_forward(forward_all(stage, model, batch.tokens_BS.to(device)),
+                       batch.targets_T.to(device), nullptr);
     if (progress) progress(first + count, num_windows);
   }
   const nn::StageStatistics sums = stage.take_statistics();

@@ -4,6 +4,7 @@
 #include <piper/cost/executor_estimator.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/memory_check.h>
+#include <piper/train/rank_memory.h>
 
 namespace piper::train {
 namespace {
@@ -49,6 +50,17 @@ void require_memory(const model::Model& model, const strategy::Strategy& strateg
       "it{} (`piper estimate` breaks it down)",
       model.name, ranks.size(), text(needed.state), text(needed.activations), text(available),
       needed.state <= available ? ", or --recompute full, or a smaller --micro-batch" : ""));
+}
+
+void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,
+                       const std::vector<Rank>& ranks, const std::vector<at::Device>& devices) {
+  if (devices.empty()) return require_memory(model, strategy, ranks);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    std::vector<Rank> here;
+    for (const Rank rank : ranks)
+      if (rank.index() % devices.size() == d) here.push_back(rank);
+    if (!here.empty()) require_memory(model, strategy, here, free_bytes(devices[d]));
+  }
 }
 
 }  // namespace piper::train

@@ -3,6 +3,7 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/model/model.h>
+#include <piper/nn/aten.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/available_memory.h>
 
@@ -28,5 +29,10 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
 // bytes.
 void require_memory(const model::Model& model, const strategy::Strategy& strategy,
                     const std::vector<Rank>& ranks, int64_t available = available_memory_bytes());
+
+// The same where the ranks compute: rank r on devices[r mod their number], each device by what it has
+// left; none: on the CPU.
+void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,
+                       const std::vector<Rank>& ranks, const std::vector<at::Device>& devices);
 
 }  // namespace piper::train

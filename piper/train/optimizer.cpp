@@ -1,6 +1,7 @@
 #include <c10/core/GradMode.h>
 #include <piper/base/error.h>
 #include <piper/nn/kernels.h>
+#include <piper/nn/tensor_ops.h>
 #include <piper/train/optimizer.h>
 
 #include <algorithm>
@@ -35,15 +36,15 @@ void update_any(at::Tensor w, const at::Tensor& gradient, at::Tensor m, at::Tens
 }
 
 bool is_plain(const at::Tensor& tensor, at::ScalarType dtype) {
-  return tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == dtype;
+  return tensor.is_contiguous() && nn::has_kernels(tensor) && tensor.scalar_type() == dtype;
 }
 
-double squares_of(const at::Tensor& x) {
+nn::Amount squares_of(const at::Tensor& x) {
   if (is_plain(x, at::kFloat))
     return nn::kernels::sum_of_squares(x.const_data_ptr<float>(), x.numel());
   if (is_plain(x, at::kDouble))
     return nn::kernels::sum_of_squares(x.const_data_ptr<double>(), x.numel());
-  return x.to(at::kDouble).square().sum().item<double>();
+  return nn::Amount(x.to(at::kDouble).square().sum());
 }
 
 }  // namespace
@@ -154,12 +155,12 @@ void AdamW::round_again(size_t parameter, int64_t index) {
 
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
                       const std::vector<ParameterShare>& shares) {
-  double total = 0;
+  nn::Amount total;
   for (const ParameterShare& share : shares)
     total += squares_of(parameters.at(share.parameter)
                             .gradient.reshape({-1})
                             .narrow(0, share.begin, share.end - share.begin));
-  return total;
+  return total.read();
 }
 
 double clip_scale(double norm, double max_norm) {

@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
+#include <piper/runtime/tensor_device_operations.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
@@ -29,9 +30,10 @@ enum Statistic : size_t {
 };
 static_assert(kNumScalars == cost::kNumScalarStatistics);
 
-nn::StageOptions stage_options(const RunShared& run) {
+nn::StageOptions stage_options(const RunShared& run, Rank rank) {
   const strategy::Strategy& s = run.strategy;
   nn::StageOptions options{.dtype = runtime::scalar_type(s.precision),
+                           .device = run.device_of(rank),
                            .seed = run.options.seed,
                            .global_sequences = s.global_batch_sequences,
                            .global_target_tokens = s.global_batch_sequences * s.sequence,
@@ -59,15 +61,24 @@ double imbalance(const std::vector<int64_t>& counts) {
 }  // namespace
 
 RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
-                         RankHooks hooks)
+                         RankHooks hooks, comm::Transport* device_transport)
     : run_(run),
       transport_(transport),
       cores_(cores),
       hooks_(std::move(hooks)),
       rank_(transport.rank()),
+      device_(run.device_of(rank_)),
+      on_device_(device_),
+      device_transport_(device_transport),
       layout_(run.strategy),
       at_(layout_.coordinates(rank_)) {
-  stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run));
+  if (!device_.is_cpu() && device_transport_ == nullptr) {
+    device_memory_ = runtime::make_tensor_device_operations(device_);
+    own_device_transport_ =
+        std::make_unique<comm::DeviceTransport>(transport, *device_memory_, run.offers);
+    device_transport_ = own_device_transport_.get();
+  }
+  stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run, rank_));
   const std::vector<nn::Parameter>& parameters = stage_->parameters();
   norm_shares_ = own_shares(parameters, layout_, rank_);
   optimizer_ = run.strategy.zero > 0
@@ -84,7 +95,9 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
                              .live_bytes = hooks_.live_bytes,
                              .topology = &run.topology,
-                             .note = hooks_.note});
+                             .note = hooks_.note,
+                             .device = device_,
+                             .device_transport = device_transport_});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -137,6 +150,7 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
 
 void RankTrainer::gather_weights(uint64_t key) {
   if (run_.strategy.zero == 0) return;
+  comm::Transport& tensors = device_transport_ != nullptr ? *device_transport_ : transport_;
   std::set<std::pair<int32_t, strategy::Axis>> buffers;
   for (const nn::Parameter& p : stage_->parameters())
     buffers.insert({p.layer, p.sharding.replicas});
@@ -145,9 +159,9 @@ void RankTrainer::gather_weights(uint64_t key) {
     const comm::Group group{layout_.group(replicas, rank_),
                             index_among_replicas(layout_, replicas, rank_)};
     const std::unique_ptr<comm::Operation> gather = runtime::start_gather(
-        transport_, group, {key++, "gather of weights"}, weights, run_.strategy.reduction,
+        tensors, group, {key++, "gather of weights"}, weights, run_.strategy.reduction,
         collective::topology_among(run_.topology, group.members));
-    comm::wait(transport_, *gather, run_.options.timeout_seconds);
+    comm::wait(tensors, *gather, run_.options.timeout_seconds);
   }
 }
 
@@ -223,7 +237,9 @@ void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
                          {.timeout_seconds = run_.options.timeout_seconds,
                           .live_bytes = hooks_.live_bytes,
                           .topology = &run_.topology,
-                          .note = hooks_.note});
+                          .note = hooks_.note,
+                          .device = device_,
+                          .device_transport = device_transport_});
   runtime::Update update;
   update.take_expert = [this](int32_t layer, int32_t expert) { return take_expert(layer, expert); };
   update.put_expert = [this](int32_t layer, int32_t expert, const at::Tensor& state) {

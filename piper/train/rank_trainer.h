@@ -5,6 +5,8 @@
 #pragma once
 
 #include <piper/balance/expert_placement.h>
+#include <piper/comm/device_transport.h>
+#include <piper/runtime/device_streams.h>
 #include <piper/runtime/player.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/learning_rate.h>
@@ -53,6 +55,14 @@ struct RunShared {
   collective::Topology topology = collective::apart(strategy.mesh.world());
   // Where the experts of each layer are when the run begins; layers that are not here are plain.
   balance::Placements placements = {};
+  // Where ranks compute: rank r of this process on devices[r mod their number]; empty: on the CPU.
+  std::vector<at::Device> devices = {};
+  // Of ranks on devices: what they offer each other.
+  std::shared_ptr<comm::DeviceOffers> offers = std::make_shared<comm::DeviceOffers>();
+
+  at::Device device_of(Rank rank) const {
+    return devices.empty() ? at::Device(at::kCPU) : devices[rank.index() % devices.size()];
+  }
 };
 
 // The same on every rank: sums over the world.
@@ -85,10 +95,13 @@ struct RankHooks {
   std::function<void(int64_t step, const std::string& operation)> note;  // before every task
 };
 
+// On a device, a rank's thread works in a stream of its own (runtime::OnDevice) as long as its
+// trainer lives.
 class RankTrainer {
  public:
+  // `device_transport`: for tensors, where the rank has a device (made here when not given).
   RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
-              RankHooks hooks = {});
+              RankHooks hooks = {}, comm::Transport* device_transport = nullptr);
   ~RankTrainer();
 
   // Runs step `number` (from 1). `timeline` as for runtime::Player::play.
@@ -142,6 +155,11 @@ class RankTrainer {
   runtime::Cores& cores_;
   RankHooks hooks_;
   Rank rank_;
+  at::Device device_;
+  runtime::OnDevice on_device_;
+  comm::Transport* device_transport_;  // null on the CPU
+  std::unique_ptr<comm::DeviceMemory> device_memory_;
+  std::unique_ptr<comm::DeviceTransport> own_device_transport_;
   strategy::RankLayout layout_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;

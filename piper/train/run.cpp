@@ -5,6 +5,7 @@
 #include <piper/comm/counted_transport.h>
 #include <piper/cost/segment_time.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/runtime/tensor_device_operations.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
 
@@ -48,11 +49,28 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   at::set_num_threads(1);
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
+  const at::Device device = shared_.device_of(rank);
+  const RankMemory memory = memory_of(rank);
   comm::CountedTransport counted(transport);
-  RankTrainer trainer(shared_, counted, *cores_, rank_hooks(rank, here));
-  here.held = held_state(trainer, nn::live_bytes(rank));
+  // What lies on a device is counted where it is handed over, not by the words about it.
+  std::unique_ptr<comm::DeviceMemory> device_memory;
+  std::unique_ptr<comm::DeviceTransport> on_device;
+  std::unique_ptr<comm::CountedTransport> counted_on_device;
+  if (!device.is_cpu()) {
+    device_memory = runtime::make_tensor_device_operations(device);
+    on_device = std::make_unique<comm::DeviceTransport>(transport, *device_memory, shared_.offers);
+    counted_on_device = std::make_unique<comm::CountedTransport>(*on_device);
+  }
+  const auto take_traffic = [&] {
+    std::vector<comm::CountedBytes> bytes = counted.take();
+    if (counted_on_device)
+      for (const comm::CountedBytes& of : counted_on_device->take()) bytes.push_back(of);
+    return bytes;
+  };
+  RankTrainer trainer(shared_, counted, *cores_, rank_hooks(rank, here), counted_on_device.get());
+  here.held = held_state(trainer, memory.live_bytes());
   load(trainer);
-  recorder_.set_state_bytes(rank, nn::live_bytes(rank));
+  recorder_.set_state_bytes(rank, memory.live_bytes());
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
   start_seconds_[rank.index()] = runtime::now_seconds();
@@ -61,16 +79,16 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   Rebalancer rebalancer = make_rebalancer();
   for (int64_t number = first_step_; !last; ++number) {
     if (writer_) writer_->check();
-    nn::reset_peak(rank);
+    memory.reset_peak();
     const Migrated migrated = rebalance(trainer, rebalancer, number);
     if (rebalancer.is_due(number)) {
       before = runtime::now_seconds();
-      counted.take();  // what moved is no step's traffic
+      take_traffic();  // what moved is no step's traffic
     }
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
-    recorder_.set_peak_bytes(number, rank, nn::peak_bytes(rank));
+    recorder_.set_peak_bytes(number, rank, memory.peak_bytes());
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
-    recorder_.set_traffic(number, rank, counted.take());
+    recorder_.set_traffic(number, rank, take_traffic());
     const double after = runtime::now_seconds();
     rebalancer.note(outcome);
     last = number == last_step() || outcome.stop;
@@ -90,7 +108,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
         request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0;
     if (saves || compares || (last && request_.export_weights)) {
       trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20));
-      counted.take();
+      take_traffic();
     }
     if (saves || compares) check_replicas(trainer, transport, number);
     if (saves) {
@@ -105,8 +123,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }
 
+RankMemory Run::memory_of(Rank rank) const {
+  const auto num_devices = std::max<int64_t>(1, std::ssize(shared_.devices));
+  return {rank, shared_.device_of(rank), std::max<int64_t>(1, world_.size() / num_devices)};
+}
+
 RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
-  return {.live_bytes = [rank] { return nn::live_bytes(rank); },
+  return {.live_bytes = [memory = memory_of(rank)] { return memory.live_bytes(); },
           .note =
               [this, rank, &here](int64_t step, const std::string& operation) {
                 here.step = step;

@@ -49,6 +49,7 @@ Run::Run(const RunRequest& request)
   };
   shared_.stop_requested = request.stop_requested;
   shared_.placements = request.placements;
+  shared_.devices = request.devices;
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
 }
 
@@ -62,7 +63,11 @@ void Run::check() const {
        train::problems(request_.rebalance, s, cost::expert_bytes(request_.model, s.precision)))
     problems.push_back(std::move(problem));
   if (!problems.empty()) throw InvalidInput(problems);
-  require_memory(request_.model, request_.strategy, world_.local_ranks());
+  if (!request_.devices.empty() && !is_alone())
+    throw InvalidInput(
+        "ranks on devices are threads of one process so far; allowed: --device cpu under a "
+        "launcher, or one process");
+  require_memory_of(request_.model, request_.strategy, world_.local_ranks(), request_.devices);
   check_window(request_.corpus, s.sequence);
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
 }

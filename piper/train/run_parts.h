@@ -11,6 +11,7 @@
 #include <piper/train/checkpoint_writer.h>
 #include <piper/train/deviation.h>
 #include <piper/train/out_of_memory.h>
+#include <piper/train/rank_memory.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
 #include <piper/train/run_lock.h>
@@ -89,6 +90,7 @@ class Run {
   };
   void rank_main(comm::Transport& transport);
   void train_rank(comm::Transport& transport, Whereabouts& here);
+  RankMemory memory_of(Rank rank) const;
   RankHooks rank_hooks(Rank rank, Whereabouts& here);
   void price_experts();
   Rebalancer make_rebalancer() const;

@@ -1,0 +1,44 @@
+// The one way in which the host reads what a device has computed: it waits for the calling thread's
+// stream. On the CPU nothing waits and nothing is copied.
+#pragma once
+
+#include <piper/nn/aten.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace piper::nn {
+
+// Waits that the calling thread has made so far: one a call of read_on_host() on a device.
+int64_t num_host_waits();
+
+// The tensor in the host's memory, contiguous.
+at::Tensor read_on_host(const at::Tensor& tensor);
+
+// A number that a step adds up: on the CPU at once, on a device in its memory, so that nobody waits
+// for a loss before the step's end.
+class Amount {
+ public:
+  Amount() = default;
+  Amount(double value) : here_(value) {}  // NOLINT(google-explicit-constructor)
+  // Of one element.
+  explicit Amount(const at::Tensor& value);
+
+  Amount& operator+=(const Amount& other);
+  Amount operator*(double factor) const;
+  Amount operator/(double divisor) const;
+  // What is on the host, and what is not: undefined, or one fp64 element.
+  double here() const { return here_; }
+  const at::Tensor& there() const { return there_; }
+  // Waits where a part of it is on a device.
+  double read() const;
+
+ private:
+  double here_ = 0;
+  at::Tensor there_;
+};
+
+// All of them with one wait at most.
+std::vector<double> read_all(const std::vector<Amount>& amounts);
+
+}  // namespace piper::nn

@@ -1,0 +1,221 @@
+// Whole training steps on the tests' own device (tests/stand_in/device.h), held to those of the CPU.
+#include <piper/nn/host_read.h>
+#include <piper/nn/tensor_ops.h>
+#include <piper/runtime/tensor_device_operations.h>
+#include <piper/train/equivalence_run.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <tests/stand_in/device.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+
+namespace piper::train {
+namespace {
+
+using namespace testing;
+namespace stand_in = piper::testing::stand_in;
+
+// The CPU computes as other devices do, while it lives.
+class Compositions {
+ public:
+  Compositions() { nn::compute_by_compositions(true); }
+  ~Compositions() { nn::compute_by_compositions(false); }
+  Compositions(const Compositions&) = delete;
+  Compositions& operator=(const Compositions&) = delete;
+};
+
+struct Case {
+  model::Model model;
+  strategy::Strategy strategy;
+};
+
+Case make_case(const model::Model& model, strategy::Mesh mesh,
+               PipelineSchedule schedule = PipelineSchedule::k1F1B,
+               Recompute recompute = Recompute::kNone,
+               strategy::Precision precision = strategy::Precision::kFp32) {
+  Case made{model, strategy_for(model, mesh, schedule, recompute, precision)};
+  return made;
+}
+
+Trained on_cpu(const Case& of, int64_t steps) {
+  const Compositions compositions;
+  return run_training(of.model, of.strategy, steps);
+}
+
+Trained on_device(const Case& of, int64_t steps,
+                  const std::function<void(RankTrainer&, int64_t)>& before_step = {}) {
+  at::set_num_threads(1);
+  Trained trained = run_training(
+      of.model, of.strategy, steps, {}, 0.3, collective::apart(1),
+      [](RunShared& shared) { shared.devices = {stand_in::device()}; },
+      [&](RankTrainer& trainer, int64_t number) {
+        stand_in::name_thread(trainer.rank().value);
+        if (before_step) before_step(trainer, number);
+      });
+  stand_in::finish();
+  return trained;
+}
+
+// With ZeRO a rank has the sums of its share of gradients alone.
+void check_same_bits(const Trained& one, const Trained& other, bool has_all_gradients) {
+  CHECK(one.losses == other.losses);
+  CHECK(one.norms == other.norms);
+  REQUIRE(one.values.size() == other.values.size());
+  for (const auto& [name, value] : one.values) {
+    CAPTURE(name);
+    CHECK(at::equal(value, other.values.at(name)));
+    if (has_all_gradients) CHECK(at::equal(one.gradients.at(name), other.gradients.at(name)));
+  }
+}
+
+void check_no_races() {
+  for (const std::string& race : stand_in::races()) FAIL_CHECK(race);
+}
+
+strategy::Mesh mesh_of(int64_t pp, int64_t dp, int64_t ep, int64_t tp = 1) {
+  strategy::Mesh mesh;
+  mesh.pp = pp, mesh.dp = dp, mesh.ep = ep, mesh.tp = tp;
+  return mesh;
+}
+
+model::Model with_tied_embeddings() {
+  model::Model m = small_model();
+  m.name = "small-tied";
+  m.tied_embeddings = true;
+  m.router_z_coefficient = 1e-3;
+  return m;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const model::Model& model :
+       {small_model(), deepseek_like(), qwen2_like(), with_tied_embeddings()}) {
+    cases.push_back(make_case(model, mesh_of(1, 1, 1)));
+    cases.push_back(make_case(model, mesh_of(2, 2, 2), PipelineSchedule::k1F1B, Recompute::kFull));
+  }
+  cases.push_back(make_case(small_model(), mesh_of(1, 2, 2), PipelineSchedule::kGPipe,
+                            Recompute::kNone, strategy::Precision::kBf16));
+  cases.push_back(make_case(small_model(), mesh_of(2, 1, 1), PipelineSchedule::kZbH1));
+  cases.push_back(make_case(deepseek_like(), mesh_of(1, 2, 1, 2)));
+  cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
+  cases.back().strategy.zero = 1;
+  cases.push_back(make_case(small_model(), mesh_of(1, 4, 4)));
+  cases.back().strategy.all_to_all = strategy::AllToAll::kHaloDedup;
+  cases.push_back(make_case(model::with_mtp(deepseek_like(), 1), mesh_of(2, 1, 1)));
+  cases.push_back(make_case(small_model(), mesh_of(1, 2, 2)));
+  cases.back().strategy.capacity.factor = 1;
+  return cases;
+}
+
+std::string name_of(const Case& of) {
+  const strategy::Mesh& m = of.strategy.mesh;
+  return fmt::format("{} pp {} tp {} dp {} ep {} zero {} {}", of.model.name, m.pp, m.tp, m.dp, m.ep,
+                     of.strategy.zero, strategy::name(of.strategy.schedule));
+}
+
+}  // namespace
+
+TEST_CASE("whole steps on a device are the CPU's, bit for bit, for every family and mesh") {
+  for (const Case& of : all_cases()) {
+    CAPTURE(name_of(of));
+    stand_in::begin(stand_in::Mode::kSynchronous);
+    check_same_bits(on_device(of, 2), on_cpu(of, 2), of.strategy.zero == 0);
+    CHECK(stand_in::num_operations() > 1000);
+    check_no_races();
+  }
+}
+
+TEST_CASE("streams that run late, in any order that events allow, give the same bits") {
+  for (const Case& of : all_cases()) {
+    const Trained expected = on_cpu(of, 2);
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(repetitions({.usual = 1, .full = 20}));
+         ++seed) {
+      CAPTURE(name_of(of));
+      CAPTURE(seed);
+      stand_in::begin(stand_in::Mode::kLate, seed);
+      check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
+      check_no_races();
+    }
+  }
+}
+
+TEST_CASE("every event that no other implies is needed: without it two operations race") {
+  constexpr int64_t kPerCase = 12;
+  std::mt19937_64 random(20260301);
+  for (Case of : all_cases()) {
+    const int64_t num_ranks = of.strategy.mesh.world();
+    if (num_ranks == 1) continue;
+    CAPTURE(name_of(of));
+    of.strategy.global_batch_sequences = 4 * of.strategy.mesh.dp;
+    of.strategy.num_micro_batches = 4;
+    stand_in::begin(stand_in::Mode::kSynchronous);
+    on_device(of, 2);
+    std::vector<stand_in::Wait> waits;
+    for (int64_t rank = 0; rank < num_ranks; ++rank)
+      for (int64_t i = 0; i < stand_in::num_waits(rank); ++i) waits.push_back({rank, i});
+    CHECK(std::ssize(waits) > 50);
+    std::ranges::shuffle(waits, random);
+    if (!full_counts()) waits.resize(kPerCase);
+    int64_t num_needed = 0;
+    for (const stand_in::Wait& wait : waits) {
+      stand_in::begin(stand_in::Mode::kSynchronous);
+      stand_in::leave_out(wait);
+      on_device(of, 2);
+      if (stand_in::was_implied()) continue;
+      ++num_needed;
+      CAPTURE(wait.thread);
+      CAPTURE(wait.number);
+      CHECK_FALSE(stand_in::races().empty());
+    }
+    CHECK(num_needed > 0);
+  }
+}
+
+TEST_CASE("the host waits for the counts once a layer, and twice at the end of a step") {
+  const Case of = make_case(small_model(), mesh_of(1, 2, 2));
+  int64_t before = 0, waits = 0;
+  stand_in::begin(stand_in::Mode::kLate);
+  on_device(of, 3, [&](RankTrainer& trainer, int64_t number) {
+    if (trainer.rank() != Rank(0)) return;
+    if (number == 2) before = nn::num_host_waits();
+    if (number == 3) waits = nn::num_host_waits() - before;
+  });
+  constexpr int64_t kMixtureLayers = 3;
+  CHECK(waits == kMixtureLayers * of.strategy.num_micro_batches + 2);
+}
+
+TEST_CASE("nobody waits for a device but through read_on_host()") {
+  const Case of = make_case(deepseek_like(), mesh_of(1, 1, 1));
+  int64_t before = 0, waits = 0, reads_before = 0, reads = 0;
+  stand_in::begin(stand_in::Mode::kSynchronous);
+  on_device(of, 3, [&](RankTrainer&, int64_t number) {
+    if (number == 2) before = nn::num_host_waits(), reads_before = stand_in::num_host_reads();
+    if (number == 3) {
+      waits = nn::num_host_waits() - before;
+      reads = stand_in::num_host_reads() - reads_before;
+    }
+  });
+  CHECK(waits > 0);
+  CHECK(reads == waits);
+}
+
+TEST_CASE("a host that reads a device's memory dies") {
+  const at::Tensor tensor =
+      at::ones({4}, at::TensorOptions().device(stand_in::device()).dtype(at::kFloat));
+  CHECK(tensor.cpu().sum().item<float>() == 4);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    volatile float read = *tensor.const_data_ptr<float>();
+    (void)read;
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGSEGV);
+}
+
+}  // namespace piper::train

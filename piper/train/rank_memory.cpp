@@ -1,0 +1,35 @@
+#include <c10/core/CachingDeviceAllocator.h>
+#include <piper/nn/counting_allocator.h>
+#include <piper/train/rank_memory.h>
+
+namespace piper::train {
+namespace {
+
+// Of all pools together.
+c10::CachingAllocator::Stat requested(at::Device device) {
+  return at::getDeviceAllocator(device.type())->getDeviceStats(device.index()).requested_bytes[0];
+}
+
+}  // namespace
+
+int64_t RankMemory::live_bytes() const {
+  return device_.is_cpu() ? nn::live_bytes(rank_) : requested(device_).current / sharing_;
+}
+
+int64_t RankMemory::peak_bytes() const {
+  return device_.is_cpu() ? nn::peak_bytes(rank_) : requested(device_).peak / sharing_;
+}
+
+void RankMemory::reset_peak() const {
+  if (device_.is_cpu())
+    nn::reset_peak(rank_);
+  else
+    at::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+}
+
+int64_t free_bytes(at::Device device) {
+  return static_cast<int64_t>(
+      at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+}
+
+}  // namespace piper::train
