@@ -7,10 +7,14 @@
 #include <piper/base/json.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/init.h>
+#include <piper/runtime/bench_device.h>
+#include <piper/runtime/player.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/step_bench.h>
 
 #include <algorithm>
@@ -26,6 +30,7 @@ constexpr uint64_t kSeed = 1;
 
 struct Flags {
   nn::MoeLayerShape shape;
+  std::string device = "cpu", precision = "fp32";
   int64_t ranks = 0;
   WorldBenchFlags world;
 };
@@ -57,6 +62,8 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
                     {"ffn", s.ffn},
                     {"experts", s.num_experts},
                     {"top_k", s.top_k},
+                    {"device", flags.device},
+                    {"precision", flags.precision},
                     {"rounds", flags.world.rounds},
                     {"layer_seconds", times.layer_seconds},
                     {"gemm_seconds", times.gemm_seconds},
@@ -66,15 +73,15 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
     return;
   }
   const std::string text = fmt::format(
-      "mixture layer, forward and backward, fp32, one thread: {} tokens, hidden {}, ffn {}, {} "
+      "mixture layer, forward and backward, {}, {}: {} tokens, hidden {}, ffn {}, {} "
       "experts, top {}\n"
       "  layer                {:9.2f} ms\n"
       "  its products alone   {:9.2f} ms  ({:.1f} GFLOP/s; the fastest of two weight layouts and "
       "the libraries here)\n"
       "  layer / products     {:9.3f}     (median of {} rounds, both sides in turn)\n",
-      s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k, times.layer_seconds * 1e3,
-      times.gemm_seconds * 1e3, times.flops / times.gemm_seconds * 1e-9, times.ratio,
-      flags.world.rounds);
+      flags.precision, s.options.device().is_cpu() ? "one thread" : flags.device, s.tokens,
+      s.hidden, s.ffn, s.num_experts, s.top_k, times.layer_seconds * 1e3, times.gemm_seconds * 1e3,
+      times.flops / times.gemm_seconds * 1e-9, times.ratio, flags.world.rounds);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -173,6 +180,15 @@ int run(Flags flags) {
   if (flags.ranks == 0) flags.ranks = num_launched();
   check(flags);
   take_product_choice(flags.world);
+  const strategy::Precision precision =
+      parse_word<strategy::Precision>("--precision", flags.precision);
+  if (!strategy::runs(precision))
+    throw InvalidInput(
+        fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
+  const at::Device device = runtime::parse_bench_device(flags.device).device;
+  if (flags.ranks > 1 && (!device.is_cpu() || precision != strategy::Precision::kFp32))
+    throw InvalidInput("--device and --precision are for one rank; allowed: --ranks 1");
+  flags.shape.options = at::TensorOptions(device).dtype(runtime::scalar_type(precision));
   if (flags.ranks > 1) return run_on_several(flags);
   if (!flags.world.save.empty())
     throw InvalidInput("--save is for several ranks; allowed: with --ranks 2 or under a launcher");
@@ -195,6 +211,9 @@ Run add_bench_moe(Subcommand command) {
   command.add_option("--ranks", flags->ranks,
                      "each with its tokens and its share of the experts (default: as many as "
                      "processes were launched, 1 without a launcher)");
+  command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
+      .show_default();
+  command.add_option("--precision", flags->precision, "fp32, bf16 or fp64").show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       .show_default();
   add_world_bench_flags(command, flags->world);

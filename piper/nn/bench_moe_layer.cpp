@@ -1,8 +1,10 @@
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/stage.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <limits>
 
@@ -16,15 +18,36 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// Of what `work` does.
+template <class Work>
+double seconds_of(at::Device device, Work work) {
+  if (device.is_cpu()) {
+    const double start = processor_seconds();
+    work();
+    return processor_seconds() - start;
+  }
+  const c10::impl::VirtualGuardImpl driver(device.type());
+  driver.synchronizeDevice(device.index());
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  driver.synchronizeDevice(device.index());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 std::unique_ptr<Stage> stage_of(const MoeLayerShape& shape) {
   const model::Model model = mixture_layer_model(shape);
   strategy::Strategy strategy;
   strategy.layers_per_stage = {1};
   strategy.sequence = shape.tokens;
-  return make_stage(model, strategy, Rank(0), {.seed = 1});
+  return make_stage(model, strategy, Rank(0),
+                    {.dtype = at::typeMetaToScalarType(shape.options.dtype()),
+                     .device = shape.options.device(),
+                     .seed = 1});
 }
 
-at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) - 0.5; }
+at::Tensor uniform(at::IntArrayRef shape, const at::TensorOptions& options) {
+  return (at::rand(shape, options.dtype(at::kFloat)) - 0.5).to(options);
+}
 
 }  // namespace
 
@@ -46,21 +69,24 @@ struct MoeLayerBench::Buffers {
   std::unique_ptr<Stage> stage;
   at::Tensor x, gx;
   std::unique_ptr<MoeProducts> products;
+
+  void run_layer();
 };
 
 MoeLayerBench::MoeLayerBench(const MoeLayerShape& shape) : buffers_(std::make_unique<Buffers>()) {
   Buffers& b = *buffers_;
   b.shape = shape;
   b.stage = stage_of(shape);
-  b.x = uniform({shape.tokens, shape.hidden});
-  b.gx = uniform({shape.tokens, shape.hidden});
+  b.x = uniform({shape.tokens, shape.hidden}, shape.options);
+  b.gx = uniform({shape.tokens, shape.hidden}, shape.options);
   Routing routing;
   b.stage->gate_forward(0, b.x, shape.tokens, routing, nullptr);
   b.products = std::make_unique<MoeProducts>(MoeProductsShape{.tokens = shape.tokens,
                                                               .hidden = shape.hidden,
                                                               .ffn = shape.ffn,
                                                               .num_experts = shape.num_experts,
-                                                              .rows = routing.counts});
+                                                              .rows = routing.counts,
+                                                              .options = shape.options});
 }
 
 MoeLayerBench::~MoeLayerBench() = default;
@@ -68,7 +94,11 @@ MoeLayerBench::~MoeLayerBench() = default;
 double MoeLayerBench::run_layer() {
   Buffers& b = *buffers_;
   b.stage->zero_gradients();
-  const double start = processor_seconds();
+  return seconds_of(b.x.device(), [&] { b.run_layer(); });
+}
+
+void MoeLayerBench::Buffers::run_layer() {
+  Buffers& b = *this;
   Routing routing;
   Tape gate_tape, experts_tape;
   at::Tensor rows = b.stage->gate_forward(0, b.x, b.shape.tokens, routing, &gate_tape);
@@ -81,13 +111,10 @@ double MoeLayerBench::run_layer() {
   g.returned.reset();
   rows.reset();
   const at::Tensor gx = b.stage->gate_backward(0, g_rows, g.weights, b.gx, b.x, routing, gate_tape);
-  return processor_seconds() - start;
 }
 
 double MoeLayerBench::run_gemms(const MoeGemms& how) {
-  const double start = processor_seconds();
-  buffers_->products->run(how);
-  return processor_seconds() - start;
+  return seconds_of(buffers_->x.device(), [&] { buffers_->products->run(how); });
 }
 
 double MoeLayerBench::flops() const { return buffers_->products->flops(); }

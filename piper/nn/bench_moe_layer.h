@@ -1,7 +1,8 @@
 // One mixture layer of a training step (gate, experts, merge; forward and backward; norm and
 // residual included) against the matrix products that it cannot do without, on buffers made
-// beforehand: the limit of any implementation on this machine's libraries. Both sides run in turn,
-// and times are of the thread's processor, so that what else the machine runs does not count.
+// beforehand: the limit of any implementation on this machine's libraries. Both sides run in turn.
+// On the CPU times are of the thread's processor, so that what else the machine runs does not count;
+// on a device they are of the wall clock, until the device is done.
 #pragma once
 
 #include <piper/model/model.h>
@@ -19,6 +20,7 @@ struct MoeLayerShape {
   int64_t ffn = 1024;
   int64_t num_experts = 8;
   int64_t top_k = 2;
+  at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);  // of one rank's layer
 };
 
 struct MoeLayerTimes {
@@ -32,7 +34,7 @@ struct MoeLayerTimes {
 // vocabulary.
 model::Model mixture_layer_model(const MoeLayerShape& shape);
 
-// fp32, on the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs
+// On the calling thread alone (at::set_num_threads(1) is the caller's). Weights and inputs
 // are random; the routing is what the random router gives.
 class MoeLayerBench {
  public:

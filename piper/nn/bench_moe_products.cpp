@@ -17,8 +17,6 @@ void multiply_aten(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   at::mm_out(to, a, b);
 }
 
-at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, at::kFloat) - 0.5; }
-
 }  // namespace
 
 std::vector<MoeGemms> ways_to_multiply() {
@@ -30,6 +28,9 @@ std::vector<MoeGemms> ways_to_multiply() {
 MoeProducts::MoeProducts(const MoeProductsShape& shape) : shape_(shape) {
   const int64_t r = std::accumulate(shape.rows.begin(), shape.rows.end(), int64_t{0}),
                 e = std::ssize(shape.rows), d = shape.hidden, f = shape.ffn;
+  const auto uniform = [&](at::IntArrayRef sizes) {
+    return (at::rand(sizes, shape.options.dtype(at::kFloat)) - 0.5).to(shape.options);
+  };
   x_ = uniform({shape.tokens, d});
   gx_ = uniform({shape.tokens, d});
   logits_ = uniform({shape.tokens, shape.num_experts});

@@ -23,11 +23,12 @@ struct MoeProductsShape {
   int64_t tokens = 0;  // of the router
   int64_t hidden = 0;
   int64_t ffn = 0;
-  int64_t num_experts = 0;    // of the router
-  std::vector<int64_t> rows;  // of each expert here
+  int64_t num_experts = 0;                                            // of the router
+  std::vector<int64_t> rows;                                          // of each expert here
+  at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);  // of every operand
 };
 
-// fp32, on the calling thread. Operands are random.
+// On the calling thread, or put into its stream. Operands are random.
 class MoeProducts {
  public:
   explicit MoeProducts(const MoeProductsShape& shape);

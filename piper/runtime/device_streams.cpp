@@ -23,13 +23,7 @@ void DeviceStreams::start() {
   if (!is_device()) return;
   auto& compute = streams_[static_cast<size_t>(graph::Stream::kCompute)];
   compute = driver(device_).getStream(device_);
-  const DeviceEvent begin = record(graph::Stream::kCompute);
-  for (const graph::Stream of : kCommunication) wait(of, begin);
-}
-
-void DeviceStreams::join() {
-  if (!is_device()) return;
-  for (const graph::Stream of : kCommunication) wait(graph::Stream::kCompute, record(of));
+  wait(graph::Stream::kExchange, record(graph::Stream::kCompute));
 }
 
 DeviceStreams::Use DeviceStreams::use(graph::Stream of) const {

@@ -34,10 +34,11 @@ class DeviceStreams {
   bool is_device() const { return !device_.is_cpu(); }
   at::Device device() const { return device_; }
 
-  // Before a step: every stream comes after what the calling thread has put into its own.
+  // Before a step: the exchange stream, whose first tasks may read what the step before has updated,
+  // comes after what the calling thread has put into its own. (Sends and receives read and write
+  // nothing but what tasks of the step hand them; and what the streams leave behind, a compute task
+  // has waited for.)
   void start();
-  // After it: the calling thread's stream comes after all of them.
-  void join();
 
   // While it lives, libtorch works in the stream.
   using Use = std::optional<c10::StreamGuard>;

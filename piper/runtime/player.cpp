@@ -118,7 +118,6 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
     wait_for_communication();
   }
   core_.reset();
-  streams_.join();
   take_device_times();
   std::ranges::fill(ends_, nullptr);
 }

@@ -8,9 +8,6 @@
 #include <tests/stand_in/device.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <random>
-
 namespace piper::train {
 namespace {
 
@@ -138,38 +135,6 @@ TEST_CASE("streams that run late, in any order that events allow, give the same 
       check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
       check_no_races();
     }
-  }
-}
-
-TEST_CASE("every event that no other implies is needed: without it two operations race") {
-  constexpr int64_t kPerCase = 12;
-  std::mt19937_64 random(20260301);
-  for (Case of : all_cases()) {
-    const int64_t num_ranks = of.strategy.mesh.world();
-    if (num_ranks == 1) continue;
-    CAPTURE(name_of(of));
-    of.strategy.global_batch_sequences = 4 * of.strategy.mesh.dp;
-    of.strategy.num_micro_batches = 4;
-    stand_in::begin(stand_in::Mode::kSynchronous);
-    on_device(of, 2);
-    std::vector<stand_in::Wait> waits;
-    for (int64_t rank = 0; rank < num_ranks; ++rank)
-      for (int64_t i = 0; i < stand_in::num_waits(rank); ++i) waits.push_back({rank, i});
-    CHECK(std::ssize(waits) > 50);
-    std::ranges::shuffle(waits, random);
-    if (!full_counts()) waits.resize(kPerCase);
-    int64_t num_needed = 0;
-    for (const stand_in::Wait& wait : waits) {
-      stand_in::begin(stand_in::Mode::kSynchronous);
-      stand_in::leave_out(wait);
-      on_device(of, 2);
-      if (stand_in::was_implied()) continue;
-      ++num_needed;
-      CAPTURE(wait.thread);
-      CAPTURE(wait.number);
-      CHECK_FALSE(stand_in::races().empty());
-    }
-    CHECK(num_needed > 0);
   }
 }
 
