@@ -77,12 +77,22 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .capacity = 0.7,
        .model = 1},
       {.mesh = {.pp = 1, .ep = 1, .dp = 2}},  // an order on the rank alone
-      {.mesh = {.pp = 2, .ep = 2, .dp = 2}, .model = 2}};
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2}, .model = 2},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = PipelineSchedule::kInterleaved},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = PipelineSchedule::kZbH1},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = PipelineSchedule::kZbV},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = PipelineSchedule::kDualPipeV},
+      // The expert group lies across the ranks that share the matrices of attention.
+      {.mesh = {.ep = 2, .tp = 2}},
+      {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .precision = strategy::Precision::kBf16},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .tp = 2},
+       .schedule = PipelineSchedule::kZbV,
+       .recompute = Recompute::kFull}};
   const model::Model models[] = {small_model(), deepseek_like(),
                                  model::with_mtp(deepseek_like(), 1)};
   for (const Case& c : cases) {
-    CAPTURE(fmt::format("pp {} ep {} dp {}, {}, {}, {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
-                        strategy::name(c.schedule), strategy::name(c.recompute),
+    CAPTURE(fmt::format("pp {} ep {} dp {} tp {}, {}, {}, {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
+                        c.mesh.tp, strategy::name(c.schedule), strategy::name(c.recompute),
                         strategy::name(c.precision)));
     const model::Model& model = models[c.model];
     strategy::Strategy s = strategy_for(model, c.mesh, c.schedule, c.recompute, c.precision);
