@@ -137,8 +137,10 @@ void Player::upload(std::span<const MicroBatch> micro_batches) {
 DeviceStreams::Use Player::enter(const Task& task) {
   if (!streams_.is_device()) return {};
   const Stream own = task.stream;
+  // A receive writes memory that is new: what the graph lets it wait for bounds the slots that are
+  // alive, which the host does by starting it no earlier.
   for (const TaskId id : step_.graph.dependencies(task))
-    if (id.valid() && step_.graph.task(id).stream != own)
+    if (own != Stream::kReceive && id.valid() && step_.graph.task(id).stream != own)
       streams_.wait(own, ends_[static_cast<size_t>(local_task_[id.index()])]);
   if (timeline_)
     starts_[static_cast<size_t>(local_task_[task.id.index()])] =

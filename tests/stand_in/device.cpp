@@ -70,6 +70,7 @@ struct Block {
 };
 
 struct Event {
+  int64_t thread = -1;       // that recorded it
   bool is_recorded = false;  // by the host
   bool is_reached = false;   // by its stream
   Clock clock;
@@ -190,6 +191,7 @@ class Machine {
     const std::lock_guard lock(mutex_);
     auto event = std::make_shared<Event>();
     event->is_recorded = true;
+    event->thread = thread_number;
     Queue& queue = queues_[stream];
     merge(queue.clock, known);
     event->clock = queue.clock;
@@ -200,8 +202,8 @@ class Machine {
 
   void wait(size_t stream, const std::shared_ptr<Event>& event) {
     const std::lock_guard lock(mutex_);
-    const Wait here{thread_number, num_waits_[thread_number]++};
-    if (leave_out_ == here) {
+    const bool is_own = event->thread == thread_number;
+    if (is_own && leave_out_ == Wait{thread_number, num_waits_[thread_number]++}) {
       left_out_event_ = event;
       left_out_stream_ = stream;
       return;

@@ -43,7 +43,8 @@ int64_t num_operations();
 // Each a sentence, in the order in which they were found; at most 32.
 std::vector<std::string> races();
 
-// Waits of streams for events since begin(), by the calling thread: numbered from 0.
+// Waits of streams for events since begin() where the same thread recorded the event and makes the
+// stream wait, numbered from 0 in each thread: those of an executor among its own streams.
 struct Wait {
   int64_t thread = 0, number = 0;
   bool operator==(const Wait&) const = default;
