@@ -96,7 +96,7 @@ def cases(folder):
     whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64"]
     yield "a precision that is not trained", [*whole, "--runnable", "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--runnable", "bf16"]
     for flag, value, allowed, question in (("--tp", "2", "--tp 1", ["--paper"]), ("--cp", "2", "--cp 1", ["--runnable"]),
-                                           ("--etp", "2", "--etp 1", ["--runnable"]), ("--zero", "3", "--zero 0", ["--runnable", "--load", "zipf:1"]),
+                                           ("--etp", "2", "--etp 1", ["--paper"]), ("--zero", "3", "--zero 0", ["--runnable", "--load", "zipf:1"]),
                                            ("--offload", "optimizer", "--offload none", ["--runnable", "--what-if", "memory=x2"]),
                                            ("--placement", "tp-cp-ep-pp-dp", "--placement tp-cp-ep-dp-pp", ["--runnable"])):
         yield f"{flag} {value} beside {question[0]}", [*whole, flag, value, *question], [f"{flag} {value} with {question[0]}", "allowed", allowed]

@@ -237,7 +237,7 @@ BREAKS = [
     ("a flag of a nested command without a row", "| `--linear-layers INT` |", "| linear layers |", "`piper bench pipeline` lacks --linear-layers"),
     ("another text", "| how many nodes to choose |", "| how many nodes |", "--help says | `--count INT` | how many nodes to choose |"),
     ("a shared flag without a name", "`--samples`, `--seed`.", "`--samples`.", "`piper plan` lacks --seed"),
-    ("a shared flag without a row", "| `--etp INT` | ranks that share an expert (1)", "| etp | (1)", "#flags-of-a-strategy has no row | `--etp INT`"),
+    ("a shared flag without a row", "| `--etp INT` | ranks that share an expert's matrices (1)", "| etp | (1)", "#flags-of-a-strategy has no row | `--etp INT`"),
     ("a flag in prose", "`--speed-check` measures", "`--speed-checks` measures", "there is no --speed-checks"),
     ("a command line", "\npiper bench dedup\n", "\npiper bench dedupe\n", "there is no bench dedupe"),
 ]

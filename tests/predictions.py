@@ -20,13 +20,13 @@ import tempfile
 from switches import FULL_COUNTS
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp]
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp]]
     (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
     (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
     (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
     (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "zb-h1", "full", 2, 2),
 ]
-AXES = [  # pp ep dp schedule recompute micro-batch [tp]
+AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp]]
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
     (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
     (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
@@ -37,9 +37,12 @@ AXES = [  # pp ep dp schedule recompute micro-batch [tp]
     (2, 2, 1, "1f1b", "full", 2, 2), (2, 1, 1, "gpipe", "experts", 1, 2),
     (2, 2, 1, "zb-h1", "experts", 2, 2), (2, 2, 1, "interleaved", "none", 1, 2), (2, 2, 2, "zb-v", "none", 1, 2),
     (2, 2, 1, "dualpipev", "attention", 1, 2),
+    (1, 2, 4, "1f1b", "none", 1, 1, 2), (1, 2, 2, "gpipe", "full", 2, 2, 2), (2, 1, 2, "zb-h1", "experts", 1, 1, 2),
+    (2, 2, 2, "dualpipev", "none", 1, 2, 2), (1, 1, 4, "1f1b", "experts", 2, 1, 4),
 ]
 TENSOR = [  # with divided optimizer states
     (1, 4, 2, "gpipe", "full", 2, 2), (2, 1, 1, "zb-v", "full", 2, 2), (1, 1, 1, "1f1b", "none", 2, 4),
+    (1, 2, 2, "1f1b", "none", 2, 2, 2),
 ]
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
@@ -100,7 +103,7 @@ def main():
         choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
-                choice["recompute"], choice["micro_batch_sequences"], *([tp] if (tp := choice["mesh"].get("tp", 1)) > 1 else []))
+                choice["recompute"], choice["micro_batch_sequences"], *degrees_of(choice["mesh"]))
         every = strategies if axes in strategies else [*strategies, axes]
         families = []
         for i, (config, family_axes) in enumerate(FAMILIES):
@@ -113,13 +116,19 @@ def main():
                 families.append(run_one(options, "rtx4090x8", folder, family_axes, path, "bf16") | {"family": config["model_type"] + " bf16"})
         families.append(run_one(options, "rtx4090x8", folder, AXES[4], None, "bf16") | {"family": "bf16"})
         # Optimizer states divided among the ranks that hold the same parameters.
-        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), (TENSOR[0], "bf16"),
+        for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), (TENSOR[0], "bf16"), (TENSOR[3], "fp32"),
                                  *([(AXES[0], "bf16"), (AXES[3], "fp32"), *[(a, "fp32") for a in TENSOR]] if in_full else [])]:
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
     return judge(options, rows[:len(strategies)], rows[every.index(axes)], families)
+
+
+def degrees_of(mesh):
+    """tp and etp as they stand at the end of a row: without those that are 1 and last."""
+    tp, etp = mesh.get("tp", 1), mesh.get("etp", 1)
+    return [tp, etp] if etp > 1 else [tp] if tp > 1 else []
 
 
 def merge(runs):
@@ -132,8 +141,9 @@ def merge(runs):
 
 
 def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
-    pp, ep, dp, schedule, recompute, micro, tp = (*axes, 1)[:7]
+    pp, ep, dp, schedule, recompute, micro, tp, etp = (*axes, 1, 1)[:8]
     shared = ["--tp", tp, "--sequence-parallel"] if tp > 1 else []
+    shared += ["--etp", etp] if etp > 1 else []
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,
@@ -153,7 +163,7 @@ def judge(options, rows, chosen, families):
     if options.json:
         print(json.dumps({"strategies": rows, "chosen": chosen, "families": families}, indent=1))
     else:
-        print(f"{'pp ep dp schedule recompute micro tp':<38}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
+        print(f"{'pp ep dp schedule recompute micro tp etp':<38}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
         for row in rows + [chosen] + families:
             error = "(GPU)" if row.get("other_machine") else f"{row['time_error']*100:+.1f} %"
             mark = " <- the planner's choice" if row is chosen else f" {row.get('family', '')}"

@@ -251,8 +251,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
       .check(count);
-  command.add_option("--etp", f.etp, "ranks that share an expert (1); priced, not trained")
-      .check(count);
+  command.add_option("--etp", f.etp, "ranks that share an expert's matrices (1)").check(count);
   command
       .add_option("--vpp", f.vpp, "chunks of layers a rank holds (1; 2 under zb-v and dualpipev)")
       .check(count);

@@ -9,9 +9,12 @@
 #include <piper/collective/steps.h>
 
 #include <cstdint>
+#include <span>
 
 namespace piper::collective {
 
 MemberSteps all_gather_direct(int64_t member, int64_t num_members, int64_t count);
+// Of shares of any sizes, by member, back to back. An empty share is no message.
+MemberSteps all_gather_direct(int64_t member, std::span<const int64_t> counts);
 
 }  // namespace piper::collective

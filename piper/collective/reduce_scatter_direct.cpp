@@ -19,13 +19,9 @@ std::vector<Block> pieces_of(const Block& share, int64_t piece) {
   return pieces;
 }
 
-}  // namespace
-
-MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count,
-                                  int64_t piece) {
+MemberSteps scatter(Reduction reduction, int64_t piece) {
   PIPER_CHECK(piece >= 1);
-  const int64_t n = num_members;
-  Reduction reduction(member, shares_by_number(n, count), count);
+  const int64_t n = reduction.num_members(), member = reduction.steps.member();
   StepWriter& steps = reduction.steps;
   // Everything that leaves is posted at once: an owner then never waits for a member that computes.
   for (int64_t distance = 1; distance < n; ++distance) {
@@ -59,6 +55,17 @@ MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t c
     sums.push_back(add_in_order(steps, terms, member));
   }
   return steps.take();
+}
+
+}  // namespace
+
+MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count,
+                                  int64_t piece) {
+  return scatter({member, shares_by_number(num_members, count), count}, piece);
+}
+
+MemberSteps reduce_scatter_direct(int64_t member, std::span<const int64_t> counts, int64_t piece) {
+  return scatter({member, shares_of(counts), sum_of(counts)}, piece);
 }
 
 }  // namespace piper::collective

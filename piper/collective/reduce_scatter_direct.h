@@ -13,12 +13,16 @@
 #include <piper/collective/steps.h>
 
 #include <cstdint>
+#include <span>
 
 namespace piper::collective {
 
 // Every share is cut into pieces of `piece` elements (the last one may be shorter), the same for all
 // members. Requires piece >= 1.
 MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count,
+                                  int64_t piece = kWholeShare);
+// Of shares of any sizes, by member, back to back.
+MemberSteps reduce_scatter_direct(int64_t member, std::span<const int64_t> counts,
                                   int64_t piece = kWholeShare);
 
 }  // namespace piper::collective

@@ -1,6 +1,8 @@
 #include <piper/base/error.h>
 #include <piper/collective/reduction.h>
 
+#include <numeric>
+
 namespace piper::collective {
 
 Reduction::Reduction(int64_t member, std::vector<Block> all, int64_t count)
@@ -12,6 +14,20 @@ std::vector<Block> shares_by_number(int64_t num_members, int64_t count) {
   std::vector<Block> shares;
   for (int64_t m = 0; m < num_members; ++m) shares.push_back(reduce_share(m, num_members, count));
   return shares;
+}
+
+std::vector<Block> shares_of(std::span<const int64_t> counts) {
+  std::vector<Block> shares;
+  int64_t offset = 0;
+  for (const int64_t count : counts) {
+    shares.push_back({Buffer::kOutput, offset, count});
+    offset += count;
+  }
+  return shares;
+}
+
+int64_t sum_of(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 int32_t add_in_order(StepWriter& steps, const std::vector<SumTerm>& terms, size_t own) {

@@ -11,6 +11,7 @@
 #include <piper/collective/step_writer.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace piper::collective {
@@ -29,6 +30,9 @@ struct Reduction {
 
 // By member: reduce_share.
 std::vector<Block> shares_by_number(int64_t num_members, int64_t count);
+// By member, of these sizes, back to back; and how much that is.
+std::vector<Block> shares_of(std::span<const int64_t> counts);
+int64_t sum_of(std::span<const int64_t> counts);
 
 // An all-gather straight after, on the places that the reduce-scatter has left.
 void write_reduce_scatter_ring(Reduction& reduction);

@@ -1,3 +1,4 @@
+#include <piper/collective/all_gather_direct.h>
 #include <piper/collective/reduce_scatter_direct.h>
 #include <piper/collective/reduction.h>
 #include <piper/collective/reductions.h>
@@ -110,6 +111,38 @@ TEST_CASE("a direct reduce-scatter in pieces is the same sum, with two slots of 
                       .problems) == "");
         for (int64_t m = 0; m < n; ++m) CHECK(steps(m).scratch_count <= 2 * (n - 1) * piece);
       }
+}
+
+TEST_CASE("shares of any sizes are summed and gathered as equal ones are") {
+  for (const std::vector<int64_t>& counts :
+       {std::vector<int64_t>{7}, {3, 0}, {0, 0, 5}, {2, 9, 0, 1}, {0, 0, 0}, {4, 4, 4}}) {
+    const Topology topology = apart(std::ssize(counts));
+    std::vector<Block> shares;
+    int64_t all = 0;
+    for (const int64_t count : counts) {
+      shares.push_back({Buffer::kOutput, all, count});
+      all += count;
+    }
+    for (const int64_t piece : {1, 3, 100}) {
+      const StepsOf sums = [&](int64_t m) { return reduce_scatter_direct(m, counts, piece); };
+      const ExpectedOf sum = [&](int64_t m, Sums& of) -> std::vector<Expected> {
+        if (shares[m].count == 0) return {};
+        return {{shares[m].offset, sum_of(ReductionForm::kDirect, topology, m, shares[m], of)}};
+      };
+      CHECK(first_of(prove(topology, sums, true, sum).problems) == "");
+      for (int64_t m = 0; m < std::ssize(counts); ++m) CHECK(sums(m).output_count == all);
+    }
+    const StepsOf gather = [&](int64_t m) { return all_gather_direct(m, counts); };
+    const ExpectedOf everything = [&](int64_t, Sums&) {
+      std::vector<Expected> expected;
+      for (size_t owner = 0; owner < counts.size(); ++owner)
+        if (const Block& share = shares[owner]; share.count > 0)
+          expected.push_back(
+              {share.offset, {share.count, static_cast<int32_t>(owner), share.offset}});
+      return expected;
+    };
+    CHECK(first_of(prove(topology, gather, true, everything).problems) == "");
+  }
 }
 
 TEST_CASE("what crosses: hierarchical forms send a node's sum, flat ones every member's values") {

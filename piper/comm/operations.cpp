@@ -213,6 +213,22 @@ std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Grou
                                       std::move(buffers), unit);
 }
 
+std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Group& group,
+                                                OperationName name, Element element,
+                                                std::span<std::byte> buffer,
+                                                std::span<const int64_t> counts,
+                                                const Allocate& allocate) {
+  check_group(transport, group, name.what);
+  PIPER_CHECK(std::ssize(counts) == std::ssize(group.members), name.what);
+  MemberSteps steps = collective::reduce_scatter_direct(group.index, counts, kPieceElements);
+  PIPER_CHECK(steps.output_count == num_elements(buffer, element, name.what), name.what);
+  const Unit unit{size_of(element), element};
+  PlayBuffers buffers{.output = buffer};
+  buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
+  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
+                                      std::move(buffers), unit);
+}
+
 std::unique_ptr<Operation> start_all_gather(Transport& transport, const Group& group,
                                             OperationName name, Element element,
                                             std::span<std::byte> buffer,

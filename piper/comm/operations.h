@@ -102,6 +102,11 @@ std::unique_ptr<Operation> start_all_gather(Transport&, const Group&, OperationN
                                             std::span<std::byte> buffer,
                                             collective::ReductionForm form,
                                             const collective::Topology& topology);
+// The former, directly, of shares of any sizes: `counts` elements by member, back to back.
+std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, OperationName, Element,
+                                                std::span<std::byte> buffer,
+                                                std::span<const int64_t> counts,
+                                                const Allocate& allocate = {});
 
 // Plays a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
 // units are bytes, or where `unit` is given elements, which steps may add. Every member makes it

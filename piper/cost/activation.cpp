@@ -256,18 +256,20 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
                            const SegmentWork& work) {
   const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
+  const int64_t ffn = f.ffn / work.expert_ranks;
   // Rows from several peers are copied together, an expert at a time.
-  const int64_t scratch = work.local_experts < f.num_experts ? largest * model.hidden : 0;
-  const int64_t transient = e * (largest * f.ffn + scratch);
+  const bool has_peers = work.local_experts < f.num_experts || work.expert_ranks > 1;
+  const int64_t scratch = has_peers ? largest * model.hidden : 0;
+  const int64_t transient = e * (largest * ffn + scratch);
   const SegmentBytes rows{
-      .tape = e * 2 * work.received_rows * f.ffn,
-      .forward_transient = transient + product_bytes(e, 2 * f.ffn, model.hidden),
-      .backward_transient = transient + std::max(product_bytes(e, model.hidden, f.ffn),
-                                                 product_bytes(e, 2 * f.ffn, model.hidden)),
+      .tape = e * 2 * work.computed_rows() * ffn,
+      .forward_transient = transient + product_bytes(e, 2 * ffn, model.hidden),
+      .backward_transient = transient + std::max(product_bytes(e, model.hidden, ffn),
+                                                 product_bytes(e, 2 * ffn, model.hidden)),
       // All activations, where a whole backward holds those of one expert at a time.
-      .deferred = e * work.received_rows * f.ffn,
-      .input_transient = e * scratch + product_bytes(e, 2 * f.ffn, model.hidden),
-      .weights_transient = e * scratch + product_bytes(e, 2 * f.ffn, model.hidden)};
+      .deferred = e * work.computed_rows() * ffn,
+      .input_transient = e * scratch + product_bytes(e, 2 * ffn, model.hidden),
+      .weights_transient = e * scratch + product_bytes(e, 2 * ffn, model.hidden)};
   if (!work.deduplicated()) return rows;
   // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put
   // out is kept; backward, its gradient, its input again and that one's gradient.
@@ -356,10 +358,12 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   return {};
 }
 
-int64_t scatter_scratch(const model::Model& model, const SegmentWork& work) {
+int64_t scatter_scratch(const model::Model& model, SegmentKind kind, const SegmentWork& work) {
   constexpr int64_t kPieces = 2 * 32 * 1024;  // elements
-  return (work.tensor_ranks - 1) * std::min(work.tokens() * model.hidden, kPieces) *
-         work.element_bytes;
+  const bool is_of_experts = kind == SegmentKind::kExpertTensor;
+  const int64_t others = (is_of_experts ? work.expert_ranks : work.tensor_ranks) - 1;
+  const int64_t rows = is_of_experts ? work.received_rows : work.tokens();
+  return others * std::min(rows * model.hidden, kPieces) * work.element_bytes;
 }
 
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
@@ -395,9 +399,11 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return sequence_choices_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kGathered:
     case SlotKind::kPartial:
-      PIPER_CHECK(slot.segment.kind == SegmentKind::kTensor,
+      PIPER_CHECK(schedule::moves_rows(slot.segment.kind),
                   "no exact bytes of an axis that this Piper does not execute");
-      return work.gathered_tokens() * row;
+      return (slot.segment.kind == SegmentKind::kExpertTensor ? work.gathered_rows
+                                                              : work.gathered_tokens()) *
+             row;
     case SlotKind::kKeysAndValues:
     case SlotKind::kExpertState:
     case SlotKind::kKept:

@@ -26,7 +26,11 @@ struct SegmentWork {
   int64_t tensor_ranks = 1;   // that share matrices and divide the tokens: T = B * S / tensor_ranks
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
-  int64_t largest_expert_rows = 0;  // of the local experts; balanced: R / local experts
+  // Ranks that share an expert's matrices; where there are several, the rows that these have received
+  // together: what the experts compute with.
+  int64_t expert_ranks = 1;
+  int64_t gathered_rows = 0;
+  int64_t largest_expert_rows = 0;  // of the local experts; balanced: an equal part of those
   // The local experts with rows beside the largest, by size; all empty: they share what is left
   // evenly.
   std::array<ExpertsOfSize, 8> other_experts;
@@ -41,6 +45,7 @@ struct SegmentWork {
   // Whether these ranks hold parts of a sequence.
   bool cuts_sequences() const { return sequences % tensor_ranks != 0; }
   bool deduplicated() const { return received_tokens >= 0; }
+  int64_t computed_rows() const { return expert_ranks == 1 ? received_rows : gathered_rows; }
 };
 
 struct SegmentBytes {
@@ -64,9 +69,10 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work);
 
-// Beside a reduce-scatter of hidden states: the others' parts of a rank's own tokens, two pieces of
-// each at a time (comm/operations.h).
-int64_t scatter_scratch(const model::Model& model, const SegmentWork& work);
+// Beside a reduce-scatter of hidden states (SegmentKind::kTensor) or experts' rows (kExpertTensor): the
+// others' parts of a rank's own, two pieces of each at a time (comm/operations.h).
+int64_t scatter_scratch(const model::Model& model, schedule::SegmentKind kind,
+                        const SegmentWork& work);
 
 // Bytes of a slot of this kind.
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

@@ -109,6 +109,7 @@ struct PricedForm {
 struct FixedForm {
   std::optional<strategy::AllToAll> algorithm;
   std::optional<int64_t> chunk_bytes;
+  bool deduplicates = true;  // else tokens may not travel in place of their copies
 };
 // Every algorithm that is not excluded, each in its best pieces (powers of two), cheapest first;
 // ties in the order of strategy::kAllToAlls, of which the flat one is the first.

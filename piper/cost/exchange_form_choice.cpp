@@ -24,7 +24,8 @@ std::vector<AllToAll> candidates(const ExchangeSite& site, const ExchangeLoad& l
                                  const FixedForm& fixed) {
   if (fixed.algorithm) return {*fixed.algorithm};
   std::vector<AllToAll> all(strategy::kAllToAlls.begin(), strategy::kAllToAlls.end());
-  if (has_copies(load) && site.levels.size() > 1) all.push_back(AllToAll::kHaloDedup);
+  if (fixed.deduplicates && has_copies(load) && site.levels.size() > 1)
+    all.push_back(AllToAll::kHaloDedup);
   return all;
 }
 

@@ -28,7 +28,7 @@ int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
 // Where ranks share cores, a group that meets at every exchange, or around every block, computes in
 // rounds: all of its members must have had a core before any goes on.
 double rounds(const cluster::Cluster& cluster, const Strategy& s) {
-  const int64_t meets = std::max(s.mesh.ep, s.mesh.tp);
+  const int64_t meets = std::max(s.mesh.ranks_per_expert_set(), s.mesh.tp);
   if (cluster.cores_per_node == 0 || meets == 1) return 1;
   const int64_t together = std::min(meets, ranks_per_node(cluster, s));
   const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;
@@ -121,7 +121,9 @@ void ExecutorEstimator::for_each_buffer(const Strategy& s, int64_t index, int64_
 Shard ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
   const TypeParameters& p = type_parameters_[costs_.type_of(layer)];
   const int64_t parts = part_parameters(model_, layer, s);
-  return {.dense = p.dense - s.mesh.tp * parts, .parts = parts, .experts = p.experts / s.mesh.ep};
+  return {.dense = p.dense - s.mesh.tp * parts,
+          .parts = parts,
+          .experts = p.experts / s.mesh.ranks_per_expert_set()};
 }
 
 Shard ExecutorEstimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {

@@ -104,10 +104,10 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
 }
 
 SegmentWork ExpertRows::balanced(int32_t layer) const {
-  SegmentWork work =
-      balanced_work(model_, layer, strategy_.micro_batch_sequences, strategy_.sequence,
-                    strategy_.mesh.ep, element_bytes(strategy_.precision),
-                    strategy_.capacity.factor, strategy::ranks_per_token_set(strategy_));
+  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
+                                   strategy_.sequence, strategy_.mesh.ep,
+                                   element_bytes(strategy_.precision), strategy_.capacity.factor,
+                                   strategy::ranks_per_token_set(strategy_), strategy_.mesh.etp);
   if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }
@@ -169,20 +169,32 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member)
   if (work.local_experts == 0 || micro_batch < 0) return work;
   const std::vector<int64_t>& sent = of_rank(load_.routed, layer, micro_batch, member);
   work.rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
-  const int64_t ep = strategy_.mesh.ep, ep_index = member % ep, first = member - ep_index;
+  const strategy::RankLayout layout(strategy_);
+  const auto each_of = [](const strategy::Members& group, auto visit) {
+    for (int64_t i = 0; i < group.size; ++i) visit(group.first + i * group.stride);
+  };
+  const strategy::Members peers = layout.members(strategy::Axis::kExpert, member);
+  const int64_t ep_index = (member - peers.first) / peers.stride;
+  // By expert, of this rank and of all that share its experts' matrices.
   std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
-  for (int64_t peer = first; peer < first + ep; ++peer) {
-    const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, peer);
-    for (int64_t e = 0; e < work.local_experts; ++e)
-      received[static_cast<size_t>(e)] +=
-          rows[static_cast<size_t>(ep_index * work.local_experts + e)];
-  }
-  work.received_rows = std::accumulate(received.begin(), received.end(), int64_t{0});
+  work.received_rows = 0;
+  each_of(layout.members(strategy::Axis::kExpertTensor, member), [&](int64_t sharer) {
+    each_of(layout.members(strategy::Axis::kExpert, sharer), [&](int64_t peer) {
+      const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, peer);
+      for (int64_t e = 0; e < work.local_experts; ++e) {
+        const int64_t more = rows[static_cast<size_t>(ep_index * work.local_experts + e)];
+        received[static_cast<size_t>(e)] += more;
+        if (sharer == member) work.received_rows += more;
+      }
+    });
+  });
+  work.gathered_rows = std::accumulate(received.begin(), received.end(), int64_t{0});
   if (work.deduplicated()) {
     work.received_tokens = 0;
-    for (int64_t peer = first; peer < first + ep; ++peer)
+    each_of(peers, [&](int64_t peer) {
       work.received_tokens +=
           of_rank(load_.distinct, layer, micro_batch, peer)[static_cast<size_t>(ep_index)];
+    });
   }
   set_largest(received, work);
   return work;
@@ -196,9 +208,10 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
   }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
+  work.gathered_rows = work.received_rows * work.expert_ranks;
   std::vector<int64_t> received;
   for (const int32_t expert : held(layer, ep_index))
-    received.push_back(strategy_.mesh.ep * rows_of_expert(layer, expert));
+    received.push_back(strategy_.mesh.ranks_per_expert_set() * rows_of_expert(layer, expert));
   set_largest(received, work);
   return work;
 }

@@ -72,10 +72,11 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor, int64_t tensor_ranks) {
+                          double capacity_factor, int64_t tensor_ranks, int64_t expert_ranks) {
   SegmentWork work{.sequences = sequences,
                    .sequence = sequence,
                    .tensor_ranks = tensor_ranks,
+                   .expert_ranks = expert_ranks,
                    .element_bytes = element_bytes};
   if (layer < 0) return work;
   work.sequence = model.positions(layer, sequence);
@@ -87,7 +88,8 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
       std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity / tensor_ranks);
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
-  work.largest_expert_rows = (work.received_rows + work.local_experts - 1) / work.local_experts;
+  work.gathered_rows = work.received_rows * expert_ranks;
+  work.largest_expert_rows = (work.computed_rows() + work.local_experts - 1) / work.local_experts;
   return work;
 }
 
@@ -112,7 +114,7 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
 const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
                                    const strategy::Mesh& mesh, double capacity_factor,
                                    const ExchangeForm& form) {
-  const std::tuple key(type, micro_batch_sequences, mesh.ep, mesh.tp,
+  const std::tuple key(type, micro_batch_sequences, mesh.ep, mesh.etp, mesh.tp,
                        std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor,
                        form.algorithm, form.chunk_bytes);
   const auto found = layers_.find(key);
@@ -160,7 +162,7 @@ std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
                                            strategy::AllToAll algorithm) {
   if (load_ == nullptr) {
     SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
-                                     element_bytes(precision_), capacity_factor, mesh.tp);
+                                     element_bytes(precision_), capacity_factor, mesh.tp, mesh.etp);
     if (algorithm == strategy::AllToAll::kHaloDedup) expect_tokens(model_, layer, mesh.ep, work);
     return {work};
   }
@@ -257,6 +259,13 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
                                            model_.hidden * work.element_bytes);
     return all_reduce_seconds(cluster_, sharers, bytes) / 2;
   };
+  // The same of ranks that share experts' matrices, of their rows.
+  const Group expert_sharers{.size = mesh.etp};
+  const auto expert_rows = [&](size_t slots) {
+    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * work.gathered_rows *
+                                           model_.hidden * work.element_bytes);
+    return all_reduce_seconds(cluster_, expert_sharers, bytes) / 2;
+  };
   const auto sequence_counts = [&] {
     const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
     return all_reduce_seconds(cluster_, sharers,
@@ -278,15 +287,21 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
           return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
         },
         [&](const schedule::LayerTask& task) {
+          const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
           switch (task.kind) {
             case graph::TaskKind::kAllToAll:
               return exchange.rows;
             case graph::TaskKind::kExchangeCounts:
-              return exchange.counts;
+              return is_of_experts
+                         ? exchange_counts_seconds(
+                               cluster_, expert_sharers,
+                               model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
+                         : exchange.counts;
             case graph::TaskKind::kAllReduce:
               return sequence_counts();
-            default:  // a gather or a scatter of hidden states
-              return hidden_states(task.reads.size());
+            default:  // a gather or a scatter of hidden states, or of experts' rows
+              return is_of_experts ? expert_rows(task.writes.size())
+                                   : hidden_states(task.reads.size());
           }
         });
   };
@@ -328,8 +343,12 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
           static_cast<double>(model_.hidden * work.element_bytes));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
+  // Of all ranks as if they were members of one stage: their groups lie alike.
+  strategy::Mesh one_stage{.ep = mesh.ep, .dp = mesh.world(), .etp = mesh.etp};
+  const strategy::RankLayout layout(one_stage);
   for (int64_t i = 0; i < groups; ++i) {
-    const Group group{.first = i * mesh.ep, .size = mesh.ep};
+    const strategy::Members members = layout.members(strategy::Axis::kExpert, i * mesh.ep);
+    const Group group{.first = members.first, .stride = members.stride, .size = members.size};
     const std::span<const double> uneven(to_bytes);
     longest.rows = std::max(longest.rows,
                             load_ == nullptr

@@ -64,7 +64,8 @@ struct EndCost {
 // beyond its capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor = 0, int64_t tensor_ranks = 1);
+                          double capacity_factor = 0, int64_t tensor_ranks = 1,
+                          int64_t expert_ranks = 1);
 
 // Ranks that share matrices (mesh.tp) divide the tokens, too: this Piper executes the two together.
 //
@@ -126,9 +127,9 @@ class LayerCosts {
   std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
-  std::map<
-      std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, double, strategy::AllToAll, int64_t>,
-      LayerCost>
+  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, int64_t, double,
+                      strategy::AllToAll, int64_t>,
+           LayerCost>
       layers_;
   std::map<std::pair<int64_t, int64_t>, EndCost> ends_;  // by sequences and tensor ranks
 };

@@ -109,7 +109,9 @@ class StepPricer {
     // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
     // group (or the two ends), rows of all.
     const bool compute = task.kind == TaskKind::kCompute;
-    const int64_t place = compute && task.phase != Phase::kUpdate
+    const bool is_by_member = rows_.exact() && task.group.valid() &&
+                              step_.segment(task).kind == SegmentKind::kExpertTensor;
+    const int64_t place = (compute && task.phase != Phase::kUpdate) || is_by_member
                               ? place_of(task.rank, task.micro_batch)
                           : task.group.valid() ? group_place(task)
                           : task.peer.valid()  ? ends(task)
@@ -153,8 +155,8 @@ class StepPricer {
 
   Transfer transfer_of(const Task& task) const {
     const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
-    if (is_half && step_.segment(task).kind == SegmentKind::kTensor)
-      return ports_.all_reduce(group(task), tensor_bytes(task) / 2);
+    if (is_half && schedule::moves_rows(step_.segment(task).kind))
+      return ports_.all_reduce(group(task), gathered_bytes(task) / 2);
     if (task.kind == TaskKind::kAllReduce || is_half) {
       Transfer transfer = ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
       if (is_half) transfer.seconds /= 2;
@@ -194,15 +196,17 @@ class StepPricer {
         const Segment& segment = step_.segment(task);
         const int64_t experts =
             model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
-        return {exchange_counts_seconds(cluster_, group(task), experts / strategy_.mesh.ep)};
+        const bool is_by_peer = segment.kind == SegmentKind::kExpertTensor;
+        return {exchange_counts_seconds(cluster_, group(task),
+                                        is_by_peer ? experts : experts / strategy_.mesh.ep)};
       }
       case TaskKind::kAllToAll:
         return all_to_all(task);
       case TaskKind::kAllGather:
-        if (step_.segment(task).kind == SegmentKind::kTensor) return tensor_collective(task);
+        if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
       case TaskKind::kReduceScatter:
-        if (step_.segment(task).kind == SegmentKind::kTensor) return tensor_collective(task);
+        if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {
             reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
       case TaskKind::kRing:
@@ -216,18 +220,23 @@ class StepPricer {
   }
 
   // A gather and a scatter move as much as the two halves of a direct all-reduce.
-  TaskPrice tensor_collective(const Task& task) const {
-    return {all_reduce_seconds(cluster_, group(task), tensor_bytes(task)) / 2,
+  TaskPrice rows_collective(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    return {all_reduce_seconds(cluster_, group(task), gathered_bytes(task)) / 2,
             task.kind == TaskKind::kReduceScatter
-                ? scatter_scratch(model_, work_of(step_.segment(task), 0))
+                ? scatter_scratch(model_, segment.kind,
+                                  work_of(segment, place_of(task.rank, task.micro_batch)))
                 : 0};
   }
 
-  // Of hidden states of all members, in all slots.
-  double tensor_bytes(const Task& task) const {
-    const SegmentWork work = work_of(step_.segment(task), 0);
-    return static_cast<double>(step_.graph.reads(task).size()) *
-           static_cast<double>(work.gathered_tokens()) * row_bytes();
+  // Of hidden states or experts' rows of all members, in all slots.
+  double gathered_bytes(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
+    const int64_t rows =
+        segment.kind == SegmentKind::kExpertTensor ? work.gathered_rows : work.gathered_tokens();
+    return static_cast<double>(step_.graph.writes(task).size()) * static_cast<double>(rows) *
+           row_bytes();
   }
 
   Group group(const Task& task) const { return group_of(step_.graph.group(task.group)); }

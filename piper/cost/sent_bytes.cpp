@@ -55,13 +55,15 @@ class Sender {
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
       case TaskKind::kAllGather:  // of tokens, to everyone its own, of every slot
-        if (step_.segment(task).kind != SegmentKind::kTensor) return add_half(task);
+        if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
+        if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
           return std::ssize(step_.graph.reads(task)) * own_tokens(step_.segment(task).layer) *
                  row_bytes();
         });
       case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
-        if (step_.segment(task).kind != SegmentKind::kTensor) return add_half(task);
+        if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
+        if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
           return own_tokens(step_.segment(task).layer) * row_bytes();
         });
@@ -93,7 +95,34 @@ class Sender {
     return std::ranges::find(members, task.rank) - members.begin();
   }
 
+  // Of ranks that share experts: a gather of what each has received, of every slot; a sum, of which
+  // each keeps as much.
+  void add_rows(const Task& task) {
+    const bool gathers = task.kind == TaskKind::kAllGather;
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const auto self = static_cast<size_t>(index_of(task));
+    for (size_t to = 0; to < members.size(); ++to) {
+      const int64_t rows = received_rows(task, members[gathers ? self : to]);
+      const int64_t bytes =
+          rows * row_bytes() * (gathers ? std::ssize(step_.graph.writes(task)) : 1);
+      if (to != self && bytes > 0) sent_.push_back({task.id, members[to], bytes});
+    }
+  }
+
+  int64_t received_rows(const Task& task, Rank rank) const {
+    const int32_t layer = step_.segment(task).layer;
+    return (rows_.exact() ? rows_.work(layer, task.micro_batch, layout_.member(rank))
+                          : rows_.work(layer, layout_.coordinates(rank).ep))
+        .received_rows;
+  }
+
   void add_counts(const Task& task) {
+    if (step_.segment(task).kind == SegmentKind::kExpertTensor)
+      return to_others(task, [&](int64_t, int64_t) {
+        return model_.layers[static_cast<size_t>(step_.segment(task).layer)]
+                   .feed_forward.num_experts *
+               static_cast<int64_t>(sizeof(int64_t));  // by peer and expert of theirs
+      });
     if (strategy::deduplicates(strategy_)) return add_routes(task);
     const collective::ToldCounts told(
         strategy_.all_to_all, index_of(task),
@@ -315,7 +344,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
               sizeof(int64_t)};
     case SegmentKind::kExpertGradients:
     case SegmentKind::kExpertWeights:
-      return {expert_parameters(model, segment.layer, strategy.mesh.ep),
+      return {expert_parameters(model, segment.layer, strategy.mesh.ranks_per_expert_set()),
               segment.kind == SegmentKind::kExpertWeights ? of.weight : gradient};
     case SegmentKind::kTiedEmbedding:
       return {model.vocabulary * model.hidden, gradient};

@@ -67,9 +67,9 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
   return all - strategy.mesh.tp * part_parameters(model, layer, strategy);
 }
 
-int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep) {
+int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks) {
   const model::Layer& of = model.layers[static_cast<size_t>(layer)];
-  return model::count_layer(model, of).routed_experts / ep;
+  return model::count_layer(model, of).routed_experts / ranks;
 }
 
 int64_t moved_expert_bytes(const model::Model& model, int32_t layer,
@@ -94,7 +94,7 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
       f(whole, whole_parameters(model, layer, strategy));
       if (const int64_t parts = part_parameters(model, layer, strategy); parts > 0)
         f(Axis::kData, parts);
-      f(Axis::kExpertData, expert_parameters(model, layer, strategy.mesh.ep));
+      f(Axis::kExpertData, expert_parameters(model, layer, strategy.mesh.ranks_per_expert_set()));
     }
   };
   add_layers(first, end);

@@ -26,7 +26,7 @@ StateBytes state_bytes(strategy::Precision precision);
 // Bytes of one element of an activation.
 int64_t element_bytes(strategy::Precision precision);
 
-// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep, matrices that ranks
+// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep x etp, matrices that ranks
 // share (tensor with sequence parallelism) by tp, everything else is replicated over the stage. With
 // tied embeddings or modules of multi-token prediction (which the last stage holds) the first and
 // the last stage both hold the table (one stage: once).
@@ -62,8 +62,8 @@ int64_t part_parameters(const model::Model& model, int32_t layer,
 int64_t whole_parameters(const model::Model& model, int32_t layer,
                          const strategy::Strategy& strategy);
 
-// Routed experts of a layer on one rank.
-int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ep);
+// Routed experts of a layer on one rank of so many that together hold them all.
+int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks);
 
 // Bytes that travel when one expert of a layer changes its rank (schedule/migration.h).
 int64_t moved_expert_bytes(const model::Model& model, int32_t layer, strategy::Precision precision);

@@ -241,13 +241,13 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
 // and back (two copies forward, three backward).
 void experts(List& list, const model::Model& model, const model::FeedForward& ff,
              const SegmentWork& work) {
-  if (work.received_rows <= 0 || work.local_experts <= 0) return;
+  if (work.computed_rows() <= 0 || work.local_experts <= 0) return;
   const auto d = static_cast<double>(model.hidden);
-  const auto ffn = static_cast<double>(ff.ffn);
-  const auto rows = static_cast<double>(work.received_rows);
+  const auto ffn = static_cast<double>(ff.ffn / work.expert_ranks);
+  const auto rows = static_cast<double>(work.computed_rows());
   const auto count = static_cast<double>(work.local_experts);
   const auto largest = std::min(static_cast<double>(work.largest_expert_rows), rows);
-  const double peers = static_cast<double>(ff.num_experts) / count;
+  const double peers = static_cast<double>(ff.num_experts * work.expert_ranks) / count;
   if (peers > 1) list.row_copies(rows / (count * peers) * d, count * peers);
   if (largest * count <= rows * 1.001 || work.local_experts == 1)
     return mlp(list, rows / count, ffn, d, ff.num_matrices, count);

@@ -14,8 +14,8 @@ class Layout {
  public:
   Layout(const Routing& routing, int64_t local_experts, int64_t received)
       : local_experts_(local_experts),
-        num_peers_(static_cast<int64_t>(routing.received_counts.size()) / local_experts),
-        counts_(routing.received_counts),
+        num_peers_(static_cast<int64_t>(routing.computed_counts().size()) / local_experts),
+        counts_(routing.computed_counts()),
         rows_(static_cast<size_t>(local_experts)) {
     PIPER_CHECK(num_peers_ * local_experts == static_cast<int64_t>(counts_.size()),
                 "received_counts is not [P * L]");

@@ -83,9 +83,11 @@ class Bench {
  public:
   Bench(const Shape& shape, int64_t ep, const strategy::Capacity& capacity = {},
         double z_coefficient = 0, int64_t mtp_depth = 0,
-        strategy::AllToAll all_to_all = strategy::AllToAll::kFlat, int64_t tensor_ranks = 1)
+        strategy::AllToAll all_to_all = strategy::AllToAll::kFlat, int64_t tensor_ranks = 1,
+        int64_t expert_ranks = 1)
       : shape_(shape),
         tensor_ranks_(tensor_ranks),
+        expert_ranks_(expert_ranks),
         model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
     model_.router_z_coefficient = z_coefficient;
     at::globalContext().setUserEnabledMkldnn(false);
@@ -104,6 +106,8 @@ class Bench {
     strategy.capacity = capacity;
     strategy.all_to_all = all_to_all;
     strategy.mesh.tp = tensor_ranks;
+    strategy.mesh.etp = expert_ranks;
+    strategy.mesh.dp = strategy.mesh.ranks_per_expert_set();
     strategy.sequence_parallel = tensor_ranks > 1;
     stage_ = make_stage(model_, strategy, Rank(0),
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
@@ -117,15 +121,17 @@ class Bench {
     cost::SegmentWork w{.sequences = shape_.sequences,
                         .sequence = shape_.sequence,
                         .tensor_ranks = tensor_ranks_,
+                        .expert_ranks = expert_ranks_,
                         .element_bytes = static_cast<int64_t>(at::elementSize(shape_.dtype))};
     w.rows = w.tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;
     if (routing == nullptr) return w;
     w.rows = routing->weights.size(0);
     std::vector<int64_t> rows(static_cast<size_t>(w.local_experts));
-    for (size_t i = 0; i < routing->received_counts.size(); ++i)
-      rows[i % rows.size()] += routing->received_counts[i];
-    for (const int64_t r : rows) w.received_rows += r;
+    const std::vector<int64_t>& counts = routing->computed_counts();
+    for (size_t i = 0; i < counts.size(); ++i) rows[i % rows.size()] += counts[i];
+    for (const int64_t r : rows) w.gathered_rows += r;
+    w.received_rows = w.gathered_rows / expert_ranks_;  // of each as many
     if (routing->deduplicated) w.received_tokens = routing->received_position.size(0);
     w.largest_expert_rows = *std::max_element(rows.begin(), rows.end());
     return w;
@@ -205,7 +211,8 @@ class Bench {
     check(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape, 0,
           packed(""));
   }
-  // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does.
+  // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does, and
+  // those that share experts' matrices to receive as many.
   void mixture(int64_t ep) {
     Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
     Routing routing;
@@ -217,8 +224,11 @@ class Bench {
     CHECK(routing_bytes ==
           bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position));
     if (ep > 1) imagine_peers(ep, routing);
+    for (int64_t i = 0; expert_ranks_ > 1 && i < expert_ranks_; ++i)
+      routing.shared_counts.insert(routing.shared_counts.end(), routing.received_counts.begin(),
+                                   routing.received_counts.end());
     const cost::SegmentWork w = work(ep, &routing);
-    const at::Tensor received = at::ones({w.received_rows, shape_.hidden}, x_.options());
+    const at::Tensor received = at::ones({w.computed_rows(), shape_.hidden}, x_.options());
     const auto experts_f =
         measure([&] { out = stage_->experts_forward(0, received, routing, &tape); });
     const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, routing, x_); });
@@ -318,7 +328,7 @@ class Bench {
   }
 
   Shape shape_;
-  int64_t tensor_ranks_;
+  int64_t tensor_ranks_, expert_ranks_;
   model::Model model_;
   std::unique_ptr<Stage> stage_;
   Batch batch_;
@@ -444,6 +454,22 @@ TEST_CASE("blocks whose matrices ranks share keep and need what cost predicts") 
         divided.attention();
         if (std::string_view(family) == "llama") divided.dense();
       }
+}
+
+TEST_CASE("experts whose matrices ranks share keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const Shape& shape : kShapes)
+    for (const int64_t ranks : {2, 4})
+      for (const int64_t ep : {1, 3})
+        for (const bool in_parts : {false, true}) {
+          INFO("family ", std::string(shape.family), " sequence ", shape.sequence);
+          CAPTURE(ranks);
+          CAPTURE(ep);
+          Bench bench(shape, ep, {}, 0, 0, strategy::AllToAll::kFlat, 1, ranks);
+          if (in_parts) bench.divide_backwards();
+          bench.mixture(ep);
+        }
 }
 
 TEST_CASE("a dense MLP keeps and needs what cost predicts") {

@@ -336,6 +336,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
   StageShare share{.ep_index = at.ep,
                    .ep = strategy.mesh.ep,
                    .tensor = {.index = at.tp, .count = strategy.mesh.tp},
+                   .experts = {.index = at.etp, .count = strategy.mesh.etp},
                    .first_stage = false,
                    .last_stage = false,
                    .placements = options.placements};

@@ -99,6 +99,14 @@ struct Routing {
   // local expert.
   std::vector<int64_t> received_counts;
 
+  // Where ranks share the experts' matrices (expert-tensor parallelism; schedule/step.h): the
+  // received_counts of all of them, by rank, [etp * P * L], filled by the caller. The experts then
+  // compute with the rows of all, in this order.
+  std::vector<int64_t> shared_counts;
+  const std::vector<int64_t>& computed_counts() const {
+    return shared_counts.empty() ? received_counts : shared_counts;
+  }
+
   // Choices by sequence, [B, E] int64, where ranks share the tokens of a sequence (tensor with
   // sequence parallelism): gate_forward counts this rank's, the caller sums them over the ranks
   // before gate_backward. Undefined elsewhere.

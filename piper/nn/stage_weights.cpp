@@ -222,19 +222,29 @@ struct ExpertPieces {
   std::vector<PieceSpec> gate_up, down;
 };
 ExpertPieces expert_pieces(const model::Model& model, int32_t layer,
-                           const std::vector<int32_t>& held) {
+                           const std::vector<int32_t>& held, const TensorShare& shared) {
   const FeedForwardNames names = names_of(model, layer, true);
-  const int64_t ffn = model.layers[static_cast<size_t>(layer)].feed_forward.ffn;
+  const int64_t ffn = model.layers[static_cast<size_t>(layer)].feed_forward.ffn / shared.count;
+  const Cut rows = cut_of(shared, 0, ffn), columns = cut_of(shared, 1, ffn);
   ExpertPieces pieces;
   for (int64_t i = 0; i < std::ssize(held); ++i) {
     const std::string expert =
         fmt::format("{}.experts.{}.", names.prefix, held[static_cast<size_t>(i)]);
-    pieces.gate_up.push_back(
-        {.name = expert + names.gate + ".weight", .expert = i, .first = 0, .count = ffn});
-    pieces.gate_up.push_back(
-        {.name = expert + names.up + ".weight", .expert = i, .first = ffn, .count = ffn});
-    pieces.down.push_back(
-        {.name = expert + names.down + ".weight", .expert = i, .first = 0, .count = model.hidden});
+    pieces.gate_up.push_back({.name = expert + names.gate + ".weight",
+                              .expert = i,
+                              .first = 0,
+                              .count = ffn,
+                              .cut = rows});
+    pieces.gate_up.push_back({.name = expert + names.up + ".weight",
+                              .expert = i,
+                              .first = ffn,
+                              .count = ffn,
+                              .cut = rows});
+    pieces.down.push_back({.name = expert + names.down + ".weight",
+                           .expert = i,
+                           .first = 0,
+                           .count = model.hidden,
+                           .cut = columns});
   }
   return pieces;
 }
@@ -242,15 +252,17 @@ ExpertPieces expert_pieces(const model::Model& model, int32_t layer,
 void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
                      const StageShare& share, LayerBlocks& blocks, const Declaring& to) {
   const FeedForwardNames names = names_of(model, layer, true);
-  const int64_t ffn = mixture.ffn;
+  const int64_t ffn = mixture.ffn / share.experts.count;
   const balance::ExpertPlacement placement = placement_of(share, layer, mixture.num_experts);
-  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index));
+  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index), share.experts);
   const int64_t local = std::ssize(placement.held(share.ep_index));
   if (!placement.is_plain()) blocks.gate.places = placement.places();
   ExpertsBlock& block = blocks.experts;
   block.local_experts = local;
-  const Sharding sharding{
-      .replicas = strategy::Axis::kExpertData, .index = share.ep_index, .count = share.ep};
+  const TensorShare& shared = share.experts;
+  const Sharding sharding{.replicas = strategy::Axis::kExpertData,
+                          .index = share.ep_index * shared.count + shared.index,
+                          .count = share.ep * shared.count};
   block.gate_up = to.store.add({.name = names.prefix + ".experts.gate_up_proj",
                                 .shape = {local, 2 * ffn, model.hidden},
                                 .sharding = sharding,
@@ -361,7 +373,7 @@ balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, in
 void place_experts(const model::Model& model, int32_t layer, const StageShare& share,
                    const balance::ExpertPlacement& placement, LayerBlocks& blocks,
                    ParameterStore& store) {
-  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index));
+  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index), share.experts);
   store.rename(blocks.experts.gate_up, std::move(pieces.gate_up));
   store.rename(blocks.experts.down, std::move(pieces.down));
   blocks.gate.places = placement.is_plain() ? std::vector<int32_t>() : placement.places();

@@ -25,7 +25,8 @@ struct StageShare {
   std::vector<int32_t> layers;  // ascending, without the modules of multi-token prediction
   int64_t ep_index = 0;
   int64_t ep = 1;
-  TensorShare tensor;  // of the matrices that ranks share
+  TensorShare tensor;   // of the matrices that ranks share
+  TensorShare experts;  // of each expert's matrices
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions

@@ -104,19 +104,26 @@ cost::ExchangeLoad ExchangeTask::load_on(const cost::ExchangeSite& site) const {
 
 ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                            const cost::FixedForm& fixed, const cost::TrainerProfile* trainer,
-                           const cost::Rates* rates)
-    : model_(model), cluster_(cluster), fixed_(fixed), trainer_(trainer), rates_(rates) {
+                           const cost::Rates* rates, bool is_runnable)
+    : model_(model),
+      cluster_(cluster),
+      fixed_(fixed),
+      trainer_(trainer),
+      rates_(rates),
+      is_runnable_(is_runnable) {
   if (trainer_ != nullptr && !trainer_->chooses_exchange && !fixed_.algorithm)
     fixed_.algorithm = AllToAll::kFlat;
 }
 
 ExchangeAxis::Key ExchangeAxis::key_of(const ExchangeTask& task) {
-  return {task.group.size, task.group.stride, task.load.pair_bytes};
+  return {task.group.size, task.group.stride, task.load.pair_bytes, task.deduplicates};
 }
 
 ExchangeForm ExchangeAxis::pick(const ExchangeTask& task) const {
+  cost::FixedForm fixed = fixed_;
+  fixed.deduplicates = task.deduplicates;
   return pick_exchange(cluster_, task.group, task.load_on(cost::ExchangeSite(cluster_, task.group)),
-                       fixed_, flat_of(model_, cluster_, task, trainer_, rates_).part());
+                       fixed, flat_of(model_, cluster_, task, trainer_, rates_).part());
 }
 
 void ExchangeAxis::choose(Strategy& s, double imbalance) { choose({&s, 1}, {&imbalance, 1}, 1); }
@@ -128,6 +135,7 @@ void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double
   for (size_t i = 0; i < strategies.size(); ++i) {
     tasks.push_back(
         exchange_task(model_, strategies[i], imbalances[i], rates_ ? kStackElement : 0));
+    tasks.back().deduplicates = !is_runnable_ || strategies[i].mesh.etp == 1;
     if (tasks.back().group.size <= 1) continue;
     const auto [found, is_new] = chosen_.try_emplace(key_of(tasks.back()));
     if (is_new) open.emplace_back(tasks.back(), &found->second);

@@ -27,8 +27,9 @@ namespace piper::plan {
 // `element_bytes` 0: those of the precision.
 struct ExchangeTask {
   cost::Group group;
-  cost::ExchangeLoad load;  // without the spread of its tokens, which depends on where members sit
-  cost::Routed routed;      // refers to the model
+  cost::ExchangeLoad load;   // without the spread of its tokens, which depends on where members sit
+  cost::Routed routed;       // refers to the model
+  bool deduplicates = true;  // whether tokens may travel in place of their copies
   cost::ExchangeLoad load_on(const cost::ExchangeSite& site) const;
 };
 ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& strategy,
@@ -38,11 +39,11 @@ ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& 
 // and cluster outlive it.
 class ExchangeAxis {
  public:
-  // `trainer` nullptr: as this Piper runs it. A trainer that does not choose keeps the flat exchange,
+  // `trainer` nullptr: as this Piper runs it. `is_runnable`: only what its executor runs. A trainer that does not choose keeps the flat exchange,
   // or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                const cost::FixedForm& fixed, const cost::TrainerProfile* trainer = nullptr,
-               const cost::Rates* rates = nullptr);
+               const cost::Rates* rates = nullptr, bool is_runnable = false);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
   // The same for several with an imbalance each; threads share what is new.
@@ -54,7 +55,7 @@ class ExchangeAxis {
   strategy::Strategy with_plain_exchange(strategy::Strategy strategy) const;
 
  private:
-  using Key = std::tuple<int64_t, int64_t, double>;
+  using Key = std::tuple<int64_t, int64_t, double, bool>;
   static Key key_of(const ExchangeTask& task);
   cost::ExchangeForm pick(const ExchangeTask& task) const;
   const model::Model& model_;
@@ -62,6 +63,7 @@ class ExchangeAxis {
   cost::FixedForm fixed_;
   const cost::TrainerProfile* trainer_;
   const cost::Rates* rates_;
+  bool is_runnable_;
   std::map<Key, cost::ExchangeForm> chosen_;
 };
 

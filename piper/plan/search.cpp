@@ -228,7 +228,8 @@ class Search {
         num_threads_(threads_of(request)),
         rates_(rates_of(request)),
         exchange_(*request.model, *request.cluster, request.fixed.exchange,
-                  rates_ ? request.trainer : nullptr, rates_ ? &*rates_ : nullptr),
+                  rates_ ? request.trainer : nullptr, rates_ ? &*rates_ : nullptr,
+                  request.fixed.runnable),
         estimators_(static_cast<size_t>(num_threads_)),
         kept_(request.num_kept) {}
 

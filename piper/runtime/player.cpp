@@ -89,6 +89,7 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   std::ranges::fill(cursor_, 0);
   num_done_ = 0;
   received_counts_.clear();
+  shared_counts_.clear();
   received_rows_.clear();
   routed_rows_.clear();
   distinct_tokens_.clear();
@@ -231,7 +232,7 @@ void Player::run_compute(const Task& task) {
 void Player::finish(const Task& task) {
   last_progress_seconds_ = now_seconds();
   if (task.kind == graph::TaskKind::kReduceScatter &&
-      step_.segment(task).kind == schedule::SegmentKind::kTensor)
+      schedule::moves_rows(step_.segment(task).kind))
     keep_own_share(task);
   leave(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};

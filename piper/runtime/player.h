@@ -159,13 +159,20 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
-  // Of ranks that share a layer's matrices: tokens of all of them, by rank; and the sum of their
-  // parts, of which this rank keeps that of its own tokens.
+  // Of ranks that share a layer's or an expert's matrices: rows of all of them, by rank; and the sum
+  // of their parts, of which this rank keeps that of its own rows.
   std::unique_ptr<comm::Operation> start_tokens_gather(const graph::Task& task,
                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,
                                                         comm::OperationName name);
   void keep_own_share(const graph::Task& task);
+  struct OwnRows {
+    std::vector<int64_t> rows;             // by member of the group
+    int64_t own = 0, before = 0, all = 0;  // this rank's, those of members before it, of all
+  };
+  OwnRows own_rows(const graph::Task& task, const comm::Group& group);
+  std::unique_ptr<comm::Operation> start_shared_counts(const graph::Task& task,
+                                                       comm::OperationName name);
   std::unique_ptr<comm::Operation> start_reduce_scatter(const graph::Task& task,
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
@@ -178,7 +185,6 @@ class Player {
   SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
   nn::Tape* new_tape(const graph::Task& task);
   nn::Routing& routing_of(const graph::Task& task);
-  const std::vector<int64_t>& counts_of(const graph::Task& task);
   const MicroBatch& batch_of(const graph::Task& task) const;
   int64_t positions(int32_t layer) const;  // of a sequence
   int64_t own_tokens() const;              // of a micro-batch, of the model's own layers
@@ -213,7 +219,7 @@ class Player {
 
   // Counts received in a micro-batch's forward, kept for its recomputation: by (layer,
   // micro-batch).
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_, shared_counts_;
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;
   std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)

@@ -1,6 +1,7 @@
 // Communication tasks: from slots and counts to bytes.
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/collective/all_gather_direct.h>
 #include <piper/collective/reductions.h>
 #include <piper/cost/shard.h>
 #include <piper/runtime/player.h>
@@ -90,11 +91,11 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
     case TaskKind::kAllGather:
-      return step_.segment(task).kind == SegmentKind::kTensor
+      return schedule::moves_rows(step_.segment(task).kind)
                  ? start_tokens_gather(task, std::move(name))
                  : start_weights_gather(task, std::move(name));
     case TaskKind::kReduceScatter:
-      return step_.segment(task).kind == SegmentKind::kTensor
+      return schedule::moves_rows(step_.segment(task).kind)
                  ? start_tokens_scatter(task, std::move(name))
                  : start_reduce_scatter(task, std::move(name));
     case TaskKind::kRing:
@@ -127,6 +128,8 @@ const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::G
 }
 
 std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::OperationName name) {
+  if (step_.segment(task).kind == SegmentKind::kExpertTensor)
+    return start_shared_counts(task, std::move(name));
   nn::Routing& routing = routing_of(task);
   const comm::Group group = group_of(task);
   const auto num_peers = std::ssize(group.members);
@@ -259,20 +262,60 @@ std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
   return exchange.start_back(std::move(name), source, target, routing, g_weights);
 }
 
+std::unique_ptr<comm::Operation> Player::start_shared_counts(const Task& task,
+                                                             comm::OperationName name) {
+  nn::Routing& routing = routing_of(task);
+  const std::pair place{step_.segment(task).layer, task.micro_batch};
+  if (const auto told = count_messages_.find(place); told != count_messages_.end())
+    read_counts(told->second, routing);
+  const comm::Group group = group_of(task);
+  const auto each = std::ssize(routing.received_counts);
+  routing.shared_counts.assign(static_cast<size_t>(each * std::ssize(group.members)), 0);
+  std::ranges::copy(routing.received_counts, routing.shared_counts.begin() + group.index * each);
+  return comm::start_all_gather(transport_, group, std::move(name), comm::Element::kInt64,
+                                std::as_writable_bytes(std::span(routing.shared_counts)),
+                                collective::ReductionForm::kDirect, topology_of(group));
+}
+
+Player::OwnRows Player::own_rows(const Task& task, const comm::Group& group) {
+  const auto size = std::ssize(group.members);
+  OwnRows of;
+  if (step_.segment(task).kind == SegmentKind::kExpertTensor) {
+    const std::vector<int64_t>& counts = routing_of(task).shared_counts;
+    PIPER_CHECK(!counts.empty(), "rows that nobody has counted");
+    of.rows = bytes_per_peer(counts, size, 1);
+  } else {  // hidden states: equal parts
+    const int64_t rows = read(task, 0).tensor.size(0);
+    of.rows.assign(static_cast<size_t>(size),
+                   task.kind == TaskKind::kAllGather ? rows : rows / size);
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t rows = of.rows[static_cast<size_t>(i)];
+    if (i == group.index) of.own = rows;
+    if (i < group.index) of.before += rows;
+    of.all += rows;
+  }
+  return of;
+}
+
 std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
                                                              comm::OperationName name) {
   const comm::Group group = group_of(task);
   const auto size = std::ssize(group.members);
+  const OwnRows rows = own_rows(task, group);
+  if (step_.segment(task).kind == SegmentKind::kExpertTensor &&
+      task.phase == graph::Phase::kForward)
+    shared_counts_[{step_.segment(task).layer, task.micro_batch}] = routing_of(task).shared_counts;
+  std::vector<int64_t> bytes;
+  for (const int64_t count : rows.rows) bytes.push_back(count * row_bytes());
   std::unique_ptr<comm::Operation> all;
-  const auto slots = step_.graph.reads(task);
-  for (size_t i = 0; i < slots.size(); ++i) {
+  for (size_t i = 0; i < step_.graph.writes(task).size(); ++i) {
     const at::Tensor& own = read(task, i).tensor;
+    PIPER_CHECK(own.size(0) == rows.own, "other rows than were counted in " + name.what);
     at::Tensor& whole = write(task, i).tensor;
-    whole = empty({own.size(0) * size, own.size(1)});
-    whole.narrow(0, group.index * own.size(0), own.size(0)).copy_(own);
-    collective::MemberSteps steps =
-        collective::all_gather(collective::ReductionForm::kDirect, group.index, topology_of(group),
-                               static_cast<int64_t>(whole.nbytes()));
+    whole = empty({rows.all, own.size(1)});
+    whole.narrow(0, rows.before, rows.own).copy_(own);
+    collective::MemberSteps steps = collective::all_gather_direct(group.index, bytes);
     // Of a task that gathers several slots, the parts of one follow those of the one before.
     for (collective::Step& step : steps.steps)
       step.part += static_cast<uint32_t>(i) * static_cast<uint32_t>(2 * size + 1);
@@ -288,16 +331,17 @@ std::unique_ptr<comm::Operation> Player::start_tokens_scatter(const Task& task,
                                                               comm::OperationName name) {
   const comm::Group group = group_of(task);
   const at::Tensor& part = read(task, 0).tensor;
+  std::vector<int64_t> elements;
+  for (const int64_t rows : own_rows(task, group).rows) elements.push_back(rows * part.size(1));
   return comm::start_reduce_scatter(tensors_, group, std::move(name), element_of(part),
-                                    mutable_bytes_of(part), collective::ReductionForm::kDirect,
-                                    topology_of(group), counted_scratch());
+                                    mutable_bytes_of(part), elements, counted_scratch());
 }
 
 void Player::keep_own_share(const Task& task) {
   const comm::Group group = group_of(task);
   const at::Tensor& part = read(task, 0).tensor;
-  const int64_t own = part.size(0) / std::ssize(group.members);
-  write(task, 0).tensor = part.narrow(0, group.index * own, own).clone();
+  const OwnRows rows = own_rows(task, group);
+  write(task, 0).tensor = part.narrow(0, rows.before, rows.own).clone();
 }
 
 std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,

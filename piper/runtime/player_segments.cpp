@@ -88,6 +88,8 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
           !strategy::deduplicates(strategy_))
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
+      if (task.phase == Phase::kRecompute && strategy_.mesh.etp > 1)
+        routing->shared_counts = shared_counts_.at({layer, task.micro_batch});
       if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
       write(task, 1).routing = std::move(routing);
       return;
@@ -95,8 +97,8 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kExperts: {
       const nn::Routing& routing = routing_of(task);
       if (task.phase == Phase::kForward)
-        received_rows_[layer] += std::accumulate(routing.received_counts.begin(),
-                                                 routing.received_counts.end(), int64_t{0});
+        received_rows_[layer] += std::accumulate(routing.computed_counts().begin(),
+                                                 routing.computed_counts().end(), int64_t{0});
       out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
       return;
     }

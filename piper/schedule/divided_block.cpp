@@ -10,7 +10,7 @@ DividedBlock::Whole DividedBlock::gather(LayerProgram& program, LayerPass& pass,
   const LayerSlot gathered = program.slot(SlotKind::kGathered, collective);
   const LayerSlot more =
       again.valid() ? program.slot(SlotKind::kGathered, collective) : LayerSlot::none();
-  pass.collective(TaskKind::kAllGather, collective, {slot, again}, {gathered, more});
+  pass.collective(TaskKind::kAllGather, collective, {slot, again, counts}, {gathered, more});
   if (splits) pass.compute_part(segment, Share::kBefore);
   return {gathered, more};
 }
@@ -22,7 +22,7 @@ LayerSlot DividedBlock::partial(LayerProgram& program, LayerSlot result) const {
 void DividedBlock::sum(LayerPass& pass, LayerSlot partial, LayerSlot result) const {
   if (!is_shared) return;
   pass.collective(divides_tokens ? TaskKind::kReduceScatter : TaskKind::kAllReduce, collective,
-                  {partial}, {result});
+                  {partial, counts}, {result});
   if (splits) pass.compute_part(segment, Share::kBehind);
 }
 

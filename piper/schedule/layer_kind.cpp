@@ -91,6 +91,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .counts_sequences = is_moe && is_divided && s.sequence_parallel &&
                               style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
           .shares_experts = is_moe && s.mesh.etp > 1,
+          .counts_shared_rows = is_moe && s.mesh.etp > 1 && style.exchanges_counts,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,
           .splits_exchange = exchanges && style.splits_exchange,
@@ -99,8 +100,9 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .gathers_inputs_again = is_divided && s.sequence_parallel && style.gathers_inputs_again,
           .rerun = {.all = style.reruns_whole_layers,
                     .first = style.reruns_first,
-                    .gathers = is_divided && s.sequence_parallel && style.gathers_inputs_again &&
-                               !style.keeps_by_layer},
+                    .gathers = ((is_divided && s.sequence_parallel) ||
+                                (is_moe && s.mesh.etp > 1 && style.exchanges_counts)) &&
+                               style.gathers_inputs_again && !style.keeps_by_layer},
           .keeps_by_layer = style.keeps_by_layer};
 }
 

@@ -23,6 +23,9 @@ struct LayerKind {
   // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted.
   bool counts_sequences = false;
   bool shares_experts = false;
+  // Of ranks that share experts: they tell each other how many rows they have received, and gather
+  // them again in the backward.
+  bool counts_shared_rows = false;
   // As in ExecutionStyle; false where the layer has no such communication.
   bool splits_tensor = false, splits_context = false, splits_exchange = false;
   bool exchanges_counts = false;

@@ -31,6 +31,14 @@ std::vector<LayerKind> every_kind() {
       shared.rerun.gathers = true;
       kinds.push_back(shared);
     }
+  // And where ranks share the experts' matrices.
+  const size_t num_whole = kinds.size();
+  for (size_t i = 0; i < num_whole; ++i) {
+    LayerKind parts = kinds[i];
+    if (!parts.is_moe || parts.deduplicates) continue;
+    parts.shares_experts = parts.counts_shared_rows = parts.rerun.gathers = true;
+    kinds.push_back(parts);
+  }
   return kinds;
 }
 
@@ -110,6 +118,33 @@ TEST_CASE("a mixture with shared experts whose rows travel") {
   CHECK(text(passes_of(layer_program(sums), Recompute::kFull).recompute) ==
         "attention again, gate again, rows gate again, shared again (beside), "
         "experts again");
+}
+
+TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") {
+  const LayerKind kind{.is_moe = true,
+                       .exchanges = true,
+                       .shares_experts = true,
+                       .counts_shared_rows = true,
+                       .exchanges_counts = true,
+                       .rerun = {.gathers = true}};
+  const auto passes = [&](Recompute recompute) {
+    return passes_of(layer_program(kind), recompute, kind.rerun);
+  };
+  const LayerPasses whole = passes(Recompute::kNone);
+  CHECK(text(whole.forward) ==
+        "attention, gate, counts gate, counts expert tensor collective, rows gate, expert tensor "
+        "collective, experts, expert tensor collective, rows experts, merge");
+  CHECK(text(whole.backward) ==
+        "merge, rows experts, expert tensor collective, experts, expert tensor collective, rows "
+        "gate, gate, attention");
+  CHECK(text(passes(Recompute::kExperts).backward) ==
+        "merge, rows experts, expert tensor collective, expert tensor collective again, experts "
+        "again, experts, expert tensor collective, rows gate, gate, attention");
+  // Nothing that is gathered or a part of a sum is kept.
+  for (const LayerSlot slot : whole.kept) {
+    CHECK(whole.slots[slot.index()].kind != SlotKind::kGathered);
+    CHECK(whole.slots[slot.index()].kind != SlotKind::kPartial);
+  }
 }
 
 TEST_CASE("a dense layer") {

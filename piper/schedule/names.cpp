@@ -37,7 +37,7 @@ const char* what(const StepGraph& step, const graph::Task& task) {
   const Segment& segment = step.segment(task);
   switch (task.kind) {
     case graph::TaskKind::kExchangeCounts:
-      return "counts";
+      return segment.kind == SegmentKind::kExpertTensor ? "shared counts" : "counts";
     case graph::TaskKind::kAllToAll:
       return segment.kind == SegmentKind::kGate ? "dispatch" : "combine";
     case graph::TaskKind::kCompute:
@@ -72,7 +72,8 @@ std::string task_name(const StepGraph& step, const graph::Task& task) {
 
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
   using strategy::Axis;
-  if (task == graph::TaskKind::kAllToAll || task == graph::TaskKind::kExchangeCounts)
+  if (task == graph::TaskKind::kAllToAll ||
+      (task == graph::TaskKind::kExchangeCounts && segment != SegmentKind::kExpertTensor))
     return Axis::kExpert;
   switch (segment) {
     case SegmentKind::kTensor:

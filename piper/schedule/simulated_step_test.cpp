@@ -230,7 +230,8 @@ TEST_CASE("without sequence parallelism sums are all-reduces; etp and cp have th
   CHECK(names_of_first(write(c), Phase::kForward) ==
         std::vector<std::string>{"F0 embedding", "F0 L0 keys and values ring", "F0 L0 attention",
                                  "F0 L0 tensor collective all-reduce", "F0 L0 gate",
-                                 "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+                                 "F0 L0 counts counts", "F0 L0 shared counts counts",
+                                 "F0 L0 dispatch all-to-all",
                                  "F0 L0 expert tensor collective all-gather", "F0 L0 experts",
                                  "F0 L0 expert tensor collective reduce-scatter",
                                  "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});

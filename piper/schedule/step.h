@@ -192,7 +192,8 @@ struct SlotMeaning {
 // Gradients within a segment replace its tape, whose bytes stay; the input's part writes what goes
 // beyond them (the activation between two products) to kDeferred. It frees what no weights' part
 // still reads; the rest is freed by the weights' part of the segment that would have freed it.
-// Where a layer has one slot for all that it keeps (kKept), that stays in place of all of these.
+// Where a layer has one slot for all that it keeps (kKept), that stays in place of all of these;
+// where a segment reads gathered slots (below), those stay and what they are gathered from does not.
 //
 // Tensor parallelism (kTensor), with sequence parallelism: of a micro-batch's T tokens (its
 // sequences one after the other) rank i of tp owns those from i T / tp to (i + 1) T / tp; hidden
@@ -217,9 +218,21 @@ struct SlotMeaning {
 // Gradients of what a rank holds whole are sums over the stage (kStageGradients), those of what it
 // holds a part of are sums over the data group (kDenseGradients).
 //
-// Without sequence parallelism tokens are replicated and sums are all-reduces. Expert-tensor
-// parallelism is the same around the experts' segment. Context parallelism passes keys and values
-// round.
+// Without sequence parallelism tokens are replicated and sums are all-reduces. Context parallelism
+// passes keys and values round.
+//
+// Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same experts.
+// Each has its own received rows, and computes its part with those of all, by rank:
+//   counts       F    routing                                      (they join the routing slot)
+//   gather       F    received [rows], routing                     gathered rows
+//                B    expert rows gradient [returned gradient],
+//                     received [rows], routing                     gathered gradient, gathered rows
+//   experts      F    gathered rows, routing                       part, tape
+//                B    gathered gradient, gathered rows, routing,
+//                     tape, received [rows]                        part of received gradient
+//   sum          F    part, routing                                expert rows
+//                B    part of received gradient, routing           received gradient
+// Under sequence parallelism that is Parm's schedule S1 (Pan et al. 2024): every token is sent once.
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
@@ -245,6 +258,12 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 // About how many tasks that is, without writing them.
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style = {});
+
+// Whether gathers and reduce-scatters of this kind are of hidden states or rows, and not of weights and
+// gradients.
+constexpr bool moves_rows(SegmentKind segment) {
+  return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor;
+}
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);

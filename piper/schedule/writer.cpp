@@ -31,6 +31,9 @@ bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) 
   switch (slot.kind) {
     case SlotKind::kHidden:  // attention's is x, not x1, nor the x that was gathered
       return segment != SegmentKind::kAttention || place == 1;
+    case SlotKind::kReceived:  // not those that were gathered
+    case SlotKind::kRows:
+      return segment != SegmentKind::kExperts || place == 1;
     case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
       return segment != SegmentKind::kGate &&
              (segment != SegmentKind::kMtpJoin || slot.segment.kind != SegmentKind::kHead);

@@ -65,6 +65,7 @@ class Check {
     if (!same_on(Axis::kExpertData)) return "reductions of experts";
     if (!same_on(Axis::kData)) return "reductions";
     if (!same_on(Axis::kTensor)) return "tensor collectives";
+    if (!same_on(Axis::kExpertTensor)) return "gathers and sums of experts' rows";
     if (layout_.size(Axis::kTensor) > 1 && !same_on(Axis::kStage)) return "sums over a stage";
     const int64_t here = layout_.rank(stage, member).value, first = layout_.rank(stage, 0).value;
     const Group world{.size = layout_.num_ranks()};

@@ -46,7 +46,11 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "allowed: a 'micro_batch_sequences' that is a multiple of 'mesh.tp' {}",
         s.capacity.factor, s.mesh.tp));
   degree("cp", s.mesh.cp, "context parallelism");
-  degree("etp", s.mesh.etp, "dividing one expert");
+  if (s.mesh.etp > 1 && deduplicates(s))
+    lines.push_back(fmt::format(
+        "'all_to_all' is {} beside 'mesh.etp' {}: tokens in place of their copies are priced, not "
+        "executed, where ranks share an expert; allowed: any other",
+        name(s.all_to_all), s.mesh.etp));
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
@@ -80,13 +84,16 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
     ++pp;
   if (world % pp != 0 || s.global_batch_sequences % (world / pp) != 0) pp = s.mesh.pp;
   const int64_t dp = world / pp;
-  const int64_t experts = common_experts(model);
-  r.mesh = {
-      .pp = pp,
-      .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(dp * tp, experts), s.mesh.ep * s.mesh.etp),
-      .dp = dp,
-      .vpp = s.mesh.vpp,
-      .tp = tp};
+  const int64_t experts = common_experts(model), members = dp * tp;
+  // Ranks that share an expert stay where they can; else they hold experts of their own.
+  const int64_t etp = experts == 0 || deduplicates(s) ? 1 : std::gcd(s.mesh.etp, members),
+                ep = s.mesh.ranks_per_expert_set() / etp;
+  r.mesh = {.pp = pp,
+            .ep = experts == 0 ? 1 : divisor_up_to(std::gcd(members / etp, experts), ep),
+            .dp = dp,
+            .vpp = s.mesh.vpp,
+            .etp = etp,
+            .tp = tp};
   if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);
     if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);

@@ -43,6 +43,19 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   CHECK(not_runnable(tensor).front().starts_with("'capacity_factor' is 1.25 with parts"));
   tensor.micro_batch_sequences = 4;
   CHECK(not_runnable(tensor).empty());
+  // Experts whose matrices ranks share run, but not while tokens travel in place of copies.
+  tensor.mesh.etp = 2;
+  tensor.num_micro_batches = tensor.global_batch_sequences / tensor.mesh.dp / 4;
+  REQUIRE(contradictions(tensor, model).empty());
+  CHECK(not_runnable(tensor).empty());
+  CHECK(to_json(nearest_runnable(tensor, model)) == to_json(tensor));
+  tensor.all_to_all = AllToAll::kHaloDedup;
+  REQUIRE(not_runnable(tensor).size() == 1);
+  CHECK(not_runnable(tensor).front().starts_with("'all_to_all' is halo-dedup beside 'mesh.etp' 2"));
+  const Strategy whole = nearest_runnable(tensor, model);
+  CHECK(whole.mesh.etp == 1);
+  CHECK(whole.mesh.ep == 8);
+  CHECK(not_runnable(whole).empty());
 }
 
 TEST_CASE(

@@ -38,8 +38,8 @@ Trained run(const model::Model& model, const Case& c, int64_t zero) {
 }
 
 std::string text(const Case& c) {
-  return fmt::format("pp {} ep {} dp {} tp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp, c.mesh.tp,
-                     strategy::name(c.schedule), strategy::name(c.precision),
+  return fmt::format("pp {} ep {} dp {} tp {} etp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
+                     c.mesh.tp, c.mesh.etp, strategy::name(c.schedule), strategy::name(c.precision),
                      strategy::name(c.reduction));
 }
 
@@ -91,6 +91,7 @@ TEST_CASE("with divided optimizer states every weight, loss and norm is the same
            std::pair{deepseek_like(), Case{{.pp = 2, .ep = 2, .dp = 2, .tp = 2},
                                            Precision::kFp32,
                                            Reduction::kHierarchical}},
+           std::pair{plain, Case{{.ep = 2, .dp = 4, .etp = 2, .tp = 2}, Precision::kBf16}},
            std::pair{tied, Case{{.pp = 2, .dp = 2, .vpp = 2, .tp = 2},
                                 Precision::kFp32,
                                 Reduction::kDirect,
@@ -153,9 +154,14 @@ TEST_CASE("each optimizer state is in one place; checkpoints go from any divisio
     return std::pair{values, states};
   };
   const Case wide{{.ep = 2, .dp = 4}, Precision::kBf16}, deep{{.pp = 2, .dp = 2}, Precision::kBf16},
-      shared{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16};
-  for (const auto& [first, second] :
-       {std::pair{wide, deep}, {deep, wide}, {shared, deep}, {deep, shared}})
+      shared{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16},
+      parts{{.ep = 2, .dp = 4, .etp = 2}, Precision::kBf16};
+  for (const auto& [first, second] : {std::pair{wide, deep},
+                                      {deep, wide},
+                                      {shared, deep},
+                                      {deep, shared},
+                                      {parts, deep},
+                                      {shared, parts}})
     for (const int64_t zero : {0, 1})
       for (const int64_t then : {0, 1}) {
         INFO(text(first), " zero ", zero, " then ", text(second), " ", then);

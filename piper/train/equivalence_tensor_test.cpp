@@ -2,6 +2,7 @@
 // train as one rank does, alone and with every other axis: fp64, as in equivalence_test.cpp.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_run.h>
 
 #include <random>
@@ -26,9 +27,10 @@ struct Run {
 std::string text(const Run& run) {
   const strategy::Mesh& m = run.mesh;
   return fmt::format(
-      "pp {} vpp {} tp {} ep {} dp {} {} recompute {} micro-batch {} {} capacity {} zero {}", m.pp,
-      m.vpp, m.tp, m.ep, m.dp, strategy::name(run.schedule), strategy::name(run.recompute),
-      run.micro_batch, strategy::name(run.all_to_all), run.capacity.factor, run.zero);
+      "pp {} vpp {} tp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero {}",
+      m.pp, m.vpp, m.tp, m.ep, m.etp, m.dp, strategy::name(run.schedule),
+      strategy::name(run.recompute), run.micro_batch, strategy::name(run.all_to_all),
+      run.capacity.factor, run.zero);
 }
 
 strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
@@ -139,6 +141,39 @@ TEST_CASE("chunks, divided backwards and divided optimizer states beside shared 
                        {.mesh = {.ep = 4, .dp = 4, .tp = 4}, .zero = 1}});
 }
 
+TEST_CASE("ranks that share an expert's matrices train as one rank does, in fp64") {
+  using enum PipelineSchedule;
+  const model::Model model = small_model();
+  check_runs(model, {{.mesh = {.dp = 2, .etp = 2}},
+                     {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .recompute = Recompute::kFull},
+                     {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .recompute = Recompute::kExperts},
+                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
+                     // More ranks than experts.
+                     {.mesh = {.ep = 4, .dp = 4, .etp = 2, .tp = 2},
+                      .recompute = Recompute::kAttentionAndExperts,
+                      .all_to_all = strategy::AllToAll::kHalo},
+                     {.mesh = {.ep = 4, .dp = 16, .etp = 4}, .zero = 1},
+                     {.mesh = {.pp = 2, .ep = 2, .dp = 4, .etp = 2}, .schedule = kZbH1, .zero = 1},
+                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .etp = 2, .tp = 2},
+                      .schedule = kDualPipeV},
+                     {.mesh = {.dp = 4, .etp = 4, .tp = 2}, .zero = 1}});
+  check_runs(deepseek_like(), {{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}, .zero = 1},
+                               {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2, .etp = 2},
+                                .schedule = kZbV,
+                                .recompute = Recompute::kFull}});
+  // Experts without a token, on some ranks or on all.
+  const auto tie = [](nn::Stage& stage) {
+    for (const nn::NamedPiece& piece : stage.named_pieces())
+      if (piece.name.find("mlp.gate.weight") != std::string::npos)
+        const_cast<at::Tensor&>(piece.value).zero_();
+  };
+  check_runs(model, {{.mesh = {.ep = 4, .dp = 4, .etp = 2, .tp = 2}}}, tie);
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+    check_runs(model, {{.mesh = {.ep = 2, .dp = 4, .etp = 2},
+                        .micro_batch = 2,
+                        .capacity = {.factor = 1, .drop = drop}}});
+}
+
 TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and division of states") {
   const auto seed = full_counts() ? std::random_device{}() : 27u;
   MESSAGE("seed ", seed);
@@ -152,8 +187,10 @@ TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and div
   for (int64_t i = 0; i < count;) {
     Run run;
     run.mesh = {
-        .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kShares)};
-    if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ep != 0) continue;
+        .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kDegrees)};
+    run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
+    if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
+      continue;
     run.schedule = pick(strategy::kPipelineSchedules);
     run.mesh.vpp =
         strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
@@ -162,7 +199,9 @@ TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and div
     run.zero = static_cast<int64_t>(random() % 2);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     const size_t which = random() % std::size(models);
-    if (!strategy::contradictions(strategy_of(models[which], run), models[which]).empty()) continue;
+    const strategy::Strategy s = strategy_of(models[which], run);
+    if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())
+      continue;
     check_same(models[which], alone[which], run, {});
     ++i;
   }

@@ -110,6 +110,27 @@ TEST_CASE("gathers and sums of ranks that share matrices are counted as they are
   }
 }
 
+TEST_CASE("rows that ranks with parts of the same experts gather are counted as predicted") {
+  using strategy::AllToAll;
+  for (const Case& c :
+       {Case{.mesh = {.dp = 2, .etp = 2}}, Case{.mesh = {.ep = 2, .dp = 4, .etp = 2}},
+        Case{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kFull,
+        .precision = strategy::Precision::kBf16},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 4, .etp = 2},
+        .recompute = strategy::Recompute::kExperts,
+        .all_to_all = AllToAll::kThreeLevel,
+        .zero = 1,
+        .schedule = strategy::PipelineSchedule::kZbH1}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
+      return row.what == "reduce-scatter" && row.phase == "forward" && row.sent_bytes > 0;
+    }));
+  }
+}
+
 TEST_CASE("the counters agree with the prediction where optimizer states are divided") {
   using strategy::Reduction;
   for (const Case& c : {Case{.mesh = {.pp = 2, .ep = 2, .dp = 4}, .zero = 1},

@@ -22,10 +22,10 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   const bool sums = kind.deduplicates;  // what experts put out is weighted and added there
   const bool one = kind.is_one_segment;
   const bool has_shared = kind.has_shared && !one;
-  const DividedBlock block{.segment = kExperts,
-                           .collective = kExpertTensor,
-                           .is_shared = kind.shares_experts,
-                           .divides_tokens = true};
+  DividedBlock block{.segment = kExperts,
+                     .collective = kExpertTensor,
+                     .is_shared = kind.shares_experts,
+                     .divides_tokens = true};
   const Share share = kind.splits_exchange ? Share::kRest : Share::kWhole;
   LayerPass& f = p.forward;
   LayerSlot rows = x1, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
@@ -35,6 +35,11 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     gate_tape = p.slot(kTape, kGate);
     f.compute(kGate, {x1}, {rows, routing, gate_tape});
   }
+  const auto count_shared_rows = [&] {
+    if (!kind.counts_shared_rows) return;
+    f.exchange_counts(Axis::kExpertTensor, kExpertTensor, routing);
+    block.counts = routing;
+  };
   LayerSlot sequence_counts = LayerSlot::none();
   if (kind.counts_sequences && !one) {
     sequence_counts = p.slot(SlotKind::kSequenceChoices, SegmentKind::kSequenceCounts);
@@ -45,7 +50,10 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);
     if (kind.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, routing);
+    count_shared_rows();
     exchange(f, kind, kGate, Share::kBefore, {rows, routing}, {received});
+  } else {
+    count_shared_rows();
   }
   LayerSlot residual = x1, shared_tape = LayerSlot::none();
   if (has_shared) {
@@ -95,11 +103,16 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     gx = g_residual;
   }
   if (kind.exchanges) b.turn();
-  const LayerSlot g_gathered = block.gather(p, b, g_expert_rows).slot;
+  const auto [g_gathered, received_again] =
+      kind.counts_shared_rows
+          ? block.gather(p, b, g_expert_rows, received)
+          : DividedBlock::Whole{block.gather(p, b, g_expert_rows).slot, received};
   b.run_again(kExperts);
   LayerSlot g_rows = p.slot(kind.exchanges ? kReceivedGradient : kRowsGradient, kExperts);
   const LayerSlot g_part = block.partial(p, g_rows);
-  b.compute(kExperts, {g_gathered, received, routing, experts_tape}, {g_part}, share);
+  LayerSlotList reads{g_gathered, received_again, routing, experts_tape};
+  if (received_again != received) reads.push_back(received);  // freed when its gathers are done
+  b.compute(kExperts, reads, {g_part}, share);
   block.sum(b, g_part, g_rows);
   if (kind.exchanges) {
     const LayerSlot g_received = g_rows;
