@@ -6,6 +6,7 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/prices.h>
+#include <piper/plan/search.h>
 #include <piper/report/table.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
@@ -79,7 +80,8 @@ int run(const Flags& flags) {
     std::cout << json.dump(2) << "\n";
     return 0;
   }
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name, describe(priced.strategy));
+  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
+             plan::describe(priced.strategy));
   report::Table table;
   using report::Align;
   table.columns = {{"played"},

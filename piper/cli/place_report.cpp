@@ -5,6 +5,7 @@
 #include <piper/cli/place_report.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/plan/placed_exchange.h>
+#include <piper/plan/search.h>
 #include <piper/report/table.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -254,10 +255,10 @@ std::string launch_text(const PlaceReport& r, const LaunchFileFlags& f) {
 
 std::string to_text(const PlaceReport& r) {
   std::string text = r.choice ? choice_text(r) : "";
-  return text + fmt::format("{}: {} ranks on {} node{} of {}\n\n{}\n{}\n{}", describe(r.strategy),
-                            r.placing.ranks.size(), r.allocation.nodes.size(),
-                            r.allocation.nodes.size() == 1 ? "" : "s", r.allocation.machine.name,
-                            map_text(r), bytes_text(r), price_text(r));
+  return text + fmt::format("{}: {} ranks on {} node{} of {}\n\n{}\n{}\n{}",
+                            plan::describe(r.strategy), r.placing.ranks.size(),
+                            r.allocation.nodes.size(), r.allocation.nodes.size() == 1 ? "" : "s",
+                            r.allocation.machine.name, map_text(r), bytes_text(r), price_text(r));
 }
 
 Json to_json(const PlaceReport& r) {

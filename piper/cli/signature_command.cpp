@@ -65,7 +65,7 @@ std::string describe(const Case& c) {
   if (plan.ranked.empty()) return text;
 
   const strategy::Strategy& best = plan.ranked.front().strategy;
-  const cost::StepEstimate exact =
+  const cost::ExactEstimate exact =
       cost::ExecutorEstimator(question.model, question.cluster, best.precision, best.sequence)
           .exact(best);
   text += fmt::format("  exact costs: {} s, {} B\n", number(exact.seconds), exact.peak_bytes);

@@ -10,6 +10,7 @@
 #include <piper/cost/exchange_form.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
+#include <piper/plan/search.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -350,7 +351,7 @@ void require_runnable(const Strategy& s, const model::Model& model, const std::s
   if (lines.empty()) return;
   const Strategy near = strategy::nearest_runnable(s, model);
   for (std::string& line : lines) line = fmt::format("piper {}: {}", command, line);
-  lines.push_back(fmt::format("the nearest that it executes: {}", describe(near)));
+  lines.push_back(fmt::format("the nearest that it executes: {}", plan::describe(near)));
   throw InvalidInput(lines);
 }
 
@@ -362,22 +363,6 @@ void refuse_word(const char* flag, const std::string& text, const std::vector<st
 Recompute parse_recompute(const std::string& text) {
   if (const auto recompute = strategy::recompute_from(text)) return *recompute;
   return parse_word<Recompute>("--recompute", text);
-}
-
-std::string describe(const Strategy& s) {
-  const std::string capacity = s.capacity.is_limited()
-                                   ? fmt::format(", capacity factor {} (drop by {})",
-                                                 s.capacity.factor, strategy::name(s.capacity.drop))
-                                   : "";
-  return fmt::format(
-      "pp {} x ep {} x dp {}{}, {} x {} sequences of {} tokens a rank, {}, recompute {}, "
-      "{}{}{}{}{}",
-      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.tp > 1 ? fmt::format(" x tp {}", s.mesh.tp) : "",
-      s.num_micro_batches, s.micro_batch_sequences, s.sequence, strategy::name(s.schedule),
-      strategy::name(s.recompute), strategy::name(s.precision), capacity,
-      s.mtp_depth > 0 ? fmt::format(", mtp depth {}", s.mtp_depth) : "",
-      s.all_to_all != strategy::AllToAll::kFlat ? ", exchange " + to_text(cost::form_of(s)) : "",
-      s.reduction != strategy::Reduction::kDirect ? ", gradients inside nodes first" : "");
 }
 
 }  // namespace piper::cli

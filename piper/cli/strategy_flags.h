@@ -98,7 +98,4 @@ std::optional<Enum> parse_word_if_given(const char* flag, const std::string& tex
 }
 strategy::Recompute parse_recompute(const std::string& text);
 
-// "pp 2 x ep 2 x dp 2, 4 x 1 sequences, 1f1b, recompute none, fp32".
-std::string describe(const strategy::Strategy& strategy);
-
 }  // namespace piper::cli

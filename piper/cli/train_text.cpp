@@ -7,6 +7,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/train_text.h>
 #include <piper/model/count.h>
+#include <piper/plan/search.h>
 #include <piper/report/table.h>
 
 namespace piper::cli {
@@ -24,11 +25,12 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
         s.sequence, request.model.max_positions));
   const model::Parameters parameters = model::count_parameters(request.model);
   const auto count = [](int64_t number) { return format_count(static_cast<double>(number)); };
-  fmt::print("{}: {} parameters{}, {}\ntext: {}\n", request.model.name, count(parameters.total()),
+  fmt::print("{}: {} parameters{}, {}, sequences of {} tokens, {}\ntext: {}\n", request.model.name,
+             count(parameters.total()),
              s.mtp_depth == 0 ? ""
                               : fmt::format(" and {} of multi-token prediction",
                                             count(parameters.next_token_layers)),
-             describe(s), describe(request.corpus));
+             plan::describe(s), s.sequence, strategy::name(s.precision), describe(request.corpus));
   if (request.validation.size() > 0) fmt::print("validation: {}\n", describe(request.validation));
   for (const std::string& line : said) fmt::print("{}\n", line);
 }

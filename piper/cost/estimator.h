@@ -27,7 +27,7 @@
 
 namespace piper::cost {
 
-struct StepEstimate;
+struct ExactEstimate;
 
 // Seconds of the busiest stage by what they are spent on; they add up to the step.
 struct StepSeconds {
@@ -72,7 +72,7 @@ struct Estimate {
   bool is_coarse = false;  // see Estimator::estimate()
   double at_least = 0;     // what `seconds` would not go below if they were not coarse
   // Of an ExecutorEstimator: the exact costs that all of the above sums up. Else null.
-  std::shared_ptr<const StepEstimate> exact = nullptr;
+  std::shared_ptr<const ExactEstimate> exact = nullptr;
 };
 
 // A step's tasks, and what each of them costs.

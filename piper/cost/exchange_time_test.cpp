@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 
 namespace piper::cost {
 namespace {

@@ -3,7 +3,7 @@
 #include <piper/cost/bubble.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/outside.h>
+#include <piper/cost/outside_measured.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
@@ -436,7 +436,7 @@ std::vector<double> ExecutorEstimator::played_finish(const Strategy& s,
   return finish;
 }
 
-void StepEstimate::find_fullest() {
+void ExactEstimate::find_fullest() {
   for (size_t i = 0; i < memory.size(); ++i)
     if (memory[i].total() > peak_bytes) {
       peak_bytes = memory[i].total();
@@ -444,7 +444,7 @@ void StepEstimate::find_fullest() {
     }
 }
 
-StepEstimate ExecutorEstimator::exact(const Strategy& s) {
+ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   std::vector<Stage> chunks;
   int64_t first = 0;
@@ -493,7 +493,7 @@ StepEstimate ExecutorEstimator::exact(const Strategy& s) {
     arrival += seconds[i].forward + seconds[i].send_forward;
   }
 
-  StepEstimate estimate;
+  ExactEstimate estimate;
   estimate.seconds = gathered + until_norm + statistics + optimizer;
   if (const int64_t cores = cluster_.cores_per_node; cores > 0) {
     const auto ranks = static_cast<double>(ranks_per_node(cluster_, s));
@@ -651,7 +651,7 @@ std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
   return stages;
 }
 
-Estimate to_estimate(const StepEstimate& exact) {
+Estimate to_estimate(const ExactEstimate& exact) {
   const StepBreakdown& t = exact.time;
   Estimate e{.seconds = exact.seconds,
              .time = {.compute = t.forward + t.backward,
@@ -663,7 +663,7 @@ Estimate to_estimate(const StepEstimate& exact) {
              .peak_bytes = static_cast<double>(exact.peak_bytes),
              .fullest_stage = exact.fullest_stage,
              .busiest_stage = exact.busiest_stage,
-             .exact = std::make_shared<const StepEstimate>(exact)};
+             .exact = std::make_shared<const ExactEstimate>(exact)};
   const StageMemory& m = exact.memory[static_cast<size_t>(exact.fullest_stage)];
   const auto scratch = static_cast<double>(m.exchange_scratch);
   e.fullest = {.weights_and_gradients = static_cast<double>(m.weights + m.gradients),
@@ -705,7 +705,7 @@ Estimate ExecutorEstimator::estimate(const Strategy& s, double imbalance, double
 }
 
 Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance) {
-  StepEstimate e{.memory = at(s, imbalance).memory(s)};
+  ExactEstimate e{.memory = at(s, imbalance).memory(s)};
   e.find_fullest();
   return to_estimate(e);
 }
@@ -718,7 +718,7 @@ SampledEstimate ExecutorEstimator::sampled(const Strategy& s,
                                            const std::vector<ExpertLoad>& loads) const {
   SampledEstimate sampled;
   for (const ExpertLoad& load : loads) {
-    const StepEstimate e =
+    const ExactEstimate e =
         ExecutorEstimator(model_, cluster_, precision_, sequence_, &load).exact(s);
     sampled.seconds.push_back(e.seconds);
     sampled.peak_bytes.push_back(static_cast<double>(e.peak_bytes));

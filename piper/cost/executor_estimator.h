@@ -51,7 +51,7 @@ struct StepBreakdown {
   }
 };
 
-struct StepEstimate {
+struct ExactEstimate {
   double seconds = 0;
   StepBreakdown time;
   double bubble = 0;                // idle / seconds
@@ -68,7 +68,7 @@ struct StepEstimate {
 cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision precision);
 
 // The exact costs, in the record of every estimate; `exact` is what they came from.
-Estimate to_estimate(const StepEstimate& exact);
+Estimate to_estimate(const ExactEstimate& exact);
 
 class ExecutorEstimator : public Estimator {
  public:
@@ -81,7 +81,7 @@ class ExecutorEstimator : public Estimator {
   ~ExecutorEstimator() override;
 
   // The costs themselves, under the load that was given.
-  StepEstimate exact(const strategy::Strategy& strategy);
+  ExactEstimate exact(const strategy::Strategy& strategy);
   std::vector<StageMemory> memory(const strategy::Strategy& strategy);
 
   // An imbalance stands for a step in which one rank of every expert group has so many rows more.

@@ -1,8 +1,8 @@
 // Copies that share a device's link to its host: by hand, and what holds for any.
 #include <doctest/doctest.h>
 #include <piper/cost/host_link.h>
-#include <piper/cost/near.h>
 #include <piper/cost/random.h>
+#include <piper/cost/relative_approx.h>
 
 #include <algorithm>
 #include <vector>

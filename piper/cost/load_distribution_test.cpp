@@ -2,8 +2,8 @@
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/load_distribution.h>
-#include <piper/cost/near.h>
 #include <piper/cost/random.h>
+#include <piper/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

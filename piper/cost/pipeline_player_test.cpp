@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/near.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/pipeline_time.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/schedule/host_copies.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/cost/near.h>
 #include <piper/cost/pipeline_time.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/schedule/step.h>
 
 #include <algorithm>

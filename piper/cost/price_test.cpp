@@ -4,8 +4,8 @@
 #include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/expert_rows.h>
-#include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
 
 #include <cmath>
@@ -185,9 +185,9 @@ TEST_CASE("the closed form's memory is the simulation's rows under a capacity to
   strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
   const cluster::Cluster cluster = example::nodes();
   ExecutorEstimator estimator(model, cluster, s.precision, s.sequence);
-  const StepEstimate dropless = estimator.exact(s);
+  const ExactEstimate dropless = estimator.exact(s);
   s.capacity.factor = 0.5;
-  const StepEstimate half = estimator.exact(s);  // not what was looked up before
+  const ExactEstimate half = estimator.exact(s);  // not what was looked up before
   CHECK(half.peak_bytes < dropless.peak_bytes);
   CHECK(half.seconds < dropless.seconds);
   s.capacity.factor = 1;

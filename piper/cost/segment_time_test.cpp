@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
 
 namespace piper::cost {

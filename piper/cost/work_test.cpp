@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/layer_cost.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>

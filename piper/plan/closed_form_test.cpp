@@ -4,8 +4,8 @@
 #include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/load_distribution.h>
-#include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/rank_layout.h>
@@ -27,8 +27,8 @@ graph::Timeline simulate(const model::Model& model, const Strategy& s,
   return sim::play(step, cost::price(step, model, s, cluster));
 }
 
-cost::StepEstimate estimate(const model::Model& model, const Strategy& s,
-                            const cluster::Cluster& cluster) {
+cost::ExactEstimate estimate(const model::Model& model, const Strategy& s,
+                             const cluster::Cluster& cluster) {
   return cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE(
                          strategy::name(recompute)));
         REQUIRE(strategy::contradictions(s, model).empty());
         const graph::Timeline simulated = simulate(model, s, cluster);
-        const cost::StepEstimate e = estimate(model, s, cluster);
+        const cost::ExactEstimate e = estimate(model, s, cluster);
         // What the turns of a pair hide of its exchanges is left out: never below the simulation then.
         if (c.schedule == PipelineSchedule::kDualPipeV && c.mesh.ep > 1) {
           CHECK(e.seconds >= 0.95 * simulated.seconds());
@@ -194,7 +194,7 @@ TEST_CASE("uneven load: time within 2 % and memory within three messages of the 
           const graph::Timeline played =
               sim::play(step, cost::price(step, model, s, cluster, load));
           cost::ExecutorEstimator estimator(model, cluster, s.precision, s.sequence, &load);
-          const cost::StepEstimate closed = estimator.exact(s);
+          const cost::ExactEstimate closed = estimator.exact(s);
           CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
           worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
           const int64_t peak = *std::ranges::max_element(played.peak_bytes);
@@ -246,7 +246,7 @@ TEST_CASE("ranks that share matrices: time within 2 % and memory within three me
           INFO(fmt::format("{} pp {} ep {} dp {} tp {} {} x{}", model.name, mesh.pp, mesh.ep,
                            mesh.dp, mesh.tp, strategy::name(recompute), count));
           const graph::Timeline played = simulate(model, s, cluster);
-          const cost::StepEstimate closed = estimate(model, s, cluster);
+          const cost::ExactEstimate closed = estimate(model, s, cluster);
           // Not of the example: latencies are its step, and the closed form lets no gather of a
           // recomputation begin before its turn.
           if (model.name != dense.name)
@@ -274,7 +274,7 @@ TEST_CASE("with divided optimizer states memory is the simulation's, time within
       Strategy s = whole;
       s.zero = 1;
       const graph::Timeline timeline = simulate(model, s, cluster);
-      const cost::StepEstimate closed = estimate(model, s, cluster);
+      const cost::ExactEstimate closed = estimate(model, s, cluster);
       // What is wanted of a step's time (docs/validation.md): gathers share links as they come.
       CHECK(closed.seconds == cost::near(timeline.seconds()).epsilon(0.1));
       worst = std::max(worst, std::abs(closed.seconds / timeline.seconds() - 1));

@@ -3,8 +3,8 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/cost/dedup_form.h>
-#include <piper/plan/behind.h>
 #include <piper/plan/random_cluster.h>
+#include <piper/plan/regret.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
 #include <tests/switches.h>
@@ -118,7 +118,7 @@ Case random_case(int64_t members, std::mt19937& random) {
 TEST_CASE(
     "tokens that cross once: the closed form is not below what ports need; scratch is the draw's") {
   std::mt19937 random(20261122);
-  Behind behind, uncut;  // the best played one
+  Regret behind, uncut;  // the best played one
   double worst_scratch = 0;
   for (int64_t i = 0; i < testing::repetitions({.usual = 30, .full = 120}); ++i) {
     const cluster::Cluster cluster = random_cluster(random);
@@ -158,7 +158,7 @@ TEST_CASE(
     behind.add(played_by_closed.begin()->second / best - 1);
     uncut.add(in_one_piece / best - 1);
   }
-  const auto percent = [](const Behind& b) { return 100 * b.sum / static_cast<double>(b.num); };
+  const auto percent = [](const Regret& b) { return 100 * b.sum / static_cast<double>(b.num); };
   MESSAGE(fmt::format("behind the best: {:.2f} % in the mean, {:.1f} % at worst; uncut {:.2f} %",
                       percent(behind), 100 * behind.worst, percent(uncut)));
   CHECK(worst_scratch <= 1);

@@ -79,7 +79,7 @@ TEST_CASE("where costs are exact, a search prices with them whatever this Piper 
   cost::ExecutorEstimator executor(machine.question.model, machine.cluster, request.precision, 16);
   for (const Candidate& c : plan.ranked) {
     CHECK(strategy::not_runnable(c.strategy).empty());
-    const cost::StepEstimate e = executor.exact(c.strategy);
+    const cost::ExactEstimate e = executor.exact(c.strategy);
     CHECK(c.estimate.seconds == e.seconds);
     CHECK(c.estimate.time.total() == doctest::Approx(e.seconds));
     CHECK(c.estimate.peak_bytes == static_cast<double>(e.peak_bytes));

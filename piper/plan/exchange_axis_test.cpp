@@ -190,7 +190,7 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
       s.all_to_all = form.algorithm;
       const schedule::StepGraph step = schedule::write_step(model, s);
       const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
-      const cost::StepEstimate closed =
+      const cost::ExactEstimate closed =
           cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
       const int64_t message = s.micro_batch_sequences * s.sequence * model.hidden * 4;
       CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
@@ -226,7 +226,7 @@ TEST_CASE(
     const auto seconds = [&] {
       const schedule::StepGraph step = schedule::write_step(model, s);
       const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
-      const cost::StepEstimate closed =
+      const cost::ExactEstimate closed =
           cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
       CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
       CAPTURE(closed.peak_bytes);

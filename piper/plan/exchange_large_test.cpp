@@ -2,10 +2,10 @@
 // full.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/plan/behind.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/random_cluster.h>
+#include <piper/plan/regret.h>
 #include <piper/sim/placement.h>
 #include <tests/switches.h>
 
@@ -36,14 +36,14 @@ Case random_case(std::mt19937& random, std::span<const int64_t> sizes, bool is_h
   return c;
 }
 
-std::string text(const Behind& behind) {
+std::string text(const Regret& behind) {
   return fmt::format("mean {:.2f} %, worst {:.2f} %, beyond 5 %: {} of {}",
                      100 * behind.sum / static_cast<double>(behind.num), 100 * behind.worst,
                      behind.num_beyond, behind.num);
 }
 
 struct Gaps {
-  Behind closed, picked;
+  Regret closed, picked;
   double slowest = 0;  // seconds of a pick
 
   void add(const Case& c) {

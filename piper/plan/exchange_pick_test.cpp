@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/plan/behind.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/random_cluster.h>
+#include <piper/plan/regret.h>
 #include <piper/sim/placement.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using strategy::AllToAll;
 
 TEST_CASE("what plan chooses is within 5 % of the best played form, over some 500 cases") {
   std::mt19937 random(20261122);
-  Behind even, hot;
+  Regret even, hot;
   for (int i = 0; i < 540; ++i) {
     const cluster::Cluster cluster = random_cluster(random);
     const int64_t per_node = cluster.devices_per_node();

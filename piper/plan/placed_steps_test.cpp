@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/plan/placed_steps.h>
 #include <piper/plan/placement_cases.h>

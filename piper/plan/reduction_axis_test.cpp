@@ -3,8 +3,8 @@
 #include <piper/collective/reductions.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/plan/example_world.h>
 #include <piper/plan/random_cluster.h>

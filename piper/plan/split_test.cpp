@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/plan/split.h>
 
 #include <algorithm>

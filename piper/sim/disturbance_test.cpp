@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
-#include <piper/cost/near.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/play.h>
 #include <piper/strategy/rank_layout.h>

@@ -2,8 +2,8 @@
 // alone.
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
-#include <piper/cost/near.h>
 #include <piper/cost/pipeline_player.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
 #include <piper/sim/play.h>

@@ -1,8 +1,8 @@
 // One pipeline stands for all: held against the play of all ranks, wherever it is claimed.
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
-#include <piper/cost/near.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/relative_approx.h>
 #include <piper/sim/play.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>

@@ -1,5 +1,5 @@
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/outside.h>
+#include <piper/cost/outside_measured.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/schedule/rank_chunks.h>
