@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <unordered_map>
@@ -91,6 +92,22 @@ class StepPricer {
     int64_t transient_bytes = 0;
   };
 
+  // What prices are known by: what is done, and where.
+  struct PriceKey {
+    uint64_t what = 0;
+    int64_t place = 0;
+    auto operator<=>(const PriceKey&) const = default;
+    struct Hash {
+      size_t operator()(const PriceKey& key) const {
+        return (key.what * 0x9e3779b97f4a7c15) ^ std::hash<int64_t>{}(key.place);
+      }
+    };
+  };
+  static uint64_t what(const Task& task) {
+    return static_cast<uint64_t>(task.kind) << 48 | static_cast<uint64_t>(task.phase) << 40 |
+           static_cast<uint64_t>(task.segment.value + 1);
+  }
+
   const Shard& shard(Rank rank) const { return shards_[static_cast<size_t>(layout_.stage(rank))]; }
   // Ranks with the same rows have the same prices: with a balanced load all of them, with one
   // distribution those of an ep index, and where all rows are known none in any other micro-batch.
@@ -116,11 +133,7 @@ class StepPricer {
                           : task.group.valid() ? group_place(task)
                           : task.peer.valid()  ? ends(task)
                                                : layout_.stage(task.rank);
-    const uint64_t key =
-        (static_cast<uint64_t>(task.kind) << 61) | (static_cast<uint64_t>(task.phase) << 58) |
-        (static_cast<uint64_t>(writes_tape(task)) << 57) |
-        (static_cast<uint64_t>(task.segment.value + 1) << 34) | static_cast<uint64_t>(place);
-    const auto [found, is_new] = known_.try_emplace(key);
+    const auto [found, is_new] = known_.try_emplace({what(task) << 1 | writes_tape(task), place});
     if (is_new) found->second = make(task);
     return found->second;
   }
@@ -132,12 +145,11 @@ class StepPricer {
     const bool message = task.peer.valid();
     const Rank from = task.kind == TaskKind::kReceive ? task.peer : task.rank;
     const Rank to = task.kind == TaskKind::kReceive ? task.rank : task.peer;
-    const uint64_t key =
-        message ? static_cast<uint64_t>(TaskKind::kSend) << 61 |
-                      static_cast<uint64_t>(from.value) << 30 | static_cast<uint64_t>(to.value)
-                : static_cast<uint64_t>(task.kind) << 61 | static_cast<uint64_t>(task.phase) << 58 |
-                      static_cast<uint64_t>(task.segment.value + 1) << 34 |
-                      static_cast<uint64_t>(group_place(task));
+    const PriceKey key =
+        message
+            ? PriceKey{static_cast<uint64_t>(from.value) << 32 | static_cast<uint64_t>(to.value),
+                       -1}  // a group's place is not below 0
+            : PriceKey{what(task), group_place(task)};
     const std::pair at{key, message && is_of_expert(task) ? message_bytes(task) : 0.0};
     const auto [found, is_new] = transfers_.try_emplace(at, -1, 0.0);
     if (is_new) {
@@ -434,9 +446,9 @@ class StepPricer {
   std::vector<Shard> shards_;       // by stage
   std::vector<int64_t> optimized_;  // by stage: of its first member, which has the most
   Ports ports_;
-  std::unordered_map<uint64_t, TaskPrice> known_;
+  std::unordered_map<PriceKey, TaskPrice, PriceKey::Hash> known_;
   // Pattern and seconds, by what an operation is and the bytes of a message.
-  std::map<std::pair<uint64_t, double>, std::pair<int64_t, double>> transfers_;
+  std::map<std::pair<PriceKey, double>, std::pair<int64_t, double>> transfers_;
   std::unordered_map<uint64_t, int64_t> slot_bytes_;
 };
 

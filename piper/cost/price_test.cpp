@@ -8,6 +8,7 @@
 #include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -178,6 +179,31 @@ TEST_CASE("rows known by micro-batch and rank price each alone, and even ones as
   CHECK(moved == 2);
   hot.erase({1, 0, 2});
   CHECK_THROWS_AS(priced({.routed = hot}), InvalidInput);
+}
+
+// The key of known prices once had three bits for a task's kind: a ring, the ninth kind, got the
+// price of the computation of its segment.
+TEST_CASE("a task that has no exact price does not take that of another kind") {
+  const model::Model model = example::mixture(2);
+  const strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
+  schedule::StepGraph step = schedule::write_step(model, s);
+  const auto writes_a_tape = [&](const graph::Task& task) {
+    return std::ranges::any_of(step.graph.writes(task), [&](graph::SlotId slot) {
+      return step.meaning(slot).kind == schedule::SlotKind::kTape;
+    });
+  };
+  const auto plain = std::ranges::find_if(step.graph.tasks(), [&](const graph::Task& task) {
+    return task.kind == graph::TaskKind::kCompute && !writes_a_tape(task);
+  });
+  REQUIRE(plain != step.graph.tasks().end());
+  const graph::Task known = *plain;
+  step.graph.add({.rank = known.rank,
+                  .kind = graph::TaskKind::kRing,
+                  .phase = known.phase,
+                  .segment = known.segment,
+                  .operation = step.graph.new_operation(),
+                  .group = graph::GroupId(0)});
+  CHECK_THROWS_AS(price(step, model, s, example::nodes()), InternalError);
 }
 
 TEST_CASE("the closed form's memory is the simulation's rows under a capacity too") {
