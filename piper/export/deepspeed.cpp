@@ -15,10 +15,6 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
     exported.cannot.push_back(
         fmt::format("{}: DeepSpeed trains in fp32, fp16 and bf16", strategy::name(s.precision)));
   const bool is_full = s.recompute == strategy::Recompute::kFull;
-  if (strategy::offloads_activations(s.offload) && !is_full)
-    exported.cannot.emplace_back(
-        "offload activations: DeepSpeed copies what checkpointed layers keep (cpu_checkpointing); "
-        "the nearest: --recompute full");
   if (s.mesh.cp > 1)
     exported.differs.push_back(fmt::format(
         "context parallelism as Ulysses, which divides heads instead of keys and values: "

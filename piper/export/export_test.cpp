@@ -261,7 +261,7 @@ std::vector<AxisValue> axis_values() {
 bool is_offered(const cost::Offers& offers, const Strategy& s, const std::string& axis) {
   if (axis == "schedule ") return offers.has(s.schedule, s.mesh.pp);
   if (axis == "zero ") return offers.has_zero(s.zero, s.mesh.pp);
-  if (axis == "offload ") return offers.has(s.offload);
+  if (axis == "offload ") return offers.has_offload_of(s);
   if (axis == "recompute ") return offers.has(s.recompute);
   if (axis == "etp ") return offers.has_expert_tensor(s.mesh.etp, s.mesh.tp);
   return offers.recompute_by_stage ||

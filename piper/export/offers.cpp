@@ -88,6 +88,8 @@ std::vector<std::string> not_offered(std::string_view software, const Offers& of
   if (!offers.has(s.offload))
     refuse(fmt::format("offload {}", strategy::name(s.offload)), "runs " + list_of(offers.offloads),
            fmt::format("offload {}", strategy::name(nearest(offers.offloads))));
+  else if (!offers.has_offload_of(s))
+    refuse("offload activations", "copies what checkpointed layers keep", "recompute full");
   if (!offers.has_expert_tensor(s.mesh.etp, s.mesh.tp)) {
     const bool by_tensor = offers.expert_tensor == Offers::ExpertTensor::kOneOrTensor;
     refuse(fmt::format("etp {} beside tp {}", s.mesh.etp, s.mesh.tp),

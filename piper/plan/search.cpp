@@ -177,6 +177,7 @@ class Visit {
   }
 
   void price(const Strategy& s) {
+    if (!r_.offers().has_offload_of(s)) return;
     const Family family = family_of(s);
     kept_.count_priced(family);
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of

@@ -88,7 +88,7 @@ TEST_CASE("every strategy that is kept is sound and fits") {
 
 TEST_CASE("a search tries what the trainer's profile offers, and nothing else") {
   ExampleWorld world;
-  for (const char* name : {"megatron", "torchtitan", "nanotron", "piper-frontier"}) {
+  for (const char* name : {"megatron", "torchtitan", "nanotron", "piper-frontier", "deepspeed"}) {
     CAPTURE(name);
     world.trainer = cost::load_trainer(name);
     const cost::Offers& offers = world.trainer.offers;
@@ -99,7 +99,7 @@ TEST_CASE("a search tries what the trainer's profile offers, and nothing else") 
         const strategy::Strategy& s = c.strategy;
         CHECK(offers.has(s.schedule, s.mesh.pp));
         CHECK(offers.has_zero(s.zero, s.mesh.pp));
-        CHECK(offers.has(s.offload));
+        CHECK(offers.has_offload_of(s));
         CHECK(offers.has(s.recompute));
         CHECK((offers.recompute_by_stage || s.recompute_per_stage.empty()));
         CHECK(offers.has_expert_tensor(s.mesh.etp, s.mesh.tp));

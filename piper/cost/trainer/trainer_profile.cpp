@@ -71,6 +71,7 @@ Offers read_offers(const Json& json, Problems* problems) {
   ObjectReader reader(json, "runs", problems);
   Offers o{.schedules = read_words<strategy::PipelineSchedule>(reader, "schedules"),
            .offloads = read_words<strategy::Offload>(reader, "offloads"),
+           .offloads_checkpoints_only = reader.boolean("offloads_checkpoints_only", false),
            .recomputes = read_words<strategy::Recompute>(reader, "recomputes"),
            .recompute_by_stage = reader.boolean("recompute_by_stage", true)};
   for (const auto& [key, stages] :

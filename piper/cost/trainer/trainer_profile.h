@@ -47,6 +47,8 @@ struct Offers {
   std::vector<int64_t> zero;
   std::vector<int64_t> zero_in_pipelines;  // the same where pp > 1; empty: as `zero`
   std::vector<strategy::Offload> offloads;
+  // Activations go to the host only where every stage recomputes all of it: checkpoints do.
+  bool offloads_checkpoints_only = false;
   std::vector<strategy::Recompute> recomputes;
   bool recompute_by_stage = true;
   // How an expert's matrices are divided beside ranks that share a layer's.
@@ -64,6 +66,13 @@ struct Offers {
   }
   bool has_zero(int64_t stage, int64_t pp) const { return is_in(zero_of(pp), stage); }
   bool has(strategy::Offload offload) const { return is_in(offloads, offload); }
+  bool has_offload_of(const strategy::Strategy& s) const {
+    bool is_full = true;
+    for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+      is_full &= s.recompute_of(stage) == strategy::Recompute::kFull;
+    return has(s.offload) &&
+           (is_full || !offloads_checkpoints_only || !strategy::offloads_activations(s.offload));
+  }
   bool has(strategy::Recompute recompute) const { return is_in(recomputes, recompute); }
   bool has_expert_tensor(int64_t etp, int64_t tp) const {
     return etp == 1 || expert_tensor == ExpertTensor::kAny ||
