@@ -7,6 +7,7 @@ trainer that has an exporter takes the plan that was made for it.
                                        interrupted (build/one_answer/done.txt)
 
 Compared to the last digit: step_seconds, closed_form_seconds, mfu. Memory of `sim` is what its play finds: within 5 % of the closed form.
+Of activations that go to the host the closed form counts what may be on the device at any speed of the copies: there it is a bound.
 """
 import json
 import os
@@ -52,7 +53,8 @@ def check(model, cluster, devices, trainer, runnable, folder):
         assert planned.stderr.startswith("piper: "), planned.stderr
         return "refused: " + planned.stderr.strip()
     assert planned.returncode == 0, planned.stderr
-    best = json.loads(planned.stdout)["strategies"][0]["predicted"]
+    planned_best = json.loads(planned.stdout)["strategies"][0]
+    best = planned_best["predicted"]
     assert best["trainer"] == trainer, best["trainer"]
     assert not runnable or best["not_runnable"] == [], best["not_runnable"]
     estimated = answer("estimate", "--model", model, "--strategy", file)["predicted"]
@@ -65,7 +67,10 @@ def check(model, cluster, devices, trainer, runnable, folder):
     if best["method"] == "simulation":
         for figure in ("step_seconds", "mfu"):
             assert abs(simulated[figure] / best[figure] - 1) < 1e-9, (figure, simulated[figure], best[figure])
-    assert abs(simulated["peak_bytes"] / best["peak_bytes"] - 1) < 0.05, (simulated["peak_bytes"], best["peak_bytes"])
+    least = best["peak_bytes"]
+    if "activations" in planned_best.get("offload", ""):
+        least -= best["memory"]["activations_bytes"]
+    assert 0.95 * least < simulated["peak_bytes"] < 1.05 * best["peak_bytes"], (simulated["peak_bytes"], best["peak_bytes"])
     if trainer in EXPORTERS:
         exported = run("export", "--to", EXPORTERS[trainer], "--model", model, "--strategy", file)
         if exported.returncode != 0 and "for which there is no flag" in exported.stderr:

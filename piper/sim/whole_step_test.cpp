@@ -119,13 +119,14 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the trainer's 
     const cost::PricedStep whole = cost::write_priced_step(estimator, s);
     CHECK(fmt::format("{}", fmt::join(graph::validate(whole.step.graph), "\n")) == "");
     CHECK(graph::find_deadlock(whole.step.graph) == "");
-    if (s.mesh.vpp > 1) continue;
     const graph::Timeline timeline = sim::play(whole.step, whole.prices, false);
     const auto peak = static_cast<double>(*std::ranges::max_element(timeline.peak_bytes));
     const double closed = estimator.estimate(s).peak_bytes;
     // How long copies to the host stay behind their forwards is a matter of speed: what is priced
-    // is enough for any.
+    // is enough for any, of one chunk a rank.
     if (strategy::offloads_activations(s.offload)) {
+      // Of several chunks it counts means: with seed 3 it was 2.4 % too low, with seed 1 11.6 % above.
+      if (s.mesh.vpp > 1) continue;
       CHECK(peak <= closed * (1 + 1e-6));
       CHECK(peak >= 0.9 * closed);
     } else {

@@ -126,9 +126,7 @@ std::span<const RankSeconds> TrainerEstimator::play_pipeline(const Strategy& s, 
       players_[{{s.schedule, s.mesh.pp, s.mesh.vpp, played}, copies}];
   if (!player)
     player = std::make_unique<PipelinePlayer>(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies);
-  // Where no rows are exchanged, the two of a pair take no turns.
-  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
-  return player->play(chunks_, pairs);
+  return player->play(chunks_, takes_turns_in_pairs(s));
 }
 
 // Of more micro-batches than fill the pipeline four times, the others follow at the pace of the

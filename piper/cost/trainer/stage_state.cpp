@@ -40,9 +40,7 @@ StageBytes TrainerEstimator::stage_bytes(const Strategy& s, const StageSums& sum
                  static_cast<double>(s.mesh.cp);
   if (s.zero == 3 && !keeps_weights && sums.layers > 0)  // two layers' weights are whole at a time
     b.working += 2 * 2 * (sums.dense_parameters + sums.expert_parameters) / sums.layers;
-  const bool leave = strategy::offloads_activations(s.offload);
-  b.activations =
-      sums.kept_bytes * (leave ? facts(s)[static_cast<size_t>(stage)].held : in_flight(s, stage));
+  b.activations = activation_bytes(s, sums, stage);
   b.working += sums.placeholder_bytes +
                std::max(sums.head_bytes, sums.backward_bytes + sums.head_placeholder_bytes);
   b.exchange = sums.exchange_bytes;

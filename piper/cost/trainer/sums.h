@@ -57,6 +57,7 @@ struct TrainerEstimator::Sums {
   std::vector<strategy::Recompute> recompute_per_stage;
   std::vector<int64_t> split;
   std::vector<StageSums> stages, chunks;  // the latter when asked for
+  std::vector<double> kept_bytes;         // by virtual stage, of a micro-batch
   // Of these stages, by what else they depend on.
   using OverlapKey =
       std::tuple<int64_t, int64_t, int64_t, strategy::Placement, strategy::PipelineSchedule>;

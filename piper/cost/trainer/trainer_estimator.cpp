@@ -103,8 +103,11 @@ const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, doub
 
 void TrainerEstimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage,
                                  StageSums& sums) {
-  for_each_chunk(s, stage,
-                 [&](int64_t chunk) { sum_chunk(s, prices, s.recompute_of(stage), chunk, sums); });
+  for_each_chunk(s, stage, [&](int64_t chunk) {
+    const double before = sums.kept_bytes;
+    sum_chunk(s, prices, s.recompute_of(stage), chunk, sums);
+    sums_->kept_bytes[static_cast<size_t>(chunk)] = sums.kept_bytes - before;
+  });
 }
 
 void TrainerEstimator::sum_chunk(const Strategy& s, const Prices& prices, Recompute recompute,
@@ -161,8 +164,35 @@ void TrainerEstimator::fill_pairs(Prices& prices) const {
     prices.pairs_save.push_back(saved_in_pairs(p, prices.needs, efficiency_));
 }
 
-double in_flight(const Strategy& s, int64_t stage) {
-  return rank_forwards_in_flight(s.schedule, s.mesh.pp, s.mesh.vpp, stage, s.num_micro_batches);
+const std::vector<std::vector<ChunksHeld>>& TrainerEstimator::held(const Strategy& s) {
+  const bool takes_turns = takes_turns_in_pairs(s);
+  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
+  if (last_held_ != nullptr && last_held_key_ == std::pair{key, takes_turns}) return *last_held_;
+  std::vector<std::vector<ChunksHeld>>& known = held_[{key, takes_turns}];
+  last_held_key_ = {key, takes_turns};
+  last_held_ = &known;
+  for (int64_t rank = std::ssize(known); rank < s.mesh.pp; ++rank)
+    known.push_back(
+        chunks_held(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, rank, takes_turns));
+  return known;
+}
+
+double TrainerEstimator::activation_bytes(const Strategy& s, const StageSums& sums, int64_t stage) {
+  if (strategy::offloads_activations(s.offload))
+    return sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held;
+  if (s.mesh.vpp == 1)
+    return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
+                                 s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
+  double most = 0;
+  for (const ChunksHeld& moment : held(s)[static_cast<size_t>(stage)]) {
+    double bytes = moment.is_in_pair ? sums.kept_bytes / std::max(1.0, sums.layers) : 0;
+    auto forwards = moment.forwards.begin();
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      bytes += static_cast<double>(*forwards++) * sums_->kept_bytes[static_cast<size_t>(chunk)];
+    });
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 // Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p -
@@ -219,8 +249,10 @@ const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::stage_sums(con
           .recompute = s.recompute,
           .recompute_per_stage = s.recompute_per_stage,
           .split = s.layers_per_stage,
-          .stages = std::move(last.stages)};
+          .stages = std::move(last.stages),
+          .kept_bytes = std::move(last.kept_bytes)};
   last.stages.assign(static_cast<size_t>(s.mesh.pp), {});
+  last.kept_bytes.resize(s.layers_per_stage.size());
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
     sum_stage(s, prices, stage, last.stages[static_cast<size_t>(stage)]);
   return last.stages;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/chunks_held.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/trainer/layer_price.h>
@@ -144,12 +145,20 @@ class TrainerEstimator : public Estimator {
   double pipeline_finish(const strategy::Strategy& s, bool copies);
   std::span<const RankSeconds> play_pipeline(const strategy::Strategy& s, int64_t played,
                                              bool copies);
+  // Where no rows are exchanged, the two of a pair take no turns.
+  static bool takes_turns_in_pairs(const strategy::Strategy& s) {
+    return s.schedule == strategy::PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
+  }
   static bool chunks_differ(const strategy::Strategy& s);
   double pace(const strategy::Strategy& s, int64_t played, bool copies);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
   Estimate bytes_of(const strategy::Strategy& s, const std::vector<StageSums>& sums);
   StageBytes stage_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
+  // Activations on the device when the stage holds the most. `sums`: of the last call of
+  // stage_sums().
+  double activation_bytes(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
+  const std::vector<std::vector<ChunksHeld>>& held(const strategy::Strategy& s);  // by rank
   StateTraffic state_traffic(const strategy::Strategy& s, const StageSums& sums) const;
   double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;
   double update_seconds(const strategy::Strategy& s, const StageSums& sums) const;
@@ -191,6 +200,10 @@ class TrainerEstimator : public Estimator {
   std::map<ListKey, std::vector<ListFacts>> facts_;
   ListKey last_facts_key_{};
   const std::vector<ListFacts>* last_facts_ = nullptr;
+  using HeldKey = std::pair<ListKey, bool>;  // takes_turns_in_pairs()
+  std::map<HeldKey, std::vector<std::vector<ChunksHeld>>> held_;
+  HeldKey last_held_key_{};
+  const std::vector<std::vector<ChunksHeld>>* last_held_ = nullptr;
   std::map<ListKey, std::vector<Tail>> tails_;
   std::map<std::pair<ListKey, bool>, std::unique_ptr<PipelinePlayer>>
       players_;  // with copies, or without
@@ -199,10 +212,5 @@ class TrainerEstimator : public Estimator {
   std::unique_ptr<Sums> sums_;              // of the last strategy's stages
   std::unique_ptr<std::vector<Busy>> busy_;
 };
-
-// Layers of micro-batches whose activations a stage holds at once, in units of one of the rank's
-// layers' micro-batches (FIELD: 1F1B min(m, p - i), interleaved (warm-up + 1) / v, ZB-H1, ZB-V and
-// DualPipeV p, p and p + 1, never beyond m).
-double in_flight(const strategy::Strategy& strategy, int64_t stage);
 
 }  // namespace piper::cost
