@@ -110,6 +110,7 @@ TEST_CASE("fixed axes are kept, and free ones searched") {
   Asked asked(question("mixtral-8x7b", "dgx-h100", 64));
   asked.question.fixed = {.pp = 2,
                           .ep = 8,
+                          .etp = 1,
                           .tp = 1,
                           .micro_batch_sequences = 1,
                           .schedule = strategy::PipelineSchedule::kGPipe,

@@ -78,7 +78,7 @@ class Writer {
     const cost::Shard shard = cost::shard_of(model_, whole, chunk);
     const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
-    stage[Axis::kExpertData] += reduced(of(shard.experts) / of(s_.mesh.etp), s_.mesh.edp());
+    stage[Axis::kExpertData] += reduced(of(shard.experts), s_.mesh.edp());
   }
 
   // Gradients, and with ZeRO the weights, over a ring.
