@@ -26,10 +26,10 @@ StateBytes state_bytes(strategy::Precision precision);
 // Bytes of one element of an activation.
 int64_t element_bytes(strategy::Precision precision);
 
-// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep x etp, matrices that ranks
-// share (tensor with sequence parallelism) by tp, everything else is replicated over the stage. With
-// tied embeddings or modules of multi-token prediction (which the last stage holds) the first and
-// the last stage both hold the table (one stage: once).
+// Parameters on one rank of a (virtual) stage. Routed experts are divided by ep x etp, matrices
+// that ranks share (tensor with sequence parallelism) by tp, everything else is replicated over the
+// stage. With tied embeddings or modules of multi-token prediction (which the last stage holds) the
+// first and the last stage both hold the table (one stage: once).
 struct Shard {
   int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
   int64_t parts = 0;    // of attention and dense MLPs, where ranks share them; `dense` is then less

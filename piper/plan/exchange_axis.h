@@ -39,8 +39,8 @@ ExchangeTask exchange_task(const model::Model& model, const strategy::Strategy& 
 // and cluster outlive it.
 class ExchangeAxis {
  public:
-  // `trainer` nullptr: as this Piper runs it. `is_runnable`: only what its executor runs. A trainer that does not choose keeps the flat exchange,
-  // or what is fixed.
+  // `trainer` nullptr: as this Piper runs it. `is_runnable`: only what its executor runs. A trainer
+  // that does not choose keeps the flat exchange, or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
                const cost::FixedForm& fixed, const cost::TrainerProfile* trainer = nullptr,
                const cost::Rates* rates = nullptr, bool is_runnable = false);

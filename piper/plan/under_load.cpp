@@ -35,7 +35,7 @@ std::vector<sim::RebalancedStep> rebalanced(const Request& r, const cost::LoadSa
                                *r.cluster, samples.seed, samples.num_samples);
 }
 
-// Seconds of a step whose experts stay; 'pays' is left open. Adds to `sampled` what moves.
+// What moved before these steps, whose `seconds` it adds that to; whether it pays is left open.
 cost::RebalancingGain moved(const Request& r, const strategy::Strategy& s,
                             const std::vector<sim::RebalancedStep>& steps,
                             std::vector<double>& seconds) {

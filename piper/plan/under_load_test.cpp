@@ -126,8 +126,6 @@ TEST_CASE(
       // Three matrices of 4096 x 14336, master and moments in fp32.
       CHECK(gain.migrated_bytes == experts * 3 * 4096 * 14336 * 12);
       CHECK(gain.migration_seconds > 0);
-      // Five steps, three of them behind the move.
-      CHECK(gain.seconds.worst >= gain.seconds_without.mean);
     }
   }
 }
