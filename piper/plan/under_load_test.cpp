@@ -126,6 +126,12 @@ TEST_CASE(
       // Three matrices of 4096 x 14336, master and moments in fp32.
       CHECK(gain.migrated_bytes == experts * 3 * 4096 * 14336 * 12);
       CHECK(gain.migration_seconds > 0);
+      // Two steps before the move, and three after it, the first of which waits for what moves.
+      const Candidate& c = plan.ranked[i];
+      const double after = request.estimator()->estimate(c.strategy, 4 / 3.0).seconds *
+                           (c.step_seconds() / c.estimate.seconds);
+      const double sum = 2 * gain.seconds_without.mean + 3 * after + gain.migration_seconds;
+      CHECK(gain.seconds.mean == doctest::Approx(sum / 5).epsilon(1e-9));
     }
   }
 }
