@@ -351,6 +351,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
+    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       return {};
   }

@@ -70,6 +70,10 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
   switch (kind.moe_schedule) {
     case strategy::MoeSchedule::kPlain:
       return write_plain_mixture(program, kind, x1);
+    case strategy::MoeSchedule::kChunked:
+    case strategy::MoeSchedule::kParmS1:
+    case strategy::MoeSchedule::kParmS2:
+      break;
   }
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }

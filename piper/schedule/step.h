@@ -69,7 +69,8 @@ enum class SegmentKind : uint8_t {
   kHostCopy,        // activations or optimizer states, to the host or back
   kTakeExpert,      // compute: an expert's state into a slot; what is sent of it (migration.h)
   kPutExpert,       // compute: an expert's state out of a slot
-  kWait,            // compute: waits for communication, a part of which nothing hides
+  kTokenSplit,  // compute: of tokens that ranks hold alike, this rank's share (moe_layer/parm_s1.h)
+  kWait,        // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -89,6 +90,7 @@ struct Segment {
   int32_t layer = -1;
   Share share = Share::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
+  int16_t chunk = 0;    // of a mixture layer's rows (strategy::Strategy::moe_chunks)
   bool operator==(const Segment&) const = default;
 };
 

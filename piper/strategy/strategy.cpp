@@ -102,6 +102,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
   s.reduction = choose_or_first<Reduction>(reader, "reduction");
   s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
+  s.moe_chunks = reader.integer("moe_chunks", 1, kMaxMoeChunks, 1);
   read_recompute_per_stage(reader, s.recompute_per_stage);
 }
 
@@ -166,6 +167,7 @@ void write_options(const Strategy& s, Json& json) {
   if (s.all_to_all_chunk_bytes > 0) json["all_to_all_chunk_bytes"] = s.all_to_all_chunk_bytes;
   if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
+  if (s.moe_chunks > 1) json["moe_chunks"] = s.moe_chunks;
 }
 
 }  // namespace

@@ -184,10 +184,19 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
-// How a mixture layer's parts follow each other. One so far.
-enum class MoeSchedule : uint8_t { kPlain };
+// How a mixture layer's parts follow each other (piper/schedule/moe_layer, a pair of files each).
+//   kPlain    one after the other
+//   kChunked  rows in chunks of tokens: one chunk travels while another is computed
+//   kParmS1   Pan et al. 2024, of tokens that tensor-parallel ranks hold alike: each takes its share
+//             of them before the gate, and all gather the layer's output
+//   kParmS2   likewise, but behind the gate: each sends its share of the rows, and all gather what
+//             comes back
+enum class MoeSchedule : uint8_t { kPlain, kChunked, kParmS1, kParmS2 };
 inline constexpr std::array kMoeScheduleTraits{
-    NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"}};
+    NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"},
+    NamedValue<MoeSchedule>{MoeSchedule::kChunked, "chunked"},
+    NamedValue<MoeSchedule>{MoeSchedule::kParmS1, "parm-s1"},
+    NamedValue<MoeSchedule>{MoeSchedule::kParmS2, "parm-s2"}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
@@ -197,6 +206,8 @@ inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
 inline constexpr int64_t kMaxCount = 1'000'000;
 // The same of vpp, etp, tp and cp.
 inline constexpr int64_t kMaxDegree = 1024;
+// The same of chunks of a mixture layer's rows.
+inline constexpr int64_t kMaxMoeChunks = 32;
 
 // Degrees of the axes. The attention mesh tp x cp x dp and the expert mesh etp x ep x edp are two
 // ways to cut the same ranks of a stage: edp = tp x cp x dp / (etp x ep).
@@ -248,7 +259,8 @@ struct Strategy {
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
   Reduction reduction = Reduction::kDirect;  // of gradients
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
-  int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
+  int64_t moe_chunks = 1;  // of kChunked: chunks of a micro-batch's tokens on a rank
+  int64_t mtp_depth = 0;   // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
     return recompute_per_stage.empty() ? recompute
                                        : recompute_per_stage[static_cast<size_t>(stage)];
