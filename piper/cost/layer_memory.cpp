@@ -36,7 +36,9 @@ class Walk {
   // moment.
   int64_t beside(const LayerTask& task, bool is_forward) const {
     if (task.kind == TaskKind::kAllToAll) return scratch_;
-    if (task.kind == TaskKind::kReduceScatter) return scatter_scratch(model_, task.segment, work_);
+    if (schedule::moves_rows(task.segment) &&
+        (task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllReduce))
+      return sum_scratch(model_, task.segment, work_);
     if (task.kind != TaskKind::kCompute) return 0;
     const SegmentBytes of = segment_bytes(model_, {task.segment, layer_}, work_);
     const int64_t scratch = task.is_beside_exchange ? scratch_ : 0;

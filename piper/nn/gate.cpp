@@ -164,18 +164,19 @@ GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at:
                                  .scaling = block.scaling});
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   tape.weights_part([&block, g_TE, x1_TD] {
-    accumulate(block.router->gradient, block.router->beta(), g_TE,
-               rms_norm(x1_TD, block.norm->value, block.epsilon));
+    accumulate(block.router->gradient, block.router->beta(), block.counted.own(g_TE),
+               rms_norm(block.counted.own(x1_TD), block.norm->value, block.epsilon));
   });
   out.x1 = g_rows;
   if (!routing.deduplicated) {
     out.x1 = at::empty_like(x1_TD);
     sum_rows_out(out.x1, g_rows, routing.position);
+    if (block.copies > 1) out.x1.mul_(block.copies);
   }
   product_out(out.x1, g_TE, block.router->value, 1);
   tape.saved.clear();
-  rms_norm_backward_(out.x1, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                     block.norm->beta(), gx_TD);
+  block.counted.whole_norm_backward_(out.x1, x1_TD, block.norm->value, block.epsilon,
+                                     block.norm->gradient, block.norm->beta(), gx_TD);
   return out;
 }
 

@@ -120,8 +120,11 @@ class Bench {
   cost::SegmentWork work(int64_t ep, const Routing* routing = nullptr) const {
     cost::SegmentWork w{.sequences = shape_.sequences,
                         .sequence = shape_.sequence,
-                        .tensor_ranks = tensor_ranks_,
-                        .expert_ranks = expert_ranks_,
+                        .by = {.tensor = tensor_ranks_,
+                               .tokens = tensor_ranks_,
+                               .routed = tensor_ranks_,
+                               .experts = expert_ranks_,
+                               .gathers_rows = expert_ranks_ > 1},
                         .element_bytes = static_cast<int64_t>(at::elementSize(shape_.dtype))};
     w.rows = w.tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;

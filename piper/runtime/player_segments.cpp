@@ -88,7 +88,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
           !strategy::deduplicates(strategy_))
         routing->received_counts = received_counts_.at({layer, task.micro_batch});
-      if (task.phase == Phase::kRecompute && strategy_.mesh.etp > 1)
+      if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
         routing->shared_counts = shared_counts_.at({layer, task.micro_batch});
       if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
       write(task, 1).routing = std::move(routing);

@@ -136,6 +136,26 @@ void check_axes(const Strategy& s, std::vector<std::string>& lines) {
                     m.cp, 2 * m.cp));
 }
 
+// How a mixture layer's parts follow each other.
+void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
+  if (s.moe_schedule != MoeSchedule::kParmS1) return;
+  const char* schedule = name(s.moe_schedule);
+  if (s.mesh.tp == 1)
+    lines.push_back(
+        fmt::format("'moe_schedule' is {} with 'mesh.tp' 1, where no two ranks hold the same "
+                    "tokens; allowed: plain, or tp of at least 2",
+                    schedule));
+  else if (s.sequence_parallel)
+    lines.push_back(
+        fmt::format("'moe_schedule' is {} with 'sequence_parallel', where every token is routed "
+                    "once already; allowed: plain, or without 'sequence_parallel'",
+                    schedule));
+  else if (s.sequence % s.mesh.ranks_per_sequence() != 0)
+    lines.push_back(
+        fmt::format("'sequence' is {}; allowed: a multiple of tp x cp = {} with 'moe_schedule' {}",
+                    s.sequence, s.mesh.ranks_per_sequence(), schedule));
+}
+
 void check_layers(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
   const int64_t layers = model.num_layers();
   if (s.mesh.pp > layers) {
@@ -207,6 +227,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
   std::vector<std::string> lines = bad_counts(s);
   if (!lines.empty()) return lines;
   check_axes(s, lines);
+  check_moe_schedule(s, lines);
   check_schedule(s, lines);
   if (s.mesh.world() > kMaxWorld)
     lines.push_back(fmt::format(
@@ -230,6 +251,10 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
     check_layers(s, model, lines);
   if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount) check_experts(s, model, lines);
   if (s.mesh.tp >= 1 && s.mesh.etp >= 1) check_tensor_parallel(s, model, lines);
+  if (s.moe_schedule == MoeSchedule::kParmS1 && model.num_moe_layers() == 0)
+    lines.push_back(
+        fmt::format("'moe_schedule' is {}, but {} is dense (no experts); allowed: plain",
+                    name(s.moe_schedule), model.name));
   if (s.capacity.is_limited() && model.num_moe_layers() == 0)
     lines.push_back(
         fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",
