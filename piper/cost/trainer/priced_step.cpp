@@ -352,9 +352,13 @@ class StepPricer {
 
   int64_t bytes_of(const graph::Slot& slot) const {
     const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
-    if (meaning.kind != schedule::SlotKind::kKept) return 0;
+    const bool is_kept = meaning.kind == schedule::SlotKind::kKept;
+    if (!is_kept && meaning.kind != schedule::SlotKind::kDeferred) return 0;
     const int32_t layer = meaning.segment.layer;
-    return std::llround(layer_price(layer).kept_bytes(chunk(layer).recompute, *parts_.trainer));
+    const LayerPrice& price = layer_price(layer);
+    const double kept = price.kept_bytes(chunk(layer).recompute, *parts_.trainer);
+    return std::llround(
+        is_kept ? kept : price.kept_bytes(strategy::Recompute::kNone, *parts_.trainer) - kept);
   }
 
   TrainerEstimator& estimator_;
