@@ -7,7 +7,7 @@ namespace piper::cost {
 namespace {
 
 bool holds_no_more(const ChunksHeld& a, const ChunksHeld& than) {
-  return a.is_in_pair <= than.is_in_pair &&
+  return a.is_in_pair <= than.is_in_pair && a.ends_input_part >= than.ends_input_part &&
          std::ranges::equal(a.forwards, than.forwards, std::ranges::less_equal{}) &&
          std::ranges::equal(a.waiting, than.waiting, std::ranges::less_equal{});
 }
@@ -35,7 +35,9 @@ std::vector<ChunksHeld> chunks_held(strategy::PipelineSchedule schedule, int64_t
     int64_t& held = now.forwards[chunk];
     if (recomputes && action.kind == schedule::Action::Kind::kBackwardInput) {
       ++now.waiting[chunk];
+      now.ends_input_part = true;
       add(moments, now);
+      now.ends_input_part = false;
     } else if (recomputes && action.kind == schedule::Action::Kind::kBackwardWeights) {
       --now.waiting[chunk];
     }

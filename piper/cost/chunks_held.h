@@ -17,6 +17,8 @@ struct ChunksHeld {
   // Of these, how many wait for their weights' part: what a recomputation has made again is there
   // as well. Zeros where nothing is recomputed.
   std::vector<int64_t> waiting;
+  // The input's part that ends here is one of them, and its last layer is still at work.
+  bool ends_input_part = false;
   // A forward and a backward take turns layer by layer from here on or until here, so one layer
   // more is held than `forwards` says.
   bool is_in_pair = false;

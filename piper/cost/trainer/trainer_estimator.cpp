@@ -182,26 +182,31 @@ const std::vector<std::vector<ChunksHeld>>& TrainerEstimator::held(const Strateg
 }
 
 double TrainerEstimator::activation_bytes(const Strategy& s, const StageSums& sums, int64_t stage) {
-  if (strategy::offloads_activations(s.offload))
-    return sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held;
-  if (s.mesh.vpp == 1 && !keeps_recomputed(s))
-    return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
-                                 s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
-  double most = 0;
+  const bool is_offloaded = strategy::offloads_activations(s.offload);
+  const double on_device =
+      is_offloaded ? sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held : 0;
+  if (!keeps_recomputed(s)) {
+    if (is_offloaded) return on_device;
+    if (s.mesh.vpp == 1)
+      return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
+                                   s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
+  }
+  const double layers = std::max(1.0, sums.layers);
+  double most = 0, most_again = 0;
   for (const ChunksHeld& moment : held(s)[static_cast<size_t>(stage)]) {
-    double bytes = 0;
-    if (moment.is_in_pair)
-      bytes = (sums.kept_bytes + sums.dropped_bytes) / std::max(1.0, sums.layers);
+    double kept = moment.is_in_pair ? sums.kept_bytes / layers : 0;
+    double again = moment.is_in_pair ? sums.dropped_bytes / layers : 0;
+    if (moment.ends_input_part) again -= sums.dropped_bytes / layers;  // in `working`
     size_t i = 0;
     for_each_chunk(s, stage, [&](int64_t chunk) {
       const ChunkBytes& of = sums_->of_chunk[static_cast<size_t>(chunk)];
-      bytes += static_cast<double>(moment.forwards[i]) * of.kept +
-               static_cast<double>(moment.waiting[i]) * of.dropped;
-      ++i;
+      kept += static_cast<double>(moment.forwards[i]) * of.kept;
+      again += static_cast<double>(moment.waiting[i++]) * of.dropped;
     });
-    most = std::max(most, bytes);
+    most_again = std::max(most_again, again);
+    most = std::max(most, kept + again);
   }
-  return most;
+  return is_offloaded ? on_device + most_again : most;
 }
 
 // Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p -

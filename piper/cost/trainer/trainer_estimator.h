@@ -211,8 +211,7 @@ class TrainerEstimator : public Estimator {
   HeldKey last_held_key_{};
   const std::vector<std::vector<ChunksHeld>>* last_held_ = nullptr;
   std::map<ListKey, std::vector<Tail>> tails_;
-  std::map<std::pair<ListKey, bool>, std::unique_ptr<PipelinePlayer>>
-      players_;  // with copies, or without
+  PipelinePlayers players_;
   std::vector<ChunkSeconds> chunks_;
   std::vector<double> finishes_, earlier_;  // by stage
   std::unique_ptr<Sums> sums_;              // of the last strategy's stages
