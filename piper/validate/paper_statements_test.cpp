@@ -53,6 +53,8 @@ TEST_CASE("Parm's choice is at least as good as either schedule, in the mean of 
   for (const ParmCell& c : sweep()) {
     CHECK(c.best >= std::max(c.s1, c.s2));
     CHECK(c.over_worse >= 1);
+    CHECK(c.least <= c.best);
+    CHECK(c.best <= c.most);
     CHECK(c.least_communication <= c.most_communication);
   }
 }

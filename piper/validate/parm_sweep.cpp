@@ -21,6 +21,8 @@ void add(ParmCell& cell, const std::vector<cost::MoeSchedulePrice>& prices) {
   const double s1 = named(prices, "parm-s1").total(), s2 = named(prices, "parm-s2").total();
   const double best = std::min(s1, s2);
   const double experts = baseline.forward.experts + baseline.backward.experts;
+  cell.least = cell.num_layers == 0 ? t / best : std::min(cell.least, t / best);
+  cell.most = std::max(cell.most, t / best);
   ++cell.num_layers;
   cell.s1 += t / s1;
   cell.s2 += t / s2;
