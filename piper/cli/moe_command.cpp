@@ -10,6 +10,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/trainer/moe_schedules.h>
+#include <piper/cost/trainer/trainer_profile.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
@@ -26,6 +27,8 @@ using cost::MoePass;
 using cost::MoeSchedulePrice;
 using report::Align;
 using strategy::Strategy;
+
+constexpr const char* kTrainer = "piper";  // whose grouped products are priced
 
 struct Flags {
   std::string model, cluster, precision, paper;
@@ -176,12 +179,14 @@ int run(const Flags& flags) {
   const Strategy s = strategy_of(flags, model);
   require_sound(s, model, machine);
   const model::FeedForward& f = model.layers[layer].feed_forward;
-  const cost::MoeSetting setting{.hidden = static_cast<double>(model.hidden),
-                                 .tokens = static_cast<double>(flags.micro_batch * flags.sequence),
-                                 .tp = flags.tp,
-                                 .ep = flags.ep,
-                                 .etp = flags.etp,
-                                 .precision = s.precision};
+  const cost::MoeSetting setting{
+      .hidden = static_cast<double>(model.hidden),
+      .tokens = static_cast<double>(flags.micro_batch * flags.sequence),
+      .tp = flags.tp,
+      .ep = flags.ep,
+      .etp = flags.etp,
+      .grouped_efficiency = cost::load_trainer(kTrainer).grouped_efficiency,
+      .precision = s.precision};
   const std::vector<MoeSchedulePrice> prices = cost::price_moe_schedules(f, setting, machine);
   std::vector<Row> rows;
   for (const MoeSchedulePrice& p : prices) rows.push_back({p, not_trained(p, s, model)});

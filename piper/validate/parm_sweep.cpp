@@ -18,14 +18,18 @@ const cost::MoeSchedulePrice& named(const std::vector<cost::MoeSchedulePrice>& p
 void add(ParmCell& cell, const std::vector<cost::MoeSchedulePrice>& prices) {
   const cost::MoeSchedulePrice& baseline = named(prices, "parm-baseline");
   const double t = baseline.total();
-  const double s1 = named(prices, "parm-s1").total(), s2 = named(prices, "parm-s2").total();
+  const cost::MoeSchedulePrice& overlapped = named(prices, "parm-s2");
+  const double s1 = named(prices, "parm-s1").total(), s2 = overlapped.total();
   const double best = std::min(s1, s2);
   const double experts = baseline.forward.experts + baseline.backward.experts;
+  cell.least = cell.num_layers == 0 ? t / best : std::min(cell.least, t / best);
+  cell.most = std::max(cell.most, t / best);
   ++cell.num_layers;
   cell.s1 += t / s1;
   cell.s2 += t / s2;
   cell.best += t / best;
   cell.over_worse += std::max(s1, s2) / best;
+  cell.over_sequential += 1 + (overlapped.forward.hidden() + overlapped.backward.hidden()) / s2;
   cell.above_four += t / best > 4 ? 1 : 0;
   cell.least_communication = std::min(cell.least_communication, 1 - experts / t);
   cell.most_communication = std::max(cell.most_communication, 1 - experts / t);
@@ -50,7 +54,8 @@ ParmCell price_cell(const cluster::Cluster& machine, int64_t devices, int64_t mp
                            .precision = strategy::Precision::kFp32},
                           machine));
   const double n = real(cell.num_layers);
-  for (double* mean : {&cell.s1, &cell.s2, &cell.best, &cell.over_worse, &cell.above_four})
+  for (double* mean :
+       {&cell.s1, &cell.s2, &cell.best, &cell.over_worse, &cell.over_sequential, &cell.above_four})
     *mean /= n;
   return cell;
 }

@@ -20,8 +20,10 @@ struct ParmCell {
   int64_t num_layers = 0;
   // Means of the speed-ups over the baseline, forward and backward together.
   double s1 = 0, s2 = 0, best = 0;
-  double over_worse = 0;  // mean of the worse one's seconds over the better one's
-  double above_four = 0;  // share of the layers whose best speed-up is larger than 4
+  double over_worse = 0;       // mean of the worse one's seconds over the better one's
+  double least = 0, most = 0;  // of the best speed-ups
+  double over_sequential = 0;  // mean of S2's seconds without SAA (AAS) over those with it
+  double above_four = 0;       // share of the layers whose best speed-up is larger than 4
   double least_communication = 1, most_communication = 0;  // shares of the baseline's time
 };
 

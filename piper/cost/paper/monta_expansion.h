@@ -1,6 +1,7 @@
 // MoNTA's rule for long contexts ("Cluster Expansion"): whether CP groups lie across EP groups
-// (horizontal, a network of cp x ep nodes) or along them (vertical, max(cp, ep) nodes). Pure
-// functions, thread-safe.
+// (horizontal, a network of cp x ep nodes) or along them (vertical, max(cp, ep) nodes).
+// Piper's two meshes lie over the same ranks of a stage (strategy/rank_layout.h), which is the
+// vertical one whatever cp and ep are. Pure functions, thread-safe.
 #pragma once
 
 #include <cstdint>

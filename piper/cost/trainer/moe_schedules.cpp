@@ -103,7 +103,7 @@ class MoePricer {
     const double local = real(layer_.num_experts) / real(s_.ep);
     LayerPass pass(rates_, s_.precision);
     pass.feed_forward(rows / local / real(n), s_.hidden, real(layer_.ffn) / real(s_.etp),
-                      layer_.num_matrices, local);
+                      layer_.num_matrices, local, s_.grouped_efficiency);
     return {real(n) * pass.forward(), real(n) * pass.backward()};
   }
 

@@ -42,6 +42,7 @@ struct MoeSetting {
   double tokens = 0;                // T, of a micro-batch, on every rank of a tp group
   double rows_per_copy = 1;         // sent and computed: a capacity factor whose padding travels
   int64_t tp = 1, ep = 1, etp = 1;  // one of tp and etp divides the other
+  double grouped_efficiency = 1;    // of the experts' products: TrainerProfile
   strategy::Precision precision = strategy::Precision::kBf16;
 };
 

@@ -1,8 +1,10 @@
 // Orders of a mixture layer, priced on the machines of the papers that propose them.
 #include <doctest/doctest.h>
 #include <piper/cost/relative_approx.h>
+#include <piper/cost/trainer/layer_price.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/rates.h>
+#include <piper/model/import.h>
 
 #include <algorithm>
 #include <map>
@@ -135,6 +137,30 @@ TEST_CASE("the backward gathers what the forward split: as long, but for Parm's 
     CHECK(price.backward.exchange == price.forward.exchange);
     CHECK((price.backward.gather == near(price.forward.gather)) == (name != "parm-baseline"));
     CHECK(price.backward.experts > 1.5 * price.forward.experts);
+  }
+}
+
+TEST_CASE("plain without tensor parallelism is the layer that the planner prices") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const cluster::Cluster a800 = cluster::load_cluster("a800");
+  const TrainerProfile trainer = load_trainer("piper");
+  const Rates rates(a800, strategy::Precision::kBf16);
+  for (const int64_t etp : {1, 2, 4}) {
+    const LayerPrice layer = price_layer(model, model.layers.front(),
+                                         {.tokens = 4096, .sequence = 4096, .ep = 8, .etp = etp},
+                                         trainer, rates, strategy::Precision::kBf16);
+    const MoeSchedulePrice plain = prices(model.layers.front().feed_forward,
+                                          {.hidden = 4096,
+                                           .tokens = 4096,
+                                           .ep = 8,
+                                           .etp = etp,
+                                           .grouped_efficiency = trainer.grouped_efficiency})
+                                       .at("plain");
+    CHECK(plain.forward.exchange ==
+          near(layer.dispatch.moves.total() + layer.combine.moves.total()));
+    CHECK((plain.forward.gather > 0) == (etp > 1));
+    if (etp > 1) CHECK(plain.forward.gather == near(layer.expert_tensor.moves.total()));
+    CHECK(plain.forward.experts == near(layer.experts_forward));
   }
 }
 
