@@ -32,6 +32,10 @@ double experts_seconds(const model::Model& model, const strategy::Strategy& s,
 
 }  // namespace
 
+int64_t copies_of_states(const strategy::Strategy& strategy) {
+  return strategy.zero > 0 ? 1 : strategy.mesh.edp();
+}
+
 std::map<int32_t, balance::ExpertPrice> expert_bytes(const model::Model& model,
                                                      strategy::Precision precision) {
   std::map<int32_t, balance::ExpertPrice> prices;
@@ -56,7 +60,9 @@ std::map<int32_t, balance::ExpertPrice> expert_prices(const model::Model& model,
                         experts_seconds(model, strategy, cluster, layer, 1);
     price.seconds_per_row = more / static_cast<double>(std::max<int64_t>(1, work.received_rows)) /
                             static_cast<double>(strategy.mesh.edp());
-    const auto bytes = static_cast<double>(price.bytes);
+    const double bytes = static_cast<double>(price.bytes) *
+                         static_cast<double>(copies_of_states(strategy)) /
+                         static_cast<double>(strategy.mesh.edp());
     const double parameters = bytes / static_cast<double>(state_bytes(strategy.precision).moved());
     price.seconds_per_expert =
         update_seconds(SegmentKind::kTakeExpert, parameters, cluster, strategy.precision) +

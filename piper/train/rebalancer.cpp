@@ -20,11 +20,6 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
     problems.push_back(what +
                        ", but ep is 1: no rank could take an expert; allowed: off, or ep "
                        "from 2");
-  if (strategy.zero > 0)
-    problems.push_back(
-        fmt::format("{}, but ZeRO {} divides the states of experts over replicas, "
-                    "whose parts do not move yet; allowed: off, or ZeRO 0",
-                    what, strategy.zero));
   if (strategy.mesh.etp > 1)
     problems.push_back(fmt::format(
         "{}, but 'mesh.etp' is {}: parts of an expert do not move yet; allowed: off, or etp 1",
