@@ -91,20 +91,25 @@ class ModelStage final : public Stage {
     return nn::dense_mlp_backward(at(layer).dense_mlp, gx_TD, x1_TD, tape);
   }
 
-  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                          Routing& routing, Tape* tape) override {
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                       std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
-    GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, routing, tape);
-    if (share_.ep == 1) routing.received_counts = routing.counts;
-    if (tape != nullptr) count_routing(layer, out, at(layer).gate.places, routing.counts);
+    GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, chunks, tape);
+    std::vector<int64_t> counts(chunks.front().counts.size());
+    for (Routing& routing : chunks) {
+      if (share_.ep == 1) routing.received_counts = routing.counts;
+      for (size_t e = 0; e < counts.size(); ++e) counts[e] += routing.counts[e];
+    }
+    if (tape != nullptr)
+      count_routing(layer, out, at(layer).gate.places, std::move(counts));
     return std::move(out.rows);
   }
-  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) override {
+  at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) override {
     const NoAutograd guard;
     GateGradient g =
-        nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+        nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, chunks, tape);
     sums_.auxiliary_loss += g.auxiliary_loss;
     return std::move(g.x1);
   }
@@ -125,21 +130,30 @@ class ModelStage final : public Stage {
     return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
   }
 
-  at::Tensor merge_forward(int32_t, const at::Tensor& returned, const Routing& routing,
-                           const at::Tensor& x1_TD) override {
+  at::Tensor merge_forward(int32_t, const std::vector<at::Tensor>& returned,
+                           const Routings& chunks, const at::Tensor& x1_TD) override {
     const NoAutograd guard;
-    if (routing.deduplicated) return returned + x1_TD;
+    if (chunks.front()->deduplicated) return returned.front() + x1_TD;
     at::Tensor x_TD = at::empty_like(x1_TD);
-    merge_out(x_TD, returned, routing.weights, routing.position, x1_TD);
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights,
+                chunks[c]->position, x1_TD.narrow(0, first, tokens));
+    });
     return x_TD;
   }
-  MergeGradients merge_backward(int32_t, const at::Tensor& gx_TD, const at::Tensor& returned,
-                                const Routing& routing) override {
+  std::vector<MergeGradients> merge_backward(int32_t, const at::Tensor& gx_TD,
+                                             const std::vector<at::Tensor>& returned,
+                                             const Routings& chunks) override {
     const NoAutograd guard;
-    if (routing.deduplicated) return {gx_TD, {}};
-    MergeGradients g{at::empty_like(returned), at::empty_like(routing.weights)};
-    merge_backward_out(g.returned, g.weights, gx_TD, returned, routing.weights, routing.position);
-    return g;
+    if (chunks.front()->deduplicated) return {{gx_TD, {}}};
+    std::vector<MergeGradients> gradients;
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      MergeGradients& g = gradients.emplace_back(at::empty_like(returned[c]),
+                                                 at::empty_like(chunks[c]->weights));
+      merge_backward_out(g.returned, g.weights, gx_TD.narrow(0, first, tokens), returned[c],
+                         chunks[c]->weights, chunks[c]->position);
+    });
+    return gradients;
   }
 
   void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {

@@ -1,7 +1,9 @@
 #include <piper/base/error.h>
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/schedule/moe_layer/chunked.h>
 #include <piper/schedule/moe_layer/plain.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <map>
 #include <mutex>
@@ -71,6 +73,8 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
     case strategy::MoeSchedule::kPlain:
       return write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kChunked:
+      return kind.chunks > 1 ? write_chunked_mixture(program, kind, x1)
+                             : write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kParmS1:
     case strategy::MoeSchedule::kParmS2:
       break;
@@ -89,6 +93,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .exchanges = exchanges,
           .deduplicates = is_moe && strategy::deduplicates(s),
           .moe_schedule = s.moe_schedule,
+          .chunks = static_cast<int16_t>(is_moe ? strategy::num_moe_chunks(s) : 1),
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,

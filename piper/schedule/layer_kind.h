@@ -16,6 +16,7 @@ struct LayerKind {
   bool exchanges = false;     // of a mixture: its experts are on several ranks
   bool deduplicates = false;  // of a mixture: tokens travel in place of their copies
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  int16_t chunks = 1;  // of a mixture: of a rank's tokens, where they are cut
   // Whether several ranks share a layer's matrices (and divide its tokens between the blocks), a
   // sequence, an expert's matrices.
   bool shares_matrices = false, divides_tokens = false;
