@@ -37,9 +37,13 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
+  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are all.
+  int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
   int64_t tokens() const { return sequences * sequence / tensor_ranks; }
+  // Whose copies the rows are.
+  int64_t routed_tokens() const { return chunk_tokens < 0 ? tokens() : chunk_tokens; }
   // What attention and dense nets compute with: the tokens of all these ranks.
   int64_t gathered_tokens() const { return sequences * sequence; }
   // Whether these ranks hold parts of a sequence.
@@ -47,6 +51,10 @@ struct SegmentWork {
   bool deduplicated() const { return received_tokens >= 0; }
   int64_t computed_rows() const { return expert_ranks == 1 ? received_rows : gathered_rows; }
 };
+
+// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all of
+// them do. Chunk 0 is all (schedule::Segment::chunk).
+SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
 struct SegmentBytes {
   int64_t tape = 0;  // SlotKind::kTape

@@ -116,7 +116,7 @@ const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
                                    const ExchangeForm& form) {
   const std::tuple key(type, micro_batch_sequences, mesh.ep, mesh.etp, mesh.tp,
                        std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor,
-                       form.algorithm, form.chunk_bytes);
+                       form.algorithm, form.chunk_bytes, form.moe_chunks);
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
   return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh, capacity_factor, form))
@@ -231,24 +231,28 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   const std::vector<SegmentWork> busiest =
       works(layer, sequences, mesh, capacity_factor, form.algorithm);
   const SegmentWork& work = busiest.front();
+  // Of each exchange: chunks are nearly equal.
+  const SegmentWork chunk = work_of_chunk(work, form.moe_chunks > 1 ? 1 : 0, form.moe_chunks);
   LayerCost cost;
   strategy::Strategy s;
   s.mesh = mesh;
   s.sequence_parallel = mesh.tp > 1;
   s.micro_batch_sequences = sequences;
   s.all_to_all = form.algorithm;
+  if (form.moe_chunks > 1) s.moe_schedule = strategy::MoeSchedule::kChunked;
+  s.moe_chunks = form.moe_chunks;
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const bool exchanged = kind.exchanges;
   const ExchangeSeconds exchange =
-      exchanged ? exchange_seconds(layer, work, mesh, capacity_factor, form) : ExchangeSeconds{};
+      exchanged ? exchange_seconds(layer, chunk, mesh, capacity_factor, form) : ExchangeSeconds{};
   if (exchanged) {
-    const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
+    const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep};
     const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
                                   form_factor(cluster_, group, form, pair_bytes, routed(layer)));
-    cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
+    cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
   // Of ranks that share matrices: a gather or a sum of all their hidden states, of so many slots at
@@ -262,7 +266,7 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   // The same of ranks that share experts' matrices, of their rows.
   const Group expert_sharers{.size = mesh.etp};
   const auto expert_rows = [&](size_t slots) {
-    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * work.gathered_rows *
+    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * chunk.gathered_rows *
                                            model_.hidden * work.element_bytes);
     return all_reduce_seconds(cluster_, expert_sharers, bytes) / 2;
   };
@@ -271,20 +275,22 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
     return all_reduce_seconds(cluster_, sharers,
                               static_cast<double>(sequences * experts) * sizeof(int64_t));
   };
-  std::map<std::pair<SegmentKind, Phase>, double> known;
-  const auto segment = [&](SegmentKind of_kind, Phase phase) {
-    const auto [found, is_new] = known.try_emplace({of_kind, phase}, 0);
+  std::map<std::tuple<SegmentKind, Phase, int16_t>, double> known;
+  const auto segment = [&](const schedule::LayerTask& task, Phase phase) {
+    const auto [found, is_new] = known.try_emplace({task.segment, phase, task.chunk}, 0);
     if (is_new)
       for (const SegmentWork& of : busiest)
-        found->second = std::max(found->second, segment_seconds(model_, {of_kind, layer}, phase, of,
-                                                                cluster_, precision_));
+        found->second =
+            std::max(found->second, segment_seconds(model_, {task.segment, layer}, phase,
+                                                    work_of_chunk(of, task.chunk, form.moe_chunks),
+                                                    cluster_, precision_));
     return found->second;
   };
   const auto play_pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
     return play(
         tasks,
         [&](const schedule::LayerTask& task) {
-          return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
+          return segment(task, task.is_recomputed ? Phase::kForward : phase);
         },
         [&](const schedule::LayerTask& task) {
           const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
@@ -292,11 +298,11 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
             case graph::TaskKind::kAllToAll:
               return exchange.rows;
             case graph::TaskKind::kExchangeCounts:
-              return is_of_experts
-                         ? exchange_counts_seconds(
-                               cluster_, expert_sharers,
-                               model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
-                         : exchange.counts;
+              return is_of_experts ? exchange_counts_seconds(
+                                         cluster_, expert_sharers,
+                                         form.moe_chunks * model_.layers[static_cast<size_t>(layer)]
+                                                               .feed_forward.num_experts)
+                                   : exchange.counts;
             case graph::TaskKind::kAllReduce:
               return sequence_counts();
             default:  // a gather or a scatter of hidden states, or of experts' rows
@@ -323,7 +329,7 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   for (const schedule::LayerTask& task :
        schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
     if (task.kind == graph::TaskKind::kCompute)
-      cost.backward_weights += segment(task.segment, Phase::kBackwardWeights);
+      cost.backward_weights += segment(task, Phase::kBackwardWeights);
   return cost;
 }
 
@@ -340,7 +346,8 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
       to_bytes.push_back(
           static_cast<double>(
               rows(work.sequences, mesh, capacity_factor, form.algorithm).rows_to(layer, to)) *
-          static_cast<double>(model_.hidden * work.element_bytes));
+          static_cast<double>(model_.hidden * work.element_bytes) /
+          static_cast<double>(form.moe_chunks));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
@@ -357,7 +364,8 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                                 : all_to_all_seconds(cluster_, group, uneven) *
                                       form_factor(cluster_, group, form, uneven, routed(layer)));
     longest.counts =
-        std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
+        std::max(longest.counts,
+                 exchange_counts_seconds(cluster_, group, form.moe_chunks * experts / mesh.ep));
   }
   return longest;
 }

@@ -128,7 +128,7 @@ class LayerCosts {
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, int64_t, double,
-                      strategy::AllToAll, int64_t>,
+                      strategy::AllToAll, int64_t, int64_t>,
            LayerCost>
       layers_;
   std::map<std::pair<int64_t, int64_t>, EndCost> ends_;  // by sequences and tensor ranks

@@ -10,6 +10,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -117,9 +118,9 @@ class StepPricer {
     return (int64_t{micro_batch} + 1) * layout_.num_members() + layout_.member(rank);
   }
   SegmentWork work_of(const Segment& segment, int64_t place) const {
-    if (!rows_.exact()) return rows_.work(segment.layer, place);
+    if (!rows_.exact()) return rows_.work(segment.layer, place, segment.chunk);
     return rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
-                      place % layout_.num_members());
+                      place % layout_.num_members(), segment.chunk);
   }
 
   const TaskPrice& of(const Task& task) {
@@ -210,7 +211,8 @@ class StepPricer {
             model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
         const bool is_by_peer = segment.kind == SegmentKind::kExpertTensor;
         return {exchange_counts_seconds(cluster_, group(task),
-                                        is_by_peer ? experts : experts / strategy_.mesh.ep)};
+                                        strategy::num_moe_chunks(strategy_) *
+                                            (is_by_peer ? experts : experts / strategy_.mesh.ep))};
       }
       case TaskKind::kAllToAll:
         return all_to_all(task);
@@ -371,9 +373,10 @@ class StepPricer {
         bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
       return bytes;
     }
+    const Segment& segment = step_.segment(task);
     for (int64_t to = 0; to < size; ++to)
       bytes[static_cast<size_t>(to)] =
-          row_bytes() * static_cast<double>(rows_.rows_to(step_.segment(task).layer, to));
+          row_bytes() * static_cast<double>(rows_.rows_to(segment.layer, to, segment.chunk));
     return bytes;
   }
 
@@ -389,7 +392,7 @@ class StepPricer {
       for (int64_t to = 0; to < std::ssize(members); ++to)
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
-                                          layout_.member(from), to)));
+                                          layout_.member(from), to, step_.segment(task).chunk)));
     return bytes;
   }
 

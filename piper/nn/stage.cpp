@@ -100,8 +100,7 @@ class ModelStage final : public Stage {
       if (share_.ep == 1) routing.received_counts = routing.counts;
       for (size_t e = 0; e < counts.size(); ++e) counts[e] += routing.counts[e];
     }
-    if (tape != nullptr)
-      count_routing(layer, out, at(layer).gate.places, std::move(counts));
+    if (tape != nullptr) count_routing(layer, out, at(layer).gate.places, std::move(counts));
     return std::move(out.rows);
   }
   at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
@@ -130,14 +129,14 @@ class ModelStage final : public Stage {
     return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
   }
 
-  at::Tensor merge_forward(int32_t, const std::vector<at::Tensor>& returned,
-                           const Routings& chunks, const at::Tensor& x1_TD) override {
+  at::Tensor merge_forward(int32_t, const std::vector<at::Tensor>& returned, const Routings& chunks,
+                           const at::Tensor& x1_TD) override {
     const NoAutograd guard;
     if (chunks.front()->deduplicated) return returned.front() + x1_TD;
     at::Tensor x_TD = at::empty_like(x1_TD);
     for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
-      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights,
-                chunks[c]->position, x1_TD.narrow(0, first, tokens));
+      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights, chunks[c]->position,
+                x1_TD.narrow(0, first, tokens));
     });
     return x_TD;
   }
@@ -148,8 +147,8 @@ class ModelStage final : public Stage {
     if (chunks.front()->deduplicated) return {{gx_TD, {}}};
     std::vector<MergeGradients> gradients;
     for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
-      MergeGradients& g = gradients.emplace_back(at::empty_like(returned[c]),
-                                                 at::empty_like(chunks[c]->weights));
+      MergeGradients& g =
+          gradients.emplace_back(at::empty_like(returned[c]), at::empty_like(chunks[c]->weights));
       merge_backward_out(g.returned, g.weights, gx_TD.narrow(0, first, tokens), returned[c],
                          chunks[c]->weights, chunks[c]->position);
     });

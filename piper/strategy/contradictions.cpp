@@ -48,6 +48,9 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   check_degree("mesh.cp", s.mesh.cp);
   if (s.zero < 0 || s.zero > 3)
     lines.push_back(fmt::format("'zero' is {}; allowed: an integer from 0 to 3", s.zero));
+  if (s.moe_chunks < 1 || s.moe_chunks > kMaxMoeChunks)
+    lines.push_back(fmt::format("'moe_chunks' is {}; allowed: an integer from 1 to {}",
+                                s.moe_chunks, kMaxMoeChunks));
   check("micro_batch_sequences", s.micro_batch_sequences);
   check("num_micro_batches", s.num_micro_batches);
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
@@ -177,6 +180,33 @@ void check_tensor_parallel(const Strategy& s, const model::Model& model,
   lines.insert(lines.end(), found.begin(), found.end());
 }
 
+// Chunks of a mixture layer's tokens.
+void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
+  if (s.moe_schedule != MoeSchedule::kChunked) {
+    if (s.moe_chunks != 1)
+      lines.push_back(
+          fmt::format("'moe_chunks' is {} with 'moe_schedule' {}; allowed: 1, or "
+                      "'moe_schedule' chunked",
+                      s.moe_chunks, name(s.moe_schedule)));
+    return;
+  }
+  if (s.mesh.ep == 1 && s.mesh.etp == 1)
+    lines.push_back(
+        "'moe_schedule' is chunked with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+        "allowed: plain");
+  if (deduplicates(s))
+    lines.push_back(
+        fmt::format("'moe_schedule' is chunked with 'all_to_all' {}; allowed: any other "
+                    "'all_to_all', or 'moe_schedule' plain",
+                    name(s.all_to_all)));
+  const int64_t tokens =
+      s.micro_batch_sequences * (s.sequence - s.mtp_depth) / ranks_per_token_set(s);
+  if (s.moe_chunks > tokens)
+    lines.push_back(
+        fmt::format("'moe_chunks' is {}; allowed: at most the {} tokens of a micro-batch on a rank",
+                    s.moe_chunks, tokens));
+}
+
 void check_experts(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {
   const int64_t ep = s.mesh.ep;
   if (ep == 1) return;
@@ -208,6 +238,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
   if (!lines.empty()) return lines;
   check_axes(s, lines);
   check_schedule(s, lines);
+  check_moe_schedule(s, lines);
   if (s.mesh.world() > kMaxWorld)
     lines.push_back(fmt::format(
         "{} is {} ranks; allowed: at most {}",
