@@ -153,22 +153,24 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
   CountMessages& messages = count_messages_[{step_.segment(task).layer, task.micro_batch}];
   messages = {};
   std::vector<int64_t> sent_bytes, received_bytes;
+  const std::vector<int32_t> none;
   for (int64_t p = 0; p < num_peers; ++p) {
+    const std::vector<int32_t>& to_tell = told.empty() ? none : told.to_tell(p);
+    const std::vector<int32_t>& to_hear = told.empty() ? none : told.to_hear(p);
     for (const nn::Routing* routing : chunks) {
       const std::vector<int64_t> rows = bytes_per_peer(routing->counts, num_peers, 1);
       const auto first = routing->counts.begin() + p * num_experts;
       messages.sent.insert(messages.sent.end(), first, first + num_experts);
-      for (const int32_t about : told.to_tell(p))
-        messages.sent.push_back(rows[static_cast<size_t>(about)]);
+      for (const int32_t about : to_tell) messages.sent.push_back(rows[static_cast<size_t>(about)]);
     }
     const auto bytes = [&](const std::vector<int32_t>& more) {
       return std::ssize(chunks) * (num_experts + std::ssize(more)) *
              static_cast<int64_t>(sizeof(int64_t));
     };
-    sent_bytes.push_back(bytes(told.to_tell(p)));
-    received_bytes.push_back(bytes(told.to_hear(p)));
+    sent_bytes.push_back(bytes(to_tell));
+    received_bytes.push_back(bytes(to_hear));
     messages.first_received.push_back(messages.received.size());
-    messages.received_a_chunk.push_back(static_cast<size_t>(num_experts) + told.to_hear(p).size());
+    messages.received_a_chunk.push_back(static_cast<size_t>(num_experts) + to_hear.size());
     messages.received.resize(messages.received.size() +
                              chunks.size() * messages.received_a_chunk.back());
   }
