@@ -7,12 +7,17 @@
 namespace piper::balance {
 
 std::vector<int64_t> rank_loads(const ExpertPlacement& placement, const Loads& loads) {
-  PIPER_CHECK(placement.has_one_copy() && std::ssize(loads) == placement.num_experts(),
-              "one copy and one load of every expert");
+  PIPER_CHECK(std::ssize(loads) == placement.num_experts(), "one load of every expert");
+  std::vector<int64_t> copies(loads.size()), seen(loads.size());
+  for (const std::vector<int32_t>& held : placement.held())
+    for (const int32_t expert : held) ++copies[static_cast<size_t>(expert)];
   std::vector<int64_t> sums;
   for (const std::vector<int32_t>& held : placement.held()) {
     int64_t sum = 0;
-    for (const int32_t expert : held) sum += loads[static_cast<size_t>(expert)];
+    for (const int32_t expert : held) {
+      const auto e = static_cast<size_t>(expert);
+      sum += loads[e] / copies[e] + (seen[e]++ < loads[e] % copies[e] ? 1 : 0);
+    }
     sums.push_back(sum);
   }
   return sums;

@@ -15,7 +15,8 @@ namespace piper::balance {
 // [num_experts], each at least 0.
 using Loads = std::vector<int64_t>;
 
-// Sums over each rank's experts; requires one copy each and as many loads as experts (PIPER_CHECK).
+// Sums over each rank's experts; copies of one share its rows evenly, what does not divide goes to
+// the first. Requires as many loads as experts (PIPER_CHECK).
 std::vector<int64_t> rank_loads(const ExpertPlacement& placement, const Loads& loads);
 
 // Rows of the busiest rank over the mean; 1 where there are none. This is the metric of all

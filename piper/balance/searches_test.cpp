@@ -4,8 +4,10 @@
 #include <piper/balance/longest_first.h>
 #include <piper/balance/pair_search.h>
 #include <piper/balance/placement_pool.h>
+#include <piper/balance/replicate.h>
 
 #include <array>
+#include <numeric>
 
 using namespace piper;
 using namespace piper::balance;
@@ -170,4 +172,38 @@ TEST_CASE("the pool gives the placement that suits the newest load, or what ther
   pool.plan(plain, {9, 1, 8, 1});
   pool.plan(plain, {9, 1, 1, 8});
   CHECK(pool.size() <= 2);
+}
+
+// The example that DeepSeek publish with EPLB: 12 experts in 4 groups, 16 slots on 2 nodes of 4 ranks.
+TEST_CASE("redundant slots are those of EPLB's published example") {
+  const RedundantSlots slots{.num_ranks = 8, .slots_per_rank = 2, .num_nodes = 2, .num_groups = 4};
+  CHECK(to_text(replicate({90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86}, slots)) ==
+        "5 6 | 5 7 | 8 4 | 3 4 | 10 9 | 10 2 | 0 1 | 11 1");
+  CHECK(to_text(replicate({20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27}, slots)) ==
+        "7 10 | 6 8 | 6 11 | 8 9 | 2 4 | 5 1 | 5 0 | 3 1");
+}
+
+TEST_CASE("copies share the rows of their expert, and the busiest rank falls to the mean") {
+  // Expert 0 has half of all rows. One slot more on each of 4 ranks: it is on all of them.
+  const Loads loads{12, 2, 2, 2, 2, 2, 1, 1};
+  const ExpertPlacement placed = replicate(loads, {.num_ranks = 4, .slots_per_rank = 3});
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    CHECK(placed.held(rank).size() == 3);
+    CHECK(std::ranges::count(placed.held(rank), 0) == 1);
+  }
+  const std::vector<int64_t> sums = rank_loads(placed, loads);
+  CHECK(std::accumulate(sums.begin(), sums.end(), int64_t{0}) == 24);
+  CHECK(imbalance(placed, loads) < least_imbalance(loads, 4));  // of one copy each
+  // Rows that do not divide go to the first copies.
+  CHECK(rank_loads(ExpertPlacement({{0, 1}, {0, 2}}, 3), {5, 1, 1}) == std::vector<int64_t>{4, 3});
+}
+
+TEST_CASE("no rank holds two copies of an expert, however hot") {
+  for (const Loads& loads : {Loads{100, 0, 0, 0}, Loads{1, 1, 1, 1}, Loads{7, 7, 1, 0}})
+    for (const int64_t each : {2, 3, 4}) {
+      // The constructor refuses what a rank holds twice.
+      const ExpertPlacement placed = replicate(loads, {.num_ranks = 4, .slots_per_rank = each});
+      CHECK(placed.is_even());
+      CHECK(std::ssize(placed.held(0)) == each);
+    }
 }

@@ -11,6 +11,7 @@
 #include <piper/balance/longest_first.h>
 #include <piper/balance/pair_search.h>
 #include <piper/balance/placement_pool.h>
+#include <piper/balance/replicate.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
@@ -110,6 +111,16 @@ struct Row {
       optimum;  // busiest rank's load over the least possible, where that is known
 };
 
+// Experts that a rank holds and has not held before.
+int64_t num_new(const ExpertPlacement& before, const ExpertPlacement& after) {
+  int64_t num = 0;
+  for (int64_t rank = 0; rank < after.num_ranks(); ++rank)
+    num += std::ranges::count_if(after.held(rank), [&](int32_t expert) {
+      return std::ranges::find(before.held(rank), expert) == before.held(rank).end();
+    });
+  return num;
+}
+
 Row measure(const std::string& name, const Search& search, const Played& played) {
   Row row{.search = name};
   const Case& c = played.question;
@@ -130,8 +141,7 @@ Row measure(const std::string& name, const Search& search, const Played& played)
       row.worst = std::max(row.worst, left);
       row.next += balance::imbalance(result.placement, played.windows[w + 1].at(layer));
       row.swaps += static_cast<double>(result.num_swaps);
-      row.migrated +=
-          static_cast<double>(balance::num_migrated(balance::moves_between(now, result.placement)));
+      row.migrated += static_cast<double>(num_new(now, result.placement));
       if (is_small)
         optimum +=
             static_cast<double>(std::ranges::max(balance::rank_loads(result.placement, loads))) /
@@ -161,6 +171,13 @@ std::vector<Row> measure(const Played& played) {
   };
   const Case& c = played.question;
   const int64_t each = c.experts / c.ranks;
+  const auto redundant = [&](int64_t more) {
+    return [slots = balance::RedundantSlots{.num_ranks = c.ranks,
+                                            .slots_per_rank = std::min(each + more, c.experts)}](
+               int32_t, const ExpertPlacement&, const Loads& loads) {
+      return Rebalanced{balance::replicate(loads, slots), 0};
+    };
+  };
   return {measure(
               "none",
               [](int32_t, const auto& now, const Loads&) {
@@ -186,7 +203,9 @@ std::vector<Row> measure(const Played& played) {
                 return balance::longest_first(now, loads);
               },
               played),
-          measure("pool", pool, played)};
+          measure("pool", pool, played),
+          measure("a slot more a rank", redundant(1), played),
+          measure("... two", redundant(2), played)};
 }
 
 std::vector<Case> cases_of(const Flags& flags) {

@@ -9,7 +9,7 @@
 #include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/paper.h>
+#include <piper/cost/paper/piper.h>
 #include <piper/plan/under_load.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>

@@ -7,14 +7,6 @@
 #include <piper/report/table.h>
 
 namespace piper::cli {
-namespace {
-
-Json spread_json(const std::vector<double>& values) {
-  const cost::Spread spread = cost::spread_of(values);
-  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
-}
-
-}  // namespace
 
 void add_load_flags(Subcommand command, LoadFlags& flags) {
   command
@@ -66,12 +58,16 @@ std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
   return cost::parse_load(flags.load);
 }
 
+Json to_json(const cost::Spread& spread) {
+  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
+}
+
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
   Json json{{"load", flags.load.empty() ? "uniform" : flags.load},
             {"num_samples", sampled.seconds.size()},
             {"seed", flags.seed},
-            {"step_seconds", spread_json(sampled.seconds)},
-            {"peak_bytes", spread_json(sampled.peak_bytes)}};
+            {"step_seconds", to_json(cost::spread_of(sampled.seconds))},
+            {"peak_bytes", to_json(cost::spread_of(sampled.peak_bytes))}};
   if (!sampled.load_note.empty()) json["load_note"] = sampled.load_note;
   return json;
 }
@@ -88,6 +84,30 @@ std::string to_text(const std::string& what, const SampledSteps& sampled) {
   table.rows.push_back({"peak memory of a device", format_bytes(bytes.mean),
                         format_bytes(bytes.p95), format_bytes(bytes.worst)});
   return report::to_text(table) + (sampled.load_note.empty() ? "" : sampled.load_note + "\n");
+}
+
+Json to_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain) {
+  return {{"policy", balance::to_text(policy)},
+          {"every", policy.every},
+          {"pays", gain.pays},
+          {"step_seconds", to_json(gain.seconds)},
+          {"step_seconds_without", to_json(gain.seconds_without)},
+          {"migrated_experts", gain.migrated_experts},
+          {"migrated_bytes", gain.migrated_bytes},
+          {"migration_seconds", gain.migration_seconds}};
+}
+
+std::string to_text(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain,
+                    int64_t num_steps) {
+  const double run = static_cast<double>(num_steps) * gain.seconds.mean;
+  return fmt::format(
+      "rebalancing by {} every {} steps {}: {} a step in the mean ({} without), {} at p95 ({}); {} "
+      "experts move ({}) in {}, {} of the run",
+      balance::to_text(policy), policy.every, gain.pays ? "pays" : "does not pay",
+      format_seconds(gain.seconds.mean), format_seconds(gain.seconds_without.mean),
+      format_seconds(gain.seconds.p95), format_seconds(gain.seconds_without.p95),
+      gain.migrated_experts, format_bytes(static_cast<double>(gain.migrated_bytes)),
+      format_seconds(gain.migration_seconds), format_percent(gain.migration_seconds / run));
 }
 
 }  // namespace piper::cli

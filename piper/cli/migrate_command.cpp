@@ -8,7 +8,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/paper.h>
+#include <piper/cost/paper/piper.h>
 #include <piper/cost/shard.h>
 #include <piper/report/table.h>
 

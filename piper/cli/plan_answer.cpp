@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/load_flags.h>
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/prediction_table.h>
@@ -127,21 +128,6 @@ std::vector<Candidate> thinned(const std::vector<Candidate>& front, size_t most)
   return out;
 }
 
-Json to_json(const cost::Spread& spread) {
-  return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
-}
-
-Json rebalance_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain) {
-  return {{"policy", balance::to_text(policy)},
-          {"every", policy.every},
-          {"pays", gain.pays},
-          {"step_seconds", to_json(gain.seconds)},
-          {"step_seconds_without", to_json(gain.seconds_without)},
-          {"migrated_experts", gain.migrated_experts},
-          {"migrated_bytes", gain.migrated_bytes},
-          {"migration_seconds", gain.migration_seconds}};
-}
-
 // With what the samples of the load come to.
 Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate& c) {
   Json json = priced_json(r, c);
@@ -154,7 +140,7 @@ Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate&
                                        {"peak_bytes", to_json(c.under_load->peak_bytes)}};
   if (load && c.under_load && c.under_load->rebalancing)
     json["predicted"]["under_load"]["rebalance"] =
-        rebalance_json(load->rebalance, *c.under_load->rebalancing);
+        to_json(load->rebalance, *c.under_load->rebalancing);
   return json;
 }
 
@@ -243,16 +229,7 @@ void print_rebalancing(const cost::LoadSamples& load, const Candidate& best) {
   const cost::RebalancingGain& gain = *best.under_load->rebalancing;
   if (best.strategy.mesh.ep == 1)
     return fmt::print("the first has all experts on every rank: none moves\n");
-  const double steps = static_cast<double>(load.num_samples) * gain.seconds.mean;
-  fmt::print(
-      "rebalancing the first by {} every {} steps {}: {} a step in the mean ({} without), {} at "
-      "p95 "
-      "({}); {} experts move ({}) in {}, {} of the run\n",
-      balance::to_text(load.rebalance), load.rebalance.every, gain.pays ? "pays" : "does not pay",
-      format_seconds(gain.seconds.mean), format_seconds(gain.seconds_without.mean),
-      format_seconds(gain.seconds.p95), format_seconds(gain.seconds_without.p95),
-      gain.migrated_experts, format_bytes(static_cast<double>(gain.migrated_bytes)),
-      format_seconds(gain.migration_seconds), format_percent(gain.migration_seconds / steps));
+  fmt::print("of the first, {}\n", to_text(load.rebalance, gain, load.num_samples));
   if (gain.pays)
     fmt::print("`piper train --rebalance {} --rebalance-every {}` does it\n",
                balance::to_text(load.rebalance), load.rebalance.every);

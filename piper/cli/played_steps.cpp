@@ -101,8 +101,8 @@ std::vector<cost::ExpertLoad> loads_of(const Priced& priced, const PlayRequest& 
     loads.push_back(std::move(step.load));
     played.migrated_experts += step.migrated_experts;
     played.migrated_bytes += step.migrated_bytes;
-    played.migration_seconds +=
-        sim::migration_seconds(step.moves, priced.model, priced.strategy, priced.cluster);
+    played.migration_seconds.push_back(
+        sim::migration_seconds(step.moves, priced.model, priced.strategy, priced.cluster));
   }
   return loads;
 }

@@ -89,17 +89,18 @@ std::optional<PlayedSteps> played_still(const Priced& priced, PlayRequest reques
 }
 
 // What rebalancing is worth over the samples, as steps of one run.
-struct Rebalanced {
-  double mean_seconds = 0, still_seconds = 0;  // of a step
-  double migration_fraction = 0;               // of the run
-};
-
-Rebalanced rebalanced(const PlayedSteps& played, const PlayedSteps& still) {
-  const auto num = static_cast<double>(played.sampled.seconds.size());
-  const double mean = cost::spread_of(played.sampled.seconds).mean;
-  return {.mean_seconds = mean,
-          .still_seconds = cost::spread_of(still.sampled.seconds).mean,
-          .migration_fraction = played.migration_seconds / (played.migration_seconds + num * mean)};
+cost::RebalancingGain gain_of(const PlayedSteps& played, const PlayedSteps& still) {
+  cost::RebalancingGain gain{.seconds_without = cost::spread_of(still.sampled.seconds),
+                             .migrated_experts = played.migrated_experts,
+                             .migrated_bytes = played.migrated_bytes};
+  std::vector<double> seconds = played.sampled.seconds;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    seconds[i] += played.migration_seconds[i];
+    gain.migration_seconds += played.migration_seconds[i];
+  }
+  gain.seconds = cost::spread_of(seconds);
+  gain.pays = gain.seconds.mean < gain.seconds_without.mean;
+  return gain;
 }
 
 struct Summary {
@@ -136,8 +137,9 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
   return memory_fit(priced.cluster, static_cast<double>(summary.peak_bytes), summary.fullest_stage);
 }
 
-Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played,
-             const std::optional<PlayedSteps>& still, const Summary& summary) {
+Json answer_json(const Flags& flags, const Priced& priced, const PlayRequest& request,
+                 const PlayedSteps& played, const std::optional<cost::RebalancingGain>& gain,
+                 const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
   Json ranks = Json::array();
@@ -171,17 +173,7 @@ Json to_json(const Flags& flags, const Priced& priced, const PlayedSteps& played
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
-  if (still) {
-    const Rebalanced r = rebalanced(played, *still);
-    json["rebalance"] = {{"policy", flags.rebalance},
-                         {"every", flags.rebalance_every},
-                         {"mean_step_seconds", r.mean_seconds},
-                         {"mean_step_seconds_without", r.still_seconds},
-                         {"migrated_experts", played.migrated_experts},
-                         {"migrated_bytes", played.migrated_bytes},
-                         {"migration_seconds", played.migration_seconds},
-                         {"migration_fraction", r.migration_fraction}};
-  }
+  if (gain) json["rebalance"] = to_json(request.rebalance, *gain);
   if (played.scatter.task > 0) json["task_scatter"] = played.scatter.task;
   if (played.scatter.rank > 0) json["rank_scatter"] = played.scatter.rank;
   return json;
@@ -232,8 +224,9 @@ report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& 
   return table;
 }
 
-void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& played,
-                const std::optional<PlayedSteps>& still, const Summary& summary) {
+void print_text(const Flags& flags, const Priced& priced, const PlayRequest& request,
+                const PlayedSteps& played, const std::optional<cost::RebalancingGain>& gain,
+                const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
   fmt::print("{}\n", run_by(played.trainer, played.is_exact));
@@ -250,17 +243,8 @@ void print_text(const Flags& flags, const Priced& priced, const PlayedSteps& pla
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
   }
-  if (still) {
-    const Rebalanced r = rebalanced(played, *still);
-    fmt::print(
-        "rebalancing by {} every {} steps: {} a step, {} without; {} experts moved ({}) in {}, {} "
-        "of "
-        "the run\n",
-        flags.rebalance, flags.rebalance_every, format_seconds(r.mean_seconds),
-        format_seconds(r.still_seconds), played.migrated_experts,
-        format_bytes(static_cast<double>(played.migrated_bytes)),
-        format_seconds(played.migration_seconds), format_percent(r.migration_fraction));
-  }
+  if (gain)
+    fmt::print("{}\n", to_text(request.rebalance, *gain, std::ssize(played.sampled.seconds)));
   if (!played.scatter.none())
     fmt::print(
         "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
@@ -309,6 +293,8 @@ int run(const Flags& flags) {
   const PlayRequest request = request_of(flags, priced.strategy, cost::scatter(priced.cluster));
   const PlayedSteps played = play(priced, request, trainer);
   const std::optional<PlayedSteps> still = played_still(priced, request, trainer);
+  std::optional<cost::RebalancingGain> gain;
+  if (still) gain = gain_of(played, *still);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
@@ -319,10 +305,10 @@ int run(const Flags& flags) {
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
   if (!flags.html.empty()) write_html(flags, priced, played, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << to_json(flags, priced, played, still, summary).dump(2) << "\n";
+    std::cout << answer_json(flags, priced, request, played, gain, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(flags, priced, played, still, summary);
+  print_text(flags, priced, request, played, gain, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
   if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;

@@ -45,4 +45,9 @@ inline double rank_forwards_in_flight(strategy::PipelineSchedule schedule, int64
          static_cast<double>(vpp);
 }
 
+// The same in micro-batches, as a whole one each: rounded up where a rank holds two chunks; under
+// interleaved, whose chunks are not known here, at most all.
+int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t rank,
+                                int64_t num_micro_batches);
+
 }  // namespace piper::cost

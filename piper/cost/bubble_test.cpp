@@ -150,4 +150,11 @@ TEST_CASE("chunks in flight are those of the lists, for every rank and number of
   CHECK(rank_forwards_in_flight(PipelineSchedule::kDualPipeV, 8, 2, 0, 64) == near(8.5));
 }
 
+TEST_CASE("micro-batches in flight: all of them in GPipe, as many as stages remain in 1F1B") {
+  CHECK(micro_batches_in_flight(PipelineSchedule::kGPipe, 4, 0, 9) == 9);
+  CHECK(micro_batches_in_flight(PipelineSchedule::k1F1B, 4, 0, 9) == 4);
+  CHECK(micro_batches_in_flight(PipelineSchedule::k1F1B, 4, 3, 9) == 1);
+  CHECK(micro_batches_in_flight(PipelineSchedule::k1F1B, 4, 0, 2) == 2);
+}
+
 }  // namespace piper::cost

@@ -7,8 +7,9 @@ namespace piper::cost {
 namespace {
 
 bool holds_no_more(const ChunksHeld& a, const ChunksHeld& than) {
-  return a.is_in_pair <= than.is_in_pair &&
-         std::ranges::equal(a.forwards, than.forwards, std::ranges::less_equal{});
+  return a.is_in_pair <= than.is_in_pair && a.ends_input_part >= than.ends_input_part &&
+         std::ranges::equal(a.forwards, than.forwards, std::ranges::less_equal{}) &&
+         std::ranges::equal(a.waiting, than.waiting, std::ranges::less_equal{});
 }
 
 void add(std::vector<ChunksHeld>& moments, const ChunksHeld& moment) {
@@ -21,14 +22,25 @@ void add(std::vector<ChunksHeld>& moments, const ChunksHeld& moment) {
 }  // namespace
 
 std::vector<ChunksHeld> chunks_held(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                                    int64_t num_micro_batches, int64_t rank, bool takes_turns) {
+                                    int64_t num_micro_batches, int64_t rank, bool takes_turns,
+                                    bool recomputes) {
   const int64_t rounds = 4 * pp + num_micro_batches % pp;
   const bool holds_all = schedule == strategy::PipelineSchedule::kGPipe;
   const int64_t m = holds_all ? num_micro_batches : std::min(num_micro_batches, rounds);
   std::vector<ChunksHeld> moments;
-  ChunksHeld now{.forwards = std::vector<int64_t>(static_cast<size_t>(vpp))};
+  const std::vector<int64_t> none(static_cast<size_t>(vpp));
+  ChunksHeld now{.forwards = none, .waiting = none};
   for (const schedule::Action& action : schedule::actions(schedule, pp, rank, m, vpp)) {
-    int64_t& held = now.forwards[static_cast<size_t>(action.chunk)];
+    const auto chunk = static_cast<size_t>(action.chunk);
+    int64_t& held = now.forwards[chunk];
+    if (recomputes && action.kind == schedule::Action::Kind::kBackwardInput) {
+      ++now.waiting[chunk];
+      now.ends_input_part = true;
+      add(moments, now);
+      now.ends_input_part = false;
+    } else if (recomputes && action.kind == schedule::Action::Kind::kBackwardWeights) {
+      --now.waiting[chunk];
+    }
     if (action.kind == schedule::Action::Kind::kForward) {
       now.is_in_pair = takes_turns && action.pairs_with_next;
       if (now.is_in_pair) add(moments, now);

@@ -14,6 +14,11 @@ namespace piper::cost {
 struct ChunksHeld {
   std::vector<int64_t> forwards;  // of each chunk, from its start to the end of its whole backward
                                   // or of its weights' part
+  // Of these, how many wait for their weights' part: what a recomputation has made again is there
+  // as well. Zeros where nothing is recomputed.
+  std::vector<int64_t> waiting;
+  // The input's part that ends here is one of them, and its last layer is still at work.
+  bool ends_input_part = false;
   // A forward and a backward take turns layer by layer from here on or until here, so one layer
   // more is held than `forwards` says.
   bool is_in_pair = false;
@@ -22,9 +27,11 @@ struct ChunksHeld {
 // The moments at which the rank may hold the most: none has as many of every chunk as another.
 // `takes_turns`: the two of a pair (schedule::Action::pairs_with_next) alternate, so the activations
 // of the forward come as those of the backward go; else the forward is whole before the backward
-// begins. Requires what schedule::actions() requires. Thread-safe; time linear in the list, of which
-// four rounds of the pipeline stand for all but GPipe's.
+// begins. `recomputes`: `waiting` is counted. Requires what schedule::actions() requires.
+// Thread-safe; time linear in the list, of which four rounds of the pipeline stand for all but
+// GPipe's.
 std::vector<ChunksHeld> chunks_held(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                                    int64_t num_micro_batches, int64_t rank, bool takes_turns);
+                                    int64_t num_micro_batches, int64_t rank, bool takes_turns,
+                                    bool recomputes);
 
 }  // namespace piper::cost

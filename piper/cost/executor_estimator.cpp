@@ -334,34 +334,10 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   stage.gathers = index == 0 ? computed - compute : gathered;
 }
 
-std::vector<StageSeconds> ExecutorEstimator::pipeline(const Strategy& s,
-                                                      const std::vector<Stage>& stages) {
-  const auto bytes = static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
-  const double slower = rounds(cluster_, s);
-  const strategy::RankLayout layout(s);
-  const auto message_seconds = [&](int64_t from, int64_t to) {
-    return point_to_point_seconds(cluster_, layout.rank(from, 0).value, layout.rank(to, 0).value,
-                                  bytes);
-  };
-  std::vector<StageSeconds> seconds;
-  for (size_t i = 0; i < stages.size(); ++i) {
-    const Stage& stage = stages[i];
-    const auto here = static_cast<int64_t>(i);
-    StageSeconds now{
-        .forward = slower * stage.forward + stage.exchange_forward,
-        .backward = slower * (stage.backward + stage.recompute) + stage.exchange_backward};
-    if (i + 1 < stages.size()) now.ahead = stage.recompute_ahead;
-    if (i + 1 < stages.size()) now.send_forward = message_seconds(here, here + 1);
-    if (i > 0) now.send_backward = message_seconds(here, here - 1);
-    seconds.push_back(now);
-  }
-  return seconds;
-}
-
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as
 // far as they would not have waited anyway.
 void ExecutorEstimator::delay_last_backwards(const std::vector<Stage>& stages,
-                                             const std::vector<StageSeconds>& seconds,
+                                             const std::vector<ChunkSeconds>& seconds,
                                              std::vector<double>& finish) {
   double late = 0;     // the message from the stage behind
   double planned = 0;  // when it would have come
@@ -404,9 +380,8 @@ bool ExecutorEstimator::has_closed_form(const Strategy& s) {
                              [&](strategy::Recompute r) { return r == s.recompute; });
 }
 
-// By rank.
-std::vector<double> ExecutorEstimator::played_finish(const Strategy& s,
-                                                     const std::vector<Stage>& chunks) const {
+std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
+                                                      const std::vector<Stage>& chunks) const {
   const double slower = rounds(cluster_, s);
   const strategy::RankLayout layout(s);
   const auto bytes = static_cast<double>(slot_bytes(
@@ -430,10 +405,7 @@ std::vector<double> ExecutorEstimator::played_finish(const Strategy& s,
     if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
     if (i > 0) seconds.back().send_backward = message(i, i - 1);
   }
-  PipelinePlayer player(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches);
-  std::vector<double> finish;
-  for (const RankSeconds& rank : player.play(seconds)) finish.push_back(rank.finish);
-  return finish;
+  return seconds;
 }
 
 void ExactEstimate::find_fullest() {
@@ -454,20 +426,19 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   std::vector<Stage> stages(static_cast<size_t>(s.mesh.pp));
   for (size_t i = 0; i < chunks.size(); ++i)
     stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
-  const std::vector<StageSeconds> seconds = pipeline(s, stages);
-  std::vector<double> finish;
-  if (has_closed_form(s)) {
-    finish = pipeline_finish(s.schedule, seconds, s.num_micro_batches);
-    delay_last_backwards(stages, seconds, finish);
-  } else {
-    finish = played_finish(s, chunks);
-  }
+  const std::vector<ChunkSeconds> seconds = pipeline(s, chunks);
+  std::vector<double> finish =
+      players_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds);
+  if (has_closed_form(s)) delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
   double longest_pass = 0;
   size_t busiest = 0;
-  const auto busy = [&](size_t i) { return seconds[i].forward + seconds[i].backward; };
+  std::vector<double> busy(stages.size());  // of one micro-batch
+  for (size_t i = 0; i < seconds.size(); ++i)
+    busy[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] +=
+        seconds[i].forward + seconds[i].backward;
   // A table that both ends hold is summed when both have come so far.
   const auto reduced = [&](size_t i) { return finish[i] + stages[i].reductions; };
   const double ends =
@@ -479,8 +450,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     optimizer = std::max(optimizer, stage.optimizer);
     compute +=
         m * (stage.forward + stage.backward + stage.recompute) + stage.norm + stage.optimizer;
-    longest_pass = std::max(longest_pass, busy(i));
-    if (busy(i) > busy(busiest)) busiest = i;
+    longest_pass = std::max(longest_pass, busy[i]);
+    if (busy[i] > busy[busiest]) busiest = i;
   }
   const Group world{.size = s.mesh.world()};
   const double statistics = all_reduce_seconds(

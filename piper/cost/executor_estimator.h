@@ -24,7 +24,7 @@
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/memory.h>
-#include <piper/cost/pipeline_time.h>
+#include <piper/cost/pipeline_player.h>
 #include <piper/cost/shard.h>
 
 #include <cstdint>
@@ -120,11 +120,9 @@ class ExecutorEstimator : public Estimator {
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
                  Stage& stage);
-  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: the
-  // closed forms of pipeline_time.h and memory.h. Else the pipeline is played and a rank walked.
+  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: bytes by
+  // the closed form of memory.h, and reductions behind the last backwards. Else a rank is walked.
   static bool has_closed_form(const strategy::Strategy& strategy);
-  std::vector<double> played_finish(const strategy::Strategy& strategy,
-                                    const std::vector<Stage>& chunks) const;
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
@@ -142,11 +140,12 @@ class ExecutorEstimator : public Estimator {
   Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   // Those whose optimizer states the stage's first member has, which has the most.
   int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
-  std::vector<StageSeconds> pipeline(const strategy::Strategy& strategy,
-                                     const std::vector<Stage>& stages);
+  // Of each virtual stage.
+  std::vector<ChunkSeconds> pipeline(const strategy::Strategy& strategy,
+                                     const std::vector<Stage>& chunks) const;
 
   static void delay_last_backwards(const std::vector<Stage>& stages,
-                                   const std::vector<StageSeconds>& seconds,
+                                   const std::vector<ChunkSeconds>& seconds,
                                    std::vector<double>& finish);
 
   PassSeconds exact_pass_seconds(const strategy::Strategy& strategy);
@@ -163,6 +162,7 @@ class ExecutorEstimator : public Estimator {
   std::vector<TypeParameters> type_parameters_;
   int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
   double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0;
+  PipelinePlayers players_;
   std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
 };
 

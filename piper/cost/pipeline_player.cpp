@@ -174,4 +174,34 @@ std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> 
   return times_;
 }
 
+PipelinePlayer& PipelinePlayers::of(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                                    int64_t num_micro_batches, bool copies_activations) {
+  std::unique_ptr<PipelinePlayer>& player =
+      players_[{schedule, pp, vpp, num_micro_batches, copies_activations}];
+  if (!player)
+    player =
+        std::make_unique<PipelinePlayer>(schedule, pp, vpp, num_micro_batches, copies_activations);
+  return *player;
+}
+
+std::vector<double> PipelinePlayers::finish(strategy::PipelineSchedule schedule, int64_t pp,
+                                            int64_t vpp, int64_t num_micro_batches,
+                                            std::span<const ChunkSeconds> chunks) {
+  const auto played = [&](int64_t m) {
+    std::vector<double> finish;
+    for (const RankSeconds& rank : of(schedule, pp, vpp, m).play(chunks))
+      finish.push_back(rank.finish);
+    return finish;
+  };
+  const int64_t some = micro_batches_played(pp, num_micro_batches);
+  const int64_t more = std::min(num_micro_batches - some, 2 * pp);
+  std::vector<double> times = played(some);
+  if (more == 0) return times;
+  const std::vector<double> later = played(some + more);
+  const auto rest = static_cast<double>(num_micro_batches - some);
+  for (size_t i = 0; i < times.size(); ++i)
+    times[i] += (later[i] - times[i]) / static_cast<double>(more) * rest;
+  return times;
+}
+
 }  // namespace piper::cost

@@ -1,7 +1,7 @@
 // Plays the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number of
-// chunks a rank, split backwards, uneven stages. The plain truth that the closed forms of
-// pipeline_time.h are held to, and fast enough for the best candidates of a search: it plays
-// nothing but the lists, no segments, streams or devices (that is sim's work).
+// chunks a rank, split backwards, uneven stages. The plain truth that the closed forms of bubble.h
+// are held to, and fast enough for the best candidates of a search: it plays nothing but the lists,
+// no segments, streams or devices (that is sim's work).
 //
 //   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has sent k
 //   backward (or the input's part) when its rank is free, its forward has run and stage v+1 has sent k's gradient
@@ -17,8 +17,12 @@
 #include <piper/cost/host_link.h>
 #include <piper/schedule/action.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace piper::cost {
@@ -101,6 +105,28 @@ class PipelinePlayer {
   // By rank, when activations are copied.
   std::vector<std::vector<Copy>> copies_;
   std::vector<HostLink> links_;
+};
+
+// Of so many micro-batches those that are played; the others go on as these do. Four rounds of the
+// pipeline fill it, and what is left of a round is left here too.
+inline int64_t micro_batches_played(int64_t pp, int64_t num_micro_batches) {
+  return std::min(num_micro_batches, std::max<int64_t>(4 * pp, 8) + num_micro_batches % pp);
+}
+
+// Players, each made when it is first asked for. Not thread-safe.
+class PipelinePlayers {
+ public:
+  PipelinePlayer& of(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                     int64_t num_micro_batches, bool copies_activations = false);
+  // When each rank has done its last action; beyond micro_batches_played() at the pace of two more
+  // rounds.
+  std::vector<double> finish(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                             int64_t num_micro_batches, std::span<const ChunkSeconds> chunks);
+
+ private:
+  std::map<std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t, bool>,
+           std::unique_ptr<PipelinePlayer>>
+      players_;
 };
 
 }  // namespace piper::cost

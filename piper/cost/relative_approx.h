@@ -6,6 +6,8 @@
 
 namespace piper::cost {
 
-inline doctest::Approx near(double value) { return doctest::Approx(value).scale(0).epsilon(1e-9); }
+inline doctest::Approx near(double value, double relative_error = 1e-9) {
+  return doctest::Approx(value).scale(0).epsilon(relative_error);
+}
 
 }  // namespace piper::cost

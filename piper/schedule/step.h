@@ -194,8 +194,8 @@ struct SlotMeaning {
 // Gradients within a segment replace its tape, whose bytes stay; the input's part writes what goes
 // beyond them (the activation between two products) to kDeferred. It frees what no weights' part
 // still reads; the rest is freed by the weights' part of the segment that would have freed it.
-// Where a layer has one slot for all that it keeps (kKept), that stays in place of all of these;
-// where a segment reads gathered slots (below), those stay and what they are gathered from does not.
+// Where a layer has one slot for all that it keeps (kKept), that stays, and attention's kDeferred is
+// what was computed again; where a segment reads gathered slots (below), those stay, their source not.
 //
 // Tensor parallelism (kTensor), with sequence parallelism: of a micro-batch's T tokens (its
 // sequences one after the other) rank i of tp owns those from i T / tp to (i + 1) T / tp; hidden

@@ -179,7 +179,9 @@ void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
   for (const SlotId read : slots.reads)
     if (read.valid() && is_for_weights(segment.kind, step_.meaning(read), place++))
       due.reads.push_back(read);
-  if (!step_.style.keeps_by_layer) {
+  // Of a layer that has one slot for all, the attention, last in its backward, stands for all.
+  const bool recomputes = step_.strategy.recompute_of(at_.pp) != strategy::Recompute::kNone;
+  if (!step_.style.keeps_by_layer || (recomputes && segment.kind == SegmentKind::kAttention)) {
     const SlotId deferred = slot(SlotKind::kDeferred, segment);
     slots.writes.push_back(deferred);
     due.reads.push_back(deferred);

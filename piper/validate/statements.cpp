@@ -2,7 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/cost/mfu.h>
-#include <piper/cost/paper.h>
+#include <piper/cost/paper/piper.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>

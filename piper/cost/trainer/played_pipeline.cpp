@@ -122,11 +122,8 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
 
 std::span<const RankSeconds> TrainerEstimator::play_pipeline(const Strategy& s, int64_t played,
                                                              bool copies) {
-  std::unique_ptr<PipelinePlayer>& player =
-      players_[{{s.schedule, s.mesh.pp, s.mesh.vpp, played}, copies}];
-  if (!player)
-    player = std::make_unique<PipelinePlayer>(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies);
-  return player->play(chunks_, takes_turns_in_pairs(s));
+  return players_.of(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies)
+      .play(chunks_, takes_turns_in_pairs(s));
 }
 
 // Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
@@ -137,7 +134,7 @@ double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
     return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;
   };
   const int64_t p = s.mesh.pp, m = s.num_micro_batches;
-  const int64_t played = std::min(m, std::max<int64_t>(4 * p, 8) + m % p);
+  const int64_t played = micro_batches_played(p, m);
   const int64_t more = std::min(m - played, 2 * p);
   double further = 0;
   if (more > 0 && !copies && chunks_differ(s))

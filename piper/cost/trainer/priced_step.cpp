@@ -135,9 +135,10 @@ class StepPricer {
     const Segment& segment = step_.segment(task);
     if (task.kind == TaskKind::kCompute) {
       const StageBytes& b = stage(task.rank).bytes;
-      const double beside = graph::is_backward(task.phase) && segment.kind != SegmentKind::kWait
-                                ? b.working + b.exchange
-                                : 0;
+      double beside = graph::is_backward(task.phase) && segment.kind != SegmentKind::kWait
+                          ? b.working + b.exchange
+                          : 0;
+      if (has_recomputed(task, segment)) beside -= dropped_bytes(segment.layer);
       return {{.latency = seconds(task, segment), .transfer = 0}, std::llround(beside)};
     }
     TaskPrice price{.moves = moves(task, segment)};
@@ -147,6 +148,20 @@ class StepPricer {
     else if (axis != Axis::kWorld && axis != Axis::kEnds && axis != Axis::kRank)
       price.needs = estimator_.rates().ring_needs(layout_.size(axis), layout_.distance(axis));
     return price;
+  }
+
+  // Whether what the layer has computed again lies in a slot, and no longer in what works.
+  static bool has_recomputed(const Task& task, const Segment& segment) {
+    return segment.layer >= 0 &&
+           (task.phase == Phase::kBackwardWeights ||
+            (task.phase == Phase::kBackwardInput && segment.kind == SegmentKind::kAttention));
+  }
+  double kept_bytes(int32_t layer) const {
+    return layer_price(layer).kept_bytes(chunk(layer).recompute, *parts_.trainer);
+  }
+  double dropped_bytes(int32_t layer) const {
+    return layer_price(layer).kept_bytes(strategy::Recompute::kNone, *parts_.trainer) -
+           kept_bytes(layer);
   }
 
   // --- compute ---
@@ -352,9 +367,10 @@ class StepPricer {
 
   int64_t bytes_of(const graph::Slot& slot) const {
     const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
-    if (meaning.kind != schedule::SlotKind::kKept) return 0;
     const int32_t layer = meaning.segment.layer;
-    return std::llround(layer_price(layer).kept_bytes(chunk(layer).recompute, *parts_.trainer));
+    if (meaning.kind == schedule::SlotKind::kKept) return std::llround(kept_bytes(layer));
+    if (meaning.kind == schedule::SlotKind::kDeferred) return std::llround(dropped_bytes(layer));
+    return 0;
   }
 
   TrainerEstimator& estimator_;

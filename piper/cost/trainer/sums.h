@@ -26,6 +26,7 @@ struct TrainerEstimator::StageSums {
   PassPrice forward, backward, again;  // compute before calibration
   double weights = 0;                  // compute of backward that makes gradients of weights
   double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
+  double dropped_bytes = 0;  // of a micro-batch: not kept, but made again for its backward
   double head_bytes = 0, head_placeholder_bytes = 0, exchange_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
   double layers = 0, host_seconds = 0;
@@ -33,7 +34,8 @@ struct TrainerEstimator::StageSums {
   bool same_as(const StageSums& o) const {
     return forward.compute == o.forward.compute && backward.compute == o.backward.compute &&
            dense_parameters == o.dense_parameters && expert_parameters == o.expert_parameters &&
-           layers == o.layers && kept_bytes == o.kept_bytes && head_bytes == o.head_bytes;
+           layers == o.layers && kept_bytes == o.kept_bytes && dropped_bytes == o.dropped_bytes &&
+           head_bytes == o.head_bytes;
   }
 };
 
@@ -49,6 +51,11 @@ struct TrainerEstimator::Busy {
   }
 };
 
+// Of a virtual stage and a micro-batch: what waits for the backward, and what is made again for it.
+struct TrainerEstimator::ChunkBytes {
+  double kept = 0, dropped = 0;
+};
+
 struct TrainerEstimator::Sums {
   const Prices* prices = nullptr;
   bool is_v = false;
@@ -57,7 +64,7 @@ struct TrainerEstimator::Sums {
   std::vector<strategy::Recompute> recompute_per_stage;
   std::vector<int64_t> split;
   std::vector<StageSums> stages, chunks;  // the latter when asked for
-  std::vector<double> kept_bytes;         // by virtual stage, of a micro-batch
+  std::vector<ChunkBytes> of_chunk;       // by virtual stage
   // Of these stages, by what else they depend on.
   using OverlapKey =
       std::tuple<int64_t, int64_t, int64_t, strategy::Placement, strategy::PipelineSchedule>;

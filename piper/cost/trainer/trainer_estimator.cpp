@@ -104,9 +104,10 @@ const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, doub
 void TrainerEstimator::sum_stage(const Strategy& s, const Prices& prices, int64_t stage,
                                  StageSums& sums) {
   for_each_chunk(s, stage, [&](int64_t chunk) {
-    const double before = sums.kept_bytes;
+    const double kept = sums.kept_bytes, dropped = sums.dropped_bytes;
     sum_chunk(s, prices, s.recompute_of(stage), chunk, sums);
-    sums_->kept_bytes[static_cast<size_t>(chunk)] = sums.kept_bytes - before;
+    sums_->of_chunk[static_cast<size_t>(chunk)] = {.kept = sums.kept_bytes - kept,
+                                                   .dropped = sums.dropped_bytes - dropped};
   });
 }
 
@@ -127,12 +128,13 @@ void TrainerEstimator::sum_chunk(const Strategy& s, const Prices& prices, Recomp
     add(sums.backward, p.backward, count);
     add(sums.again, p.again(recompute, trainer_), recompute == Recompute::kNone ? 0 : count);
     sums.weights += p.backward_weights * count;
-    sums.kept_bytes += p.kept_bytes(recompute, trainer_) * count;
+    const double kept = p.kept_bytes(recompute, trainer_);
+    const double dropped = p.kept_bytes(Recompute::kNone, trainer_) - kept;
+    sums.kept_bytes += kept * count;
+    sums.dropped_bytes += dropped * count;
     sums.input_bytes += p.input_bytes * count;
     // Recomputed pieces are whole for the moment of their backward.
-    sums.backward_bytes =
-        std::max(sums.backward_bytes, p.backward_bytes + p.kept_bytes(Recompute::kNone, trainer_) -
-                                          p.kept_bytes(recompute, trainer_));
+    sums.backward_bytes = std::max(sums.backward_bytes, p.backward_bytes + dropped);
     sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);
     sums.exchange_bytes = std::max(sums.exchange_bytes, p.exchange_bytes);
     sums.dense_parameters += p.dense_parameters * count;
@@ -165,34 +167,46 @@ void TrainerEstimator::fill_pairs(Prices& prices) const {
 }
 
 const std::vector<std::vector<ChunksHeld>>& TrainerEstimator::held(const Strategy& s) {
-  const bool takes_turns = takes_turns_in_pairs(s);
-  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
-  if (last_held_ != nullptr && last_held_key_ == std::pair{key, takes_turns}) return *last_held_;
-  std::vector<std::vector<ChunksHeld>>& known = held_[{key, takes_turns}];
-  last_held_key_ = {key, takes_turns};
+  const HeldKey key{{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches},
+                    takes_turns_in_pairs(s),
+                    keeps_recomputed(s)};
+  if (last_held_ != nullptr && last_held_key_ == key) return *last_held_;
+  std::vector<std::vector<ChunksHeld>>& known = held_[key];
+  last_held_key_ = key;
   last_held_ = &known;
+  const auto [list, takes_turns, recomputes] = key;
   for (int64_t rank = std::ssize(known); rank < s.mesh.pp; ++rank)
-    known.push_back(
-        chunks_held(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, rank, takes_turns));
+    known.push_back(chunks_held(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, rank,
+                                takes_turns, recomputes));
   return known;
 }
 
 double TrainerEstimator::activation_bytes(const Strategy& s, const StageSums& sums, int64_t stage) {
-  if (strategy::offloads_activations(s.offload))
-    return sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held;
-  if (s.mesh.vpp == 1)
-    return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
-                                 s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
-  double most = 0;
-  for (const ChunksHeld& moment : held(s)[static_cast<size_t>(stage)]) {
-    double bytes = moment.is_in_pair ? sums.kept_bytes / std::max(1.0, sums.layers) : 0;
-    auto forwards = moment.forwards.begin();
-    for_each_chunk(s, stage, [&](int64_t chunk) {
-      bytes += static_cast<double>(*forwards++) * sums_->kept_bytes[static_cast<size_t>(chunk)];
-    });
-    most = std::max(most, bytes);
+  const bool is_offloaded = strategy::offloads_activations(s.offload);
+  const double on_device =
+      is_offloaded ? sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held : 0;
+  if (!keeps_recomputed(s)) {
+    if (is_offloaded) return on_device;
+    if (s.mesh.vpp == 1)
+      return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
+                                   s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
   }
-  return most;
+  const double layers = std::max(1.0, sums.layers);
+  double most = 0, most_again = 0;
+  for (const ChunksHeld& moment : held(s)[static_cast<size_t>(stage)]) {
+    double kept = moment.is_in_pair ? sums.kept_bytes / layers : 0;
+    double again = moment.is_in_pair ? sums.dropped_bytes / layers : 0;
+    if (moment.ends_input_part) again -= sums.dropped_bytes / layers;  // in `working`
+    size_t i = 0;
+    for_each_chunk(s, stage, [&](int64_t chunk) {
+      const ChunkBytes& of = sums_->of_chunk[static_cast<size_t>(chunk)];
+      kept += static_cast<double>(moment.forwards[i]) * of.kept;
+      again += static_cast<double>(moment.waiting[i++]) * of.dropped;
+    });
+    most_again = std::max(most_again, again);
+    most = std::max(most, kept + again);
+  }
+  return is_offloaded ? on_device + most_again : most;
 }
 
 // Of equal stages from cost/bubble.h; stages that differ idle by what the others do instead of p -
@@ -250,9 +264,9 @@ const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::stage_sums(con
           .recompute_per_stage = s.recompute_per_stage,
           .split = s.layers_per_stage,
           .stages = std::move(last.stages),
-          .kept_bytes = std::move(last.kept_bytes)};
+          .of_chunk = std::move(last.of_chunk)};
   last.stages.assign(static_cast<size_t>(s.mesh.pp), {});
-  last.kept_bytes.resize(s.layers_per_stage.size());
+  last.of_chunk.resize(s.layers_per_stage.size());
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
     sum_stage(s, prices, stage, last.stages[static_cast<size_t>(stage)]);
   return last.stages;

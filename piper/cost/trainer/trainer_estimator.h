@@ -99,6 +99,7 @@ class TrainerEstimator : public Estimator {
   struct Prices;  // of one shape: layers by type, ends
   struct StageSums;
   class OverlapWalk;
+  struct ChunkBytes;
   struct Sums;
   struct Busy;
   const Prices& prices(const strategy::Strategy& strategy, double imbalance);
@@ -148,6 +149,11 @@ class TrainerEstimator : public Estimator {
   // Where no rows are exchanged, the two of a pair take no turns.
   static bool takes_turns_in_pairs(const strategy::Strategy& s) {
     return s.schedule == strategy::PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
+  }
+  // Whether what is computed again stays until a weights' part of its own.
+  static bool keeps_recomputed(const strategy::Strategy& s) {
+    return strategy::splits_backward(s.schedule) &&
+           (s.recompute != strategy::Recompute::kNone || !s.recompute_per_stage.empty());
   }
   static bool chunks_differ(const strategy::Strategy& s);
   double pace(const strategy::Strategy& s, int64_t played, bool copies);
@@ -200,13 +206,12 @@ class TrainerEstimator : public Estimator {
   std::map<ListKey, std::vector<ListFacts>> facts_;
   ListKey last_facts_key_{};
   const std::vector<ListFacts>* last_facts_ = nullptr;
-  using HeldKey = std::pair<ListKey, bool>;  // takes_turns_in_pairs()
+  using HeldKey = std::tuple<ListKey, bool, bool>;  // takes_turns_in_pairs(), keeps_recomputed()
   std::map<HeldKey, std::vector<std::vector<ChunksHeld>>> held_;
   HeldKey last_held_key_{};
   const std::vector<std::vector<ChunksHeld>>* last_held_ = nullptr;
   std::map<ListKey, std::vector<Tail>> tails_;
-  std::map<std::pair<ListKey, bool>, std::unique_ptr<PipelinePlayer>>
-      players_;  // with copies, or without
+  PipelinePlayers players_;
   std::vector<ChunkSeconds> chunks_;
   std::vector<double> finishes_, earlier_;  // by stage
   std::unique_ptr<Sums> sums_;              // of the last strategy's stages

@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/cost/paper.h>
+#include <piper/cost/paper/piper.h>
 
 #include <algorithm>
 

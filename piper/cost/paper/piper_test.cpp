@@ -1,7 +1,7 @@
 // The paper's own numbers, and where the print cannot be taken at its word.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/paper.h>
+#include <piper/cost/paper/piper.h>
 
 #include <cmath>
 
