@@ -251,19 +251,17 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
-  command.add_option("--moe-schedule", f.moe_schedule,
-                     "order of a mixture layer: plain, or chunked, where the rows of one chunk of "
-                     "tokens travel while another is computed (plain)");
+  command.add_option(
+      "--moe-schedule", f.moe_schedule,
+      "order of a mixture layer: plain, parm-s1, or chunked, where the rows of one chunk of "
+      "tokens travel while another is computed (plain)");
   command
       .add_option("--moe-chunks", f.moe_chunks,
                   "of --moe-schedule chunked: chunks of a rank's tokens (1)")
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
-  command
-      .add_option("--tp", f.tp,
-                  "ranks that share a layer's matrices (1); trained with --sequence-parallel")
-      .check(count);
+  command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1)").check(count);
   command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
       .check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert's matrices (1)").check(count);

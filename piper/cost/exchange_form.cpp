@@ -2,7 +2,6 @@
 #include <piper/cost/dedup_form.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/links.h>
-#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <bit>
@@ -345,7 +344,7 @@ class Closed {
 }  // namespace
 
 ExchangeForm form_of(const strategy::Strategy& strategy) {
-  return {strategy.all_to_all, strategy.all_to_all_chunk_bytes, strategy::num_moe_chunks(strategy)};
+  return {strategy.all_to_all, strategy.all_to_all_chunk_bytes};
 }
 
 ExchangeSite::ExchangeSite(const cluster::Cluster& cluster, const Group& group)

@@ -46,7 +46,6 @@ namespace piper::cost {
 struct ExchangeForm {
   strategy::AllToAll algorithm = strategy::AllToAll::kFlat;
   int64_t chunk_bytes = 0;  // 0: uncut
-  int64_t moe_chunks = 1;   // of a layer's tokens, with an exchange each (strategy::num_moe_chunks)
   bool operator==(const ExchangeForm&) const = default;
 };
 ExchangeForm form_of(const strategy::Strategy& strategy);

@@ -24,7 +24,7 @@ void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, Segment
   if (work.local_experts > 0 && ep > 1)
     work.received_tokens =
         ep * expected_tokens(model.layers[static_cast<size_t>(layer)].feed_forward, ep, 1,
-                             work.tokens());
+                             work.routed_tokens());
 }
 
 ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& strategy,
@@ -75,7 +75,7 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
   const int64_t positions = model_.positions(layer, strategy_.sequence);
-  const int64_t sharers = strategy::ranks_per_token_set(strategy_);
+  const int64_t sharers = strategy::ranks_per_routed_token_set(strategy_);
   double rows =
       static_cast<double>(strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
@@ -107,10 +107,9 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to, int16_t chunk) const {
 }
 
 SegmentWork ExpertRows::balanced(int32_t layer) const {
-  SegmentWork work = balanced_work(model_, layer, strategy_.micro_batch_sequences,
-                                   strategy_.sequence, strategy_.mesh.ep,
-                                   element_bytes(strategy_.precision), strategy_.capacity.factor,
-                                   strategy::ranks_per_token_set(strategy_), strategy_.mesh.etp);
+  SegmentWork work = balanced_work(
+      model_, layer, strategy_.micro_batch_sequences, strategy_.sequence, strategy_.mesh.ep,
+      element_bytes(strategy_.precision), strategy_.capacity.factor, division_of(strategy_));
   if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }
@@ -119,7 +118,7 @@ int64_t ExpertRows::expected_tokens(int32_t layer, int64_t num_members) const {
   return cost::expected_tokens(
       model_.layers[static_cast<size_t>(layer)].feed_forward, strategy_.mesh.ep, num_members,
       strategy_.micro_batch_sequences * model_.positions(layer, strategy_.sequence) /
-          strategy::ranks_per_token_set(strategy_));
+          strategy::ranks_per_routed_token_set(strategy_));
 }
 
 std::vector<int64_t> ExpertRows::distinct(int32_t layer, int32_t micro_batch, int64_t member,
@@ -191,10 +190,12 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member,
   };
   const strategy::Members peers = layout.members(strategy::Axis::kExpert, member);
   const int64_t ep_index = (member - peers.first) / peers.stride;
-  // By expert, of this rank and of all that share its experts' matrices.
+  // By expert, of this rank and of all whose rows it gathers.
   std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
   work.received_rows = 0;
-  each_of(layout.members(strategy::Axis::kExpertTensor, member), [&](int64_t sharer) {
+  const strategy::Axis gathered =
+      work.by.gathers_rows ? strategy::Axis::kExpertTensor : strategy::Axis::kRank;
+  each_of(layout.members(gathered, member), [&](int64_t sharer) {
     each_of(layout.members(strategy::Axis::kExpert, sharer), [&](int64_t peer) {
       const std::vector<int64_t> rows = routed(layer, micro_batch, peer, chunk);
       for (int64_t e = 0; e < work.local_experts; ++e) {
@@ -225,10 +226,11 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
   }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
-  work.gathered_rows = work.received_rows * work.expert_ranks;
+  const int64_t gathered = work.by.gathers_rows ? work.by.experts : 1;
+  work.gathered_rows = work.received_rows * gathered;
   std::vector<int64_t> received;
   for (const int32_t expert : held(layer, ep_index))
-    received.push_back(strategy_.mesh.ranks_per_expert_set() * rows_of_expert(layer, expert));
+    received.push_back(strategy_.mesh.ep * gathered * rows_of_expert(layer, expert));
   set_largest(received, work);
   return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_));
 }

@@ -48,7 +48,9 @@ class Walk {
   int64_t beside(const LayerTask& task, bool is_forward) const {
     if (task.kind == TaskKind::kAllToAll) return scratch_;
     const SegmentWork& work = works_[static_cast<size_t>(task.chunk)];
-    if (task.kind == TaskKind::kReduceScatter) return scatter_scratch(model_, task.segment, work);
+    if (schedule::moves_rows(task.segment) &&
+        (task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllReduce))
+      return sum_scratch(model_, task.segment, work);
     if (task.kind != TaskKind::kCompute) return 0;
     const SegmentBytes of = segment_bytes(model_, {task.segment, layer_}, work);
     const int64_t scratch = task.is_beside_exchange ? scratch_ : 0;

@@ -168,8 +168,8 @@ class StepPricer {
 
   Transfer transfer_of(const Task& task) const {
     const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
-    if (is_half && schedule::moves_rows(step_.segment(task).kind))
-      return ports_.all_reduce(group(task), gathered_bytes(task) / 2);
+    if (task.kind != TaskKind::kAllToAll && schedule::moves_rows(step_.segment(task).kind))
+      return ports_.all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
     if (task.kind == TaskKind::kAllReduce || is_half) {
       Transfer transfer = ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
       if (is_half) transfer.seconds /= 2;
@@ -228,6 +228,7 @@ class StepPricer {
       case TaskKind::kHostCopy:
         PIPER_CHECK(false, "no exact price of what this Piper does not execute");
       case TaskKind::kAllReduce:
+        if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
@@ -236,11 +237,12 @@ class StepPricer {
   // A gather and a scatter move as much as the two halves of a direct all-reduce.
   TaskPrice rows_collective(const Task& task) const {
     const Segment& segment = step_.segment(task);
-    return {all_reduce_seconds(cluster_, group(task), gathered_bytes(task)) / 2,
-            task.kind == TaskKind::kReduceScatter
-                ? scatter_scratch(model_, segment.kind,
-                                  work_of(segment, place_of(task.rank, task.micro_batch)))
-                : 0};
+    const double both = all_reduce_seconds(cluster_, group(task), gathered_bytes(task));
+    return {task.kind == TaskKind::kAllReduce ? both : both / 2,
+            task.kind == TaskKind::kAllGather
+                ? 0
+                : sum_scratch(model_, segment.kind,
+                              work_of(segment, place_of(task.rank, task.micro_batch)))};
   }
 
   // Of hidden states or experts' rows of all members, in all slots.
@@ -248,7 +250,7 @@ class StepPricer {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
     const int64_t rows =
-        segment.kind == SegmentKind::kExpertTensor ? work.gathered_rows : work.gathered_tokens();
+        segment.kind == SegmentKind::kExpertTensor ? work.computed_rows() : work.all_tokens();
     return static_cast<double>(step_.graph.writes(task).size()) * static_cast<double>(rows) *
            row_bytes();
   }

@@ -59,15 +59,13 @@ class Sender {
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
-          return std::ssize(step_.graph.reads(task)) * own_tokens(step_.segment(task).layer) *
-                 row_bytes();
+          return std::ssize(step_.graph.reads(task)) * gathered_share(task) * row_bytes();
         });
       case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
-        return to_others(task, [&](int64_t, int64_t) {
-          return own_tokens(step_.segment(task).layer) * row_bytes();
-        });
+        return to_others(task,
+                         [&](int64_t, int64_t) { return gathered_share(task) * row_bytes(); });
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -79,7 +77,7 @@ class Sender {
   int64_t message_bytes(const Task& task) const {
     if (task.segment.valid() && step_.segment(task).expert >= 0)
       return moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision);
-    return own_tokens(-1) * row_bytes();
+    return tokens(-1) / strategy::ranks_per_token_set(strategy_) * row_bytes();
   }
 
   template <class BytesTo>
@@ -141,11 +139,11 @@ class Sender {
 
   void add_routes(const Task& task) {
     const int32_t layer = step_.segment(task).layer;
-    const int64_t tokens = own_tokens(layer);
-    const collective::RoutesShape shape{.num_tokens = tokens,
+    const int64_t routed = tokens(layer) / strategy::ranks_per_routed_token_set(strategy_);
+    const collective::RoutesShape shape{.num_tokens = routed,
                                         .experts_a_member = experts_a_member(task),
                                         .num_pieces = collective::dedup_pieces(
-                                            strategy_.all_to_all_chunk_bytes, tokens, row_bytes())};
+                                            strategy_.all_to_all_chunk_bytes, routed, row_bytes())};
     const collective::Units units = units_of(task);
     to_others(task, [&](int64_t self, int64_t to) {
       return collective::told_bytes(self, to, units, shape);
@@ -203,7 +201,9 @@ class Sender {
   }
 
   void add_all_reduce(const Task& task) {
-    const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
+    const ReducedBuffer buffer = schedule::moves_rows(step_.segment(task).kind)
+                                     ? summed_rows(task)
+                                     : reduced_buffer(step_.segment(task), model_, strategy_);
     const auto n = std::ssize(step_.graph.group(task.group));
     if (strategy_.reduction == strategy::Reduction::kHierarchical &&
         is_of_gradients(step_.segment(task).kind))
@@ -214,6 +214,14 @@ class Sender {
     to_others(task, [&](int64_t self, int64_t to) {
       return (share(to) + share(self)) * buffer.element_bytes;
     });
+  }
+
+  // Hidden states, or experts' rows, of which all members have the same ones.
+  ReducedBuffer summed_rows(const Task& task) const {
+    const int64_t rows = step_.segment(task).kind == SegmentKind::kExpertTensor
+                             ? received_rows(task, task.rank)
+                             : tokens(step_.segment(task).layer);
+    return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
 
   // Of an all-reduce: what the steps send.
@@ -258,10 +266,14 @@ class Sender {
       if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
-  int64_t own_tokens(int32_t layer) const {
+  // Of a micro-batch, that a layer sees.
+  int64_t tokens(int32_t layer) const {
     return strategy_.micro_batch_sequences *
-           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence)) /
-           strategy::ranks_per_token_set(strategy_);
+           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence));
+  }
+  // What each rank brings to a gather of hidden states, or keeps of a scatter.
+  int64_t gathered_share(const Task& task) const {
+    return tokens(step_.segment(task).layer) / strategy_.mesh.ranks_per_sequence();
   }
 
   int64_t num_chunks() const { return strategy::num_moe_chunks(strategy_); }
@@ -323,7 +335,8 @@ int64_t num_statistics(const model::Model& model, const strategy::Strategy& stra
 }
 
 bool is_of_gradients(SegmentKind kind) {
-  return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts;
+  return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts &&
+         !schedule::moves_rows(kind);
 }
 
 ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
@@ -334,8 +347,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kDenseGradients:
     case SegmentKind::kDenseWeights: {
       const int64_t element = segment.kind == SegmentKind::kDenseWeights ? of.weight : gradient;
-      if (strategy.sequence_parallel)
-        return {part_parameters(model, segment.layer, strategy), element};
+      if (strategy.mesh.tp > 1) return {part_parameters(model, segment.layer, strategy), element};
       return {whole_parameters(model, segment.layer, strategy), element};
     }
     case SegmentKind::kStageGradients:
@@ -371,7 +383,6 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
-    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       break;
   }

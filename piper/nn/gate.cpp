@@ -179,8 +179,8 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   });
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   tape.weights_part([&block, g_TE, x1_TD] {
-    accumulate(block.router->gradient, block.router->beta(), g_TE,
-               rms_norm(x1_TD, block.norm->value, block.epsilon));
+    accumulate(block.router->gradient, block.router->beta(), block.counted.own(g_TE),
+               rms_norm(block.counted.own(x1_TD), block.norm->value, block.epsilon));
   });
   out.x1 = g_rows.front();
   if (!chunks.front()->deduplicated) {
@@ -188,11 +188,12 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
     for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t count) {
       sum_rows_out(out.x1.narrow(0, first, count), g_rows[c], chunks[c]->position);
     });
+    if (block.copies > 1) out.x1.mul_(block.copies);
   }
   product_out(out.x1, g_TE, block.router->value, 1);
   tape.saved.clear();
-  rms_norm_backward_(out.x1, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                     block.norm->beta(), gx_TD);
+  block.counted.whole_norm_backward_(out.x1, x1_TD, block.norm->value, block.epsilon,
+                                     block.norm->gradient, block.norm->beta(), gx_TD);
   return out;
 }
 

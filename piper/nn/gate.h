@@ -27,10 +27,13 @@
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// Where ranks share a sequence's tokens (tensor with sequence parallelism; GateBlock::share), f
+// Where ranks share a sequence's tokens (GateBlock::share), f
 // needs the choices of all of them: the forward leaves its own counts in Routing::sequence_counts,
 // the caller sums them over the ranks, and the loss is found by the backward. A capacity is that of
 // a whole sequence, and takes no part of one (PIPER_CHECK).
+//
+// Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
+// that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.
 //
 // z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean
 // over each sequence's tokens, then over the sequences of the global batch, so that it does not
@@ -53,7 +56,9 @@ namespace piper::nn {
 
 struct GateBlock {
   double epsilon = 1e-6;
-  TensorShare share;  // whose tokens x1 holds
+  TensorShare share;    // whose tokens x1 holds
+  TensorShare counted;  // of these, whose count in the weights' gradients
+  int64_t copies = 1;   // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;

@@ -60,7 +60,7 @@ void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, d
 // The same in new storage.
 at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double epsilon);
 // g (rows): dL/dy becomes dL/dx (+ residual). weight_gradient := beta * weight_gradient + its
-// gradient; beta 0 or 1.
+// gradient, where it is defined; beta 0 or 1.
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual = {});
 // x (rows, [T, heads, head_dim], T = B * sequence) turns by the angles of its position, or back.

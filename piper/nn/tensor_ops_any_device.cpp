@@ -35,11 +35,12 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
   const at::Tensor wide = widened(x), g_wide = widened(g);
   const at::Tensor r = reciprocal_root_mean_square(wide, epsilon);
   const at::Tensor unit = wide * r;  // x / rms
-  const at::Tensor g_weight = (g_wide * unit).reshape({-1, weight.size(0)}).sum(0);
-  if (beta == 0) {
-    weight_gradient.copy_(g_weight);
-  } else {
-    weight_gradient.add_(g_weight);
+  if (weight_gradient.defined()) {
+    const at::Tensor g_weight = (g_wide * unit).reshape({-1, weight.size(0)}).sum(0);
+    if (beta == 0)
+      weight_gradient.copy_(g_weight);
+    else
+      weight_gradient.add_(g_weight);
   }
   const at::Tensor g_unit = g_wide * widened(weight);
   at::Tensor g_x = r * (g_unit - unit * (g_unit * unit).mean(-1, true));

@@ -235,31 +235,38 @@ TEST_CASE("ranks that share matrices: time within 2 % and memory within three me
     for (strategy::Mesh mesh : {strategy::Mesh{.dp = 2, .tp = 2},
                                 {.pp = 2, .tp = 2},
                                 {.ep = 2, .tp = 2},
+                                {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
                                 {.pp = 2, .ep = 4, .dp = 2, .tp = 2}})
-      for (const Recompute recompute : strategy::kRecomputes)
-        for (const int64_t count : {1, 3, 8}) {
-          Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
-          s.mesh = mesh;
-          s.sequence_parallel = true;
-          s.recompute = recompute;
-          s.sequence = 64;
-          INFO(fmt::format("{} pp {} ep {} dp {} tp {} {} x{}", model.name, mesh.pp, mesh.ep,
-                           mesh.dp, mesh.tp, strategy::name(recompute), count));
-          const graph::Timeline played = simulate(model, s, cluster);
-          const cost::ExactEstimate closed = estimate(model, s, cluster);
-          // Not of the example: latencies are its step, and the closed form lets no gather of a
-          // recomputation begin before its turn.
-          if (model.name != dense.name)
-            CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
-          for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
-            CAPTURE(stage);
-            const int64_t simulated =
-                played.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
-            const int64_t found = closed.memory[static_cast<size_t>(stage)].total();
-            CHECK(std::abs(found - simulated) <=
-                  3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
+      for (const auto& [sequence_parallel, moe_schedule] :
+           {std::pair{true, strategy::MoeSchedule::kPlain},
+            {false, strategy::MoeSchedule::kPlain},
+            {false, strategy::MoeSchedule::kParmS1}})
+        for (const Recompute recompute : strategy::kRecomputes)
+          for (const int64_t count : {1, 3, 8}) {
+            Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
+            s.mesh = mesh;
+            s.sequence_parallel = sequence_parallel;
+            s.moe_schedule = moe_schedule;
+            s.recompute = recompute;
+            s.sequence = 64;
+            INFO(fmt::format("{} pp {} ep {} dp {} etp {} tp {}{} {} {} x{}", model.name, mesh.pp,
+                             mesh.ep, mesh.dp, mesh.etp, mesh.tp, sequence_parallel ? "+sp" : "",
+                             strategy::name(moe_schedule), strategy::name(recompute), count));
+            const graph::Timeline played = simulate(model, s, cluster);
+            const cost::ExactEstimate closed = estimate(model, s, cluster);
+            // Not of the example: latencies are its step, and the closed form lets no gather of a
+            // recomputation begin before its turn.
+            if (model.name != dense.name)
+              CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
+            for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+              CAPTURE(stage);
+              const int64_t simulated =
+                  played.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
+              const int64_t found = closed.memory[static_cast<size_t>(stage)].total();
+              CHECK(std::abs(found - simulated) <=
+                    3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
+            }
           }
-        }
 }
 
 TEST_CASE("with divided optimizer states memory is the simulation's, time within 10 %") {

@@ -393,6 +393,12 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
     return comm::start_all_reduce(tensors_, group, std::move(name), comm::Element::kInt64,
                                   mutable_bytes_of(counts), counted_scratch());
   }
+  if (schedule::moves_rows(segment.kind)) {
+    at::Tensor& sum = write(task, 0).tensor;
+    sum = read(task, 0).tensor.clone();
+    return comm::start_all_reduce(tensors_, group, std::move(name), element_of(sum),
+                                  mutable_bytes_of(sum), counted_scratch());
+  }
   at::Tensor buffer;
   if (segment.kind == SegmentKind::kTiedEmbedding)
     buffer = stage_.tied_embedding_gradient();

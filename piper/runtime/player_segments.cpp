@@ -113,7 +113,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
         if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
             !strategy::deduplicates(strategy_))
           routing.received_counts = received_counts_.at(key);
-        if (task.phase == Phase::kRecompute && strategy_.mesh.etp > 1)
+        if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
           routing.shared_counts = shared_counts_.at(key);
         routed.insert(routed.end(), routing.counts.begin(), routing.counts.end());
         out(2 * c) = std::move(rows[c]);

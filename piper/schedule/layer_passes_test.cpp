@@ -135,6 +135,7 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
   const LayerKind kind{.is_moe = true,
                        .exchanges = true,
                        .shares_experts = true,
+                       .gathers_rows = true,
                        .counts_shared_rows = true,
                        .exchanges_counts = true,
                        .rerun = {.gathers = true}};

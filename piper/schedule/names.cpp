@@ -113,7 +113,6 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kMtpJoin:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kOptimizer:
-    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       return Axis::kRank;
   }
@@ -174,8 +173,6 @@ const char* name(SegmentKind kind) {
       return "take";
     case SegmentKind::kPutExpert:
       return "put";
-    case SegmentKind::kTokenSplit:
-      return "token split";
     case SegmentKind::kWait:
       return "wait";
   }

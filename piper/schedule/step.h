@@ -69,8 +69,7 @@ enum class SegmentKind : uint8_t {
   kHostCopy,        // activations or optimizer states, to the host or back
   kTakeExpert,      // compute: an expert's state into a slot; what is sent of it (migration.h)
   kPutExpert,       // compute: an expert's state out of a slot
-  kTokenSplit,  // compute: of tokens that ranks hold alike, this rank's share (moe_layer/parm_s1.h)
-  kWait,        // compute: waits for communication, a part of which nothing hides
+  kWait,            // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -220,8 +219,17 @@ struct SlotMeaning {
 // Gradients of what a rank holds whole are sums over the stage (kStageGradients), those of what it
 // holds a part of are sums over the data group (kDenseGradients).
 //
-// Without sequence parallelism tokens are replicated and sums are all-reduces. Context parallelism
-// passes keys and values round.
+// Without sequence parallelism every rank of tp holds all tokens, and sums are all-reduces; nothing is
+// gathered in front of a block. Embedding, gate, shared experts and merge compute on all tokens; of
+// the gradients of what they hold whole a rank adds those of its own tokens alone, which are the
+// same share as above. The head takes its own tokens in both passes, and then:
+//   gather       B    gradient(x) of own tokens                    gradient(x)
+// Under Parm's schedule S1 (moe_layer/parm_s1.h) gate, shared experts and merge take their own
+// tokens of what they read, and write those, as under sequence parallelism. Behind merge and behind
+// the gate's backward stands
+//   gather       F    x of own tokens                              x
+//                B    gradient(x1) of own tokens                   gradient(x1)
+// Context parallelism passes keys and values round.
 //
 // Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same experts.
 // Each has its own received rows, and computes its part with those of all, by rank:
@@ -234,7 +242,9 @@ struct SlotMeaning {
 //                     tape, received [rows]                        part of received gradient
 //   sum          F    part, routing                                expert rows
 //                B    part of received gradient, routing           received gradient
-// Under sequence parallelism that is Parm's schedule S1 (Pan et al. 2024): every token is sent once.
+// Under sequence parallelism every token is sent once, as under Parm's schedule S1 (Pan et al. 2024).
+// Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same rows
+// where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
 //
 // Chunks (strategy::MoeSchedule::kChunked): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its

@@ -154,18 +154,39 @@ TEST_CASE("a dense layer that ranks share gathers tokens, and inputs again, as t
 }
 
 TEST_CASE("layers that ranks share are sound with every recomputation") {
+  using strategy::MoeSchedule;
   for (const Recompute recompute : strategy::kRecomputes)
-    for (const int64_t micro_batch : {1, 2}) {
-      strategy::Strategy s =
-          example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2, PipelineSchedule::k1F1B, recompute);
-      s.sequence_parallel = true;
-      s.micro_batch_sequences = micro_batch;
-      s.global_batch_sequences *= micro_batch;
-      CAPTURE(std::string(strategy::name(recompute)));
-      const StepGraph step = write_step(example::model({4, 0}), s);
-      CHECK(first_problem(step.graph) == "");
-      CHECK(graph::find_deadlock(step.graph) == "");
-    }
+    for (const int64_t micro_batch : {1, 2})
+      for (const auto& [sequence_parallel, moe_schedule] : {std::pair{true, MoeSchedule::kPlain},
+                                                            {false, MoeSchedule::kPlain},
+                                                            {false, MoeSchedule::kParmS1}}) {
+        strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2,
+                                                 PipelineSchedule::k1F1B, recompute);
+        s.sequence_parallel = sequence_parallel;
+        s.moe_schedule = moe_schedule;
+        s.micro_batch_sequences = micro_batch;
+        s.global_batch_sequences *= micro_batch;
+        CAPTURE(std::string(strategy::name(recompute)));
+        const StepGraph step = write_step(example::model({4, 0}), s);
+        CHECK(first_problem(step.graph) == "");
+        CHECK(graph::find_deadlock(step.graph) == "");
+      }
+}
+
+TEST_CASE("ranks that hold all tokens keep a mixture's x whole, and under S1 its parts divided") {
+  strategy::Strategy s = example::strategy({.ep = 2, .tp = 2}, 1, 1);
+  s.moe_schedule = strategy::MoeSchedule::kParmS1;
+  const std::string text = lives(write_step(example::model({4}), s), Rank(0));
+  for (const char* line :
+       {"F0 L0 tensor collective: partial:tensor collective0 -> x:attention0 | "
+        "partial:tensor collective0\n",
+        "F0 L0 tensor collective: x:merge0 -> x:tensor collective0 | x:merge0\n",
+        "B0 head: x:tensor collective0 tape:head -> g_x:head | x:tensor collective0 tape:head\n",
+        "B0 tensor collective: g_x:head -> g_x:tensor collective | g_x:head\n",
+        "B0 L0 tensor collective: g_x:gate0 -> g_x:tensor collective0 | g_x:gate0\n",
+        "B0 L0 tensor collective: partial:tensor collective0 -> g_x:attention0 | "
+        "partial:tensor collective0\n"})
+    CHECK_MESSAGE(text.find(line) != std::string::npos, text);
 }
 
 TEST_CASE(

@@ -18,11 +18,11 @@ constexpr size_t kNumShares = static_cast<size_t>(Share::kBehind) + 1;
 constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kKept) + 1;
 constexpr int32_t kFirstLayer = -2;
 
-// A merge and a split have no weights, a head's gradients are made in its forward, and those of a segment in
+// A merge has no weights, a head's gradients are made in its forward, and those of a segment in
 // parts with what is left of it.
 bool has_weights_part(const Segment& segment) {
   return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
-         segment.kind != SegmentKind::kTokenSplit && segment.kind != SegmentKind::kWait &&
+         segment.kind != SegmentKind::kWait &&
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
@@ -36,8 +36,7 @@ bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) 
     case SlotKind::kRows:
       return segment != SegmentKind::kExperts || place == 1;
     case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
-      return segment != SegmentKind::kGate &&
-             (segment != SegmentKind::kMtpJoin || slot.segment.kind != SegmentKind::kHead);
+      return segment != SegmentKind::kGate && (segment != SegmentKind::kMtpJoin || place == 0);
     case SlotKind::kRouting:
       return segment != SegmentKind::kGate;
     case SlotKind::kRowsGradient:

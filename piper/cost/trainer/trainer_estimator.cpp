@@ -73,15 +73,8 @@ const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, doub
   require_priced(s);
   // No expert takes more than its capacity, however many choose it.
   if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
-  const Key key{s.micro_batch_sequences,
-                s.mesh.tp,
-                s.mesh.cp,
-                s.mesh.ep,
-                s.mesh.etp,
-                s.sequence_parallel,
-                s.capacity.factor,
-                imbalance,
-                s.all_to_all,
+  const Key key{s.micro_batch_sequences, s.mesh.tp,      s.mesh.cp,         s.mesh.ep, s.mesh.etp,
+                s.sequence_parallel,     s.moe_schedule, s.capacity.factor, imbalance, s.all_to_all,
                 s.all_to_all_chunk_bytes};
   if (last_ != nullptr && key == last_key_) return *last_;
   std::unique_ptr<Prices>& found = known_[key];
@@ -95,6 +88,7 @@ const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, doub
                            .ep = s.mesh.ep,
                            .etp = s.mesh.etp,
                            .sequence_parallel = s.sequence_parallel,
+                           .moe_schedule = s.moe_schedule,
                            .capacity_factor = s.capacity.factor,
                            .imbalance = imbalance,
                            .exchange = form_of(s)};

@@ -192,8 +192,8 @@ class TrainerEstimator : public Estimator {
   double efficiency_;
   std::vector<size_t> type_;                              // of each layer
   std::vector<int64_t> representative_, layers_of_type_;  // of each type
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double,
-                         strategy::AllToAll, int64_t>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, strategy::MoeSchedule,
+                         double, double, strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};

@@ -27,7 +27,7 @@ class ChunkedMixture {
         block_{.segment = kExperts,
                .collective = kExpertTensor,
                .is_shared = kind.shares_experts,
-               .divides_tokens = true},
+               .divides_tokens = kind.gathers_rows},
         chunks_(static_cast<size_t>(kind.chunks)) {
     for (size_t i = 0; i < chunks_.size(); ++i) chunks_[i].number = static_cast<int16_t>(i + 1);
   }

@@ -25,7 +25,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   DividedBlock block{.segment = kExperts,
                      .collective = kExpertTensor,
                      .is_shared = kind.shares_experts,
-                     .divides_tokens = true};
+                     .divides_tokens = kind.gathers_rows};
   const Share share = kind.splits_exchange ? Share::kRest : Share::kWhole;
   LayerPass& f = p.forward;
   LayerSlot rows = x1, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
