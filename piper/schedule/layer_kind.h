@@ -6,6 +6,7 @@
 #include <piper/schedule/layer_passes.h>
 
 #include <compare>
+#include <cstdint>
 
 namespace piper::schedule {
 

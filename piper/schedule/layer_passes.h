@@ -13,6 +13,7 @@
 #include <piper/schedule/layer_program.h>
 
 #include <compare>
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {

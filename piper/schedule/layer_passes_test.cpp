@@ -191,6 +191,7 @@ TEST_CASE("a chunk is gathered over the ranks that share its experts while the n
                        .moe_schedule = strategy::MoeSchedule::kChunked,
                        .chunks = 2,
                        .shares_experts = true,
+                       .gathers_rows = true,
                        .counts_shared_rows = true,
                        .exchanges_counts = true};
   CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==

@@ -12,6 +12,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/rank_layout.h>
 
+#include <cstdint>
 #include <iterator>
 #include <vector>
 
