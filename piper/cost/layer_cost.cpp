@@ -182,8 +182,9 @@ LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const SegmentWork work = rows(s).work(layer, ep_index);
+  const SegmentWork chunk = work_of_chunk(work, kind.chunks > 1 ? 1 : 0, kind.chunks);
   return layer_memory(model_, layer, work, schedule::layer_passes(kind, s.recompute),
-                      kind.exchanges ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
+                      kind.exchanges ? exchange_scratch(layer, chunk, s.mesh.ep, form_of(s)) : 0);
 }
 
 Routed LayerCosts::routed(int32_t layer) const {

@@ -21,6 +21,7 @@ struct Run {
   strategy::Capacity capacity = {};
   strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
   int64_t zero = 0;
+  bool sequence_parallel = true;  // beside tp
 };
 
 std::string text(const Run& run) {
@@ -41,6 +42,7 @@ strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
   s.capacity = run.capacity;
   s.all_to_all = run.all_to_all;
   s.zero = run.zero;
+  s.sequence_parallel &= run.sequence_parallel;
   if (run.chunks > 0) {
     s.moe_schedule = strategy::MoeSchedule::kChunked;
     s.moe_chunks = run.chunks;
@@ -130,7 +132,11 @@ TEST_CASE("ranks that share a layer's or an expert's matrices, with chunks") {
               {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .etp = 1, .tp = 2},
                .schedule = kDualPipeV,
                .recompute = Recompute::kAttention},
-              {.mesh = {.pp = 2, .dp = 2, .etp = 2}, .schedule = kZbH1}});
+              {.mesh = {.pp = 2, .dp = 2, .etp = 2}, .schedule = kZbH1},
+              {.mesh = {.ep = 2, .tp = 2}, .chunks = 3, .sequence_parallel = false},
+              {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+               .recompute = Recompute::kFull,
+               .sequence_parallel = false}});
 }
 
 TEST_CASE("capacity, experts without rows and exchanges that know nodes, with chunks") {
