@@ -120,6 +120,10 @@ def variants(name):
     for tp, micro_batches in SHARED:
         yield f"tp-{tp}-{micro_batches}", ["--ep", RANKS, "--dp", RANKS // tp, "--tp", tp, "--sequence-parallel", "--num-micro-batches", micro_batches,
                                              "--micro-batch", WINDOWS * tp // RANKS // micro_batches]
+    # Every rank of tp holds all tokens.
+    for etp in (1, 2):
+        yield f"tp-2-etp-{etp}-all-tokens", ["--ep", 4, "--dp", RANKS // 2, "--tp", 2, "--etp", etp, "--num-micro-batches", 2,
+                                             "--micro-batch", WINDOWS * 2 // RANKS // 2]
     for tp, ep in ((1, 4), (2, 4), (2, 2)):
         yield f"etp-2-tp-{tp}-ep-{ep}", ["--ep", ep, "--etp", 2, "--dp", RANKS // tp, *(["--tp", tp, "--sequence-parallel"] if tp > 1 else []),
                                          "--num-micro-batches", 2, "--micro-batch", WINDOWS * tp // RANKS // 2, "--zero", tp - 1]

@@ -20,13 +20,14 @@ import tempfile
 from switches import FULL_COUNTS
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp]]
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel]]]
     (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
     (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
     (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
     (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "zb-h1", "full", 2, 2),
+    (1, 2, 2, "1f1b", "experts", 2, 2, 2, False),
 ]
-AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp]]
+AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel]]]
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
     (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
     (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
@@ -39,6 +40,7 @@ AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp]]
     (2, 2, 1, "dualpipev", "attention", 1, 2),
     (1, 2, 4, "1f1b", "none", 1, 1, 2), (1, 2, 2, "gpipe", "full", 2, 2, 2), (2, 1, 2, "zb-h1", "experts", 1, 1, 2),
     (2, 2, 2, "dualpipev", "none", 1, 2, 2), (1, 1, 4, "1f1b", "experts", 2, 1, 4),
+    (1, 1, 1, "1f1b", "none", 2, 4, 1, False), (1, 2, 2, "gpipe", "full", 2, 2, 2, False), (2, 2, 1, "zb-h1", "none", 1, 2, 1, False),
 ]
 TENSOR = [  # with divided optimizer states
     (1, 4, 2, "gpipe", "full", 2, 2), (2, 1, 1, "zb-v", "full", 2, 2), (1, 1, 1, "1f1b", "none", 2, 4),
@@ -103,7 +105,7 @@ def main():
         choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
-                choice["recompute"], choice["micro_batch_sequences"], *degrees_of(choice["mesh"]))
+                choice["recompute"], choice["micro_batch_sequences"], *degrees_of(choice))
         every = strategies if axes in strategies else [*strategies, axes]
         families = []
         for i, (config, family_axes) in enumerate(FAMILIES):
@@ -125,9 +127,11 @@ def main():
     return judge(options, rows[:len(strategies)], rows[every.index(axes)], families)
 
 
-def degrees_of(mesh):
-    """tp and etp as they stand at the end of a row: without those that are 1 and last."""
-    tp, etp = mesh.get("tp", 1), mesh.get("etp", 1)
+def degrees_of(choice):
+    """What stands at the end of a row: tp and etp without those that are 1 and last, and whether tokens are not divided."""
+    tp, etp = choice["mesh"].get("tp", 1), choice["mesh"].get("etp", 1)
+    if tp > 1 and not choice.get("sequence_parallel", False):
+        return [tp, etp, False]
     return [tp, etp] if etp > 1 else [tp] if tp > 1 else []
 
 
@@ -141,8 +145,8 @@ def merge(runs):
 
 
 def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
-    pp, ep, dp, schedule, recompute, micro, tp, etp = (*axes, 1, 1)[:8]
-    shared = ["--tp", tp, "--sequence-parallel"] if tp > 1 else []
+    pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens = (*axes, *(1, 1, True)[len(axes) - 6:])
+    shared = ["--tp", tp, *(["--sequence-parallel"] if divides_tokens else [])] if tp > 1 else []
     shared += ["--etp", etp] if etp > 1 else []
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
@@ -163,7 +167,7 @@ def judge(options, rows, chosen, families):
     if options.json:
         print(json.dumps({"strategies": rows, "chosen": chosen, "families": families}, indent=1))
     else:
-        print(f"{'pp ep dp schedule recompute micro tp etp':<38}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
+        print(f"{'pp ep dp schedule recompute micro tp etp sp':<38}{'predicted':>11}{'measured':>11}{'error':>9}{'memory':>9}  order")
         for row in rows + [chosen] + families:
             error = "(GPU)" if row.get("other_machine") else f"{row['time_error']*100:+.1f} %"
             mark = " <- the planner's choice" if row is chosen else f" {row.get('family', '')}"

@@ -7,6 +7,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
 #include <piper/model/shared_layer.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 
@@ -26,13 +27,6 @@ const model::Layer& layer_of(const model::Model& model, const schedule::Segment&
   PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers),
               "a segment without a layer");
   return model.layers[static_cast<size_t>(segment.layer)];
-}
-
-// Of all ranks that share matrices.
-SegmentWork gathered(const SegmentWork& work) {
-  SegmentWork all = work;
-  all.tensor_ranks = 1;
-  return all;
 }
 
 // Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient
@@ -63,7 +57,7 @@ FlashScratch flash_scratch(int64_t sequence, int64_t head_dim, int64_t element_b
 SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
                           const SegmentWork& work) {
   const model::LatentAttention& l = a.latent;
-  const int64_t tokens = work.tokens(), e = work.element_bytes;
+  const int64_t tokens = work.all_tokens(), e = work.element_bytes;
   const int64_t x = tokens * model.hidden;
   const int64_t head = l.nope_head_dim + l.rope_head_dim;
   const int64_t q = tokens * a.num_heads * head, q_a = tokens * l.query_rank;
@@ -107,7 +101,7 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
                              const SegmentWork& work) {
   if (a.kind == model::AttentionKind::kLatent) return latent_bytes(model, a, work);
-  const int64_t tokens = work.tokens(), e = work.element_bytes;
+  const int64_t tokens = work.all_tokens(), e = work.element_bytes;
   const int64_t x = tokens * model.hidden;
   const int64_t queries = tokens * a.query_width(), outputs = tokens * a.output_width(),
                 keys = tokens * a.projected_key_width();
@@ -139,7 +133,7 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
 
 SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
                          const SegmentWork& work) {
-  const int64_t tokens = work.gathered_tokens(), ffn = f.ffn / work.tensor_ranks;
+  const int64_t tokens = work.all_tokens(), ffn = f.ffn / work.by.tensor;
   const int64_t x = tokens * model.hidden, act = tokens * ffn, e = work.element_bytes;
   return {.tape = e * 2 * act,
           .forward_transient = e * act + product_bytes(e, model.hidden, ffn),
@@ -156,12 +150,15 @@ int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& w
   return work.sequences * f.num_experts * kIndexOfTokenBytes;
 }
 
-// Weight and token of every row, position of every choice; choices by sequence where that is
-// shared.
+// Choices by sequence, in the routing where ranks share the tokens of a sequence.
+int64_t shared_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
+  return work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0;
+}
+
+// Weight and token of every row, position of every choice.
 int64_t sent_routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
   return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
-         work.tokens() * f.top_k * kIndexBytes +
-         (work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0);
+         work.tokens_of_rows() * f.top_k * kIndexBytes;
 }
 
 // Where tokens travel, the same and the weights' gradients on the experts' side.
@@ -188,13 +185,14 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
       f.num_groups * main +
       std::max(f.top_groups * (kIndexBytes + kIndexOfTokenBytes),  // as chosen, and widened
                f.top_groups * kIndexOfTokenBytes + f.num_groups);
-  const int64_t groups = limited ? work.tokens() * std::max(ranks, best) : 0;
+  const int64_t groups = limited ? work.routed_tokens() * std::max(ranks, best) : 0;
   constexpr int64_t kDouble = 8;
   const int64_t probabilities =
       3 * kDouble * auxiliary +
-      (sigmoid && auxiliary > 0 ? main * work.tokens() * (f.num_experts + 1) : 0);
+      (sigmoid && auxiliary > 0 ? main * work.routed_tokens() * (f.num_experts + 1) : 0);
   const int64_t squares = (main == kDouble ? 1 : 2) * kDouble * log_sums;
-  return std::max(choice + groups - sent_routing_bytes(f, work) - main * auxiliary,
+  return std::max(choice + groups - sent_routing_bytes(f, work) - shared_choices_bytes(f, work) -
+                      main * auxiliary,
                   scores + std::max(probabilities, squares));
 }
 
@@ -203,43 +201,45 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
   const int64_t e = work.element_bytes, main = main_element_bytes(e);
   // Of sequences that ranks share only the backward makes it, from the choices of all of them.
   const int64_t auxiliary = model.router_aux_coefficient != 0 && !work.cuts_sequences()
-                                ? work.sequences / work.tensor_ranks * f.num_experts
+                                ? work.sequences / work.by.routed * f.num_experts
                                 : 0;
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
-  const int64_t choice = chooses ? work.tokens() * f.num_experts : 0;
+  const int64_t choice = chooses ? work.routed_tokens() * f.num_experts : 0;
   // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits
   // for a moment.
   const bool z_loss = model.router_z_coefficient != 0;
-  const int64_t log_sums = z_loss ? work.tokens() : 0;
+  const int64_t log_sums = z_loss ? work.routed_tokens() : 0;
   const bool keeps_logits = z_loss && f.score == model::Score::kSigmoid;
-  const int64_t scores = keeps_logits ? work.tokens() * f.num_experts : 0;
+  const int64_t scores = keeps_logits ? work.routed_tokens() * f.num_experts : 0;
   const int64_t before_rows = main * (choice + scores);
   const int64_t forward =
       work.deduplicated()
           ? token_gate_transient(f, work, before_rows, main * scores, auxiliary, log_sums)
-          : e * work.tokens() * model.hidden +  // norm(x1)
+          : e * work.routed_tokens() * model.hidden +  // norm(x1)
                 std::max<int64_t>(0, before_rows - e * work.rows * model.hidden);
-  return {.tape = main * (work.tokens() * f.num_experts + auxiliary + log_sums) +
-                  kIndexBytes * work.tokens() * f.top_k,
+  return {.tape = main * (work.routed_tokens() * f.num_experts + auxiliary + log_sums) +
+                  kIndexBytes * work.routed_tokens() * f.top_k,
           .forward_transient = forward,
           // The gradient of the logits, narrow.
           .backward_transient = main == e ? 0
-                                          : e * work.tokens() * f.num_experts +
+                                          : e * work.routed_tokens() * f.num_experts +
                                                 product_bytes(e, f.num_experts, model.hidden),
-          .deferred = main == e ? 0 : e * work.tokens() * f.num_experts,
+          .deferred = main == e ? 0 : e * work.routed_tokens() * f.num_experts,
           .input_transient = product_bytes(e, f.num_experts, model.hidden),
           .weights_transient =
-              e * work.tokens() * model.hidden + product_bytes(e, f.num_experts, model.hidden)};
+              e * work.own_tokens() * model.hidden + product_bytes(e, f.num_experts, model.hidden)};
 }
 
 // As a dense MLP; a gate keeps one value a token and, backward, a second gradient of the
 // activation.
 SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f,
                           const SegmentWork& work) {
-  const int64_t x = work.tokens() * model.hidden,
-                act = work.tokens() * (f.shared_ffn + f.parallel_dense_ffn), e = work.element_bytes;
-  const int64_t gate = f.shared_gate ? work.tokens() : 0;
+  const int64_t x = work.routed_tokens() * model.hidden,
+                act = work.routed_tokens() * (f.shared_ffn + f.parallel_dense_ffn),
+                e = work.element_bytes;
+  const int64_t gate = f.shared_gate ? work.routed_tokens() : 0;
+  const int64_t own_x = work.own_tokens() * model.hidden;
   return {.tape = e * (2 * act + gate),
           .forward_transient = e * std::max(act, gate),
           .backward_transient =
@@ -249,16 +249,16 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
           .deferred = e * (act + gate),
           .input_transient = e * std::max<int64_t>(0, (f.shared_gate ? act : 0) + 2 * gate - x) +
                              product_bytes(e, 2 * f.shared_ffn, model.hidden),
-          .weights_transient =
-              e * std::max<int64_t>(0, x - act) + product_bytes(e, 2 * f.shared_ffn, model.hidden)};
+          .weights_transient = e * std::max<int64_t>(0, own_x - act) +
+                               product_bytes(e, 2 * f.shared_ffn, model.hidden)};
 }
 
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
                            const SegmentWork& work) {
   const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
-  const int64_t ffn = f.ffn / work.expert_ranks;
+  const int64_t ffn = f.ffn / work.by.experts;
   // Rows from several peers are copied together, an expert at a time.
-  const bool has_peers = work.local_experts < f.num_experts || work.expert_ranks > 1;
+  const bool has_peers = work.local_experts < f.num_experts || work.by.gathers_rows;
   const int64_t scratch = has_peers ? largest * model.hidden : 0;
   const int64_t transient = e * (largest * ffn + scratch);
   const SegmentBytes rows{
@@ -286,11 +286,11 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
 
 SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
   const int64_t e = work.element_bytes;
-  return {
-      .tape = e * work.tokens() * model.hidden,
-      .forward_transient = e * head_chunk_rows(model.vocabulary, work.tokens()) * model.vocabulary +
-                           product_bytes(e, model.vocabulary, model.hidden),
-      .backward_transient = 0};
+  return {.tape = e * work.own_tokens() * model.hidden,
+          .forward_transient =
+              e * head_chunk_rows(model.vocabulary, work.own_tokens()) * model.vocabulary +
+              product_bytes(e, model.vocabulary, model.hidden),
+          .backward_transient = 0};
 }
 
 // Beside mtp.cpp: state and embedding side by side, one of the two before its norm, the tokens'
@@ -311,15 +311,62 @@ SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
           .weights_transient = e * 3 * x + products};
 }
 
+// Tokens of a slot of hidden states or of their gradients, by the segment that writes it.
+int64_t hidden_tokens(const schedule::SlotMeaning& slot, const SegmentWork& work) {
+  const bool is_gradient = slot.kind == SlotKind::kHiddenGradient;
+  switch (slot.segment.kind) {
+    case SegmentKind::kGate:
+    case SegmentKind::kSharedExperts:
+    case SegmentKind::kMerge:
+      return work.routed_tokens();
+    case SegmentKind::kHead:
+      return is_gradient ? work.own_tokens() : work.tokens();
+    case SegmentKind::kMtpJoin:  // a gradient: of what the head before it read
+      return work.tokens() + (is_gradient ? work.sequences : 0);
+    default:
+      return work.tokens();
+  }
+}
+
 }  // namespace
+
+SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks) {
+  if (chunk == 0) return all;
+  const int64_t tokens = std::max<int64_t>(1, all.routed_tokens());
+  const strategy::TokenChunk own =
+      strategy::token_chunk(all.routed_tokens(), num_chunks, chunk - 1);
+  const auto part = [&](int64_t rows) {
+    return rows * (own.first + own.count) / tokens - rows * own.first / tokens;
+  };
+  SegmentWork work = all;
+  work.chunk_tokens = own.count;
+  work.rows = part(all.rows);
+  work.received_rows = part(all.received_rows);
+  work.gathered_rows = part(all.gathered_rows);
+  // Not less than an even share of the chunk's rows.
+  work.largest_expert_rows = (all.largest_expert_rows * own.count + tokens - 1) / tokens;
+  for (ExpertsOfSize& alike : work.other_experts) {
+    alike.rows = part(alike.rows);
+    if (alike.rows == 0) alike.num_experts = 0;
+  }
+  return work;
+}
+
+Division division_of(const strategy::Strategy& s) {
+  return {.tensor = s.mesh.tp,
+          .tokens = strategy::ranks_per_token_set(s),
+          .routed = strategy::ranks_per_routed_token_set(s),
+          .experts = s.mesh.etp,
+          .gathers_rows = strategy::gathers_expert_rows(s),
+          .copies = strategy::copies_of_rows(s)};
+}
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work) {
   switch (segment.kind) {
     case SegmentKind::kAttention:
-      return attention_bytes(model,
-                             model::share_of(layer_of(model, segment).attention, work.tensor_ranks),
-                             gathered(work));
+      return attention_bytes(
+          model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
     case SegmentKind::kDenseMlp:
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kGate:
@@ -332,8 +379,10 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return head_bytes(model, work);
     case SegmentKind::kMtpJoin:
       return join_bytes(model, work);
+    case SegmentKind::kMerge:  // weights, less what the rows' copies count too often
+      return {.backward_transient =
+                  work.by.copies > 1 ? work.rows * main_element_bytes(work.element_bytes) : 0};
     case SegmentKind::kEmbedding:
-    case SegmentKind::kMerge:
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kStageGradients:
@@ -351,7 +400,6 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
-    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       return {};
   }
@@ -359,12 +407,16 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   return {};
 }
 
-int64_t scatter_scratch(const model::Model& model, SegmentKind kind, const SegmentWork& work) {
+int64_t sum_scratch(const model::Model& model, SegmentKind kind, const SegmentWork& work) {
   constexpr int64_t kPieces = 2 * 32 * 1024;  // elements
   const bool is_of_experts = kind == SegmentKind::kExpertTensor;
-  const int64_t others = (is_of_experts ? work.expert_ranks : work.tensor_ranks) - 1;
-  const int64_t rows = is_of_experts ? work.received_rows : work.tokens();
-  return others * std::min(rows * model.hidden, kPieces) * work.element_bytes;
+  const int64_t ranks = is_of_experts ? work.by.experts : work.by.tensor;
+  // Where all ranks have the same rows, each sums up an equal share of their elements.
+  const int64_t share = !is_of_experts ? work.own_tokens() * model.hidden
+                        : work.by.gathers_rows
+                            ? work.received_rows * model.hidden
+                            : (work.computed_rows() * model.hidden + ranks - 1) / ranks;
+  return (ranks - 1) * std::min(share, kPieces) * work.element_bytes;
 }
 
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
@@ -372,10 +424,8 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
   const int64_t row = work.element_bytes * model.hidden;
   switch (slot.kind) {
     case SlotKind::kHidden:
-      return work.tokens() * row;
-    case SlotKind::kHiddenGradient:  // a join's: of what the head before it read
-      return (work.tokens() + (slot.segment.kind == SegmentKind::kMtpJoin ? work.sequences : 0)) *
-             row;
+    case SlotKind::kHiddenGradient:
+      return hidden_tokens(slot, work) * row;
     case SlotKind::kTape:
       return segment_bytes(model, slot.segment, work).tape;
     case SlotKind::kDeferred:
@@ -386,14 +436,17 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kRows:
     case SlotKind::kReturned:
     case SlotKind::kRowsGradient:
-      return (work.deduplicated() ? work.tokens() : work.rows) * row;
+      return (work.deduplicated() ? work.routed_tokens() : work.rows) * row;
     case SlotKind::kReceived:
     case SlotKind::kExpertRows:
     case SlotKind::kReceivedGradient:
     case SlotKind::kExpertRowsGradient:
       return (work.deduplicated() ? work.received_tokens : work.received_rows) * row;
     case SlotKind::kRouting:
-      return routing_bytes(layer_of(model, slot.segment).feed_forward, work);
+      return routing_bytes(layer_of(model, slot.segment).feed_forward, work) +
+             (slot.segment.chunk <= 1  // in the first chunk's
+                  ? shared_choices_bytes(layer_of(model, slot.segment).feed_forward, work)
+                  : 0);
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
     case SlotKind::kSequenceChoices:
@@ -402,8 +455,8 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kPartial:
       PIPER_CHECK(schedule::moves_rows(slot.segment.kind),
                   "no exact bytes of an axis that this Piper does not execute");
-      return (slot.segment.kind == SegmentKind::kExpertTensor ? work.gathered_rows
-                                                              : work.gathered_tokens()) *
+      return (slot.segment.kind == SegmentKind::kExpertTensor ? work.computed_rows()
+                                                              : work.all_tokens()) *
              row;
     case SlotKind::kKeysAndValues:
     case SlotKind::kExpertState:

@@ -19,16 +19,27 @@ struct ExpertsOfSize {
   int64_t rows = 0;  // of all of them
 };
 
+// Over how many ranks a layer's matrices and a micro-batch's tokens are divided.
+struct Division {
+  int64_t tensor = 1;   // matrices of attention and dense nets; the head's tokens
+  int64_t tokens = 1;   // tokens between the blocks: as many, or all ranks of `tensor` hold all
+  int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge
+  int64_t experts = 1;  // an expert's matrices
+  bool gathers_rows = false;  // those ranks have rows of their own, else all of them the same
+  int64_t copies = 1;         // strategy::copies_of_rows
+  auto operator<=>(const Division&) const = default;
+};
+Division division_of(const strategy::Strategy& strategy);
+
 // The work of one segment execution on one rank.
 struct SegmentWork {
-  int64_t sequences = 0;      // B of the micro-batch
-  int64_t sequence = 0;       // S
-  int64_t tensor_ranks = 1;   // that share matrices and divide the tokens: T = B * S / tensor_ranks
+  int64_t sequences = 0;  // B of the micro-batch
+  int64_t sequence = 0;   // S
+  Division by;
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t received_rows = 0;  // R (experts); balanced: as many
-  // Ranks that share an expert's matrices; where there are several, the rows that these have received
-  // together: what the experts compute with.
-  int64_t expert_ranks = 1;
+  // Of ranks that share an expert's matrices and have rows of their own: what these have received
+  // together, with which the experts compute.
   int64_t gathered_rows = 0;
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: an equal part of those
   // The local experts with rows beside the largest, by size; all empty: they share what is left
@@ -37,16 +48,27 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
+  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are all.
+  int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
-  int64_t tokens() const { return sequences * sequence / tensor_ranks; }
-  // What attention and dense nets compute with: the tokens of all these ranks.
-  int64_t gathered_tokens() const { return sequences * sequence; }
-  // Whether these ranks hold parts of a sequence.
-  bool cuts_sequences() const { return sequences % tensor_ranks != 0; }
+  // What attention and dense nets compute with.
+  int64_t all_tokens() const { return sequences * sequence; }
+  int64_t tokens() const { return all_tokens() / by.tokens; }  // of hidden states between blocks
+  int64_t routed_tokens() const { return all_tokens() / by.routed; }
+  // Of this rank alone: the head's, and those whose gradients of what is held whole count here.
+  int64_t own_tokens() const { return all_tokens() / by.tensor; }
+  // Whether routed tokens are parts of sequences.
+  bool cuts_sequences() const { return sequences % by.routed != 0; }
+  // Whose copies the rows are.
+  int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
   bool deduplicated() const { return received_tokens >= 0; }
-  int64_t computed_rows() const { return expert_ranks == 1 ? received_rows : gathered_rows; }
+  int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };
+
+// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all of
+// them do. Chunk 0 is all (schedule::Segment::chunk).
+SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
 struct SegmentBytes {
   int64_t tape = 0;  // SlotKind::kTape
@@ -69,10 +91,10 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work);
 
-// Beside a reduce-scatter of hidden states (SegmentKind::kTensor) or experts' rows (kExpertTensor): the
-// others' parts of a rank's own, two pieces of each at a time (comm/operations.h).
-int64_t scatter_scratch(const model::Model& model, schedule::SegmentKind kind,
-                        const SegmentWork& work);
+// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor) or experts' rows
+// (kExpertTensor): the others' parts of a rank's own share, two pieces of each at a time
+// (comm/operations.h).
+int64_t sum_scratch(const model::Model& model, schedule::SegmentKind kind, const SegmentWork& work);
 
 // Bytes of a slot of this kind.
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

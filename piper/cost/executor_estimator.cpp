@@ -148,8 +148,7 @@ int64_t ExecutorEstimator::optimized(const Strategy& s, int64_t index, int64_t f
 
 void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_t index,
                                   Stage& stage) {
-  const LayerCost& layer = costs_.layer(costs_.type_of(index), s.micro_batch_sequences, s.mesh,
-                                        s.capacity.factor, form_of(s));
+  const LayerCost& layer = costs_.layer(costs_.type_of(index), s);
   const RecomputeCost& again = layer.with(recompute_of(s, stage_index));
   stage.forward += layer.forward;
   stage.backward += layer.backward;
@@ -165,7 +164,7 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) add_layer(s, index, static_cast<int32_t>(i), stage);
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const EndCost& ends = costs_.ends(s);
   if (index == 0) {
     stage.forward += ends.embedding_forward;
     stage.backward += ends.embedding_backward;
@@ -174,6 +173,7 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
   if (index == s.mesh.num_virtual_stages() - 1) {
     stage.forward += ends.head.forward;
     stage.backward += ends.head.backward;
+    stage.exchange_backward += ends.head.gather;
     for (const HeadCost& module : ends.modules) {
       add_layer(s, index, module.layer, stage);
       stage.forward += module.forward;
@@ -221,8 +221,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const auto add_layer = [&](int32_t layer) {
     const size_t type = costs_.type_of(layer);
     if (type != known_type) {
-      const LayerCost& cost =
-          costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
+      const LayerCost& cost = costs_.layer(type, s);
       const RecomputeCost& again = cost.with(recompute_of(s, index));
       const Shard held = parameters(s, layer);
       known = {.compute = cost.backward + again.compute,
@@ -234,7 +233,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
     }
     turns.push_back(known);
   };
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const EndCost& ends = costs_.ends(s);
   if (index == s.mesh.num_virtual_stages() - 1) {
     for (size_t i = ends.modules.size(); i-- > 0;) {
       turns.push_back({.compute = ends.modules[i].backward});
@@ -242,6 +241,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
     }
     turns.push_back(
         {.compute = ends.head.backward,
+         .exchange = {.latency = 0, .transfer = ends.head.gather},
          .dense = ends_table(head_parameters_ + (strategy::ends_apart(s) ? tied_parameters_ : 0))});
   }
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
@@ -270,8 +270,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
       needs.exchange = level_needs(cluster_, even_traffic(cluster_, expert_group, 0, 1));
     Moves message;
     if (index > 0) {
-      const auto bytes =
-          static_cast<double>(costs_.ends(s.micro_batch_sequences, s.mesh).hidden_bytes);
+      const auto bytes = static_cast<double>(costs_.ends(s).hidden_bytes);
       Traffic traffic;
       traffic.add(cluster_.common_level(layout.rank(rank, 0).value,
                                         layout.rank(rank_of(s, index - 1), 0).value),
@@ -312,14 +311,13 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   };
   const auto forward_of_layer = [&](int64_t i) {
     const size_t type = costs_.type_of(static_cast<int32_t>(i));
-    const LayerCost& cost =
-        costs_.layer(type, s.micro_batch_sequences, s.mesh, s.capacity.factor, form_of(s));
+    const LayerCost& cost = costs_.layer(type, s);
     const Shard held = parameters(s, static_cast<int32_t>(i));
     forward(gather(whole, held.dense) + gather(Axis::kData, held.parts) +
                 gather(Axis::kExpertData, held.experts),
             cost.forward + cost.exchange_forward);
   };
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const EndCost& ends = costs_.ends(s);
   if (index == 0) forward(gather(whole, embedding_parameters_), ends.embedding_forward);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) forward_of_layer(i);
@@ -384,9 +382,10 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
                                                       const std::vector<Stage>& chunks) const {
   const double slower = rounds(cluster_, s);
   const strategy::RankLayout layout(s);
-  const auto bytes = static_cast<double>(slot_bytes(
-      model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
-      balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1, element_bytes(precision_))));
+  const auto bytes = static_cast<double>(
+      slot_bytes(model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
+                 balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1,
+                               element_bytes(precision_), 0, division_of(s))));
   const auto message = [&](int64_t from, int64_t to) {
     return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
                                   layout.rank(rank_of(s, to), 0).value, bytes);
@@ -499,15 +498,14 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
 PassSeconds ExecutorEstimator::exact_pass_seconds(const Strategy& s) {
   PassSeconds pass;
   const auto of_layer = [&](int32_t i) {
-    const LayerCost& layer = costs_.layer(costs_.type_of(i), s.micro_batch_sequences, s.mesh,
-                                          s.capacity.factor, form_of(s));
+    const LayerCost& layer = costs_.layer(costs_.type_of(i), s);
     const RecomputeCost& again = layer.with(s.recompute);
     return layer.forward + layer.backward + layer.exchange_forward + again.compute + again.exchange;
   };
   for (int32_t i = 0; i < model_.num_layers(); ++i) pass.layers.push_back(of_layer(i));
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const EndCost& ends = costs_.ends(s);
   pass.embedding = ends.embedding_forward + ends.embedding_backward;
-  pass.head = ends.head.forward + ends.head.backward;
+  pass.head = ends.head.forward + ends.head.backward + ends.head.gather;
   for (const HeadCost& module : ends.modules)
     pass.head += module.forward + module.backward + of_layer(module.layer);
   return pass;
@@ -549,11 +547,8 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
        s.mesh.vpp - 1) /
       s.mesh.vpp;
   for (const int32_t layer : layers)
-    fullest.exchange_scratch = std::max(
-        fullest.exchange_scratch, costs_
-                                      .layer(costs_.type_of(layer), s.micro_batch_sequences, s.mesh,
-                                             s.capacity.factor, form_of(s))
-                                      .exchange_scratch);
+    fullest.exchange_scratch =
+        std::max(fullest.exchange_scratch, costs_.layer(costs_.type_of(layer), s).exchange_scratch);
   return fullest;
 }
 
@@ -571,15 +566,11 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
 
 StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, int64_t first_layer,
                                             int64_t ep_index) {
-  const EndCost& ends = costs_.ends(s.micro_batch_sequences, s.mesh);
+  const EndCost& ends = costs_.ends(s);
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   const auto layer = [&](int64_t i) -> LayerMemory {
     if (!costs_.is_balanced()) return costs_.memory(static_cast<int32_t>(i), s, ep_index);
-    return costs_
-        .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences, s.mesh,
-               s.capacity.factor, form_of(s))
-        .with(s.recompute)
-        .memory;
+    return costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s).with(s.recompute).memory;
   };
   StageWalk walk(ends.hidden_bytes);
   for (int64_t i = first_layer; i < end; ++i) walk.layer_forward(layer(i));
@@ -602,10 +593,7 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
   for (int64_t i = first_layer; i < end; ++i)
     memory.exchange_scratch =
         std::max(memory.exchange_scratch,
-                 costs_
-                     .layer(costs_.type_of(static_cast<int32_t>(i)), s.micro_batch_sequences,
-                            s.mesh, s.capacity.factor, form_of(s))
-                     .exchange_scratch);
+                 costs_.layer(costs_.type_of(static_cast<int32_t>(i)), s).exchange_scratch);
   if (s.mesh.pp > 1) memory.messages = (index > 0 && !last ? 3 : 2) * ends.hidden_bytes;
   return memory;
 }

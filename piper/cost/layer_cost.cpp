@@ -4,6 +4,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -72,12 +73,9 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor, int64_t tensor_ranks, int64_t expert_ranks) {
-  SegmentWork work{.sequences = sequences,
-                   .sequence = sequence,
-                   .tensor_ranks = tensor_ranks,
-                   .expert_ranks = expert_ranks,
-                   .element_bytes = element_bytes};
+                          double capacity_factor, const Division& by) {
+  SegmentWork work{
+      .sequences = sequences, .sequence = sequence, .by = by, .element_bytes = element_bytes};
   if (layer < 0) return work;
   work.sequence = model.positions(layer, sequence);
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
@@ -85,10 +83,10 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   const int64_t capacity =
       strategy::expert_capacity(capacity_factor, work.sequence, ff.top_k, ff.num_experts);
   work.rows =
-      std::min(work.tokens() * ff.top_k, sequences * ff.num_experts * capacity / tensor_ranks);
+      std::min(work.routed_tokens() * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
-  work.gathered_rows = work.received_rows * expert_ranks;
+  work.gathered_rows = work.received_rows * by.experts;
   work.largest_expert_rows = (work.computed_rows() + work.local_experts - 1) / work.local_experts;
   return work;
 }
@@ -111,23 +109,29 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
   }
 }
 
-const LayerCost& LayerCosts::layer(size_t type, int64_t micro_batch_sequences,
-                                   const strategy::Mesh& mesh, double capacity_factor,
-                                   const ExchangeForm& form) {
-  const std::tuple key(type, micro_batch_sequences, mesh.ep, mesh.etp, mesh.tp,
-                       std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt), capacity_factor,
-                       form.algorithm, form.chunk_bytes);
+const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
+  const Key key{.type = type,
+                .sequences = s.micro_batch_sequences,
+                .ep = s.mesh.ep,
+                .etp = s.mesh.etp,
+                .tp = s.mesh.tp,
+                .groups = std::min(s.mesh.world() / s.mesh.ep, kMaxGroupsLookedAt),
+                .sequence_parallel = s.sequence_parallel,
+                .capacity_factor = s.capacity.factor,
+                .all_to_all = s.all_to_all,
+                .chunk_bytes = s.all_to_all_chunk_bytes,
+                .moe_schedule = s.moe_schedule,
+                .moe_chunks = s.moe_chunks};
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
-  return layers_.emplace(key, make_layer(type, micro_batch_sequences, mesh, capacity_factor, form))
-      .first->second;
+  return layers_.emplace(key, make_layer(type, s)).first->second;
 }
 
-const EndCost& LayerCosts::ends(int64_t micro_batch_sequences, const strategy::Mesh& mesh) {
-  const std::pair key(micro_batch_sequences, mesh.tp);
+const EndCost& LayerCosts::ends(const strategy::Strategy& s) {
+  const std::pair key(s.micro_batch_sequences, division_of(s));
   const auto found = ends_.find(key);
   if (found != ends_.end()) return found->second;
-  return ends_.emplace(key, make_ends(micro_batch_sequences, mesh.tp)).first->second;
+  return ends_.emplace(key, make_ends(s)).first->second;
 }
 
 // The strategy is where the rows are read from, and stays in its place.
@@ -136,39 +140,37 @@ struct LayerCosts::Loaded {
   std::optional<ExpertRows> rows;
 };
 
-const ExpertRows& LayerCosts::rows(int64_t sequences, const strategy::Mesh& mesh,
-                                   double capacity_factor, strategy::AllToAll algorithm) {
+const ExpertRows& LayerCosts::rows(const strategy::Strategy& of) {
   if (loaded_ != nullptr) {
     const strategy::Strategy& s = loaded_->strategy;
-    if (s.micro_batch_sequences == sequences && s.mesh == mesh &&
-        s.capacity.factor == capacity_factor && s.all_to_all == algorithm)
+    if (s.micro_batch_sequences == of.micro_batch_sequences && s.mesh == of.mesh &&
+        s.capacity.factor == of.capacity.factor && s.all_to_all == of.all_to_all &&
+        division_of(s) == division_of(of))
       return *loaded_->rows;
   }
   loaded_ = std::make_shared<Loaded>();
-  strategy::Strategy& s = loaded_->strategy;
-  s.mesh = mesh;
-  s.sequence = sequence_;
-  s.precision = precision_;
-  s.sequence_parallel = mesh.tp > 1;
-  s.micro_batch_sequences = sequences;
-  s.capacity.factor = capacity_factor;
-  s.all_to_all = algorithm;
-  loaded_->rows.emplace(model_, s, *load_);
+  loaded_->strategy = of;
+  loaded_->strategy.sequence = sequence_;
+  loaded_->strategy.precision = precision_;
+  loaded_->rows.emplace(model_, loaded_->strategy, *load_);
   return *loaded_->rows;
 }
 
-std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
-                                           const strategy::Mesh& mesh, double capacity_factor,
-                                           strategy::AllToAll algorithm) {
+SegmentWork LayerCosts::balanced(int32_t layer, const strategy::Strategy& s) const {
+  return balanced_work(model_, layer, s.micro_batch_sequences, sequence_, s.mesh.ep,
+                       element_bytes(precision_), s.capacity.factor, division_of(s));
+}
+
+std::vector<SegmentWork> LayerCosts::works(int32_t layer, const strategy::Strategy& s) {
   if (load_ == nullptr) {
-    SegmentWork work = balanced_work(model_, layer, sequences, sequence_, mesh.ep,
-                                     element_bytes(precision_), capacity_factor, mesh.tp, mesh.etp);
-    if (algorithm == strategy::AllToAll::kHaloDedup) expect_tokens(model_, layer, mesh.ep, work);
+    SegmentWork work = balanced(layer, s);
+    if (s.all_to_all == strategy::AllToAll::kHaloDedup)
+      expect_tokens(model_, layer, s.mesh.ep, work);
     return {work};
   }
-  const ExpertRows& of = rows(sequences, mesh, capacity_factor, algorithm);
+  const ExpertRows& of = rows(s);
   SegmentWork most = of.work(layer, 0), largest = most;
-  for (int64_t ep_index = 1; ep_index < mesh.ep; ++ep_index) {
+  for (int64_t ep_index = 1; ep_index < s.mesh.ep; ++ep_index) {
     const SegmentWork work = of.work(layer, ep_index);
     if (work.received_rows > most.received_rows) most = work;
     if (work.largest_expert_rows > largest.largest_expert_rows) largest = work;
@@ -179,10 +181,10 @@ std::vector<SegmentWork> LayerCosts::works(int32_t layer, int64_t sequences,
 LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64_t ep_index) {
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
-  const SegmentWork work =
-      rows(s.micro_batch_sequences, s.mesh, s.capacity.factor, s.all_to_all).work(layer, ep_index);
+  const SegmentWork work = rows(s).work(layer, ep_index);
+  const SegmentWork chunk = work_of_chunk(work, kind.chunks > 1 ? 1 : 0, kind.chunks);
   return layer_memory(model_, layer, work, schedule::layer_passes(kind, s.recompute),
-                      kind.exchanges ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
+                      kind.exchanges ? exchange_scratch(layer, chunk, s.mesh.ep, form_of(s)) : 0);
 }
 
 Routed LayerCosts::routed(int32_t layer) const {
@@ -204,7 +206,7 @@ std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
                                                     std::span<const int32_t> layers) {
   if (load_ == nullptr || s.mesh.ep == 1) return {0};
   constexpr size_t kMost = 3;
-  const ExpertRows& of = rows(s.micro_batch_sequences, s.mesh, s.capacity.factor, s.all_to_all);
+  const ExpertRows& of = rows(s);
   std::vector<std::pair<int64_t, int64_t>> sums, largest;  // rows, ep index
   for (int64_t ep_index = 0; ep_index < s.mesh.ep; ++ep_index) {
     sums.emplace_back(0, ep_index);
@@ -225,66 +227,70 @@ std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
   return fullest;
 }
 
-LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                                 double capacity_factor, const ExchangeForm& form) {
+double LayerCosts::hidden_states_seconds(const SegmentWork& work) const {
+  const auto bytes = static_cast<double>(work.all_tokens() * model_.hidden * work.element_bytes);
+  return all_reduce_seconds(cluster_, {.size = work.by.tensor}, bytes) / 2;
+}
+
+LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const int32_t layer = representative_[type];
-  const std::vector<SegmentWork> busiest =
-      works(layer, sequences, mesh, capacity_factor, form.algorithm);
+  const std::vector<SegmentWork> busiest = works(layer, s);
   const SegmentWork& work = busiest.front();
+  const strategy::Mesh& mesh = s.mesh;
+  const ExchangeForm form = form_of(s);
+  const int64_t num_chunks = strategy::num_moe_chunks(s);
+  // Of each exchange: chunks are nearly equal.
+  const SegmentWork chunk = work_of_chunk(work, num_chunks > 1 ? 1 : 0, num_chunks);
   LayerCost cost;
-  strategy::Strategy s;
-  s.mesh = mesh;
-  s.sequence_parallel = mesh.tp > 1;
-  s.micro_batch_sequences = sequences;
-  s.all_to_all = form.algorithm;
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const bool exchanged = kind.exchanges;
   const ExchangeSeconds exchange =
-      exchanged ? exchange_seconds(layer, work, mesh, capacity_factor, form) : ExchangeSeconds{};
+      exchanged ? exchange_seconds(layer, chunk, s) : ExchangeSeconds{};
   if (exchanged) {
-    const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
+    const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep};
     const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
                                   form_factor(cluster_, group, form, pair_bytes, routed(layer)));
-    cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
+    cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
-  // Of ranks that share matrices: a gather or a sum of all their hidden states, of so many slots at
-  // once; and an all-reduce of their choices.
-  const Group sharers{.size = mesh.tp};
-  const auto hidden_states = [&](size_t slots) {
-    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * work.gathered_tokens() *
-                                           model_.hidden * work.element_bytes);
-    return all_reduce_seconds(cluster_, sharers, bytes) / 2;
-  };
-  // The same of ranks that share experts' matrices, of their rows.
-  const Group expert_sharers{.size = mesh.etp};
-  const auto expert_rows = [&](size_t slots) {
-    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * work.gathered_rows *
-                                           model_.hidden * work.element_bytes);
-    return all_reduce_seconds(cluster_, expert_sharers, bytes) / 2;
+  // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their hidden
+  // states, or rows, of so many slots at once; a sum that all of them keep is both. And an
+  // all-reduce of their choices.
+  const Group sharers{.size = mesh.tp}, expert_sharers{.size = mesh.etp};
+  const auto moved_rows = [&](const schedule::LayerTask& task, size_t slots) {
+    const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
+    const int64_t rows = is_of_experts ? chunk.computed_rows() : work.all_tokens();
+    const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * rows * model_.hidden *
+                                           work.element_bytes);
+    const double both =
+        all_reduce_seconds(cluster_, is_of_experts ? expert_sharers : sharers, bytes);
+    return task.kind == graph::TaskKind::kAllReduce ? both : both / 2;
   };
   const auto sequence_counts = [&] {
     const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
-    return all_reduce_seconds(cluster_, sharers,
-                              static_cast<double>(sequences * experts) * sizeof(int64_t));
+    return all_reduce_seconds(
+        cluster_, sharers,
+        static_cast<double>(s.micro_batch_sequences * experts) * sizeof(int64_t));
   };
-  std::map<std::pair<SegmentKind, Phase>, double> known;
-  const auto segment = [&](SegmentKind of_kind, Phase phase) {
-    const auto [found, is_new] = known.try_emplace({of_kind, phase}, 0);
+  std::map<std::tuple<SegmentKind, Phase, int16_t>, double> known;
+  const auto segment = [&](const schedule::LayerTask& task, Phase phase) {
+    const auto [found, is_new] = known.try_emplace({task.segment, phase, task.chunk}, 0);
     if (is_new)
       for (const SegmentWork& of : busiest)
-        found->second = std::max(found->second, segment_seconds(model_, {of_kind, layer}, phase, of,
-                                                                cluster_, precision_));
+        found->second =
+            std::max(found->second, segment_seconds(model_, {task.segment, layer}, phase,
+                                                    work_of_chunk(of, task.chunk, num_chunks),
+                                                    cluster_, precision_));
     return found->second;
   };
   const auto play_pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
     return play(
         tasks,
         [&](const schedule::LayerTask& task) {
-          return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
+          return segment(task, task.is_recomputed ? Phase::kForward : phase);
         },
         [&](const schedule::LayerTask& task) {
           const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
@@ -292,16 +298,14 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
             case graph::TaskKind::kAllToAll:
               return exchange.rows;
             case graph::TaskKind::kExchangeCounts:
-              return is_of_experts
-                         ? exchange_counts_seconds(
-                               cluster_, expert_sharers,
-                               model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
-                         : exchange.counts;
-            case graph::TaskKind::kAllReduce:
-              return sequence_counts();
-            default:  // a gather or a scatter of hidden states, or of experts' rows
-              return is_of_experts ? expert_rows(task.writes.size())
-                                   : hidden_states(task.reads.size());
+              return is_of_experts ? exchange_counts_seconds(
+                                         cluster_, expert_sharers,
+                                         num_chunks * model_.layers[static_cast<size_t>(layer)]
+                                                          .feed_forward.num_experts)
+                                   : exchange.counts;
+            default:
+              if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts();
+              return moved_rows(task, task.writes.size());
           }
         });
   };
@@ -323,24 +327,24 @@ LayerCost LayerCosts::make_layer(size_t type, int64_t sequences, const strategy:
   for (const schedule::LayerTask& task :
        schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
     if (task.kind == graph::TaskKind::kCompute)
-      cost.backward_weights += segment(task.segment, Phase::kBackwardWeights);
+      cost.backward_weights += segment(task, Phase::kBackwardWeights);
   return cost;
 }
 
 LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const SegmentWork& work,
-                                                         const strategy::Mesh& mesh,
-                                                         double capacity_factor,
-                                                         const ExchangeForm& form) {
+                                                         const strategy::Strategy& s) {
+  const strategy::Mesh& mesh = s.mesh;
+  const ExchangeForm form = form_of(s);
+  const int64_t num_chunks = strategy::num_moe_chunks(s);
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
   std::vector<double> to_bytes;
   if (load_ != nullptr)
     for (int64_t to = 0; to < mesh.ep; ++to)
-      to_bytes.push_back(
-          static_cast<double>(
-              rows(work.sequences, mesh, capacity_factor, form.algorithm).rows_to(layer, to)) *
-          static_cast<double>(model_.hidden * work.element_bytes));
+      to_bytes.push_back(static_cast<double>(rows(s).rows_to(layer, to)) *
+                         static_cast<double>(model_.hidden * work.element_bytes) /
+                         static_cast<double>(num_chunks));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
@@ -356,19 +360,22 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                                       form_factor(cluster_, group, form, pair_bytes, routed(layer))
                                 : all_to_all_seconds(cluster_, group, uneven) *
                                       form_factor(cluster_, group, form, uneven, routed(layer)));
-    longest.counts =
-        std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
+    longest.counts = std::max(
+        longest.counts, exchange_counts_seconds(cluster_, group, num_chunks * experts / mesh.ep));
   }
   return longest;
 }
 
-HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences, int64_t tensor_ranks) const {
-  const SegmentWork work = balanced_work(model_, layer, sequences, sequence_, 1,
-                                         element_bytes(precision_), 0, tensor_ranks);
+HeadCost LayerCosts::make_head(int32_t layer, const strategy::Strategy& s) const {
+  const SegmentWork work = balanced(layer, s);
+  const auto bytes = [&](schedule::SlotKind kind) {
+    return slot_bytes(model_, {kind, {SegmentKind::kHead, layer}}, work);
+  };
   HeadCost cost{.layer = layer,
                 .head = segment_bytes(model_, {SegmentKind::kHead, layer}, work),
-                .hidden_bytes = slot_bytes(
-                    model_, {schedule::SlotKind::kHidden, {SegmentKind::kHead, layer}}, work)};
+                .hidden_bytes = bytes(schedule::SlotKind::kHidden),
+                .gradient_bytes = bytes(schedule::SlotKind::kHiddenGradient)};
+  if (cost.gradient_bytes < cost.hidden_bytes) cost.gather = hidden_states_seconds(work);
   const auto add = [&](SegmentKind kind) {
     const schedule::Segment segment{kind, layer};
     cost.forward += segment_seconds(model_, segment, Phase::kForward, work, cluster_, precision_);
@@ -383,20 +390,19 @@ HeadCost LayerCosts::make_head(int32_t layer, int64_t sequences, int64_t tensor_
   return cost;
 }
 
-EndCost LayerCosts::make_ends(int64_t sequences, int64_t tensor_ranks) const {
-  const SegmentWork work = balanced_work(model_, -1, sequences, sequence_, 1,
-                                         element_bytes(precision_), 0, tensor_ranks);
+EndCost LayerCosts::make_ends(const strategy::Strategy& s) const {
+  const SegmentWork work = balanced(-1, s);
   const auto seconds = [&](SegmentKind kind, Phase phase) {
     return segment_seconds(model_, {kind, -1}, phase, work, cluster_, precision_);
   };
   EndCost ends{.embedding_forward = seconds(SegmentKind::kEmbedding, Phase::kForward),
                .embedding_backward = seconds(SegmentKind::kEmbedding, Phase::kBackward),
-               .head = make_head(-1, sequences, tensor_ranks),
+               .head = make_head(-1, s),
                .hidden_bytes = slot_bytes(
                    model_, {schedule::SlotKind::kHidden, {SegmentKind::kEmbedding, -1}}, work)};
   for (auto layer = static_cast<int32_t>(model_.num_layers()); layer < std::ssize(model_.layers);
        ++layer)
-    ends.modules.push_back(make_head(layer, sequences, tensor_ranks));
+    ends.modules.push_back(make_head(layer, s));
   return ends;
 }
 

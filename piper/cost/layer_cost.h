@@ -49,7 +49,9 @@ struct HeadCost {
   double forward = 0, backward = 0;
   double backward_weights = 0;  // part of `backward`
   SegmentBytes head, join;
-  int64_t hidden_bytes = 0;  // of the x that it reads
+  int64_t hidden_bytes = 0;    // of the x that it reads
+  int64_t gradient_bytes = 0;  // of x, as its backward leaves it: that of own tokens
+  double gather = 0;           // seconds, where that is less: the gradient of all tokens
 };
 
 // The ends of the model on one rank, for one micro-batch.
@@ -64,11 +66,8 @@ struct EndCost {
 // beyond its capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor = 0, int64_t tensor_ranks = 1,
-                          int64_t expert_ranks = 1);
+                          double capacity_factor = 0, const Division& by = {});
 
-// Ranks that share matrices (mesh.tp) divide the tokens, too: this Piper executes the two together.
-//
 // Not thread-safe. The model, the cluster and the load outlive it.
 //
 // With a load that is not balanced the time is that of the slowest rank of the expert group, for
@@ -85,8 +84,8 @@ class LayerCosts {
   // Equal layers have one type; under a load each has its own.
   size_t type_of(int32_t layer) const { return type_[static_cast<size_t>(layer)]; }
   int32_t representative(size_t type) const { return representative_[type]; }
-  const LayerCost& layer(size_t type, int64_t micro_batch_sequences, const strategy::Mesh& mesh,
-                         double capacity_factor, const ExchangeForm& form = {});
+  // Of a strategy whose sequence and precision are those given above.
+  const LayerCost& layer(size_t type, const strategy::Strategy& strategy);
   // Scratch of one exchange on a rank with this work; 0 where nothing is exchanged.
   int64_t exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
                            const ExchangeForm& form) const;
@@ -96,28 +95,28 @@ class LayerCosts {
   // else those with most rows in sum and in one layer.
   std::vector<int64_t> fullest_ep_indices(const strategy::Strategy& strategy,
                                           std::span<const int32_t> layers);
-  const EndCost& ends(int64_t micro_batch_sequences, const strategy::Mesh& mesh);
+  const EndCost& ends(const strategy::Strategy& strategy);
 
  private:
   Routed routed(int32_t layer) const;
-  LayerCost make_layer(size_t type, int64_t sequences, const strategy::Mesh& mesh,
-                       double capacity_factor, const ExchangeForm& form);
+  LayerCost make_layer(size_t type, const strategy::Strategy& strategy);
   struct ExchangeSeconds {
     double rows = 0, counts = 0;  // one exchange of each
   };
   // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until
   // others are asked for.
   struct Loaded;
-  const ExpertRows& rows(int64_t sequences, const strategy::Mesh& mesh, double capacity_factor,
-                         strategy::AllToAll algorithm);
+  const ExpertRows& rows(const strategy::Strategy& strategy);
   // What the layer's busiest ranks do: that with most rows, that with the largest expert.
-  std::vector<SegmentWork> works(int32_t layer, int64_t sequences, const strategy::Mesh& mesh,
-                                 double capacity_factor, strategy::AllToAll algorithm);
+  std::vector<SegmentWork> works(int32_t layer, const strategy::Strategy& strategy);
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
-                                   const strategy::Mesh& mesh, double capacity_factor,
-                                   const ExchangeForm& form);
-  HeadCost make_head(int32_t layer, int64_t sequences, int64_t tensor_ranks) const;
-  EndCost make_ends(int64_t sequences, int64_t tensor_ranks) const;
+                                   const strategy::Strategy& strategy);
+  // A gather or a reduce-scatter of hidden states among the ranks that share matrices, which an
+  // all-reduce does one after the other.
+  double hidden_states_seconds(const SegmentWork& work) const;
+  SegmentWork balanced(int32_t layer, const strategy::Strategy& strategy) const;
+  HeadCost make_head(int32_t layer, const strategy::Strategy& strategy) const;
+  EndCost make_ends(const strategy::Strategy& strategy) const;
 
   const model::Model& model_;
   const cluster::Cluster& cluster_;
@@ -127,11 +126,20 @@ class LayerCosts {
   std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;
-  std::map<std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, int64_t, double,
-                      strategy::AllToAll, int64_t>,
-           LayerCost>
-      layers_;
-  std::map<std::pair<int64_t, int64_t>, EndCost> ends_;  // by sequences and tensor ranks
+  // What the cost of a layer depends on, of a strategy.
+  struct Key {
+    size_t type = 0;
+    int64_t sequences = 0, ep = 1, etp = 1, tp = 1, groups = 1;
+    bool sequence_parallel = false;
+    double capacity_factor = 0;
+    strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
+    int64_t chunk_bytes = 0;
+    strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+    int64_t moe_chunks = 1;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, LayerCost> layers_;
+  std::map<std::pair<int64_t, Division>, EndCost> ends_;  // by sequences
 };
 
 }  // namespace piper::cost

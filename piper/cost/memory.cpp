@@ -22,9 +22,12 @@ void StageWalk::join_forward(const HeadCost& module) {
 }
 
 void StageWalk::head_backward(const HeadCost& head, bool is_joined) {
-  walked_.allocate(head.hidden_bytes);  // the gradient
+  walked_.allocate(head.gradient_bytes);
   walked_.touch(head.head.backward_transient);
   walked_.release(head.head.tape + (is_joined ? 0 : head.hidden_bytes));
+  if (head.gradient_bytes == head.hidden_bytes) return;  // else gathered
+  walked_.allocate(head.hidden_bytes);
+  walked_.release(head.gradient_bytes);
 }
 
 void StageWalk::join_backward(const HeadCost& module, const HeadCost& before) {

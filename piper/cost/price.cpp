@@ -10,6 +10,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -117,9 +118,9 @@ class StepPricer {
     return (int64_t{micro_batch} + 1) * layout_.num_members() + layout_.member(rank);
   }
   SegmentWork work_of(const Segment& segment, int64_t place) const {
-    if (!rows_.exact()) return rows_.work(segment.layer, place);
+    if (!rows_.exact()) return rows_.work(segment.layer, place, segment.chunk);
     return rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
-                      place % layout_.num_members());
+                      place % layout_.num_members(), segment.chunk);
   }
 
   const TaskPrice& of(const Task& task) {
@@ -167,8 +168,8 @@ class StepPricer {
 
   Transfer transfer_of(const Task& task) const {
     const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
-    if (is_half && schedule::moves_rows(step_.segment(task).kind))
-      return ports_.all_reduce(group(task), gathered_bytes(task) / 2);
+    if (task.kind != TaskKind::kAllToAll && schedule::moves_rows(step_.segment(task).kind))
+      return ports_.all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
     if (task.kind == TaskKind::kAllReduce || is_half) {
       Transfer transfer = ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
       if (is_half) transfer.seconds /= 2;
@@ -210,7 +211,8 @@ class StepPricer {
             model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
         const bool is_by_peer = segment.kind == SegmentKind::kExpertTensor;
         return {exchange_counts_seconds(cluster_, group(task),
-                                        is_by_peer ? experts : experts / strategy_.mesh.ep)};
+                                        strategy::num_moe_chunks(strategy_) *
+                                            (is_by_peer ? experts : experts / strategy_.mesh.ep))};
       }
       case TaskKind::kAllToAll:
         return all_to_all(task);
@@ -226,6 +228,7 @@ class StepPricer {
       case TaskKind::kHostCopy:
         PIPER_CHECK(false, "no exact price of what this Piper does not execute");
       case TaskKind::kAllReduce:
+        if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
@@ -234,11 +237,12 @@ class StepPricer {
   // A gather and a scatter move as much as the two halves of a direct all-reduce.
   TaskPrice rows_collective(const Task& task) const {
     const Segment& segment = step_.segment(task);
-    return {all_reduce_seconds(cluster_, group(task), gathered_bytes(task)) / 2,
-            task.kind == TaskKind::kReduceScatter
-                ? scatter_scratch(model_, segment.kind,
-                                  work_of(segment, place_of(task.rank, task.micro_batch)))
-                : 0};
+    const double both = all_reduce_seconds(cluster_, group(task), gathered_bytes(task));
+    return {task.kind == TaskKind::kAllReduce ? both : both / 2,
+            task.kind == TaskKind::kAllGather
+                ? 0
+                : sum_scratch(model_, segment.kind,
+                              work_of(segment, place_of(task.rank, task.micro_batch)))};
   }
 
   // Of hidden states or experts' rows of all members, in all slots.
@@ -246,7 +250,7 @@ class StepPricer {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
     const int64_t rows =
-        segment.kind == SegmentKind::kExpertTensor ? work.gathered_rows : work.gathered_tokens();
+        segment.kind == SegmentKind::kExpertTensor ? work.computed_rows() : work.all_tokens();
     return static_cast<double>(step_.graph.writes(task).size()) * static_cast<double>(rows) *
            row_bytes();
   }
@@ -373,9 +377,10 @@ class StepPricer {
         bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
       return bytes;
     }
+    const Segment& segment = step_.segment(task);
     for (int64_t to = 0; to < size; ++to)
       bytes[static_cast<size_t>(to)] =
-          row_bytes() * static_cast<double>(rows_.rows_to(step_.segment(task).layer, to));
+          row_bytes() * static_cast<double>(rows_.rows_to(segment.layer, to, segment.chunk));
     return bytes;
   }
 
@@ -391,7 +396,7 @@ class StepPricer {
       for (int64_t to = 0; to < std::ssize(members); ++to)
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
-                                          layout_.member(from), to)));
+                                          layout_.member(from), to, step_.segment(task).chunk)));
     return bytes;
   }
 

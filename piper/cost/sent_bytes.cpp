@@ -9,6 +9,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 
@@ -58,15 +59,13 @@ class Sender {
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
-          return std::ssize(step_.graph.reads(task)) * own_tokens(step_.segment(task).layer) *
-                 row_bytes();
+          return std::ssize(step_.graph.reads(task)) * gathered_share(task) * row_bytes();
         });
       case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
-        return to_others(task, [&](int64_t, int64_t) {
-          return own_tokens(step_.segment(task).layer) * row_bytes();
-        });
+        return to_others(task,
+                         [&](int64_t, int64_t) { return gathered_share(task) * row_bytes(); });
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -78,7 +77,7 @@ class Sender {
   int64_t message_bytes(const Task& task) const {
     if (task.segment.valid() && step_.segment(task).expert >= 0)
       return moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision);
-    return own_tokens(-1) * row_bytes();
+    return tokens(-1) / strategy::ranks_per_token_set(strategy_) * row_bytes();
   }
 
   template <class BytesTo>
@@ -110,16 +109,17 @@ class Sender {
   }
 
   int64_t received_rows(const Task& task, Rank rank) const {
-    const int32_t layer = step_.segment(task).layer;
-    return (rows_.exact() ? rows_.work(layer, task.micro_batch, layout_.member(rank))
-                          : rows_.work(layer, layout_.coordinates(rank).ep))
+    const schedule::Segment& of = step_.segment(task);
+    return (rows_.exact() ? rows_.work(of.layer, task.micro_batch, layout_.member(rank), of.chunk)
+                          : rows_.work(of.layer, layout_.coordinates(rank).ep, of.chunk))
         .received_rows;
   }
 
   void add_counts(const Task& task) {
     if (step_.segment(task).kind == SegmentKind::kExpertTensor)
       return to_others(task, [&](int64_t, int64_t) {
-        return model_.layers[static_cast<size_t>(step_.segment(task).layer)]
+        return num_chunks() *
+               model_.layers[static_cast<size_t>(step_.segment(task).layer)]
                    .feed_forward.num_experts *
                static_cast<int64_t>(sizeof(int64_t));  // by peer and expert of theirs
       });
@@ -129,7 +129,7 @@ class Sender {
         collective::topology_among(topology_, step_.graph.group(task.group)));
     to_others(task, [&](int64_t, int64_t to) {
       const int64_t more = told.empty() ? 0 : std::ssize(told.to_tell(to));
-      return counts_bytes(task) + more * static_cast<int64_t>(sizeof(int64_t));
+      return num_chunks() * (counts_bytes(task) + more * static_cast<int64_t>(sizeof(int64_t)));
     });
   }
 
@@ -139,11 +139,11 @@ class Sender {
 
   void add_routes(const Task& task) {
     const int32_t layer = step_.segment(task).layer;
-    const int64_t tokens = own_tokens(layer);
-    const collective::RoutesShape shape{.num_tokens = tokens,
+    const int64_t routed = tokens(layer) / strategy::ranks_per_routed_token_set(strategy_);
+    const collective::RoutesShape shape{.num_tokens = routed,
                                         .experts_a_member = experts_a_member(task),
                                         .num_pieces = collective::dedup_pieces(
-                                            strategy_.all_to_all_chunk_bytes, tokens, row_bytes())};
+                                            strategy_.all_to_all_chunk_bytes, routed, row_bytes())};
     const collective::Units units = units_of(task);
     to_others(task, [&](int64_t self, int64_t to) {
       return collective::told_bytes(self, to, units, shape);
@@ -201,7 +201,9 @@ class Sender {
   }
 
   void add_all_reduce(const Task& task) {
-    const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
+    const ReducedBuffer buffer = schedule::moves_rows(step_.segment(task).kind)
+                                     ? summed_rows(task)
+                                     : reduced_buffer(step_.segment(task), model_, strategy_);
     const auto n = std::ssize(step_.graph.group(task.group));
     if (strategy_.reduction == strategy::Reduction::kHierarchical &&
         is_of_gradients(step_.segment(task).kind))
@@ -212,6 +214,14 @@ class Sender {
     to_others(task, [&](int64_t self, int64_t to) {
       return (share(to) + share(self)) * buffer.element_bytes;
     });
+  }
+
+  // Hidden states, or experts' rows, of which all members have the same ones.
+  ReducedBuffer summed_rows(const Task& task) const {
+    const int64_t rows = step_.segment(task).kind == SegmentKind::kExpertTensor
+                             ? received_rows(task, task.rank)
+                             : tokens(step_.segment(task).layer);
+    return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
 
   // Of an all-reduce: what the steps send.
@@ -256,11 +266,17 @@ class Sender {
       if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
-  int64_t own_tokens(int32_t layer) const {
+  // Of a micro-batch, that a layer sees.
+  int64_t tokens(int32_t layer) const {
     return strategy_.micro_batch_sequences *
-           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence)) /
-           strategy::ranks_per_token_set(strategy_);
+           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence));
   }
+  // What each rank brings to a gather of hidden states, or keeps of a scatter.
+  int64_t gathered_share(const Task& task) const {
+    return tokens(step_.segment(task).layer) / strategy_.mesh.ranks_per_sequence();
+  }
+
+  int64_t num_chunks() const { return strategy::num_moe_chunks(strategy_); }
 
   int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }
 
@@ -281,13 +297,13 @@ class Sender {
 
   // Of member `from`'s tokens, the rows for the experts of member `to`.
   int64_t routed_rows(const Task& task, int64_t from, int64_t to) const {
-    const int32_t layer = step_.segment(task).layer;
+    const auto [layer, chunk] = std::pair(step_.segment(task).layer, step_.segment(task).chunk);
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
-      return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to);
+      return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to, chunk);
     }
-    if (rows_.balanced()) return rows_.work(layer, 0).rows / strategy_.mesh.ep;
-    return rows_.rows_to(layer, to);
+    if (rows_.balanced()) return rows_.work(layer, 0, chunk).rows / strategy_.mesh.ep;
+    return rows_.rows_to(layer, to, chunk);
   }
   int64_t routed_bytes(const Task& task, int64_t from, int64_t to) const {
     return row_bytes() * routed_rows(task, from, to);
@@ -319,7 +335,8 @@ int64_t num_statistics(const model::Model& model, const strategy::Strategy& stra
 }
 
 bool is_of_gradients(SegmentKind kind) {
-  return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts;
+  return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts &&
+         !schedule::moves_rows(kind);
 }
 
 ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
@@ -330,8 +347,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kDenseGradients:
     case SegmentKind::kDenseWeights: {
       const int64_t element = segment.kind == SegmentKind::kDenseWeights ? of.weight : gradient;
-      if (strategy.sequence_parallel)
-        return {part_parameters(model, segment.layer, strategy), element};
+      if (strategy.mesh.tp > 1) return {part_parameters(model, segment.layer, strategy), element};
       return {whole_parameters(model, segment.layer, strategy), element};
     }
     case SegmentKind::kStageGradients:
@@ -367,7 +383,6 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
-    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       break;
   }

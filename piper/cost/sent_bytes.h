@@ -9,6 +9,7 @@
 //                         where tokens travel in place of their copies (strategy::deduplicates): tokens; in the dispatch,
 //                         forward and backward, a weight for each copy besides; and for counts, what
 //                         collective/known_routes.h tells
+//   gather, scatter       of hidden states and experts' rows: to everyone one's own, or what it keeps
 //   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
 #pragma once
 
@@ -39,8 +40,8 @@ std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::
 inline constexpr int64_t kNumScalarStatistics = 7;
 int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy);
 
-// Whether an all-reduce of the step sums gradients, in the strategy's form; counts and statistics
-// are few, and summed directly.
+// Whether an all-reduce of the step sums gradients, in the strategy's form; counts, statistics and
+// parts of hidden states are summed directly.
 bool is_of_gradients(schedule::SegmentKind kind);
 
 // The buffer that an all-reduce of the step sums: elements, and bytes of one.

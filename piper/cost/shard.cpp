@@ -56,7 +56,7 @@ int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
 
 int64_t part_parameters(const model::Model& model, int32_t layer,
                         const strategy::Strategy& strategy) {
-  const int64_t ranks = strategy.sequence_parallel ? strategy.mesh.tp : 1;
+  const int64_t ranks = strategy.mesh.tp;
   if (layer < 0 || ranks == 1) return 0;
   return model::dealt_parameters(model, model.layers[static_cast<size_t>(layer)], ranks) / ranks;
 }

@@ -17,11 +17,13 @@ using schedule::SegmentKind;
 // is the other.
 class List {
  public:
-  List(graph::Phase phase, double element_bytes)
+  // `counted`: the part of the rows whose gradients of weights this rank takes.
+  List(graph::Phase phase, double element_bytes, double counted = 1)
       : backward_(graph::is_backward(phase)),
         wants_input_(phase != graph::Phase::kBackwardWeights),
         wants_weights_(phase != graph::Phase::kBackwardInput),
-        element_bytes_(element_bytes) {
+        element_bytes_(element_bytes),
+        counted_(counted) {
     list_.reserve(24);
   }
 
@@ -29,7 +31,7 @@ class List {
     if (m <= 0 || n <= 0 || k <= 0 || repetitions <= 0) return;
     if (!backward_) return gemm(m, n, k, repetitions);
     if (wants_input_) gemm(m, k, n, repetitions);
-    if (wants_weights_) gemm(n, k, m, repetitions);
+    if (wants_weights_) gemm(n, k, counted_ * m, repetitions);
   }
   // `forward` and `backward` passes over `elements`, reading or writing each once.
   void pass(double elements, double forward, double backward) {
@@ -39,8 +41,8 @@ class List {
   // What the weights' GEMMs read and no forward has kept.
   void again(double elements, double passes) {
     if (backward_ && wants_weights_ && elements > 0)
-      list_.push_back(
-          {.operation = Operation::kElementWise, .amount = elements * passes * element_bytes_});
+      list_.push_back({.operation = Operation::kElementWise,
+                       .amount = counted_ * elements * passes * element_bytes_});
   }
   // Rows that are brought together by expert, and back; the weights' part brings both of its
   // operands together.
@@ -76,7 +78,7 @@ class List {
 
  private:
   bool backward_, wants_input_, wants_weights_;
-  double element_bytes_;
+  double element_bytes_, counted_;
   std::vector<Work> list_;
 };
 
@@ -91,7 +93,7 @@ void norm(List& list, double tokens, double hidden) {
 void scores(List& list, const model::Model& model, const model::Layer& layer, double head_dim,
             const SegmentWork& work) {
   const double forward = model::layer_token_flops(model, layer, work.sequence).attention_scores *
-                         static_cast<double>(work.tokens());
+                         static_cast<double>(work.all_tokens());
   if (forward <= 0) return;
   list.add({.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
             .amount = list.backward() ? 2 * forward : forward,
@@ -113,7 +115,7 @@ void indexer(List& list, const model::Attention& a, double from, double hidden, 
 void grouped_attention(List& list, const model::Model& model, const model::Layer& layer,
                        const SegmentWork& work) {
   const model::Attention& a = layer.attention;
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.all_tokens());
   const auto q = static_cast<double>(a.query_width() * (a.output_gate ? 2 : 1) +
                                      (a.head_gate ? a.num_heads : 0));
   const auto k = static_cast<double>(a.projected_key_width()),
@@ -143,7 +145,7 @@ void grouped_attention(List& list, const model::Model& model, const model::Layer
 void latent_attention(List& list, const model::Model& model, const model::Layer& layer,
                       const SegmentWork& work) {
   const model::LatentAttention& a = layer.attention.latent;
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.all_tokens());
   const auto heads = static_cast<double>(layer.attention.num_heads);
   const auto d = static_cast<double>(model.hidden);
   const auto rope = static_cast<double>(a.rope_head_dim);
@@ -172,7 +174,7 @@ void latent_attention(List& list, const model::Model& model, const model::Layer&
 void delta_attention(List& list, const model::Model& model, const model::Layer& layer,
                      const SegmentWork& work) {
   const model::GatedDeltaAttention& a = layer.attention.delta;
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.all_tokens());
   const auto key = static_cast<double>(a.key_heads * a.key_head_dim);
   const auto value = static_cast<double>(a.value_heads * a.value_head_dim);
   const auto d = static_cast<double>(model.hidden);
@@ -185,7 +187,7 @@ void delta_attention(List& list, const model::Model& model, const model::Layer& 
 
 void attention(List& list, const model::Model& model, const model::Layer& layer,
                const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.all_tokens());
   const auto d = static_cast<double>(model.hidden);
   norm(list, tokens, d);
   if (layer.input_width > 0) {  // its projection and gate, its way out
@@ -219,7 +221,7 @@ void mlp(List& list, double rows, double ffn, double d, int64_t num_matrices,
 
 void gate(List& list, const model::Model& model, const model::FeedForward& ff,
           const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
   const auto experts = static_cast<double>(ff.num_experts);
   norm(list, tokens, d);
@@ -230,7 +232,7 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   if (list.backward()) {
     list.pass(static_cast<double>(work.rows) * d, 0,
               1);  // each token adds up its copies' gradients
-    list.pass(tokens * d, 0, 1);
+    list.pass(tokens * d, 0, work.by.copies > 1 ? 3 : 1);  // and takes each of them whole
   } else {
     list.copy(static_cast<double>(work.rows) * d);
   }
@@ -243,11 +245,12 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
              const SegmentWork& work) {
   if (work.computed_rows() <= 0 || work.local_experts <= 0) return;
   const auto d = static_cast<double>(model.hidden);
-  const auto ffn = static_cast<double>(ff.ffn / work.expert_ranks);
+  const auto ffn = static_cast<double>(ff.ffn / work.by.experts);
   const auto rows = static_cast<double>(work.computed_rows());
   const auto count = static_cast<double>(work.local_experts);
   const auto largest = std::min(static_cast<double>(work.largest_expert_rows), rows);
-  const double peers = static_cast<double>(ff.num_experts * work.expert_ranks) / count;
+  const double sources = work.by.gathers_rows ? static_cast<double>(work.by.experts) : 1;
+  const double peers = static_cast<double>(ff.num_experts) * sources / count;
   if (peers > 1) list.row_copies(rows / (count * peers) * d, count * peers);
   if (largest * count <= rows * 1.001 || work.local_experts == 1)
     return mlp(list, rows / count, ffn, d, ff.num_matrices, count);
@@ -265,7 +268,7 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
 }
 
 void merge(List& list, const model::Model& model, const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
   list.pass(static_cast<double>(work.rows) * d, 1, 2);
   list.pass(tokens * d, 2, 1);
@@ -273,7 +276,7 @@ void merge(List& list, const model::Model& model, const SegmentWork& work) {
 
 void shared_experts(List& list, const model::Model& model, const model::FeedForward& ff,
                     const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
   norm(list, tokens, d);
   const auto shared = static_cast<double>(ff.shared_ffn);
@@ -290,7 +293,7 @@ void shared_experts(List& list, const model::Model& model, const model::FeedForw
 // The forward of the head does the products of its backward too, chunk by chunk, so that the logits
 // of a micro-batch never exist at once (activation.h). Chunks are large enough to be priced as one.
 void head(List& list, const model::Model& model, const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.tokens());
+  const auto tokens = static_cast<double>(work.own_tokens());
   const auto d = static_cast<double>(model.hidden);
   const auto vocabulary = static_cast<double>(model.vocabulary);
   if (list.backward()) return list.pass(tokens * d, 0, 2 + 3);
@@ -318,39 +321,46 @@ void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
 
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work) {
-  if (work.tensor_ranks > 1 &&
+  if (work.by.tensor > 1 &&
       (segment.kind == SegmentKind::kAttention || segment.kind == SegmentKind::kDenseMlp)) {
-    // With this rank's part of the matrices on the tokens of all ranks.
+    // With this rank's part of the matrices on all tokens.
     model::Model part = model;
     model::Layer& layer = part.layers.at(static_cast<size_t>(segment.layer));
-    layer.attention = model::share_of(layer.attention, work.tensor_ranks);
-    if (!layer.feed_forward.is_moe()) layer.feed_forward.ffn /= work.tensor_ranks;
-    SegmentWork gathered = work;
-    gathered.tensor_ranks = 1;
-    return segment_work(part, segment, phase, gathered);
+    layer.attention = model::share_of(layer.attention, work.by.tensor);
+    if (!layer.feed_forward.is_moe()) layer.feed_forward.ffn /= work.by.tensor;
+    SegmentWork undivided = work;
+    undivided.by = {};
+    return segment_work(part, segment, phase, undivided);
   }
   // Nothing but a weight: its backward is the weights' part.
   if (segment.kind == SegmentKind::kEmbedding && graph::is_backward(phase)) {
     if (phase == graph::Phase::kBackwardInput) return {};
     phase = graph::Phase::kBackward;
   }
-  List list(phase, static_cast<double>(work.element_bytes));
+  const bool is_whole =
+      segment.kind == SegmentKind::kGate || segment.kind == SegmentKind::kSharedExperts;
+  List list(phase, static_cast<double>(work.element_bytes),
+            is_whole
+                ? static_cast<double>(work.own_tokens()) / static_cast<double>(work.routed_tokens())
+                : 1);
   const auto layer = [&]() -> const model::Layer& {
     PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers), "no such layer");
     return model.layers[static_cast<size_t>(segment.layer)];
   };
   const double elements = static_cast<double>(work.tokens()) * static_cast<double>(model.hidden);
   switch (segment.kind) {
-    case SegmentKind::kEmbedding:
-      list.pass(elements, 2, 3);
+    case SegmentKind::kEmbedding:  // backward: of own tokens
+      list.pass(elements, 2,
+                3.0 * static_cast<double>(work.own_tokens()) / static_cast<double>(work.tokens()));
       break;
     case SegmentKind::kAttention:
       attention(list, model, layer(), work);
       break;
     case SegmentKind::kDenseMlp:
-      norm(list, static_cast<double>(work.tokens()), static_cast<double>(model.hidden));
-      mlp(list, static_cast<double>(work.tokens()), static_cast<double>(layer().feed_forward.ffn),
-          static_cast<double>(model.hidden), layer().feed_forward.num_matrices);
+      norm(list, static_cast<double>(work.all_tokens()), static_cast<double>(model.hidden));
+      mlp(list, static_cast<double>(work.all_tokens()),
+          static_cast<double>(layer().feed_forward.ffn), static_cast<double>(model.hidden),
+          layer().feed_forward.num_matrices);
       list.pass(elements, 3, 0);
       break;
     case SegmentKind::kGate:
@@ -388,7 +398,6 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
-    case SegmentKind::kTokenSplit:
     case SegmentKind::kWait:
       PIPER_CHECK(false, "no work of a layer or an end of the model");
   }

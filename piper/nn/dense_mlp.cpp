@@ -36,19 +36,25 @@ at::Tensor dense_mlp_backward(DenseMlpBlock& block, const at::Tensor& gx_TD,
       g_act_TF.mul_(share_T1);
     }
     tape.weights_part([&block, gx_TD, g_act_TF] {
-      accumulate(block.down->gradient, block.down->beta(), gx_TD, g_act_TF);
+      accumulate(block.down->gradient, block.down->beta(), block.counted.own(gx_TD),
+                 block.counted.own(g_act_TF));
     });
   }
   tape.weights_part([&block, h_T2F, x1_TD, g_share_T1] {
-    const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
-    accumulate(block.gate_up->gradient, block.gate_up->beta(), h_T2F, xn_TD);
+    const TensorShare& counted = block.counted;
+    const at::Tensor xn_TD = rms_norm(counted.own(x1_TD), block.norm->value, block.epsilon);
+    accumulate(block.gate_up->gradient, block.gate_up->beta(), counted.own(h_T2F), xn_TD);
     if (g_share_T1.defined())
-      accumulate(block.gate->gradient, block.gate->beta(), g_share_T1, xn_TD);
+      accumulate(block.gate->gradient, block.gate->beta(), counted.own(g_share_T1), xn_TD);
   });
   at::Tensor gx1_TD = product(h_T2F, block.gate_up->value);
   if (share_T1.defined()) product_out(gx1_TD, g_share_T1, block.gate->value, 1);
-  block.share.norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon, block.norm->gradient,
-                             block.norm->beta(), gx_TD);
+  if (block.counted.count > 1)
+    block.counted.whole_norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon,
+                                       block.norm->gradient, block.norm->beta(), gx_TD);
+  else
+    block.share.norm_backward_(gx1_TD, x1_TD, block.norm->value, block.epsilon,
+                               block.norm->gradient, block.norm->beta(), gx_TD);
   return gx1_TD;
 }
 

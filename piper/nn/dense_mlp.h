@@ -13,10 +13,11 @@
 namespace piper::nn {
 
 // With ranks that share the matrices F is a rank's part of the width, x1 holds the tokens of all,
-// and results are parts (tensor_share.h).
+// and results are parts (tensor_share.h). Shared experts are whole on every rank.
 struct DenseMlpBlock {
   double epsilon = 1e-6;
-  TensorShare share;  // of shared experts with a gate: none
+  TensorShare share;
+  TensorShare counted;  // of shared experts: whose tokens count in the weights' gradients
   Weight* norm = nullptr;
   Weight* gate_up = nullptr;  // [2F, D]: gate rows, then up rows
   Weight* down = nullptr;     // [D, F]

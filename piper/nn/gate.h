@@ -27,10 +27,13 @@
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// Where ranks share a sequence's tokens (tensor with sequence parallelism; GateBlock::share), f
+// Where ranks share a sequence's tokens (GateBlock::share), f
 // needs the choices of all of them: the forward leaves its own counts in Routing::sequence_counts,
 // the caller sums them over the ranks, and the loss is found by the backward. A capacity is that of
 // a whole sequence, and takes no part of one (PIPER_CHECK).
+//
+// Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
+// that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.
 //
 // z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean
 // over each sequence's tokens, then over the sequences of the global batch, so that it does not
@@ -46,13 +49,16 @@
 #include <piper/nn/tensor_share.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace piper::nn {
 
 struct GateBlock {
   double epsilon = 1e-6;
-  TensorShare share;  // whose tokens x1 holds
+  TensorShare share;    // whose tokens x1 holds
+  TensorShare counted;  // of these, whose count in the weights' gradients
+  int64_t copies = 1;   // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;
@@ -69,7 +75,7 @@ struct GateBlock {
 };
 
 struct GateOutput {
-  at::Tensor rows;
+  std::vector<at::Tensor> rows;  // by chunk
   Amount auxiliary_loss;
   Amount z_loss;
   std::vector<int64_t>
@@ -77,17 +83,28 @@ struct GateOutput {
                // what was kept
 };
 
-// Fills weights, token, position and counts of the routing. x1: [B * sequence, D], or of that this
-// rank's share.
+// Fills weights, token, position and counts of the routings, one for each chunk of the tokens
+// (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share.
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
-                        Routing& routing, Tape* tape);
+                        std::span<Routing> chunks, Tape* tape);
 // Consumes the tape.
 struct GateGradient {
   at::Tensor x1;
   Amount auxiliary_loss;  // of shared sequences; else the forward has it
 };
-GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape);
+GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape);
+
+// visit(c, first, tokens): of each chunk its tokens.
+template <class Visit>
+void for_each_chunk(const Routings& chunks, Visit visit) {
+  int64_t first = 0;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const int64_t tokens = chunks[c]->position.size(0);
+    visit(c, first, tokens);
+    first += tokens;
+  }
+}
 
 }  // namespace piper::nn

@@ -62,7 +62,8 @@ template <class T>
 void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsilon,
                        Main<T>* weight_gradient, double beta, Rows<const T> residual) {
   std::vector<Main<T>> weight_sum(static_cast<size_t>(x.width), Main<T>(0));
-  if (beta != 0) weight_sum.assign(weight_gradient, weight_gradient + x.width);
+  if (weight_gradient != nullptr && beta != 0)
+    weight_sum.assign(weight_gradient, weight_gradient + x.width);
   Main<T>* sum = weight_sum.data();
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t i = 0; i < x.n0; ++i)
@@ -72,7 +73,7 @@ void rms_norm_backward(Rows<T> g, Rows<const T> x, const T* weight, double epsil
             residual.data ? residual.data + i * residual.s0 + j * residual.s1 : nullptr, x.width,
             static_cast<Main<T>>(epsilon));
   });
-  std::copy(weight_sum.begin(), weight_sum.end(), weight_gradient);
+  if (weight_gradient != nullptr) std::copy(weight_sum.begin(), weight_sum.end(), weight_gradient);
 }
 
 template <class T>

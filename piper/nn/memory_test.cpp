@@ -84,9 +84,9 @@ class Bench {
   Bench(const Shape& shape, int64_t ep, const strategy::Capacity& capacity = {},
         double z_coefficient = 0, int64_t mtp_depth = 0,
         strategy::AllToAll all_to_all = strategy::AllToAll::kFlat, int64_t tensor_ranks = 1,
-        int64_t expert_ranks = 1)
+        int64_t expert_ranks = 1, bool sequence_parallel = true,
+        strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain)
       : shape_(shape),
-        tensor_ranks_(tensor_ranks),
         expert_ranks_(expert_ranks),
         model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
     model_.router_z_coefficient = z_coefficient;
@@ -108,11 +108,13 @@ class Bench {
     strategy.mesh.tp = tensor_ranks;
     strategy.mesh.etp = expert_ranks;
     strategy.mesh.dp = strategy.mesh.ranks_per_expert_set();
-    strategy.sequence_parallel = tensor_ranks > 1;
+    strategy.sequence_parallel = sequence_parallel && tensor_ranks > 1;
+    strategy.moe_schedule = moe_schedule;
+    by_ = cost::division_of(strategy);
     stage_ = make_stage(model_, strategy, Rank(0),
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
-    x_ = stage_->embedding_forward(batch_.tokens_BS).repeat({tensor_ranks, 1});  // of all of them
+    x_ = stage_->embedding_forward(batch_.tokens_BS).repeat({by_.tokens, 1});  // of all of them
     warm_up();
   }
   ~Bench() { at::globalContext().setUserEnabledMkldnn(true); }
@@ -120,10 +122,9 @@ class Bench {
   cost::SegmentWork work(int64_t ep, const Routing* routing = nullptr) const {
     cost::SegmentWork w{.sequences = shape_.sequences,
                         .sequence = shape_.sequence,
-                        .tensor_ranks = tensor_ranks_,
-                        .expert_ranks = expert_ranks_,
+                        .by = by_,
                         .element_bytes = static_cast<int64_t>(at::elementSize(shape_.dtype))};
-    w.rows = w.tokens() * std::max<int64_t>(1, model_.top_k());
+    w.rows = w.routed_tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;
     if (routing == nullptr) return w;
     w.rows = routing->weights.size(0);
@@ -131,7 +132,7 @@ class Bench {
     const std::vector<int64_t>& counts = routing->computed_counts();
     for (size_t i = 0; i < counts.size(); ++i) rows[i % rows.size()] += counts[i];
     for (const int64_t r : rows) w.gathered_rows += r;
-    w.received_rows = w.gathered_rows / expert_ranks_;  // of each as many
+    w.received_rows = w.gathered_rows / (by_.gathers_rows ? expert_ranks_ : 1);  // of each as many
     if (routing->deduplicated) w.received_tokens = routing->received_position.size(0);
     w.largest_expert_rows = *std::max_element(rows.begin(), rows.end());
     return w;
@@ -151,7 +152,7 @@ class Bench {
         measure([&] { gx = stage_->attention_backward(0, x1, x_, x1, shape_.sequence, tape); });
     const int64_t heads = model_.layers[0].attention.num_heads;
     check(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b, bytes_of(gx), tape,
-          work(1).tokens() * heads * std::max<int64_t>(4, work(1).element_bytes),
+          work(1).own_tokens() * heads * std::max<int64_t>(4, work(1).element_bytes),
           packed("self_attn"));
   }
   void attention_without_tape() {
@@ -174,9 +175,9 @@ class Bench {
     Tape tape{.defers_weights = in_parts_};
     at::Tensor x, g;
     const auto f = measure([&] { x = stage_->shared_forward(0, x_, &tape); });
-    const auto b = measure([&] { g = stage_->shared_backward(0, x, x_, tape); });
+    const auto b = measure([&] { g = stage_->shared_backward(0, x_, x_, tape); });
     check(predicted(SegmentKind::kSharedExperts, work(1)), f, bytes_of(x), b, bytes_of(g), tape,
-          work(1).tokens() * work(1).element_bytes, packed("mlp"));
+          work(1).routed_tokens() * work(1).element_bytes, packed("mlp"));
   }
   void head() {
     Tape tape;
@@ -222,9 +223,10 @@ class Bench {
     const int64_t routing_bytes = cost::slot_bytes(
         model_, {schedule::SlotKind::kRouting, {SegmentKind::kGate, 0}}, work(ep, &routing));
     CHECK(routing_bytes ==
-          bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position));
+          bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position) +
+              (routing.sequence_counts.defined() ? bytes_of(routing.sequence_counts) : 0));
     if (ep > 1) imagine_peers(ep, routing);
-    for (int64_t i = 0; expert_ranks_ > 1 && i < expert_ranks_; ++i)
+    for (int64_t i = 0; by_.gathers_rows && i < expert_ranks_; ++i)
       routing.shared_counts.insert(routing.shared_counts.end(), routing.received_counts.begin(),
                                    routing.received_counts.end());
     const cost::SegmentWork w = work(ep, &routing);
@@ -234,17 +236,53 @@ class Bench {
     const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, routing, x_); });
     CHECK(merge_f.peak == bytes_of(x));
     Stage::MergeGradients merged;
-    const auto merge_b = measure([&] { merged = stage_->merge_backward(0, x, rows, routing); });
-    CHECK(merge_b.peak == bytes_of(merged.returned) + bytes_of(merged.weights));
+    const auto merge_b = measure([&] { merged = stage_->merge_backward(0, x_, rows, routing); });
+    CHECK(merge_b.peak == bytes_of(merged.returned) + bytes_of(merged.weights) +
+                              predicted(SegmentKind::kMerge, w).backward_transient);
     const auto experts_b =
         measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
     check(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
           bytes_of(g_rows), tape, 0, packed(".experts."));
     const auto gate_b = measure([&] {
-      g = stage_->gate_backward(0, merged.returned, merged.weights, x, x_, routing, gate_tape);
+      g = stage_->gate_backward(0, merged.returned, merged.weights, x_, x_, routing, gate_tape);
     });
     check(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
           bytes_of(g), gate_tape, predicted(SegmentKind::kGate, w).tape, packed(".experts."));
+  }
+  // Gate and merge of tokens in chunks: what they hold together is what one chunk holds.
+  void gate_in_chunks(int64_t num_chunks) {
+    Tape tape{.defers_weights = in_parts_};
+    std::vector<Routing> routing(static_cast<size_t>(num_chunks));
+    std::vector<at::Tensor> rows;
+    const auto gate_f =
+        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &tape); });
+    cost::SegmentWork all = work(1);
+    all.rows = 0;
+    int64_t outputs = 0;
+    Routings chunks;
+    for (size_t c = 0; c < routing.size(); ++c) {
+      cost::SegmentWork w = cost::work_of_chunk(work(1), std::ssize(chunks) + 1, num_chunks);
+      CHECK(w.rows == rows[c].size(0));  // nothing is dropped
+      const schedule::Segment segment{
+          .kind = SegmentKind::kGate, .layer = 0, .chunk = static_cast<int16_t>(c + 1)};
+      const int64_t routing_bytes =
+          bytes_of(routing[c].weights) + bytes_of(routing[c].token) + bytes_of(routing[c].position);
+      CHECK(cost::slot_bytes(model_, {schedule::SlotKind::kRouting, segment}, w) == routing_bytes);
+      CHECK(cost::slot_bytes(model_, {schedule::SlotKind::kRows, segment}, w) == bytes_of(rows[c]));
+      outputs += routing_bytes + bytes_of(rows[c]);
+      all.rows += w.rows;
+      chunks.push_back(&routing[c]);
+    }
+    CHECK(all.rows == work(1).rows);
+    at::Tensor x, g;
+    const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, chunks, x_); });
+    CHECK(merge_f.peak == bytes_of(x));
+    std::vector<at::Tensor> g_weights;
+    for (const Routing& of : routing) g_weights.push_back(at::ones_like(of.weights));
+    const auto gate_b =
+        measure([&] { g = stage_->gate_backward(0, rows, g_weights, x, x_, chunks, tape); });
+    check(predicted(SegmentKind::kGate, all), gate_f, outputs, gate_b, bytes_of(g), tape,
+          predicted(SegmentKind::kGate, all).tape, packed(".experts."));
   }
   // The same where tokens travel in place of their copies.
   void mixture_of_tokens(int64_t ep) {
@@ -328,7 +366,8 @@ class Bench {
   }
 
   Shape shape_;
-  int64_t tensor_ranks_, expert_ranks_;
+  int64_t expert_ranks_;
+  cost::Division by_;
   model::Model model_;
   std::unique_ptr<Stage> stage_;
   Batch batch_;
@@ -421,6 +460,20 @@ TEST_CASE("where tokens travel in place of copies a mixture keeps and needs what
       }
 }
 
+TEST_CASE("gate and merge of tokens in chunks keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "deepseek_v3"})
+    for (Shape shape : kShapes)
+      for (const int64_t chunks : {2, 7}) {
+        shape.family = family;
+        INFO("family ", std::string(family));
+        CAPTURE(shape.sequence);
+        CAPTURE(chunks);
+        Bench(shape, 1).gate_in_chunks(chunks);
+      }
+}
+
 TEST_CASE("a module of multi-token prediction keeps and needs what cost predicts") {
   install_counting_allocator();
   const AllocatingRank as(kRank);
@@ -454,6 +507,31 @@ TEST_CASE("blocks whose matrices ranks share keep and need what cost predicts") 
         divided.attention();
         if (std::string_view(family) == "llama") divided.dense();
       }
+}
+
+TEST_CASE("what ranks compute on all tokens alike, or on a share of them, is what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  using strategy::MoeSchedule;
+  for (const char* family : {"mixtral", "deepseek_v3", "qwen2_moe"})
+    for (Shape shape : kShapes)
+      for (const int64_t expert_ranks : {1, 2})
+        for (const MoeSchedule schedule : {MoeSchedule::kPlain, MoeSchedule::kParmS1})
+          for (const bool in_parts : {false, true}) {
+            if (shape.sequences * shape.sequence % 2 != 0) continue;
+            shape.family = family;
+            INFO("family ", std::string(family), " schedule ",
+                 std::string(strategy::name(schedule)));
+            CAPTURE(shape.sequence);
+            CAPTURE(expert_ranks);
+            CAPTURE(in_parts);
+            Bench bench(shape, 1, {}, 0.001, 0, strategy::AllToAll::kFlat, 2, expert_ranks, false,
+                        schedule);
+            if (in_parts) bench.divide_backwards();
+            bench.mixture(1);
+            if (std::string_view(family) != "mixtral" && !in_parts) bench.shared();
+            if (!in_parts) bench.head();
+          }
 }
 
 TEST_CASE("experts whose matrices ranks share keep and need what cost predicts") {

@@ -42,11 +42,12 @@ class ModelStage final : public Stage {
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.embedding != nullptr, "the first stage embeds");
-    return nn::embedding_forward(*blocks_.embedding, own(tokens_BS));
+    return nn::embedding_forward(*blocks_.embedding,
+                                 share_.divides_tokens ? own(tokens_BS) : tokens_BS);
   }
   void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) override {
     const NoAutograd guard;
-    nn::embedding_backward(*blocks_.embedding, own(tokens_BS), gx_TD);
+    nn::embedding_backward(*blocks_.embedding, own(tokens_BS), own_of_held(gx_TD));
   }
 
   at::Tensor attention_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
@@ -83,28 +84,34 @@ class ModelStage final : public Stage {
 
   at::Tensor shared_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {
     const NoAutograd guard;
-    return nn::dense_mlp_forward(at(layer).dense_mlp, x1_TD, tape);
+    return nn::dense_mlp_forward(at(layer).dense_mlp, routed(x1_TD), tape);
   }
   at::Tensor shared_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
                              Tape& tape) override {
     const NoAutograd guard;
-    return nn::dense_mlp_backward(at(layer).dense_mlp, gx_TD, x1_TD, tape);
+    return nn::dense_mlp_backward(at(layer).dense_mlp, routed(gx_TD), routed(x1_TD), tape);
   }
 
-  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                          Routing& routing, Tape* tape) override {
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                       std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
-    GateOutput out = nn::gate_forward(at(layer).gate, x1_TD, sequence, routing, tape);
-    if (share_.ep == 1) routing.received_counts = routing.counts;
-    if (tape != nullptr) count_routing(layer, out, at(layer).gate.places, routing.counts);
+    GateOutput out = nn::gate_forward(at(layer).gate, routed(x1_TD), sequence, chunks, tape);
+    std::vector<int64_t> counts(chunks.front().counts.size());
+    for (Routing& routing : chunks) {
+      if (share_.ep == 1) routing.received_counts = routing.counts;
+      for (size_t e = 0; e < counts.size(); ++e) counts[e] += routing.counts[e];
+    }
+    // Of ranks that route the same tokens the first counts them.
+    if (tape != nullptr && at(layer).gate.counted.index == 0)
+      count_routing(layer, out, at(layer).gate.places, std::move(counts));
     return std::move(out.rows);
   }
-  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) override {
+  at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) override {
     const NoAutograd guard;
-    GateGradient g =
-        nn::gate_backward(at(layer).gate, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+    GateGradient g = nn::gate_backward(at(layer).gate, g_rows, g_weights,
+                                       routed_residual(layer, gx_TD), routed(x1_TD), chunks, tape);
     sums_.auxiliary_loss += g.auxiliary_loss;
     return std::move(g.x1);
   }
@@ -125,33 +132,47 @@ class ModelStage final : public Stage {
     return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
   }
 
-  at::Tensor merge_forward(int32_t, const at::Tensor& returned, const Routing& routing,
-                           const at::Tensor& x1_TD) override {
+  at::Tensor merge_forward(int32_t layer, const std::vector<at::Tensor>& returned,
+                           const Routings& chunks, const at::Tensor& x1_TD) override {
     const NoAutograd guard;
-    if (routing.deduplicated) return returned + x1_TD;
-    at::Tensor x_TD = at::empty_like(x1_TD);
-    merge_out(x_TD, returned, routing.weights, routing.position, x1_TD);
+    const at::Tensor residual_TD = routed_residual(layer, x1_TD);
+    if (chunks.front()->deduplicated) return returned.front() + residual_TD;
+    at::Tensor x_TD = at::empty_like(residual_TD);
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights, chunks[c]->position,
+                residual_TD.narrow(0, first, tokens));
+    });
     return x_TD;
   }
-  MergeGradients merge_backward(int32_t, const at::Tensor& gx_TD, const at::Tensor& returned,
-                                const Routing& routing) override {
+  std::vector<MergeGradients> merge_backward(int32_t, const at::Tensor& gx_TD,
+                                             const std::vector<at::Tensor>& returned,
+                                             const Routings& chunks) override {
     const NoAutograd guard;
-    if (routing.deduplicated) return {gx_TD, {}};
-    MergeGradients g{at::empty_like(returned), at::empty_like(routing.weights)};
-    merge_backward_out(g.returned, g.weights, gx_TD, returned, routing.weights, routing.position);
-    return g;
+    const at::Tensor routed_gx_TD = routed(gx_TD);
+    if (chunks.front()->deduplicated) return {{routed_gx_TD, {}}};
+    std::vector<MergeGradients> gradients;
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      const at::Tensor& weights = chunks[c]->weights;
+      MergeGradients& g =
+          gradients.emplace_back(at::empty_like(returned[c]), at::empty_like(weights));
+      // The gradient of a copy's part (GateBlock::copies).
+      merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, tokens), returned[c],
+                         share_.copies > 1 ? weights / share_.copies : weights,
+                         chunks[c]->position);
+    });
+    return gradients;
   }
 
   void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.head.table != nullptr, "the last stage has the head");
-    const HeadLoss loss = nn::head_forward(blocks_.head, x_TD, own(targets_T), tape);
+    const HeadLoss loss = nn::head_forward(blocks_.head, own_of_held(x_TD), own(targets_T), tape);
     sums_.loss += loss.sum;
     sums_.target_tokens += loss.target_tokens;
   }
   at::Tensor head_backward(const at::Tensor& x_TD, const at::Tensor&, Tape& tape) override {
     const NoAutograd guard;
-    return nn::head_backward(blocks_.head, x_TD, tape);
+    return nn::head_backward(blocks_.head, own_of_held(x_TD), tape);
   }
   at::Tensor logits(const at::Tensor& x_TD) override {
     const NoAutograd guard;
@@ -245,6 +266,18 @@ class ModelStage final : public Stage {
  private:
   // Of whole sequences' tokens or targets, those of this rank's own tokens.
   at::Tensor own(const at::Tensor& of_all) const { return share_.tensor.own(of_all.reshape({-1})); }
+  // Of the hidden states between the blocks, those of this rank's own tokens.
+  at::Tensor own_of_held(const at::Tensor& x_TD) const {
+    return share_.divides_tokens ? x_TD : share_.tensor.own(x_TD);
+  }
+  // Of the same, those that a mixture layer routes here: Parm's S1 takes a share of them.
+  at::Tensor routed(const at::Tensor& x_TD) const {
+    return share_.divides_routed && !share_.divides_tokens ? share_.tensor.own(x_TD) : x_TD;
+  }
+  // Behind shared experts they are routed tokens already.
+  at::Tensor routed_residual(int32_t layer, const at::Tensor& x_TD) {
+    return at(layer).dense_mlp.gate_up != nullptr ? x_TD : routed(x_TD);
+  }
 
   LayerBlocks& at(int32_t layer) {
     const auto found = blocks_.layers.find(layer);
@@ -337,6 +370,9 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .ep = strategy.mesh.ep,
                    .tensor = {.index = at.tp, .count = strategy.mesh.tp},
                    .experts = {.index = at.etp, .count = strategy.mesh.etp},
+                   .divides_tokens = strategy.sequence_parallel || strategy.mesh.tp == 1,
+                   .divides_routed = !strategy::repeats_rows(strategy),
+                   .copies = strategy::copies_of_rows(strategy),
                    .first_stage = false,
                    .last_stage = false,
                    .placements = options.placements};

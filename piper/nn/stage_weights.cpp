@@ -299,9 +299,19 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
         .first_kv_row =
             model::first_key_head(shape.attention, tensor.count, tensor.index) * own.head_dim};
   blocks.dense_mlp.epsilon = epsilon;
-  if (!ffn.is_moe()) blocks.dense_mlp.share = tensor;  // shared experts are whole everywhere
-  blocks.gate = {
-      .epsilon = epsilon, .share = tensor, .top_k = ffn.top_k, .normalised = ffn.normalise_top_k};
+  const TensorShare whole;
+  const TensorShare& routed = share.divides_routed ? tensor : whole;
+  const TensorShare& counted = share.divides_routed ? whole : tensor;
+  if (ffn.is_moe())
+    blocks.dense_mlp.counted = counted;  // shared experts are whole everywhere
+  else
+    blocks.dense_mlp.share = tensor;
+  blocks.gate = {.epsilon = epsilon,
+                 .share = routed,
+                 .counted = counted,
+                 .copies = share.copies,
+                 .top_k = ffn.top_k,
+                 .normalised = ffn.normalise_top_k};
   blocks.gate.sigmoid = ffn.score == model::Score::kSigmoid;
   blocks.gate.scaling = ffn.routed_scaling;
   blocks.gate.num_groups = ffn.num_groups;

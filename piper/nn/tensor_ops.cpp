@@ -72,8 +72,9 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
     return any_device::rms_norm_backward_(g, x, weight, epsilon, weight_gradient, beta, residual);
   by_type(x, [&]<class T>(T) {
     const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
-    kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon,
-                                  weight_gradient.data_ptr<Main<T>>(), beta, added);
+    auto* sum = weight_gradient.defined() ? weight_gradient.data_ptr<Main<T>>() : nullptr;
+    kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon, sum,
+                                  beta, added);
   });
 }
 

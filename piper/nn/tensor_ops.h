@@ -60,7 +60,7 @@ void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, d
 // The same in new storage.
 at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double epsilon);
 // g (rows): dL/dy becomes dL/dx (+ residual). weight_gradient := beta * weight_gradient + its
-// gradient; beta 0 or 1.
+// gradient, where it is defined; beta 0 or 1.
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual = {});
 // x (rows, [T, heads, head_dim], T = B * sequence) turns by the angles of its position, or back.
@@ -114,6 +114,9 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat),
                          std::span<const int32_t> places = {});
+// The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
+// first, and the counts of sequences stay behind. On a device the host waits once more.
+std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's
 // rank is the sum of its two best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group
 // first among equals.

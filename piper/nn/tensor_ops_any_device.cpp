@@ -13,6 +13,7 @@ at::Tensor rows_of(const at::Tensor& rows, const at::Tensor& position) {
   std::vector<int64_t> shape = rows.sizes().vec();
   shape.insert(shape.begin(), position.size(0));
   shape[1] = position.size(1);
+  if (rows.size(0) == 0) return at::zeros(shape, rows.options());  // all are dropped
   const at::Tensor named = rows.index_select(0, position.clamp_min(0).reshape({-1})).view(shape);
   const at::Tensor dropped = position.lt(0);
   return named.masked_fill(rows.dim() == 1 ? dropped : dropped.unsqueeze(-1), 0);
@@ -34,11 +35,12 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
   const at::Tensor wide = widened(x), g_wide = widened(g);
   const at::Tensor r = reciprocal_root_mean_square(wide, epsilon);
   const at::Tensor unit = wide * r;  // x / rms
-  const at::Tensor g_weight = (g_wide * unit).reshape({-1, weight.size(0)}).sum(0);
-  if (beta == 0) {
-    weight_gradient.copy_(g_weight);
-  } else {
-    weight_gradient.add_(g_weight);
+  if (weight_gradient.defined()) {
+    const at::Tensor g_weight = (g_wide * unit).reshape({-1, weight.size(0)}).sum(0);
+    if (beta == 0)
+      weight_gradient.copy_(g_weight);
+    else
+      weight_gradient.add_(g_weight);
   }
   const at::Tensor g_unit = g_wide * widened(weight);
   at::Tensor g_x = r * (g_unit - unit * (g_unit * unit).mean(-1, true));

@@ -28,4 +28,18 @@ void TensorShare::norm_backward_(const at::Tensor& g_TD, const at::Tensor& x_TD,
   if (count > 1) own(g_TD).add_(own(residual_gradient_TD));
 }
 
+void TensorShare::whole_norm_backward_(const at::Tensor& g_TD, const at::Tensor& x_TD,
+                                       const at::Tensor& weight, double epsilon,
+                                       const at::Tensor& weight_gradient, double beta,
+                                       const at::Tensor& residual_gradient_TD) const {
+  const int64_t each = g_TD.size(0) / count;
+  for (int64_t i = 0; i < count; ++i) {
+    const TensorShare share{.index = i, .count = count};
+    if (each > 0 || i == index)
+      rms_norm_backward_(share.own(g_TD), share.own(x_TD), weight, epsilon,
+                         i == index ? weight_gradient : at::Tensor(), beta,
+                         share.own(residual_gradient_TD));
+  }
+}
+
 }  // namespace piper::nn

@@ -1,10 +1,14 @@
-// The part that one of the ranks that share a layer's matrices has (tensor with sequence
-// parallelism; schedule/step.h says who reads what).
+// The part that one of the ranks that share a layer's matrices has (schedule/step.h says who reads
+// what).
 //
 // A block computes with this rank's part of its matrices on the tokens of all ranks, T. What it
 // writes is a part of a sum over the ranks. The residual, biases of the output and whatever else
 // belongs to a token and not to a head stand in the part of the token's owner alone: rank `index`
 // owns tokens index T / count to (index + 1) T / count. With count 1 everything is its own.
+//
+// Without sequence parallelism what the ranks hold whole computes on all tokens on every rank. Its
+// results are whole, and of its weights' gradients each rank takes those of its own tokens, so that
+// they are parts of a sum likewise.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -26,6 +30,12 @@ struct TensorShare {
   void norm_backward_(const at::Tensor& g_TD, const at::Tensor& x_TD, const at::Tensor& weight,
                       double epsilon, const at::Tensor& weight_gradient, double beta,
                       const at::Tensor& residual_gradient_TD) const;
+  // The same where every rank computes all of it: the gradient of x is whole, the weight's that of
+  // own tokens.
+  void whole_norm_backward_(const at::Tensor& g_TD, const at::Tensor& x_TD,
+                            const at::Tensor& weight, double epsilon,
+                            const at::Tensor& weight_gradient, double beta,
+                            const at::Tensor& residual_gradient_TD) const;
 };
 
 }  // namespace piper::nn

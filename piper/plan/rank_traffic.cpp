@@ -74,7 +74,7 @@ class Writer {
     if (chunk == 0) divided += of(cost::dense_parameters(model_, -1, ends));
     if (chunk == last) divided += of(cost::dense_parameters(model_, -2, ends));
     Strategy whole = s_;  // what tp divides is `divided`
-    whole.sequence_parallel = false;
+    whole.mesh.tp = 1;
     const cost::Shard shard = cost::shard_of(model_, whole, chunk);
     const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());

@@ -155,6 +155,7 @@ bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
 
 Strategy with_shape(const Request& r, const Shape& s) {
   return {.mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
+          .sequence = r.sequence,
           .global_batch_sequences = r.global_batch_sequences,
           .micro_batch_sequences = s.micro,
           .num_micro_batches = r.global_batch_sequences / s.dp / s.micro};

@@ -11,6 +11,11 @@ HeadSlots write_head_forward(RankWriter& writer, int32_t layer, SlotId x) {
   return {x, tape};
 }
 
+bool gathers_head_gradient(const StepWriter& step) {
+  return step.style.divides_ends_by_tokens && step.strategy.mesh.tp > 1 &&
+         !step.strategy.sequence_parallel;
+}
+
 SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& head,
                            bool is_joined) {
   const Segment segment{SegmentKind::kHead, layer};
@@ -18,7 +23,12 @@ SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& h
   writer.compute(segment, {.reads = {head.x, head.tape},
                            .writes = {gradient},
                            .frees = {is_joined ? SlotId::none() : head.x, head.tape}});
-  return gradient;
+  if (!gathers_head_gradient(writer.step())) return gradient;
+  const Segment gather{SegmentKind::kTensor, layer};
+  const SlotId whole = writer.slot(SlotKind::kHiddenGradient, gather);
+  writer.collective(graph::TaskKind::kAllGather, strategy::Axis::kTensor, gather,
+                    {.reads = {gradient}, .writes = {whole}, .frees = {gradient}}, {});
+  return whole;
 }
 
 SlotId write_join_forward(RankWriter& writer, int32_t layer, SlotId x) {

@@ -1,7 +1,10 @@
 #include <piper/base/error.h>
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/schedule/moe_layer/chunked.h>
+#include <piper/schedule/moe_layer/parm_s1.h>
 #include <piper/schedule/moe_layer/plain.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <map>
 #include <mutex>
@@ -71,9 +74,10 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
     case strategy::MoeSchedule::kPlain:
       return write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kChunked:
+      return kind.chunks > 1 ? write_chunked_mixture(program, kind, x1)
+                             : write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kParmS1:
-    case strategy::MoeSchedule::kParmS2:
-      break;
+      return write_parm_s1_mixture(program, kind, x1);
   }
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }
@@ -84,18 +88,23 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
                      const ExecutionStyle& style) {
   const bool is_moe = layer.feed_forward.is_moe();
   const bool exchanges = is_moe && s.mesh.ep > 1, is_divided = s.mesh.tp > 1;
+  // Trainers gather whatever their ranks hold.
+  const bool gathers_rows =
+      is_moe && s.mesh.etp > 1 && (!style.exchanges_counts || strategy::gathers_expert_rows(s));
   return {.is_moe = is_moe,
           .has_shared = layer.feed_forward.has_shared(),
           .exchanges = exchanges,
           .deduplicates = is_moe && strategy::deduplicates(s),
-          .moe_schedule = s.moe_schedule,
+          .moe_schedule = is_moe ? s.moe_schedule : strategy::MoeSchedule::kPlain,
+          .chunks = static_cast<int16_t>(is_moe ? strategy::num_moe_chunks(s) : 1),
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
-          .counts_sequences = is_moe && is_divided && s.sequence_parallel &&
+          .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
                               style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
           .shares_experts = is_moe && s.mesh.etp > 1,
-          .counts_shared_rows = is_moe && s.mesh.etp > 1 && style.exchanges_counts,
+          .gathers_rows = gathers_rows,
+          .counts_shared_rows = gathers_rows && style.exchanges_counts,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,
           .splits_exchange = exchanges && style.splits_exchange,
@@ -105,7 +114,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .rerun = {.all = style.reruns_whole_layers,
                     .first = style.reruns_first,
                     .gathers = ((is_divided && s.sequence_parallel) ||
-                                (is_moe && s.mesh.etp > 1 && style.exchanges_counts)) &&
+                                (gathers_rows && style.exchanges_counts)) &&
                                style.gathers_inputs_again && !style.keeps_by_layer},
           .keeps_by_layer = style.keeps_by_layer};
 }

@@ -6,6 +6,7 @@
 #include <piper/schedule/layer_passes.h>
 
 #include <compare>
+#include <cstdint>
 
 namespace piper::schedule {
 
@@ -16,15 +17,16 @@ struct LayerKind {
   bool exchanges = false;     // of a mixture: its experts are on several ranks
   bool deduplicates = false;  // of a mixture: tokens travel in place of their copies
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  int16_t chunks = 1;  // of a mixture: of a rank's tokens, where they are cut
   // Whether several ranks share a layer's matrices (and divide its tokens between the blocks), a
-  // sequence, an expert's matrices.
+  // sequence, an expert's matrices (and gather their rows, where those are not the same).
   bool shares_matrices = false, divides_tokens = false;
   bool shares_sequences = false;
   // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted.
   bool counts_sequences = false;
-  bool shares_experts = false;
-  // Of ranks that share experts: they tell each other how many rows they have received, and gather
-  // them again in the backward.
+  bool shares_experts = false, gathers_rows = false;
+  // Of ranks that gather rows: they tell each other how many they have received, and gather them
+  // again in the backward.
   bool counts_shared_rows = false;
   // As in ExecutionStyle; false where the layer has no such communication.
   bool splits_tensor = false, splits_context = false, splits_exchange = false;

@@ -230,11 +230,39 @@ TEST_CASE("without sequence parallelism sums are all-reduces; etp and cp have th
   CHECK(names_of_first(write(c), Phase::kForward) ==
         std::vector<std::string>{"F0 embedding", "F0 L0 keys and values ring", "F0 L0 attention",
                                  "F0 L0 tensor collective all-reduce", "F0 L0 gate",
-                                 "F0 L0 counts counts", "F0 L0 shared counts counts",
-                                 "F0 L0 dispatch all-to-all",
-                                 "F0 L0 expert tensor collective all-gather", "F0 L0 experts",
-                                 "F0 L0 expert tensor collective reduce-scatter",
+                                 "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+                                 "F0 L0 experts", "F0 L0 expert tensor collective all-reduce",
                                  "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});
+}
+
+// Rows of two token groups, each of which two ranks send.
+TEST_CASE("experts that more ranks share than hold the same tokens gather rows") {
+  Case c{example::model({4}), example::strategy({.ep = 2, .dp = 4, .etp = 4, .tp = 2}, 1, 1)};
+  CHECK(names_of_first(write(c), Phase::kForward) ==
+        std::vector<std::string>{
+            "F0 embedding", "F0 L0 attention", "F0 L0 tensor collective all-reduce", "F0 L0 gate",
+            "F0 L0 counts counts", "F0 L0 shared counts counts", "F0 L0 dispatch all-to-all",
+            "F0 L0 expert tensor collective all-gather", "F0 L0 experts",
+            "F0 L0 expert tensor collective reduce-scatter", "F0 L0 combine all-to-all",
+            "F0 L0 merge", "F0 head"});
+}
+
+TEST_CASE("Parm's S1: a mixture layer of own tokens, whose output and gradient are gathered") {
+  Case c{example::model({4}), example::strategy({.ep = 2, .dp = 2, .tp = 2}, 1, 1)};
+  c.strategy.moe_schedule = strategy::MoeSchedule::kParmS1;
+  const StepGraph step = write(c);
+  CHECK(names_of_first(step, Phase::kForward) ==
+        std::vector<std::string>{
+            "F0 embedding", "F0 L0 attention", "F0 L0 tensor collective all-reduce", "F0 L0 gate",
+            "F0 L0 sequence counts all-reduce", "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+            "F0 L0 experts", "F0 L0 combine all-to-all", "F0 L0 merge",
+            "F0 L0 tensor collective all-gather", "F0 head"});
+  CHECK(names_of_first(step, Phase::kBackward) ==
+        std::vector<std::string>{"B0 head", "B0 tensor collective all-gather", "B0 L0 merge",
+                                 "B0 L0 combine all-to-all", "B0 L0 experts",
+                                 "B0 L0 dispatch all-to-all", "B0 L0 gate",
+                                 "B0 L0 tensor collective all-gather", "B0 L0 attention",
+                                 "B0 L0 tensor collective all-reduce", "B0 embedding"});
 }
 
 TEST_CASE("ZeRO: what is gathered and scattered, and when") {

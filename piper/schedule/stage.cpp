@@ -162,8 +162,9 @@ class RankLowering {
   }
 
   // What comes from a last stage that has no layer but the head.
-  static SlotMeaning head_input_gradient() {
-    return {SlotKind::kHiddenGradient, {SegmentKind::kHead, -1}};
+  SlotMeaning head_input_gradient() const {
+    return {SlotKind::kHiddenGradient,
+            {gathers_head_gradient(step_) ? SegmentKind::kTensor : SegmentKind::kHead, -1}};
   }
 
   void send(const Action& action) {

@@ -69,8 +69,7 @@ enum class SegmentKind : uint8_t {
   kHostCopy,        // activations or optimizer states, to the host or back
   kTakeExpert,      // compute: an expert's state into a slot; what is sent of it (migration.h)
   kPutExpert,       // compute: an expert's state out of a slot
-  kTokenSplit,  // compute: of tokens that ranks hold alike, this rank's share (moe_layer/parm_s1.h)
-  kWait,        // compute: waits for communication, a part of which nothing hides
+  kWait,            // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -90,7 +89,7 @@ struct Segment {
   int32_t layer = -1;
   Share share = Share::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
-  int16_t chunk = 0;    // of a mixture layer's rows (strategy::Strategy::moe_chunks)
+  int16_t chunk = 0;    // 0: of all rows of a mixture layer, else of its chunk 1, 2, ...
   bool operator==(const Segment&) const = default;
 };
 
@@ -221,8 +220,17 @@ struct SlotMeaning {
 // Gradients of what a rank holds whole are sums over the stage (kStageGradients), those of what it
 // holds a part of are sums over the data group (kDenseGradients).
 //
-// Without sequence parallelism tokens are replicated and sums are all-reduces. Context parallelism
-// passes keys and values round.
+// Without sequence parallelism every rank of tp holds all tokens, and sums are all-reduces; nothing is
+// gathered in front of a block. Embedding, gate, shared experts and merge compute on all tokens; of
+// the gradients of what they hold whole a rank adds those of its own tokens alone, which are the
+// same share as above. The head takes its own tokens in both passes, and then:
+//   gather       B    gradient(x) of own tokens                    gradient(x)
+// Under Parm's schedule S1 (moe_layer/parm_s1.h) gate, shared experts and merge take their own
+// tokens of what they read, and write those, as under sequence parallelism. Behind merge and behind
+// the gate's backward stands
+//   gather       F    x of own tokens                              x
+//                B    gradient(x1) of own tokens                   gradient(x1)
+// Context parallelism passes keys and values round.
 //
 // Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same experts.
 // Each has its own received rows, and computes its part with those of all, by rank:
@@ -235,7 +243,23 @@ struct SlotMeaning {
 //                     tape, received [rows]                        part of received gradient
 //   sum          F    part, routing                                expert rows
 //                B    part of received gradient, routing           received gradient
-// Under sequence parallelism that is Parm's schedule S1 (Pan et al. 2024): every token is sent once.
+// Under sequence parallelism every token is sent once, as under Parm's schedule S1 (Pan et al. 2024).
+// Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same rows
+// where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
+//
+// Chunks (strategy::MoeSchedule::kChunked): a rank's tokens are cut into N nearly equal ranges, and
+// everything between gate and merge is there once for each of them, with rows and a routing of its
+// own (Segment::chunk 1 to N). Tasks of all tokens read and write the chunks' slots in this order:
+//   gate         F    x1                                           rows, routing of chunk 1, ...,
+//                                                                  rows, routing of chunk N, tape
+//                B    rows gradient, routing gradient of chunk 1,  gradient(x1)
+//                     ..., of chunk N, gradient(x), x1, routing of
+//                     chunk 1, ..., N, tape
+//   counts       F    routing of chunk 1, ..., N                   (they join the routing slots)
+//   merge        F    returned, routing of chunk 1, ..., N, x1     x
+//                B    gradient(x), returned, routing of chunk 1,   returned gradient, routing
+//                     ..., N                                       gradient of chunk 1, ..., N
+// and sequence counts as above, from the routing of chunk 1.
 //
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
@@ -272,10 +296,10 @@ constexpr bool moves_rows(SegmentKind segment) {
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
-// segment: the name of a task in traces and messages. Exchanges are named "F3 L2 counts" / "F3 L2
-// dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U
-// L2 dense gradients", "U embedding dense gradients"; of a migration "U L2 expert 5 take", "U L2
-// expert 5 send -> 2".
+// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1. Exchanges are
+// named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3
+// receive <- 2", reductions "U L2 dense gradients", "U embedding dense gradients"; of a migration
+// "U L2 expert 5 take", "U L2 expert 5 send -> 2".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 

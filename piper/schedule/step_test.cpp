@@ -154,18 +154,39 @@ TEST_CASE("a dense layer that ranks share gathers tokens, and inputs again, as t
 }
 
 TEST_CASE("layers that ranks share are sound with every recomputation") {
+  using strategy::MoeSchedule;
   for (const Recompute recompute : strategy::kRecomputes)
-    for (const int64_t micro_batch : {1, 2}) {
-      strategy::Strategy s =
-          example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2, PipelineSchedule::k1F1B, recompute);
-      s.sequence_parallel = true;
-      s.micro_batch_sequences = micro_batch;
-      s.global_batch_sequences *= micro_batch;
-      CAPTURE(std::string(strategy::name(recompute)));
-      const StepGraph step = write_step(example::model({4, 0}), s);
-      CHECK(first_problem(step.graph) == "");
-      CHECK(graph::find_deadlock(step.graph) == "");
-    }
+    for (const int64_t micro_batch : {1, 2})
+      for (const auto& [sequence_parallel, moe_schedule] : {std::pair{true, MoeSchedule::kPlain},
+                                                            {false, MoeSchedule::kPlain},
+                                                            {false, MoeSchedule::kParmS1}}) {
+        strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2,
+                                                 PipelineSchedule::k1F1B, recompute);
+        s.sequence_parallel = sequence_parallel;
+        s.moe_schedule = moe_schedule;
+        s.micro_batch_sequences = micro_batch;
+        s.global_batch_sequences *= micro_batch;
+        CAPTURE(std::string(strategy::name(recompute)));
+        const StepGraph step = write_step(example::model({4, 0}), s);
+        CHECK(first_problem(step.graph) == "");
+        CHECK(graph::find_deadlock(step.graph) == "");
+      }
+}
+
+TEST_CASE("ranks that hold all tokens keep a mixture's x whole, and under S1 its parts divided") {
+  strategy::Strategy s = example::strategy({.ep = 2, .tp = 2}, 1, 1);
+  s.moe_schedule = strategy::MoeSchedule::kParmS1;
+  const std::string text = lives(write_step(example::model({4}), s), Rank(0));
+  for (const char* line :
+       {"F0 L0 tensor collective: partial:tensor collective0 -> x:attention0 | "
+        "partial:tensor collective0\n",
+        "F0 L0 tensor collective: x:merge0 -> x:tensor collective0 | x:merge0\n",
+        "B0 head: x:tensor collective0 tape:head -> g_x:head | x:tensor collective0 tape:head\n",
+        "B0 tensor collective: g_x:head -> g_x:tensor collective | g_x:head\n",
+        "B0 L0 tensor collective: g_x:gate0 -> g_x:tensor collective0 | g_x:gate0\n",
+        "B0 L0 tensor collective: partial:tensor collective0 -> g_x:attention0 | "
+        "partial:tensor collective0\n"})
+    CHECK_MESSAGE(text.find(line) != std::string::npos, text);
 }
 
 TEST_CASE(
@@ -422,6 +443,51 @@ TEST_CASE("every mesh, schedule and recomputation gives a sound graph without de
               CHECK(first_problem(step.graph) == "");
               CHECK(graph::find_deadlock(step.graph) == "");
             }
+}
+
+TEST_CASE("a mixture layer in chunks reads, writes and frees what the contract says") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1);
+  s.moe_schedule = strategy::MoeSchedule::kChunked;
+  s.moe_chunks = 2;
+  const StepGraph step = write_step(example::model({4}), s);
+  std::string names;
+  for (const graph::Task& task : step.graph.tasks()) {
+    if (task.rank != Rank(1) || !task.segment.valid() || step.segment(task).layer != 0) continue;
+    names += task_name(step, task) + "\n";
+    // Of a chunk are the slots of its rows, and of its alone.
+    for (const graph::SlotId slot : step.graph.reads(task))
+      if (step.segment(task).chunk > 0)
+        CHECK(step.meaning(slot).segment.chunk == step.segment(task).chunk);
+  }
+  CHECK(names ==
+        "F0 L0 attention\nF0 L0 gate\nF0 L0 counts\nF0 L0 dispatch c1\nF0 L0 dispatch c2\n"
+        "F0 L0 experts c1\nF0 L0 combine c1\nF0 L0 experts c2\nF0 L0 combine c2\nF0 L0 merge\n"
+        "B0 L0 merge\nB0 L0 combine c1\nB0 L0 combine c2\nB0 L0 experts c1\nB0 L0 dispatch c1\n"
+        "B0 L0 experts c2\nB0 L0 dispatch c2\nB0 L0 gate\nB0 L0 attention\n"
+        "U L0 dense gradients\n");
+}
+
+TEST_CASE("chunks give sound graphs on every mesh, schedule and recomputation") {
+  using enum PipelineSchedule;
+  for (const Mesh& mesh :
+       {Mesh{.pp = 1, .ep = 2, .dp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4},
+        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4, .etp = 2},
+        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .tp = 2}})
+    for (const PipelineSchedule schedule : {kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV})
+      for (const Recompute recompute : strategy::kRecomputes)
+        for (const int64_t chunks : {2, 5}) {
+          strategy::Strategy s = example::strategy(mesh, 5, 4, schedule, recompute);
+          s.sequence_parallel = mesh.tp > 1;
+          s.moe_schedule = strategy::MoeSchedule::kChunked;
+          s.moe_chunks = chunks;
+          const model::Model model = example::model({4, 0, 4, 8, 4}, true);
+          if (!strategy::contradictions(s, model).empty()) continue;
+          CAPTURE(strategy::name(schedule));
+          CAPTURE(strategy::name(recompute));
+          const StepGraph step = write_step(model, s);
+          CHECK(first_problem(step.graph) == "");
+          CHECK(graph::find_deadlock(step.graph) == "");
+        }
 }
 
 TEST_CASE("odd sizes give sound graphs too") {

@@ -84,6 +84,37 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
 
 // What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers
 // and every round waits.
+TEST_CASE("closed form against the played step where a mixture gathers its output (Parm's S1)") {
+  MESSAGE("seed ", seed());
+  Draw draw(seed());
+  const cost::TrainerProfile trainer = cost::load_trainer("piper");
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
+  double mean = 0, worst = 0;
+  constexpr int kCount = 30;
+  for (int i = 0; i < kCount;) {
+    Strategy s = draw.strategy(estimator);
+    if (s.mesh.tp == 1 || s.sequence_parallel || s.mesh.cp > 1) continue;
+    const double dealt = estimator.estimate(s).seconds;  // as if the output were there
+    s.moe_schedule = strategy::MoeSchedule::kParmS1;
+    REQUIRE(strategy::contradictions(s, model).empty());
+    CAPTURE(words(s));
+    const double closed = estimator.estimate(s).seconds;
+    CHECK(closed > dealt);
+    const cost::PricedStep whole = cost::write_priced_step(
+        estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
+    const double error =
+        std::abs(closed / sim::play(whole.step, whole.prices, false).seconds() - 1);
+    mean += error / kCount;
+    worst = std::max(worst, error);
+    ++i;
+  }
+  MESSAGE("mean ", mean, ", worst ", worst);
+  CHECK(mean <= 0.01);
+  CHECK(worst <= 0.05);
+}
+
 TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the played step") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const cluster::Cluster cluster = cluster::load_cluster("frontier");

@@ -35,12 +35,12 @@ std::vector<std::string> not_runnable(const Strategy& s) {
     if (value != 1)
       lines.push_back(fmt::format("'mesh.{}' is {}: {} is priced, not executed", key, value, what));
   };
-  if (s.mesh.tp > 1 && !s.sequence_parallel)
-    lines.push_back(
-        fmt::format("'mesh.tp' is {} without 'sequence_parallel': tokens that every rank holds are "
-                    "priced, not executed",
-                    s.mesh.tp));
-  if (s.sequence_parallel && s.capacity.is_limited() && s.micro_batch_sequences % s.mesh.tp != 0)
+  if (s.mesh.tp > 1 && s.micro_batch_sequences * s.sequence % s.mesh.tp != 0)
+    lines.push_back(fmt::format(
+        "'mesh.tp' is {} with {} tokens of a micro-batch: uneven shares of them are priced, not "
+        "executed; allowed: a divisor",
+        s.mesh.tp, s.micro_batch_sequences * s.sequence));
+  if (!repeats_rows(s) && s.capacity.is_limited() && s.micro_batch_sequences % s.mesh.tp != 0)
     lines.push_back(fmt::format(
         "'capacity_factor' is {} with parts of sequences on a rank: it is priced, not executed; "
         "allowed: a 'micro_batch_sequences' that is a multiple of 'mesh.tp' {}",
@@ -51,6 +51,12 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "'all_to_all' is {} beside 'mesh.etp' {}: tokens in place of their copies are priced, not "
         "executed, where ranks share an expert; allowed: any other",
         name(s.all_to_all), s.mesh.etp));
+  else if (deduplicates(s) && repeats_rows(s))
+    lines.push_back(fmt::format(
+        "'all_to_all' is {} beside 'mesh.tp' {} without 'sequence_parallel': tokens in place of "
+        "their copies are priced, not executed, where ranks route the same ones; allowed: any "
+        "other, 'sequence_parallel', or 'moe_schedule' {}",
+        name(s.all_to_all), s.mesh.tp, name(MoeSchedule::kParmS1)));
   const auto word = [&](const char* key, const char* value) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
@@ -66,14 +72,17 @@ std::vector<std::string> not_runnable(const Strategy& s) {
 Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (not_runnable(s).empty()) return s;
   Strategy r = s;
-  // Ranks may share matrices where they can divide tokens as well.
-  const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.tp == 0 && !s.capacity.is_limited() &&
+  // Ranks may share matrices where they can divide tokens as well, and keep them whole where a
+  // capacity counts sequences.
+  const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.tp == 0 &&
+                      (repeats_rows(s) || !s.capacity.is_limited()) &&
                       model::undividable(model, s.mesh.tp).empty();
   const int64_t tp = shares ? s.mesh.tp : 1;
   const int64_t world = s.mesh.world() / tp;  // but for those
   r.predicted = nullptr;
   r.zero = std::min(s.zero, kMostZero);
-  r.sequence_parallel = shares;
+  r.sequence_parallel = shares && s.sequence_parallel;
+  if (!shares && s.moe_schedule == MoeSchedule::kParmS1) r.moe_schedule = MoeSchedule::kPlain;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
@@ -94,10 +103,15 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
             .vpp = s.mesh.vpp,
             .etp = etp,
             .tp = tp};
+  if (deduplicates(r) && repeats_rows(r)) r.all_to_all = AllToAll::kFlat;
   if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);
     if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
     r.recompute_per_stage.clear();
+  }
+  if (r.mesh.ep == 1 && r.mesh.etp == 1) {  // nothing travels
+    r.moe_schedule = MoeSchedule::kPlain;
+    r.moe_chunks = 1;
   }
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);

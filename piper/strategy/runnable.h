@@ -16,7 +16,7 @@ bool runs(Precision precision);
 std::vector<std::string> not_runnable(const Strategy& strategy);
 
 // The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp (tp
-// stays, with sequence parallelism, where the model's layers can be shared by so many), with the
+// stays where the model's layers can be shared by so many), with the
 // same global batch; the depth, the degrees of the experts and the micro-batch stay where they
 // divide.
 // Requires contradictions(strategy, model) to be empty. Returns the strategy itself when it is

@@ -32,11 +32,29 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   CHECK(reasons.front() == "'mesh.cp' is 2: context parallelism is priced, not executed");
   Strategy tensor = nearest_runnable(strategy, model);
   tensor.sequence_parallel = false;
+  CHECK(not_runnable(tensor).empty());
+  tensor.sequence = 4095;
   REQUIRE(not_runnable(tensor).size() == 1);
   CHECK(not_runnable(tensor).front() ==
-        "'mesh.tp' is 4 without 'sequence_parallel': tokens that every rank holds are priced, not "
-        "executed");
-  CHECK(nearest_runnable(tensor, model).sequence_parallel);
+        "'mesh.tp' is 4 with 4095 tokens of a micro-batch: uneven shares of them are priced, not "
+        "executed; allowed: a divisor");
+  CHECK(nearest_runnable(tensor, model).mesh.tp == 1);
+  tensor.sequence = 4096;
+  // Tokens in place of their copies run where no two ranks route the same ones.
+  tensor.all_to_all = AllToAll::kHaloDedup;
+  REQUIRE(not_runnable(tensor).size() == 1);
+  CHECK(not_runnable(tensor).front().starts_with(
+      "'all_to_all' is halo-dedup beside 'mesh.tp' 4 without 'sequence_parallel'"));
+  CHECK(nearest_runnable(tensor, model).all_to_all == AllToAll::kFlat);
+  tensor.moe_schedule = MoeSchedule::kParmS1;
+  CHECK(not_runnable(tensor).empty());
+  tensor.all_to_all = AllToAll::kFlat;
+  // A capacity counts whole sequences, which S1 divides.
+  tensor.capacity.factor = 1.25;
+  CHECK(not_runnable(tensor).size() == 1);
+  tensor.moe_schedule = MoeSchedule::kPlain;
+  CHECK(not_runnable(tensor).empty());
+  tensor.capacity = {};
   tensor.sequence_parallel = true;
   tensor.capacity.factor = 1.25;
   REQUIRE(not_runnable(tensor).size() == 1);
@@ -126,6 +144,17 @@ TEST_CASE("contradictions of the further axes name what is allowed") {
     return lines.front();
   };
   CHECK(only([](Strategy& s) { s.mesh.etp = 7; }).starts_with("'mesh.ep' x 'mesh.etp' is 8 x 7"));
+  CHECK(only([](Strategy& s) { s.moe_schedule = MoeSchedule::kParmS1; }) ==
+        "'moe_schedule' is parm-s1 with 'sequence_parallel', where every token is routed once "
+        "already; allowed: plain, or without 'sequence_parallel'");
+  CHECK(only([](Strategy& s) {
+          s.moe_schedule = MoeSchedule::kParmS1;
+          s.sequence_parallel = false;
+          s.mesh.tp = 1;
+          s.mesh.cp = 8;
+        }) ==
+        "'moe_schedule' is parm-s1 with 'mesh.tp' 1, where no two ranks hold the same tokens; "
+        "allowed: plain, or tp of at least 2");
   CHECK(only([](Strategy& s) { s.zero = 4; }) == "'zero' is 4; allowed: an integer from 0 to 3");
   CHECK(only([](Strategy& s) { s.schedule = PipelineSchedule::k1F1B; }) ==
         "'mesh.vpp' is 2 with schedule 1f1b; allowed: 1; interleaved takes more");

@@ -189,14 +189,11 @@ inline constexpr auto kReductions = values_of<Reduction>();
 //   kChunked  rows in chunks of tokens: one chunk travels while another is computed
 //   kParmS1   Pan et al. 2024, of tokens that tensor-parallel ranks hold alike: each takes its share
 //             of them before the gate, and all gather the layer's output
-//   kParmS2   likewise, but behind the gate: each sends its share of the rows, and all gather what
-//             comes back
-enum class MoeSchedule : uint8_t { kPlain, kChunked, kParmS1, kParmS2 };
+enum class MoeSchedule : uint8_t { kPlain, kChunked, kParmS1 };
 inline constexpr std::array kMoeScheduleTraits{
     NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"},
     NamedValue<MoeSchedule>{MoeSchedule::kChunked, "chunked"},
-    NamedValue<MoeSchedule>{MoeSchedule::kParmS1, "parm-s1"},
-    NamedValue<MoeSchedule>{MoeSchedule::kParmS2, "parm-s2"}};
+    NamedValue<MoeSchedule>{MoeSchedule::kParmS1, "parm-s1"}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
@@ -282,6 +279,29 @@ constexpr bool ends_apart(const Strategy& s) { return s.mesh.pp > 1 && !is_v(s.s
 // an equal part of them.
 constexpr int64_t ranks_per_token_set(const Strategy& s) {
   return s.mesh.cp * (s.sequence_parallel ? s.mesh.tp : 1);
+}
+
+// The same of those that a mixture layer routes: Parm's S1 divides them for that layer alone.
+constexpr int64_t ranks_per_routed_token_set(const Strategy& s) {
+  return s.moe_schedule == MoeSchedule::kParmS1 ? s.mesh.ranks_per_sequence()
+                                                : ranks_per_token_set(s);
+}
+
+// Whether tensor-parallel ranks route the same tokens, each all of them.
+constexpr bool repeats_rows(const Strategy& s) {
+  return s.mesh.tp > 1 && ranks_per_routed_token_set(s) == s.mesh.cp;
+}
+
+// Whether ranks that share an expert's matrices receive other rows each, and gather them; else all
+// of them receive the same ones, as inside a group of ranks that route the same tokens.
+constexpr bool gathers_expert_rows(const Strategy& s) {
+  return s.mesh.etp > 1 && !(repeats_rows(s) && s.mesh.tp % s.mesh.etp == 0);
+}
+
+// How often every row reaches each part of its expert's matrices.
+constexpr int64_t copies_of_rows(const Strategy& s) {
+  if (!repeats_rows(s)) return 1;
+  return gathers_expert_rows(s) ? s.mesh.tp : s.mesh.tp / s.mesh.etp;
 }
 
 // Whether tokens travel in place of their copies: results are then weighted where the experts are.

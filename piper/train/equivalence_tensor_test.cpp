@@ -1,5 +1,6 @@
-// Ranks that share a layer's matrices and divide its tokens (tensor with sequence parallelism)
-// train as one rank does, alone and with every other axis: fp64, as in equivalence_test.cpp.
+// Ranks that share a layer's matrices train as one rank does, whether they divide its tokens (tensor
+// with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as in
+// equivalence_test.cpp.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/strategy/runnable.h>
@@ -22,15 +23,20 @@ struct Run {
   strategy::Capacity capacity = {};
   strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
   int64_t zero = 0;
+  bool sequence_parallel = true;
+  strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
 };
 
 std::string text(const Run& run) {
   const strategy::Mesh& m = run.mesh;
   return fmt::format(
-      "pp {} vpp {} tp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero {}",
-      m.pp, m.vpp, m.tp, m.ep, m.etp, m.dp, strategy::name(run.schedule),
-      strategy::name(run.recompute), run.micro_batch, strategy::name(run.all_to_all),
-      run.capacity.factor, run.zero);
+      "pp {} vpp {} tp {}{} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero "
+      "{} "
+      "{}",
+      m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.ep, m.etp, m.dp,
+      strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
+      strategy::name(run.all_to_all), run.capacity.factor, run.zero,
+      strategy::name(run.moe_schedule));
 }
 
 strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
@@ -41,6 +47,8 @@ strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
   s.capacity = run.capacity;
   s.all_to_all = run.all_to_all;
   s.zero = run.zero;
+  s.sequence_parallel = run.sequence_parallel && run.mesh.tp > 1;
+  s.moe_schedule = run.moe_schedule;
   return s;
 }
 
@@ -68,6 +76,13 @@ void check_runs(const model::Model& model, const std::vector<Run>& runs,
   const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
   check_learned(one);
   for (const Run& run : runs) check_same(model, one, run, prepare);
+}
+
+// Equal scores: experts without a token.
+void tie(nn::Stage& stage) {
+  for (const nn::NamedPiece& piece : stage.named_pieces())
+    if (piece.name.find("mlp.gate.weight") != std::string::npos)
+      const_cast<at::Tensor&>(piece.value).zero_();
 }
 
 model::Model tied(model::Model model) {
@@ -118,11 +133,6 @@ TEST_CASE("whole sequences on every rank: capacity, z-loss, experts without a to
                         .micro_batch = 4,
                         .capacity = capacity}});
   }
-  const auto tie = [](nn::Stage& stage) {
-    for (const nn::NamedPiece& piece : stage.named_pieces())
-      if (piece.name.find("mlp.gate.weight") != std::string::npos)
-        const_cast<at::Tensor&>(piece.value).zero_();
-  };
   check_runs(model, {{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, tie);
 }
 
@@ -162,16 +172,99 @@ TEST_CASE("ranks that share an expert's matrices train as one rank does, in fp64
                                 .schedule = kZbV,
                                 .recompute = Recompute::kFull}});
   // Experts without a token, on some ranks or on all.
-  const auto tie = [](nn::Stage& stage) {
-    for (const nn::NamedPiece& piece : stage.named_pieces())
-      if (piece.name.find("mlp.gate.weight") != std::string::npos)
-        const_cast<at::Tensor&>(piece.value).zero_();
-  };
   check_runs(model, {{.mesh = {.ep = 4, .dp = 4, .etp = 2, .tp = 2}}}, tie);
   for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
     check_runs(model, {{.mesh = {.ep = 2, .dp = 4, .etp = 2},
                         .micro_batch = 2,
                         .capacity = {.factor = 1, .drop = drop}}});
+}
+
+namespace {
+
+// Of ranks that hold all tokens of a micro-batch.
+std::vector<Run> with_all_tokens(std::vector<Run> runs,
+                                 strategy::MoeSchedule schedule = strategy::MoeSchedule::kPlain) {
+  for (Run& run : runs) run.sequence_parallel = false, run.moe_schedule = schedule;
+  return runs;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share matrices and hold all tokens train as one rank does, in fp64") {
+  using enum PipelineSchedule;
+  check_runs(
+      small_model(),
+      with_all_tokens(
+          {{.mesh = {.tp = 2}},
+           {.mesh = {.tp = 4}, .schedule = kGPipe, .recompute = Recompute::kFull},
+           {.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kAttentionAndExperts, .zero = 1},
+           {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .recompute = Recompute::kAttention},
+           {.mesh = {.pp = 4, .tp = 4}, .recompute = Recompute::kExperts},
+           {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2}, .schedule = kDualPipeV, .zero = 1}}));
+  check_runs(deepseek_like(),
+             with_all_tokens({{.mesh = {.ep = 2, .etp = 2, .tp = 4}},
+                              {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                               .schedule = kZbH1,
+                               .micro_batch = 2}}));
+  check_runs(tied(qwen2_like()),
+             with_all_tokens({{.mesh = {.tp = 4}, .recompute = Recompute::kExperts},
+                              {.mesh = {.pp = 2, .ep = 4, .dp = 2, .vpp = 2, .tp = 2},
+                               .schedule = kZbV,
+                               .recompute = Recompute::kFull}}));
+}
+
+// The rows of one token group arrive once for each part of an expert, or tp times, or in between.
+TEST_CASE("rows that several ranks send alike count once, whatever shares an expert") {
+  const model::Model model = small_model();
+  check_runs(
+      model,
+      with_all_tokens({{.mesh = {.ep = 2, .tp = 2}},  // every row twice
+                       {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kFull},
+                       {.mesh = {.dp = 2, .etp = 2, .tp = 2}},  // each part of an expert once
+                       {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                        .recompute = Recompute::kFull,
+                        .all_to_all = strategy::AllToAll::kHalo},
+                       {.mesh = {.ep = 2, .dp = 2, .etp = 4, .tp = 4}, .zero = 1},
+                       {.mesh = {.ep = 2, .etp = 2, .tp = 4}},          // each part twice
+                       {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},  // rows of two token groups
+                        .recompute = Recompute::kExperts}}));
+  check_runs(model, with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}), tie);
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+    check_runs(model, with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                        .capacity = {.factor = 1, .drop = drop}}}));
+}
+
+TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
+  using enum PipelineSchedule;
+  constexpr auto kS1 = strategy::MoeSchedule::kParmS1;
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  check_runs(model, with_all_tokens({{.mesh = {.tp = 2}},
+                                     {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
+                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
+                                     {.mesh = {.ep = 2, .etp = 2, .tp = 4},
+                                      .recompute = Recompute::kExperts,
+                                      .all_to_all = strategy::AllToAll::kHalo},
+                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .schedule = kZbH1,
+                                      .micro_batch = 2,
+                                      .zero = 1},
+                                     {.mesh = {.ep = 4, .dp = 2, .tp = 2},
+                                      .all_to_all = strategy::AllToAll::kHaloDedup}},
+                                    kS1));
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kS1));
+  check_runs(tied(qwen2_like()),
+             with_all_tokens({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                              {.mesh = {.ep = 4, .tp = 4}}},
+                             kS1));
+  check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, kS1), tie);
+  check_runs(small_model(),
+             with_all_tokens(
+                 {{.mesh = {.dp = 2, .tp = 2}, .micro_batch = 2, .capacity = {.factor = 1}}}, kS1));
 }
 
 TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and division of states") {
@@ -198,6 +291,9 @@ TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and div
     run.micro_batch = pick(kDegrees);
     run.zero = static_cast<int64_t>(random() % 2);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
+    run.sequence_parallel = random() % 2 == 0;
+    if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)
+      run.moe_schedule = strategy::MoeSchedule::kParmS1;
     const size_t which = random() % std::size(models);
     const strategy::Strategy s = strategy_of(models[which], run);
     if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())

@@ -46,6 +46,7 @@ struct Layout {
   strategy::Mesh mesh;
   std::vector<int64_t> layers_per_stage;
   strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
+  bool sequence_parallel = true;  // beside tp
 };
 const std::vector<Layout> kLayouts = {
     {{1, 1, 1}, {5}},
@@ -65,7 +66,10 @@ const std::vector<Layout> kTensorLayouts = {{{.dp = 2, .tp = 2}, {5}},
                                             {{.pp = 2, .ep = 2, .tp = 2}, {2, 3}},
                                             {{.ep = 4, .tp = 4}, {5}},
                                             {{.ep = 2, .dp = 2, .etp = 2, .tp = 2}, {5}},
-                                            {{.pp = 2, .dp = 4, .etp = 4}, {3, 2}}};
+                                            {{.pp = 2, .dp = 4, .etp = 4}, {3, 2}},
+                                            {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                             .layers_per_stage = {5},
+                                             .sequence_parallel = false}};
 
 // All ranks of a mesh with their optimizers.
 struct Ranks {
@@ -79,7 +83,7 @@ struct Ranks {
     s.schedule = layout.schedule;
     s.layers_per_stage = layout.layers_per_stage;
     s.sequence = 4;
-    s.sequence_parallel = layout.mesh.tp > 1;
+    s.sequence_parallel = layout.sequence_parallel && layout.mesh.tp > 1;
     s.global_batch_sequences = s.mesh.dp;
     s.micro_batch_sequences = s.num_micro_batches = 1;
     const nn::StageOptions options{.mtp_target_tokens = {1, 1}};

@@ -35,6 +35,9 @@ struct Case {
   int64_t zero = 0;
   strategy::Reduction reduction = strategy::Reduction::kDirect;
   strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
+  int64_t moe_chunks = 1;
+  bool sequence_parallel = true;  // beside tp
+  strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
 };
 
 RunResult run(const Case& c) {
@@ -45,7 +48,8 @@ RunResult run(const Case& c) {
     if (layer.feed_forward.is_moe()) layer.feed_forward.top_k = c.top_k;
   r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
   r.strategy.mesh = c.mesh;
-  r.strategy.sequence_parallel = c.mesh.tp > 1;
+  r.strategy.sequence_parallel = c.sequence_parallel && c.mesh.tp > 1;
+  r.strategy.moe_schedule = c.moe_schedule;
   r.strategy.schedule = c.schedule;
   r.strategy.recompute = c.recompute;
   r.strategy.capacity.factor = c.capacity_factor;
@@ -53,6 +57,8 @@ RunResult run(const Case& c) {
   r.strategy.all_to_all = c.all_to_all;
   r.strategy.all_to_all_chunk_bytes = c.chunk_bytes;
   r.strategy.zero = c.zero;
+  if (c.moe_chunks > 1) r.strategy.moe_schedule = strategy::MoeSchedule::kChunked;
+  r.strategy.moe_chunks = c.moe_chunks;
   r.strategy.reduction = c.reduction;
   r.cluster = cost::example::nodes();
   r.corpus = Corpus(Text(some_text(), "text"));
@@ -110,6 +116,42 @@ TEST_CASE("gathers and sums of ranks that share matrices are counted as they are
   }
 }
 
+TEST_CASE("sums that all keep, and the gathers of S1, are counted as they are predicted") {
+  const auto counted = [](const Case& c) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    std::map<std::string, int64_t> sent;  // in the forward
+    for (const TrafficRow& row : traffic.rows)
+      if (row.phase == "forward") sent[row.what] += row.sent_bytes;
+    return sent;
+  };
+  Case c{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}, .sequence_parallel = false};
+  const auto plain = counted(c);
+  CHECK(plain.at("all-reduce") > 0);
+  CHECK(!plain.contains("reduce-scatter"));
+  c.moe_schedule = strategy::MoeSchedule::kParmS1;
+  const auto s1 = counted(c);
+  // Half the rows, one of two layers in three being a mixture; and another gather.
+  CHECK(2 * s1.at("dispatch") < 1.2 * plain.at("dispatch"));
+  CHECK(s1.at("all-gather") > 0);
+  for (const strategy::MoeSchedule schedule :
+       {strategy::MoeSchedule::kPlain, strategy::MoeSchedule::kParmS1})
+    for (Case other : {Case{.mesh = {.dp = 2, .tp = 2}}, Case{.mesh = {.pp = 2, .ep = 2, .tp = 2}},
+                       Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
+                       .recompute = strategy::Recompute::kFull,
+                       .precision = strategy::Precision::kBf16},
+                       Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                       .recompute = strategy::Recompute::kExperts,
+                       .zero = 1,
+                       .reduction = strategy::Reduction::kHierarchical,
+                       .schedule = strategy::PipelineSchedule::kZbH1}}) {
+      other.sequence_parallel = false;
+      other.moe_schedule = schedule;
+      counted(other);
+    }
+}
+
 TEST_CASE("rows that ranks with parts of the same experts gather are counted as predicted") {
   using strategy::AllToAll;
   for (const Case& c :
@@ -127,6 +169,27 @@ TEST_CASE("rows that ranks with parts of the same experts gather are counted as 
     CHECK(traffic.num_unequal() == 0);
     CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
       return row.what == "reduce-scatter" && row.phase == "forward" && row.sent_bytes > 0;
+    }));
+  }
+}
+
+TEST_CASE("rows that travel in chunks of tokens are counted as predicted, chunk by chunk") {
+  using strategy::AllToAll;
+  for (const Case& c :
+       {Case{.mesh = {.ep = 4, .dp = 4}, .moe_chunks = 3},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2},
+        .recompute = strategy::Recompute::kFull,
+        .capacity_factor = 1,
+        .moe_chunks = 8},
+        Case{.mesh = {.ep = 4, .dp = 4}, .all_to_all = AllToAll::kHalo, .moe_chunks = 2},
+        Case{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kExperts,
+        .moe_chunks = 4}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
+      return row.what == "dispatch" && row.sent_bytes > 0;
     }));
   }
 }

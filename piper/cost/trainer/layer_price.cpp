@@ -339,11 +339,13 @@ class LayerPricer {
     const bool shared = layer_.feed_forward.shared_ffn > 0;
     const double blocks = moe ? (shared ? 1.5 : 1) : 2;
     const double backward = s_.sequence_parallel && trainer_.gathers_twice ? 3 : 2;
+    const double outputs = moe && s_.moe_schedule == strategy::MoeSchedule::kParmS1 ? 1 : 0;
     const Moves one = rates_.all_gather(s_.tp, 1, bytes);  // an all-reduce is two of them
     const auto travel = [&](double times) {
-      const Moves moves{times * one.latency, times * one.transfer};
-      return hidden_behind(moves, trainer_.hidden_tensor * moves.total());
+      const Moves moves{(times + outputs) * one.latency, (times + outputs) * one.transfer};
+      return hidden_behind(moves, trainer_.hidden_tensor * times * one.total());
     };
+    p_.gathers_output = outputs / (2 * blocks + outputs);
     p_.tensor_forward = travel(2 * blocks);
     p_.tensor_backward = travel(backward * blocks);
     if (s_.sequence_parallel) {

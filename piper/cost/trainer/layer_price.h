@@ -5,7 +5,8 @@
 //         residuals too. One gather and one scatter a block and direction (Korthikanti et al. 2022), all-reduces
 //         without it (Shoeybi et al. 2019)
 //   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al. 2023)
-//   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to its ranks first
+//   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to its ranks first;
+//         under Parm's S1 (no sequence parallelism) the block's output, and its input's gradient, is gathered
 //   etp   each expert's matrices; rows are gathered and scattered among its ranks
 //
 // Bytes follow what trainers with flash attention keep: input, normalised input, queries, keys, values,
@@ -28,6 +29,7 @@ struct LayerShape {
   double sequence = 0;  // whole
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool sequence_parallel = false;
+  strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   double capacity_factor = 0;
   double imbalance = 1;  // rows of the busiest rank / mean
   ExchangeForm exchange;
@@ -68,6 +70,8 @@ struct LayerPrice {
   Travel dispatch, combine;
   // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind it.
   double arrives_forward = 0, arrives_backward = 0;
+  // Of both, what gathers the output of a mixture layer (Parm's S1): nothing computes beside it.
+  double gathers_output = 0;
   double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;

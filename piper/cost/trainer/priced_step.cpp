@@ -39,11 +39,17 @@ Moves part_of(const Moves& moves, double part) {
   return {part * moves.latency, part * moves.transfer};
 }
 
-// What a pass of a layer gathers and sums for tensor parallelism: slots, one after another.
-double tensor_units(const schedule::LayerPass& pass) {
+// Whether a collective gathers the output of a mixture layer (Parm's S1).
+bool gathers_output(TaskKind kind, const strategy::Strategy& s) {
+  return kind == TaskKind::kAllGather && !s.sequence_parallel;
+}
+
+// What a pass of a layer gathers and sums for tensor parallelism around its blocks: slots, one after
+// another.
+double tensor_units(const schedule::LayerPass& pass, const strategy::Strategy& s) {
   double units = 0;
   for (const schedule::Operation& operation : pass.operations())
-    if (operation.segment == SegmentKind::kTensor)
+    if (operation.segment == SegmentKind::kTensor && !gathers_output(operation.kind, s))
       units += static_cast<double>(operation.reads.size());
   return units;
 }
@@ -246,7 +252,7 @@ class StepPricer {
     } else {
       const schedule::LayerProgram& of = program(segment.layer);
       const Travel& travel = forward ? p.tensor_forward : p.tensor_backward;
-      const double units = tensor_units(forward ? of.forward : of.backward);
+      const double units = tensor_units(forward ? of.forward : of.backward, s_);
       const double arriving =
           s_.sequence_parallel ? !forward && parts_.trainer->gathers_twice ? 2 : 1 : 0;
       if (parts_.trainer->hidden_tensor > 0 && units > 0) {
@@ -301,10 +307,12 @@ class StepPricer {
     const bool forward = task.phase == Phase::kForward || task.phase == Phase::kRecompute;
     if (axis == Axis::kExpertTensor) return part_of(p.expert_tensor.moves, 0.5);  // gather and sum
     if (axis == Axis::kContext) return (forward ? p.context_forward : p.context_backward).moves;
+    const Moves& all = (forward ? p.tensor_forward : p.tensor_backward).moves;
+    if (gathers_output(task.kind, s_)) return part_of(all, p.gathers_output);
     const schedule::LayerProgram& of = program(segment.layer);
-    const double units = tensor_units(forward ? of.forward : of.backward);
+    const double units = tensor_units(forward ? of.forward : of.backward, s_);
     const auto here = static_cast<double>(step_.graph.reads(task).size());
-    return part_of((forward ? p.tensor_forward : p.tensor_backward).moves, here / units);
+    return part_of(all, (1 - p.gathers_output) * here / units);
   }
 
   Moves state_moves(const Task& task, const Segment& segment) const {

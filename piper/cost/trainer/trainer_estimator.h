@@ -94,6 +94,8 @@ class TrainerEstimator : public Estimator {
   const TrainerProfile& trainer() const { return trainer_; }
   const model::Model& model() const override { return model_; }
   const cluster::Cluster& cluster() const override { return cluster_; }
+  // Throws InvalidInput where a trainer's profile has no price of what the strategy does.
+  void require_priced(const strategy::Strategy& strategy) const;
 
  private:
   struct Prices;  // of one shape: layers by type, ends
@@ -190,8 +192,8 @@ class TrainerEstimator : public Estimator {
   double efficiency_;
   std::vector<size_t> type_;                              // of each layer
   std::vector<int64_t> representative_, layers_of_type_;  // of each type
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double, double,
-                         strategy::AllToAll, int64_t>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, strategy::MoeSchedule,
+                         double, double, strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};
