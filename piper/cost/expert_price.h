@@ -18,8 +18,8 @@ namespace piper::cost {
 //                       backward on the rank that computes it, at the rows of a balanced load. Loads
 //                       are counted over all replicas of an expert, which share them: the price is
 //                       of such a row
-//   seconds_per_expert  take, message and put on neighbouring ranks of an expert group; under ZeRO of
-//                       a replica's part of the states
+//   seconds_per_expert  take, message and put on neighbouring ranks of an expert group, of what a
+//                       rank has of the states (a part under ZeRO and where etp ranks share it)
 // Throws InvalidInput where the cluster has no figures for the precision (cost::unpriced).
 std::map<int32_t, balance::ExpertPrice> expert_prices(const model::Model& model,
                                                       const strategy::Strategy& strategy,

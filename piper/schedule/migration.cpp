@@ -79,7 +79,7 @@ class MigrationWriter {
   // Of an expert at this index of a rank's, what a replica has the states of. Its buffer of gradients
   // holds one tensor of all its experts behind the other.
   StatePieces held(int32_t layer, int64_t index, int64_t replica) const {
-    const std::array<int64_t, 2> elements = expert_tensors(model_, layer);
+    const std::array<int64_t, 2> elements = expert_tensors(model_, strategy_, layer);
     const int64_t experts =
         model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts / strategy_.mesh.ep;
     const int64_t all = experts * (elements[0] + elements[1]);
@@ -204,9 +204,10 @@ class MigrationWriter {
 
 }  // namespace
 
-std::array<int64_t, 2> expert_tensors(const model::Model& model, int32_t layer) {
+std::array<int64_t, 2> expert_tensors(const model::Model& model, const strategy::Strategy& strategy,
+                                      int32_t layer) {
   const model::FeedForward& net = model.layers[static_cast<size_t>(layer)].feed_forward;
-  const int64_t matrix = net.ffn * model.hidden;
+  const int64_t matrix = net.ffn / strategy.mesh.etp * model.hidden;
   return {(net.num_matrices - 1) * matrix, matrix};
 }
 

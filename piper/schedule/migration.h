@@ -11,7 +11,8 @@
 // takes all before it puts any, since a place that is written was another expert's; the next
 // layer's receives wait for the puts of the one before, which bounds the memory.
 //
-// Every replica of the expert group does the same with its own copy, so nothing crosses replicas.
+// Every replica of the expert group does the same with its own copy, so nothing crosses replicas; nor
+// do parts of experts whose matrices several ranks share (expert-tensor parallelism) meet.
 // Under ZeRO a replica has the states of a share of its parameters alone, as reductions cut the
 // gradients of its experts (collective::reduce_share). An expert's states then travel in pieces, from
 // each replica that had a part of them to each that answers for it at the new place; the weights
@@ -45,8 +46,10 @@ struct Migration {
   std::vector<StatePieces> pieces;  // by segment: what its task takes, moves or puts
 };
 
-// Elements of the two tensors of an expert of this layer.
-std::array<int64_t, 2> expert_tensors(const model::Model& model, int32_t layer);
+// Elements of the two tensors of an expert of this layer, as one rank holds them: of its part of the
+// width where ranks share an expert's matrices.
+std::array<int64_t, 2> expert_tensors(const model::Model& model, const strategy::Strategy& strategy,
+                                      int32_t layer);
 
 // Requires contradictions(strategy, model) to be empty and layers with experts (PIPER_CHECK). The
 // result is sound (graph::validate) and free of deadlock.

@@ -98,7 +98,7 @@ TEST_CASE("under ZeRO an expert's states travel from who has them to who will") 
   const model::Model model = example::model({4});
   strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 6}, 1, 1);
   s.zero = 1;
-  REQUIRE(expert_tensors(model, 0) == std::array<int64_t, 2>{32, 16});
+  REQUIRE(expert_tensors(model, s, 0) == std::array<int64_t, 2>{32, 16});
   const ExpertPlacement plain = ExpertPlacement::plain(4, 2);
   // Expert 0, first on its rank, becomes the second of the other; expert 3 comes in its place.
   const Migration migration =
@@ -135,7 +135,8 @@ TEST_CASE("every element of an expert's states is put once, whatever divides the
   for (const int64_t zero : {0, 1})
     for (const strategy::Mesh& mesh :
          {strategy::Mesh{.pp = 1, .ep = 2, .dp = 10}, strategy::Mesh{.pp = 2, .ep = 4, .dp = 12},
-          strategy::Mesh{.pp = 1, .ep = 2, .dp = 2}}) {
+          strategy::Mesh{.pp = 1, .ep = 2, .dp = 2},
+          strategy::Mesh{.pp = 1, .ep = 2, .dp = 8, .etp = 2}}) {
       strategy::Strategy s = example::strategy(mesh, 2, 2);
       s.zero = zero;
       LayerMoves moves;
@@ -154,8 +155,8 @@ TEST_CASE("every element of an expert's states is put once, whatever divides the
           put.at({segment.layer, segment.expert}) += piece.end - piece.begin;
       }
       for (const auto& [of, elements] : put) {
-        const auto tensors = expert_tensors(model, of.first);
-        CHECK(elements == (tensors[0] + tensors[1]) * (zero > 0 ? 1 : mesh.edp()));
+        const auto tensors = expert_tensors(model, s, of.first);
+        CHECK(elements == (tensors[0] + tensors[1]) * mesh.etp * (zero > 0 ? 1 : mesh.edp()));
       }
     }
 }

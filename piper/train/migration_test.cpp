@@ -71,6 +71,12 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .precision = strategy::Precision::kFp64,
        .zero = 1},
       {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .zero = 1},
+      // Ranks that share the matrices of an expert, each with its part.
+      {.mesh = {.ep = 2, .dp = 4, .etp = 2}},
+      {.mesh = {.ep = 2, .dp = 8, .etp = 2},
+       .recompute = Recompute::kFull,
+       .precision = strategy::Precision::kBf16,
+       .zero = 1},
       {.mesh = {.pp = 1, .ep = 4, .dp = 4}, .model = 1, .zero = 1},
       {.mesh = {.pp = 1, .ep = 4, .dp = 4}, .recompute = Recompute::kFull},
       {.mesh = {.pp = 1, .ep = 2, .dp = 4}, .precision = strategy::Precision::kBf16},
