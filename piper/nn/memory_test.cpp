@@ -237,8 +237,10 @@ class Bench {
     CHECK(merge_f.peak == bytes_of(x));
     Stage::MergeGradients merged;
     const auto merge_b = measure([&] { merged = stage_->merge_backward(0, x_, rows, routing); });
-    CHECK(merge_b.peak == bytes_of(merged.returned) + bytes_of(merged.weights) +
-                              predicted(SegmentKind::kMerge, w).backward_transient);
+    const int64_t divided = predicted(SegmentKind::kMerge, w).backward_transient;
+    const int64_t merge_bytes = bytes_of(merged.returned) + bytes_of(merged.weights) + divided;
+    CHECK(merge_b.peak >= merge_bytes);
+    CHECK(merge_b.peak <= merge_bytes + (divided > 0 ? 16 : 0));  // and the divisor's scalars
     const auto experts_b =
         measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
     check(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,

@@ -68,6 +68,16 @@ class Shapes {
       s.capacity = r_.fixed.capacity;
     });
   }
+  // Whether ranks that share matrices divide tokens, or hold all of them. What this Piper runs is no
+  // faster and no smaller without the former, so that it tries the latter where it is asked for, or
+  // where the former does not run.
+  bool tries_tokens(Shape shape, bool divided) const {
+    const bool can_divide = shape.tp > 1 && r_.sequence % (shape.tp * shape.cp) == 0;
+    if (divided || !can_divide || !r_.fixed.runnable || r_.fixed.sequence_parallel)
+      return !divided || can_divide;
+    shape.sequence_parallel = true;
+    return !runs(shape);
+  }
   // Where the paper's form is asked for.
   bool is_of_the_paper(const Shape& shape) const {
     return !r_.fixed.paper_form ||
@@ -95,12 +105,11 @@ class Shapes {
           if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro) ||
               !wanted(r_.fixed.num_micro_batches, per_rank / shape.micro))
             continue;
-          for (const bool sp : {false, true}) {
-            if (sp && (shape.tp == 1 || r_.sequence % (shape.tp * shape.cp) != 0)) continue;
-            if (!wanted(r_.fixed.sequence_parallel, sp)) continue;
-            shape.sequence_parallel = sp;
-            if (is_of_the_paper(shape) && runs(shape)) shapes_.push_back(shape);
-          }
+          for (const bool sp : {false, true})
+            if (wanted(r_.fixed.sequence_parallel, sp) && tries_tokens(shape, sp)) {
+              shape.sequence_parallel = sp;
+              if (is_of_the_paper(shape) && runs(shape)) shapes_.push_back(shape);
+            }
         }
       }
     }
