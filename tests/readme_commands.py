@@ -92,6 +92,9 @@ SMALL = {
     "piper launch -n 2 bench moe --tokens 512 --experts 4": [
         ["launch", "-n", "1", "bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--rounds", "1"]],
     "piper migrate --model mixtral-8x7b --cluster dgx-h100": [["migrate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100"], ["migrate"]],
+    "piper moe --model mixtral-8x7b --cluster a800 --tp 8 --etp 8 --ep 2": [
+        ["moe", "--model", "mixtral-8x7b", "--cluster", "a800", "--tp", "8", "--etp", "8", "--ep", "2", "--sequence", "8", "--precision", "fp32"]],
+    "piper moe --paper parm": [["moe", "--paper", "monta"]],
     "piper bench balance --load trace:trace.csv --experts 32 --ranks 8": [["bench", "balance", "--experts", "1", "--ranks", "1", "--window", "1", "--steps", "2"]],
     "piper bench flows": [["bench", "flows", "--nodes", "1", "--bytes", "64"]],
     "piper bench collectives --cluster frontier": [["bench", "collectives", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"]],

@@ -11,6 +11,8 @@
 
 #include <piper/balance/rank_load.h>
 
+#include <cstdint>
+
 namespace piper::balance {
 
 struct RedundantSlots {

@@ -18,6 +18,7 @@ Run add_sim(Subcommand command);
 Run add_exchange(Subcommand command);
 Run add_place(Subcommand command);
 Run add_migrate(Subcommand command);
+Run add_moe(Subcommand command);
 Run add_export(Subcommand command);
 Run add_report(Subcommand command);
 Run add_bench(Subcommand command);
@@ -39,6 +40,8 @@ inline std::vector<Command> planner_commands() {
       {"place", "which rank on which node of a job, and which nodes to ask for", add_place},
       {"migrate", "what moving experts costs: the paper's Table IV, and any model on any machine",
        add_migrate},
+      {"moe", "what each schedule of a mixture layer costs: plain, Parm's, MoNTA's, in chunks",
+       add_moe},
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},

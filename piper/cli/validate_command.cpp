@@ -6,6 +6,7 @@
 #include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/statement_table.h>
 #include <piper/cli/subcommand.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
@@ -142,33 +143,6 @@ void print_fit(const std::vector<PricedRow>& rows) {
   if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
 }
 
-int run_statements(bool json) {
-  const std::vector<validate::Statement> statements = validate::paper_statements();
-  if (json) {
-    Json all{{"assumptions", validate::statement_assumptions()}, {"statements", Json::array()}};
-    for (const validate::Statement& s : statements)
-      all["statements"].push_back(validate::to_json(s));
-    std::cout << all.dump(2) << "\n";
-    return 0;
-  }
-  report::Table table;
-  table.columns = {{.header = "statement", .max_width = 70},
-                   {"where"},
-                   {"printed"},
-                   {"predicted"},
-                   {"error", Align::kRight},
-                   {"verdict"}};
-  for (const validate::Statement& s : statements)
-    table.rows.push_back({s.what, s.where, s.printed, s.predicted,
-                          s.error ? fmt::format("{:+.1f} %", 100 * *s.error) : "",
-                          validate::name(s.verdict)});
-  fmt::print("{}\n", report::to_text(table));
-  for (const validate::Statement& s : statements)
-    if (!s.cause.empty()) fmt::print("{}: {}: {}\n", validate::name(s.verdict), s.what, s.cause);
-  for (const std::string& a : validate::statement_assumptions()) fmt::print("assumed: {}\n", a);
-  return 0;
-}
-
 int run_phases(const std::string& file, bool json) {
   const validate::PhaseRun run =
       validate::load_phase_run(file.empty() ? validate::builtin_phase_runs().front() : file);
@@ -199,7 +173,10 @@ int run_phases(const std::string& file, bool json) {
 }
 
 int run(const Flags& flags) {
-  if (flags.statements) return run_statements(flags.json);
+  if (flags.statements) {
+    print_statements(validate::paper_statements(), validate::statement_assumptions(), flags.json);
+    return 0;
+  }
   if (flags.phases) return run_phases(flags.file, flags.json);
   const std::vector<validate::MeasuredRow> rows =
       flags.file.empty() ? validate::builtin_rows()

@@ -6,6 +6,7 @@
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
+#include <piper/validate/statement_list.h>
 #include <piper/validate/statements.h>
 
 #include <algorithm>
@@ -18,70 +19,16 @@ namespace paper = cost::paper;
 using model::Model;
 using strategy::Strategy;
 
-constexpr int64_t kSequence = 4096;  // Fig. 12
-constexpr double kExact = 0.005;     // three digits are printed
-constexpr double kTwoDigits = 0.03;  // two are printed
-constexpr double kMeasured = 0.1;
+constexpr int64_t kSequence = 4096;      // Fig. 12
+constexpr double kTwoDigits = 0.03;      // two are printed
 constexpr double kFittedTflops = 39.38;  // section VII-D
 constexpr double kTrillionTflops = 33;   // section VII-D
 constexpr double kPeakTflops = 191.5;    // of a GCD, bf16
 constexpr int64_t kAlpha = 4;            // micro-batches a stage: M = alpha PP (Table II)
 
-class Statements {
- public:
-  void exact(const std::string& what, const std::string& where, double printed, double predicted,
-             const std::string& unit, const std::string& cause = "", double limit = kExact) {
-    Statement s = figures(what, where, printed, predicted, unit);
-    s.limit = limit;
-    if (std::abs(*s.error) > s.limit) {
-      s.verdict = Verdict::kMisprint;
-      s.cause = cause;
-    }
-    list_.push_back(s);
-  }
-  void measured(const std::string& what, const std::string& where, double printed, double predicted,
-                const std::string& unit, const std::string& cause = "") {
-    Statement s = figures(what, where, printed, predicted, unit);
-    s.measured = true;
-    s.limit = kMeasured;
-    if (std::abs(*s.error) > s.limit) {
-      s.verdict = Verdict::kMiss;
-      s.cause = cause;
-    }
-    list_.push_back(s);
-  }
-  void fitted(const std::string& what, const std::string& where, double printed, double predicted,
-              const std::string& unit) {
-    measured(what, where, printed, predicted, unit);
-    list_.back().verdict = Verdict::kFitted;
-  }
-  void claim(const std::string& what, const std::string& where, const std::string& printed,
-             const std::string& predicted, bool holds, const std::string& cause = "") {
-    list_.push_back({.what = what,
-                     .where = where,
-                     .measured = true,
-                     .printed = printed,
-                     .predicted = predicted,
-                     .verdict = holds ? Verdict::kHolds : Verdict::kMiss,
-                     .cause = holds ? "" : cause});
-  }
-  std::vector<Statement> take() { return std::move(list_); }
-
- private:
-  static Statement figures(const std::string& what, const std::string& where, double printed,
-                           double predicted, const std::string& unit) {
-    return {.what = what,
-            .where = where,
-            .printed = fmt::format("{:.4g}{}", printed, unit),
-            .predicted = fmt::format("{:.4g}{}", predicted, unit),
-            .error = predicted / printed - 1};
-  }
-  std::vector<Statement> list_;
-};
-
 std::string words(paper::Degrees d) { return fmt::format("{} x {}", d.pp, d.ep); }
 
-void parameters(Statements& list) {
+void parameters(StatementList& list) {
   const auto billions = [](const char* name) {
     return paper::num_parameters(paper::from_model(model::load_model(name))) / 1e9;
   };
@@ -99,7 +46,7 @@ void parameters(Statements& list) {
              "615 B under Fig. 10; the published script's shapes give 700 B");
 }
 
-void equations(Statements& list) {
+void equations(StatementList& list) {
   const paper::PaperModel m = paper::from_model(model::load_model("m10b-e128"));
   const paper::Batch batch{.sequences = 64, .sequence = kSequence};
   const paper::Degrees degrees{.pp = 16, .ep = 32};
@@ -139,7 +86,7 @@ void equations(Statements& list) {
              "as a hard filter eq. 10 forbids what was run: a preference with a price");
 }
 
-void tables(Statements& list) {
+void tables(StatementList& list) {
   for (const paper::MigrationRow& row : paper::table_iv())
     list.exact(fmt::format("{}: bytes of a full migration", row.model), "Table IV",
                row.printed_size, row.size(), " " + row.unit, "48 (E / 8) d d_ffn is 103.08 GB",
@@ -202,7 +149,7 @@ Run m10b(const Frontier& f, const char* name, int64_t devices, auto micro_batche
               micro_batches);
 }
 
-void other_batch(Statements& list, const Frontier& f, const std::string& batch, int64_t number,
+void other_batch(StatementList& list, const Frontier& f, const std::string& batch, int64_t number,
                  const std::string& cause) {
   const auto micro_batches = [number](paper::Degrees) { return number; };
   const double small = m10b(f, "m10b-e16", 64, micro_batches).tflops(),
@@ -213,7 +160,7 @@ void other_batch(Statements& list, const Frontier& f, const std::string& batch, 
   list.measured("64 to 1,024, were it " + batch, "VII-D", 0.73, large / small, "", cause);
 }
 
-void scaling(Statements& list, const Frontier& f) {
+void scaling(StatementList& list, const Frontier& f) {
   const Run small = m10b(f, "m10b-e16", 64, four_a_stage),
             middle = m10b(f, "m10b-e128", 512, four_a_stage),
             large = m10b(f, "m10b-e256", 1024, four_a_stage);
@@ -253,7 +200,7 @@ double ceiling(const Frontier& f, const Model& model) {
          (seconds * kPeakTflops * 1e12);
 }
 
-void ceilings(Statements& list, const Frontier& f) {
+void ceilings(StatementList& list, const Frontier& f) {
   const std::vector<const char*> coarse{"mixtral-8x7b", "mixtral-8x22b", "grok-1"};
   const std::vector<const char*> fine{"deepseek-v2", "deepseek-v3", "qwen3-235b-a22b",
                                       "qwen3-30b-a3b", "kimi-k2"};
@@ -289,7 +236,7 @@ void ceilings(Statements& list, const Frontier& f) {
              "the head, which one layer lacks, has the largest products of a model");
 }
 
-void fits(Statements& list, const Frontier& f) {
+void fits(StatementList& list, const Frontier& f) {
   for (const auto& [name, devices] :
        {std::pair{"xmoe-small", 8}, {"xmoe-medium", 32}, {"xmoe-large", 80}, {"xmoe-super", 512}}) {
     const Model model = model::load_model(name);
@@ -322,7 +269,7 @@ const char* name(Verdict verdict) {
 }
 
 std::vector<Statement> paper_statements() {
-  Statements list;
+  StatementList list;
   parameters(list);
   equations(list);
   tables(list);

@@ -34,8 +34,14 @@ struct Statement {
 };
 
 std::vector<Statement> paper_statements();
+// The same of Parm (Pan et al. 2024) and MoNTA (Guo et al. 2024): formulas by cost/paper, measured
+// figures on the descriptions of their machines, with nothing fitted.
+std::vector<Statement> parm_statements();
+std::vector<Statement> monta_statements();
 // What the measured statements are priced with where the paper is silent.
 std::vector<std::string> statement_assumptions();
+std::vector<std::string> parm_assumptions();
+std::vector<std::string> monta_assumptions();
 
 Json to_json(const Statement& statement);
 

@@ -84,4 +84,12 @@ Choice printed_best_level(const Exchange& exchange, const Machine& machine) {
   return least([&](Level level) { return printed_best_chunks(level, exchange, machine); });
 }
 
+Outputs outputs(const Choice& choice, const Step& step) {
+  const double latency = step.num_exchanges * choice.chunks.seconds + step.other_seconds;
+  PIPER_CHECK(latency > 0, "a step takes time");
+  return {.latency_seconds = latency,
+          .tokens_per_second = step.tokens / latency,
+          .mfu = step.model_flops / (latency * step.peak_flops_per_second)};
+}
+
 }  // namespace piper::cost::paper::monta

@@ -41,4 +41,15 @@ Choice best_level(const Exchange& exchange, const Machine& machine);
 // With what the printed searches return: always O1.
 Choice printed_best_level(const Exchange& exchange, const Machine& machine);
 
+// "Performance outputs": of a step with `num_exchanges` of them and `other_seconds` besides.
+struct Outputs {
+  double latency_seconds = 0, tokens_per_second = 0, mfu = 0;
+};
+struct Step {
+  double num_exchanges = 0;  // all-to-alls that take what the choice takes
+  double other_seconds = 0;
+  double tokens = 0, model_flops = 0, peak_flops_per_second = 0;  // of all devices together
+};
+Outputs outputs(const Choice& choice, const Step& step);
+
 }  // namespace piper::cost::paper::monta

@@ -73,3 +73,16 @@ TEST_CASE("one node has nothing to send: O1's gather alone counts, and chunks on
   CHECK(choice.level == Level::kO1);
   CHECK(choice.chunks.num_chunks == 1);
 }
+
+TEST_CASE("latency, throughput and MFU of the chosen level, by hand") {
+  const Choice choice{.level = Level::kO1, .chunks = {.num_chunks = 1, .seconds = 0.5}};
+  const Outputs o = outputs(choice, {.num_exchanges = 4,
+                                     .other_seconds = 6,
+                                     .tokens = 32,
+                                     .model_flops = 12,
+                                     .peak_flops_per_second = 3});
+  CHECK(o.latency_seconds == 8);
+  CHECK(o.tokens_per_second == 4);
+  CHECK(o.mfu == 0.5);
+  CHECK_THROWS_AS(outputs({}, {}), InternalError);
+}

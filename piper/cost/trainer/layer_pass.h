@@ -6,6 +6,8 @@
 #include <piper/cost/trainer/rates.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
+
 namespace piper::cost {
 
 inline constexpr double kElement = 2;  // bytes of an activation: bf16 under every trainer here
@@ -39,6 +41,15 @@ class LayerPass {
   void elements(double forward, double backward, double kernels = 1) {
     forward_ += rates_.pass_seconds(forward * kElement) + (kernels - 1) * launch(forward);
     backward_ += rates_.pass_seconds(backward * kElement) + (kernels - 1) * launch(backward);
+  }
+  // `count` nets of `rows` rows each: both products (three matrices: the first is twice as wide) and
+  // the activation between them.
+  void feed_forward(double rows, double hidden, double ffn, int64_t matrices, double count = 1,
+                    double efficiency = 1, bool converted = false) {
+    const double up = matrices == 3 ? 2 : 1;
+    linear(rows, up * ffn, hidden, count, efficiency, converted);
+    linear(rows, hidden, ffn, count, efficiency);
+    elements((up + 1) * rows * count * ffn, (2 * up + 1) * rows * count * ffn);
   }
   double forward() const { return forward_; }
   double backward() const { return backward_; }

@@ -216,19 +216,6 @@ class LayerPricer {
     p_.backward.context += p_.context_backward.exposed();
   }
 
-  void activation(LayerPass& pass, double rows, double ffn, int64_t matrices) {
-    const double up = matrices == 3 ? 2 : 1;
-    pass.elements((up + 1) * rows * ffn, (2 * up + 1) * rows * ffn);
-  }
-
-  void mlp(LayerPass& pass, double rows, double ffn, int64_t matrices, double count,
-           double efficiency, bool converted = false) {
-    const double up = matrices == 3 ? 2 : 1;
-    pass.linear(rows, up * ffn, hidden_, count, efficiency, converted);
-    pass.linear(rows, hidden_, ffn, count, efficiency);
-    activation(pass, rows * count, ffn, matrices);
-  }
-
   // Bytes of a feed-forward's own intermediates: the first product's output and the second's input.
   double ffn_bytes(double rows, double ffn, int64_t matrices) const {
     const double up = matrices == 3 ? 2 : 1;
@@ -239,7 +226,7 @@ class LayerPricer {
     const model::FeedForward& f = layer_.feed_forward;
     LayerPass pass(rates_, precision_);
     const double ffn = static_cast<double>(f.ffn) / tp_;
-    mlp(pass, s_.tokens, ffn, f.num_matrices, 1, 1);
+    pass.feed_forward(s_.tokens, hidden_, ffn, f.num_matrices);
     p_.experts_forward = pass.forward();
     add(p_.feed_forward, pass);
     p_.experts_bytes += ffn_bytes(s_.tokens, ffn, f.num_matrices);
@@ -270,10 +257,10 @@ class LayerPricer {
     const bool converted = trainer_.dispatch_element_bytes < kElement;
     if (converted) routing.elements(2 * dealt * hidden_, 2 * dealt * hidden_);
     add(p_.feed_forward, routing);
-    mlp(pass, received / local, ffn / etp, f.num_matrices, local, trainer_.grouped_efficiency,
-        converted);
+    pass.feed_forward(received / local, hidden_, ffn / etp, f.num_matrices, local,
+                      trainer_.grouped_efficiency, converted);
     const double shared = static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / tp_;
-    if (shared > 0) mlp(pass, s_.tokens, shared, f.num_dense_matrices, 1, 1);
+    if (shared > 0) pass.feed_forward(s_.tokens, hidden_, shared, f.num_dense_matrices);
     p_.experts_forward = pass.forward();
     add(p_.feed_forward, pass);
     exchange(rows, received, k);
