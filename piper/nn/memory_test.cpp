@@ -521,6 +521,8 @@ TEST_CASE("what ranks compute on all tokens alike, or on a share of them, is wha
         for (const MoeSchedule schedule : {MoeSchedule::kPlain, MoeSchedule::kParmS1})
           for (const bool in_parts : {false, true}) {
             if (shape.sequences * shape.sequence % 2 != 0) continue;
+            // The auxiliary loss of parts of sequences takes for a moment what is not predicted.
+            if (schedule == MoeSchedule::kParmS1 && shape.sequences % 2 != 0) continue;
             shape.family = family;
             INFO("family ", std::string(family), " schedule ",
                  std::string(strategy::name(schedule)));

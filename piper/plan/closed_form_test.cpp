@@ -227,7 +227,7 @@ TEST_CASE("memory: within three messages between stages of the simulation's peak
   }
 }
 
-TEST_CASE("ranks that share matrices: time within 2 % and memory within three messages") {
+TEST_CASE("ranks that share matrices: time within 2 %, 5 % with shared experts; three messages") {
   const cluster::Cluster cluster = example::nodes();
   model::Model dense = example::mixture(4);
   dense.layers[1].feed_forward = {.ffn = 64};
@@ -254,10 +254,12 @@ TEST_CASE("ranks that share matrices: time within 2 % and memory within three me
                              strategy::name(moe_schedule), strategy::name(recompute), count));
             const graph::Timeline played = simulate(model, s, cluster);
             const cost::ExactEstimate closed = estimate(model, s, cluster);
+            // Gathers among etp and tp meet on the same ports, which the closed form does not see.
             // Not of the example: latencies are its step, and the closed form lets no gather of a
             // recomputation begin before its turn.
             if (model.name != dense.name)
-              CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
+              CHECK(closed.seconds ==
+                    cost::near(played.seconds()).epsilon(mesh.etp > 1 ? 0.05 : 0.02));
             for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
               CAPTURE(stage);
               const int64_t simulated =

@@ -37,6 +37,7 @@ std::string what(const schedule::StepGraph& step, const Task& task) {
     case TaskKind::kAllReduce:
       return segment == SegmentKind::kStatistics       ? "statistics"
              : segment == SegmentKind::kSequenceCounts ? "sequence counts"
+             : schedule::moves_rows(segment)           ? graph::name(task.kind)
                                                        : "gradients";
   }
   return {};

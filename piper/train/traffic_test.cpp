@@ -132,7 +132,7 @@ TEST_CASE("sums that all keep, and the gathers of S1, are counted as they are pr
   CHECK(!plain.contains("reduce-scatter"));
   c.moe_schedule = strategy::MoeSchedule::kParmS1;
   const auto s1 = counted(c);
-  // Half the rows, one of two layers in three being a mixture; and another gather.
+  // Half the rows; and another gather.
   CHECK(2 * s1.at("dispatch") < 1.2 * plain.at("dispatch"));
   CHECK(s1.at("all-gather") > 0);
   for (const strategy::MoeSchedule schedule :
