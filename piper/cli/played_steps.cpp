@@ -170,6 +170,8 @@ PlayedSteps play_of_trainer(const Priced& priced, const PlayRequest& request,
                             const cost::TrainerProfile& trainer) {
   PlayedSteps played;
   const strategy::Strategy& s = priced.strategy;
+  cost::TrainerEstimator estimator(priced.model, priced.cluster, trainer, s.precision, s.sequence);
+  estimator.require_priced(s);
   const std::vector<Rank> ranks =
       ranks_to_play(priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
                     strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), played);
@@ -177,7 +179,6 @@ PlayedSteps play_of_trainer(const Priced& priced, const PlayRequest& request,
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, cost::style_of(trainer)),
              num_ranks);
-  cost::TrainerEstimator estimator(priced.model, priced.cluster, trainer, s.precision, s.sequence);
   const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;

@@ -56,6 +56,8 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--all-to-all", !f.all_to_all.empty());
   note("--all-to-all-chunk", f.all_to_all_chunk_bytes.has_value());
   note("--reduction", !f.reduction.empty());
+  note("--moe-schedule", !f.moe_schedule.empty());
+  note("--moe-chunks", f.moe_chunks.has_value());
   return given;
 }
 
@@ -135,6 +137,8 @@ std::string in_flags(std::string line) {
       {"'global_batch_sequences'", "--global-batch"},
       {"'sequence'", "--sequence"},
       {"'capacity_factor'", "--capacity-factor"},
+      {"'moe_schedule'", "--moe-schedule"},
+      {"'moe_chunks'", "--moe-chunks"},
       {"'mtp_depth'", "--mtp-depth"}};
   for (const auto& [key, flag] : flags)
     for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
@@ -173,6 +177,9 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   if (!f.reduction.empty())
     s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
+  if (!f.moe_schedule.empty())
+    s.moe_schedule = parse_word<strategy::MoeSchedule>("--moe-schedule", f.moe_schedule);
+  s.moe_chunks = f.moe_chunks.value_or(1);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
                                   : parse_word<PipelineSchedule>("--schedule", f.schedule);
   s.mesh.vpp = f.vpp.value_or(strategy::is_v(s.schedule) ? 2 : 1);
@@ -244,6 +251,14 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
+  command.add_option(
+      "--moe-schedule", f.moe_schedule,
+      "order of a mixture layer: plain, parm-s1, or chunked, where the rows of one chunk of "
+      "tokens travel while another is computed (plain)");
+  command
+      .add_option("--moe-chunks", f.moe_chunks,
+                  "of --moe-schedule chunked: chunks of a rank's tokens (1)")
+      .check(integer_in(1, strategy::kMaxMoeChunks));
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1)").check(count);

@@ -7,6 +7,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
 #include <piper/model/shared_layer.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 
@@ -149,12 +150,15 @@ int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& w
   return work.sequences * f.num_experts * kIndexOfTokenBytes;
 }
 
-// Weight and token of every row, position of every choice; choices by sequence where that is
-// shared.
+// Choices by sequence, in the routing where ranks share the tokens of a sequence.
+int64_t shared_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
+  return work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0;
+}
+
+// Weight and token of every row, position of every choice.
 int64_t sent_routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
   return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
-         work.routed_tokens() * f.top_k * kIndexBytes +
-         (work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0);
+         work.tokens_of_rows() * f.top_k * kIndexBytes;
 }
 
 // Where tokens travel, the same and the weights' gradients on the experts' side.
@@ -187,7 +191,8 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
       3 * kDouble * auxiliary +
       (sigmoid && auxiliary > 0 ? main * work.routed_tokens() * (f.num_experts + 1) : 0);
   const int64_t squares = (main == kDouble ? 1 : 2) * kDouble * log_sums;
-  return std::max(choice + groups - sent_routing_bytes(f, work) - main * auxiliary,
+  return std::max(choice + groups - sent_routing_bytes(f, work) - shared_choices_bytes(f, work) -
+                      main * auxiliary,
                   scores + std::max(probabilities, squares));
 }
 
@@ -325,6 +330,28 @@ int64_t hidden_tokens(const schedule::SlotMeaning& slot, const SegmentWork& work
 
 }  // namespace
 
+SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks) {
+  if (chunk == 0) return all;
+  const int64_t tokens = std::max<int64_t>(1, all.routed_tokens());
+  const strategy::TokenChunk own =
+      strategy::token_chunk(all.routed_tokens(), num_chunks, chunk - 1);
+  const auto part = [&](int64_t rows) {
+    return rows * (own.first + own.count) / tokens - rows * own.first / tokens;
+  };
+  SegmentWork work = all;
+  work.chunk_tokens = own.count;
+  work.rows = part(all.rows);
+  work.received_rows = part(all.received_rows);
+  work.gathered_rows = part(all.gathered_rows);
+  // Not less than an even share of the chunk's rows.
+  work.largest_expert_rows = (all.largest_expert_rows * own.count + tokens - 1) / tokens;
+  for (ExpertsOfSize& alike : work.other_experts) {
+    alike.rows = part(alike.rows);
+    if (alike.rows == 0) alike.num_experts = 0;
+  }
+  return work;
+}
+
 Division division_of(const strategy::Strategy& s) {
   return {.tensor = s.mesh.tp,
           .tokens = strategy::ranks_per_token_set(s),
@@ -416,7 +443,10 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kExpertRowsGradient:
       return (work.deduplicated() ? work.received_tokens : work.received_rows) * row;
     case SlotKind::kRouting:
-      return routing_bytes(layer_of(model, slot.segment).feed_forward, work);
+      return routing_bytes(layer_of(model, slot.segment).feed_forward, work) +
+             (slot.segment.chunk <= 1  // in the first chunk's
+                  ? shared_choices_bytes(layer_of(model, slot.segment).feed_forward, work)
+                  : 0);
     case SlotKind::kRoutingGradient:
       return work.rows * main_element_bytes(work.element_bytes);
     case SlotKind::kSequenceChoices:

@@ -48,6 +48,8 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
+  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are all.
+  int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
   // What attention and dense nets compute with.
@@ -58,9 +60,15 @@ struct SegmentWork {
   int64_t own_tokens() const { return all_tokens() / by.tensor; }
   // Whether routed tokens are parts of sequences.
   bool cuts_sequences() const { return sequences % by.routed != 0; }
+  // Whose copies the rows are.
+  int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
   bool deduplicated() const { return received_tokens >= 0; }
   int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };
+
+// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all of
+// them do. Chunk 0 is all (schedule::Segment::chunk).
+SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
 struct SegmentBytes {
   int64_t tape = 0;  // SlotKind::kTape

@@ -5,6 +5,7 @@
 #include <piper/cost/shard.h>
 #include <piper/cost/token_spread.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <bit>
@@ -33,7 +34,8 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
   for (const auto& [key, rows] : load.routed)
     if (std::get<0>(key) < 0 || std::get<0>(key) >= std::ssize(model.layers) ||
         std::ssize(rows) !=
-            model.layers[static_cast<size_t>(std::get<0>(key))].feed_forward.num_experts)
+            model.layers[static_cast<size_t>(std::get<0>(key))].feed_forward.num_experts *
+                strategy::num_moe_chunks(strategy))
       throw InvalidInput(
           fmt::format("expert load: rows of layer {} for {} experts; allowed: those of {}",
                       std::get<0>(key), rows.size(), model.name));
@@ -97,10 +99,11 @@ std::vector<int32_t> ExpertRows::held(int32_t layer, int64_t to) const {
   return experts;
 }
 
-int64_t ExpertRows::rows_to(int32_t layer, int64_t to) const {
-  int64_t rows = 0;
-  for (const int32_t expert : held(layer, to)) rows += rows_of_expert(layer, expert);
-  return rows;
+int64_t ExpertRows::rows_to(int32_t layer, int64_t to, int16_t chunk) const {
+  SegmentWork work = balanced(layer);
+  work.rows = 0;
+  for (const int32_t expert : held(layer, to)) work.rows += rows_of_expert(layer, expert);
+  return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_)).rows;
 }
 
 SegmentWork ExpertRows::balanced(int32_t layer) const {
@@ -137,9 +140,21 @@ const std::vector<int64_t>& ExpertRows::of_rank(const RoutedRows& all, int32_t l
   return found->second;
 }
 
-int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from,
-                                 int64_t to) const {
-  const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, from);
+std::vector<int64_t> ExpertRows::routed(int32_t layer, int32_t micro_batch, int64_t member,
+                                        int16_t chunk) const {
+  const std::vector<int64_t>& all = of_rank(load_.routed, layer, micro_batch, member);
+  const auto num_experts =
+      static_cast<size_t>(model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
+  std::vector<int64_t> rows(num_experts);
+  for (size_t i = 0; i < all.size(); ++i)
+    if (chunk == 0 || i / num_experts + 1 == static_cast<size_t>(chunk))
+      rows[i % num_experts] += all[i];
+  return rows;
+}
+
+int64_t ExpertRows::rows_between(int32_t layer, int32_t micro_batch, int64_t from, int64_t to,
+                                 int16_t chunk) const {
+  const std::vector<int64_t> rows = routed(layer, micro_batch, from, chunk);
   const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, std::ssize(rows), to);
   return std::accumulate(rows.begin() + range.first, rows.begin() + range.first + range.count,
                          int64_t{0});
@@ -163,10 +178,11 @@ void set_largest(const std::vector<int64_t>& rows, SegmentWork& work) {
 
 }  // namespace
 
-SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member) const {
-  SegmentWork work = balanced(layer);
+SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member,
+                             int16_t chunk) const {
+  SegmentWork work = work_of_chunk(balanced(layer), chunk, strategy::num_moe_chunks(strategy_));
   if (work.local_experts == 0 || micro_batch < 0) return work;
-  const std::vector<int64_t>& sent = of_rank(load_.routed, layer, micro_batch, member);
+  const std::vector<int64_t> sent = routed(layer, micro_batch, member, chunk);
   work.rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const strategy::RankLayout layout(strategy_);
   const auto each_of = [](const strategy::Members& group, auto visit) {
@@ -181,7 +197,7 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member)
       work.by.gathers_rows ? strategy::Axis::kExpertTensor : strategy::Axis::kRank;
   each_of(layout.members(gathered, member), [&](int64_t sharer) {
     each_of(layout.members(strategy::Axis::kExpert, sharer), [&](int64_t peer) {
-      const std::vector<int64_t>& rows = of_rank(load_.routed, layer, micro_batch, peer);
+      const std::vector<int64_t> rows = routed(layer, micro_batch, peer, chunk);
       for (int64_t e = 0; e < work.local_experts; ++e) {
         const int64_t more = rows[static_cast<size_t>(ep_index * work.local_experts + e)];
         received[static_cast<size_t>(e)] += more;
@@ -201,9 +217,10 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member)
   return work;
 }
 
-SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
+SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) const {
   SegmentWork work = balanced(layer);
-  if (balanced() || work.local_experts == 0) return work;
+  if (balanced() || work.local_experts == 0)
+    return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_));
   if (strategy_.capacity.is_limited()) {
     work.rows = 0;
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
@@ -215,7 +232,7 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index) const {
   for (const int32_t expert : held(layer, ep_index))
     received.push_back(strategy_.mesh.ep * gathered * rows_of_expert(layer, expert));
   set_largest(received, work);
-  return work;
+  return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_));
 }
 
 }  // namespace piper::cost

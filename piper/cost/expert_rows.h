@@ -29,13 +29,15 @@ class ExpertRows {
   // Every micro-batch of every rank is known apart.
   bool exact() const { return !load_.routed.empty(); }
   // Rows that every rank of an expert group sends to the experts of ep index `to`.
-  int64_t rows_to(int32_t layer, int64_t to) const;
-  // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
-  SegmentWork work(int32_t layer, int64_t ep_index) const;
+  int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
+  // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index. `chunk`:
+  // schedule::Segment::chunk.
+  SegmentWork work(int32_t layer, int64_t ep_index, int16_t chunk = 0) const;
   // With exact(): of a member of a stage, in a micro-batch; and what it sends to the experts of
   // ep index `to`.
-  SegmentWork work(int32_t layer, int32_t micro_batch, int64_t member) const;
-  int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from, int64_t to) const;
+  SegmentWork work(int32_t layer, int32_t micro_batch, int64_t member, int16_t chunk) const;
+  int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from, int64_t to,
+                       int16_t chunk) const;
   // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not
   // exact(), those to expect when every expert is as likely as any other. `units`: of the expert
   // group.
@@ -50,6 +52,9 @@ class ExpertRows {
   SegmentWork balanced(int32_t layer) const;
   const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,
                                       int64_t member) const;
+  // By expert: of a chunk, or of all.
+  std::vector<int64_t> routed(int32_t layer, int32_t micro_batch, int64_t member,
+                              int16_t chunk) const;
 
   const model::Model& model_;
   const strategy::Strategy& strategy_;

@@ -4,6 +4,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/shard.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -119,7 +120,8 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .capacity_factor = s.capacity.factor,
                 .all_to_all = s.all_to_all,
                 .chunk_bytes = s.all_to_all_chunk_bytes,
-                .moe_schedule = s.moe_schedule};
+                .moe_schedule = s.moe_schedule,
+                .moe_chunks = s.moe_chunks};
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
   return layers_.emplace(key, make_layer(type, s)).first->second;
@@ -180,8 +182,9 @@ LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const SegmentWork work = rows(s).work(layer, ep_index);
+  const SegmentWork chunk = work_of_chunk(work, kind.chunks > 1 ? 1 : 0, kind.chunks);
   return layer_memory(model_, layer, work, schedule::layer_passes(kind, s.recompute),
-                      kind.exchanges ? exchange_scratch(layer, work, s.mesh.ep, form_of(s)) : 0);
+                      kind.exchanges ? exchange_scratch(layer, chunk, s.mesh.ep, form_of(s)) : 0);
 }
 
 Routed LayerCosts::routed(int32_t layer) const {
@@ -235,18 +238,22 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const SegmentWork& work = busiest.front();
   const strategy::Mesh& mesh = s.mesh;
   const ExchangeForm form = form_of(s);
+  const int64_t num_chunks = strategy::num_moe_chunks(s);
+  // Of each exchange: chunks are nearly equal.
+  const SegmentWork chunk = work_of_chunk(work, num_chunks > 1 ? 1 : 0, num_chunks);
   LayerCost cost;
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const bool exchanged = kind.exchanges;
-  const ExchangeSeconds exchange = exchanged ? exchange_seconds(layer, work, s) : ExchangeSeconds{};
+  const ExchangeSeconds exchange =
+      exchanged ? exchange_seconds(layer, chunk, s) : ExchangeSeconds{};
   if (exchanged) {
-    const double pair_bytes = static_cast<double>(work.rows * model_.hidden * work.element_bytes) /
+    const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep};
     const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
                                   form_factor(cluster_, group, form, pair_bytes, routed(layer)));
-    cost.exchange_scratch = exchange_scratch(layer, work, mesh.ep, form);
+    cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
   // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their hidden
@@ -255,7 +262,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const Group sharers{.size = mesh.tp}, expert_sharers{.size = mesh.etp};
   const auto moved_rows = [&](const schedule::LayerTask& task, size_t slots) {
     const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
-    const int64_t rows = is_of_experts ? work.computed_rows() : work.all_tokens();
+    const int64_t rows = is_of_experts ? chunk.computed_rows() : work.all_tokens();
     const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * rows * model_.hidden *
                                            work.element_bytes);
     const double both =
@@ -268,20 +275,22 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
         cluster_, sharers,
         static_cast<double>(s.micro_batch_sequences * experts) * sizeof(int64_t));
   };
-  std::map<std::pair<SegmentKind, Phase>, double> known;
-  const auto segment = [&](SegmentKind of_kind, Phase phase) {
-    const auto [found, is_new] = known.try_emplace({of_kind, phase}, 0);
+  std::map<std::tuple<SegmentKind, Phase, int16_t>, double> known;
+  const auto segment = [&](const schedule::LayerTask& task, Phase phase) {
+    const auto [found, is_new] = known.try_emplace({task.segment, phase, task.chunk}, 0);
     if (is_new)
       for (const SegmentWork& of : busiest)
-        found->second = std::max(found->second, segment_seconds(model_, {of_kind, layer}, phase, of,
-                                                                cluster_, precision_));
+        found->second =
+            std::max(found->second, segment_seconds(model_, {task.segment, layer}, phase,
+                                                    work_of_chunk(of, task.chunk, num_chunks),
+                                                    cluster_, precision_));
     return found->second;
   };
   const auto play_pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
     return play(
         tasks,
         [&](const schedule::LayerTask& task) {
-          return segment(task.segment, task.is_recomputed ? Phase::kForward : phase);
+          return segment(task, task.is_recomputed ? Phase::kForward : phase);
         },
         [&](const schedule::LayerTask& task) {
           const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
@@ -289,11 +298,11 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
             case graph::TaskKind::kAllToAll:
               return exchange.rows;
             case graph::TaskKind::kExchangeCounts:
-              return is_of_experts
-                         ? exchange_counts_seconds(
-                               cluster_, expert_sharers,
-                               model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
-                         : exchange.counts;
+              return is_of_experts ? exchange_counts_seconds(
+                                         cluster_, expert_sharers,
+                                         num_chunks * model_.layers[static_cast<size_t>(layer)]
+                                                          .feed_forward.num_experts)
+                                   : exchange.counts;
             default:
               if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts();
               return moved_rows(task, task.writes.size());
@@ -318,7 +327,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   for (const schedule::LayerTask& task :
        schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
     if (task.kind == graph::TaskKind::kCompute)
-      cost.backward_weights += segment(task.segment, Phase::kBackwardWeights);
+      cost.backward_weights += segment(task, Phase::kBackwardWeights);
   return cost;
 }
 
@@ -326,6 +335,7 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                                                          const strategy::Strategy& s) {
   const strategy::Mesh& mesh = s.mesh;
   const ExchangeForm form = form_of(s);
+  const int64_t num_chunks = strategy::num_moe_chunks(s);
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
@@ -333,7 +343,8 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   if (load_ != nullptr)
     for (int64_t to = 0; to < mesh.ep; ++to)
       to_bytes.push_back(static_cast<double>(rows(s).rows_to(layer, to)) *
-                         static_cast<double>(model_.hidden * work.element_bytes));
+                         static_cast<double>(model_.hidden * work.element_bytes) /
+                         static_cast<double>(num_chunks));
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
@@ -349,8 +360,8 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                                       form_factor(cluster_, group, form, pair_bytes, routed(layer))
                                 : all_to_all_seconds(cluster_, group, uneven) *
                                       form_factor(cluster_, group, form, uneven, routed(layer)));
-    longest.counts =
-        std::max(longest.counts, exchange_counts_seconds(cluster_, group, experts / mesh.ep));
+    longest.counts = std::max(
+        longest.counts, exchange_counts_seconds(cluster_, group, num_chunks * experts / mesh.ep));
   }
   return longest;
 }

@@ -135,6 +135,7 @@ class LayerCosts {
     strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
     int64_t chunk_bytes = 0;
     strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+    int64_t moe_chunks = 1;
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, LayerCost> layers_;

@@ -1,5 +1,8 @@
 #include <piper/cost/layer_memory.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace piper::cost {
 namespace {
 
@@ -14,12 +17,20 @@ class Walk {
  public:
   Walk(const model::Model& model, int32_t layer, const SegmentWork& work, const LayerPasses& passes,
        int64_t exchange_scratch)
-      : model_(model), layer_(layer), work_(work), passes_(passes), scratch_(exchange_scratch) {}
+      : model_(model), layer_(layer), passes_(passes), scratch_(exchange_scratch) {
+    int64_t num_chunks = 0;
+    for (const schedule::ProgramSlot& slot : passes.slots)
+      num_chunks = std::max<int64_t>(num_chunks, slot.chunk);
+    for (int64_t chunk = 0; chunk <= num_chunks; ++chunk)
+      works_.push_back(work_of_chunk(work, chunk, num_chunks));
+  }
 
   int64_t bytes(LayerSlot slot) const {
-    const auto& [kind, writer] = passes_.slots[slot.index()];
-    return kind == SlotKind::kTape ? segment_bytes(model_, {writer, layer_}, work_).tape
-                                   : slot_bytes(model_, {kind, {writer, layer_}}, work_);
+    const auto& [kind, writer, chunk] = passes_.slots[slot.index()];
+    const SegmentWork& work = works_[static_cast<size_t>(chunk)];
+    const schedule::Segment segment{.kind = writer, .layer = layer_, .chunk = chunk};
+    return kind == SlotKind::kTape ? segment_bytes(model_, segment, work).tape
+                                   : slot_bytes(model_, {kind, segment}, work);
   }
 
   // `is_forward`: of a pass whose tasks are all a forward's.
@@ -36,11 +47,12 @@ class Walk {
   // moment.
   int64_t beside(const LayerTask& task, bool is_forward) const {
     if (task.kind == TaskKind::kAllToAll) return scratch_;
+    const SegmentWork& work = works_[static_cast<size_t>(task.chunk)];
     if (schedule::moves_rows(task.segment) &&
         (task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllReduce))
-      return sum_scratch(model_, task.segment, work_);
+      return sum_scratch(model_, task.segment, work);
     if (task.kind != TaskKind::kCompute) return 0;
-    const SegmentBytes of = segment_bytes(model_, {task.segment, layer_}, work_);
+    const SegmentBytes of = segment_bytes(model_, {task.segment, layer_}, work);
     const int64_t scratch = task.is_beside_exchange ? scratch_ : 0;
     if (!is_forward) return scratch + of.backward_transient;
     bool keeps_tape = false;
@@ -51,7 +63,7 @@ class Walk {
 
   const model::Model& model_;
   int32_t layer_;
-  const SegmentWork& work_;
+  std::vector<SegmentWork> works_;  // by chunk; first of all
   const LayerPasses& passes_;
   int64_t scratch_;  // of an exchange
 };

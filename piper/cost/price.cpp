@@ -10,6 +10,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -117,9 +118,9 @@ class StepPricer {
     return (int64_t{micro_batch} + 1) * layout_.num_members() + layout_.member(rank);
   }
   SegmentWork work_of(const Segment& segment, int64_t place) const {
-    if (!rows_.exact()) return rows_.work(segment.layer, place);
+    if (!rows_.exact()) return rows_.work(segment.layer, place, segment.chunk);
     return rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
-                      place % layout_.num_members());
+                      place % layout_.num_members(), segment.chunk);
   }
 
   const TaskPrice& of(const Task& task) {
@@ -210,7 +211,8 @@ class StepPricer {
             model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
         const bool is_by_peer = segment.kind == SegmentKind::kExpertTensor;
         return {exchange_counts_seconds(cluster_, group(task),
-                                        is_by_peer ? experts : experts / strategy_.mesh.ep)};
+                                        strategy::num_moe_chunks(strategy_) *
+                                            (is_by_peer ? experts : experts / strategy_.mesh.ep))};
       }
       case TaskKind::kAllToAll:
         return all_to_all(task);
@@ -264,8 +266,13 @@ class StepPricer {
   // Hidden states, or an expert that moves.
   double message_bytes(const Task& task) const {
     if (!is_of_expert(task)) return hidden_bytes();
-    return static_cast<double>(
-        moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision));
+    return static_cast<double>(moved_parameters(task) * state_bytes(strategy_.precision).moved());
+  }
+  // Of a task of a migration.
+  int64_t moved_parameters(const Task& task) const {
+    const auto slots =
+        step_.graph.reads(task).empty() ? step_.graph.writes(task) : step_.graph.reads(task);
+    return step_.meaning(slots.front()).parameters;
   }
   bool is_of_expert(const Task& task) const {
     return task.segment.valid() && step_.segment(task).expert >= 0;
@@ -296,12 +303,9 @@ class StepPricer {
   TaskPrice update(const Task& task) const {
     const SegmentKind kind = step_.segment(task).kind;
     const Shard& held = shard(task.rank);
-    if (is_of_expert(task)) {
-      const auto parameters = static_cast<double>(
-          moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision) /
-          state_bytes(strategy_.precision).moved());
-      return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
-    }
+    if (is_of_expert(task))
+      return {update_seconds(kind, static_cast<double>(moved_parameters(task)), cluster_,
+                             strategy_.precision)};
     const double parameters =
         kind == SegmentKind::kGradientNorm
             ? held.of_norm(strategy_.mesh)
@@ -373,9 +377,10 @@ class StepPricer {
         bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
       return bytes;
     }
+    const Segment& segment = step_.segment(task);
     for (int64_t to = 0; to < size; ++to)
       bytes[static_cast<size_t>(to)] =
-          row_bytes() * static_cast<double>(rows_.rows_to(step_.segment(task).layer, to));
+          row_bytes() * static_cast<double>(rows_.rows_to(segment.layer, to, segment.chunk));
     return bytes;
   }
 
@@ -391,7 +396,7 @@ class StepPricer {
       for (int64_t to = 0; to < std::ssize(members); ++to)
         bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
                                           step_.segment(task).layer, task.micro_batch,
-                                          layout_.member(from), to)));
+                                          layout_.member(from), to, step_.segment(task).chunk)));
     return bytes;
   }
 
@@ -431,8 +436,7 @@ class StepPricer {
     if (is_new) {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
       if (meaning.kind == SlotKind::kExpertState)
-        return found->second =
-                   moved_expert_bytes(model_, meaning.segment.layer, strategy_.precision);
+        return found->second = meaning.parameters * state_bytes(strategy_.precision).moved();
       found->second = slot_bytes(model_, meaning,
                                  work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));
     }

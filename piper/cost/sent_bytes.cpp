@@ -9,6 +9,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 
@@ -108,16 +109,17 @@ class Sender {
   }
 
   int64_t received_rows(const Task& task, Rank rank) const {
-    const int32_t layer = step_.segment(task).layer;
-    return (rows_.exact() ? rows_.work(layer, task.micro_batch, layout_.member(rank))
-                          : rows_.work(layer, layout_.coordinates(rank).ep))
+    const schedule::Segment& of = step_.segment(task);
+    return (rows_.exact() ? rows_.work(of.layer, task.micro_batch, layout_.member(rank), of.chunk)
+                          : rows_.work(of.layer, layout_.coordinates(rank).ep, of.chunk))
         .received_rows;
   }
 
   void add_counts(const Task& task) {
     if (step_.segment(task).kind == SegmentKind::kExpertTensor)
       return to_others(task, [&](int64_t, int64_t) {
-        return model_.layers[static_cast<size_t>(step_.segment(task).layer)]
+        return num_chunks() *
+               model_.layers[static_cast<size_t>(step_.segment(task).layer)]
                    .feed_forward.num_experts *
                static_cast<int64_t>(sizeof(int64_t));  // by peer and expert of theirs
       });
@@ -127,7 +129,7 @@ class Sender {
         collective::topology_among(topology_, step_.graph.group(task.group)));
     to_others(task, [&](int64_t, int64_t to) {
       const int64_t more = told.empty() ? 0 : std::ssize(told.to_tell(to));
-      return counts_bytes(task) + more * static_cast<int64_t>(sizeof(int64_t));
+      return num_chunks() * (counts_bytes(task) + more * static_cast<int64_t>(sizeof(int64_t)));
     });
   }
 
@@ -274,6 +276,8 @@ class Sender {
     return tokens(step_.segment(task).layer) / strategy_.mesh.ranks_per_sequence();
   }
 
+  int64_t num_chunks() const { return strategy::num_moe_chunks(strategy_); }
+
   int64_t row_bytes() const { return model_.hidden * element_bytes(strategy_.precision); }
 
   int64_t counts_bytes(const Task& task) const {
@@ -293,13 +297,13 @@ class Sender {
 
   // Of member `from`'s tokens, the rows for the experts of member `to`.
   int64_t routed_rows(const Task& task, int64_t from, int64_t to) const {
-    const int32_t layer = step_.segment(task).layer;
+    const auto [layer, chunk] = std::pair(step_.segment(task).layer, step_.segment(task).chunk);
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
-      return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to);
+      return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to, chunk);
     }
-    if (rows_.balanced()) return rows_.work(layer, 0).rows / strategy_.mesh.ep;
-    return rows_.rows_to(layer, to);
+    if (rows_.balanced()) return rows_.work(layer, 0, chunk).rows / strategy_.mesh.ep;
+    return rows_.rows_to(layer, to, chunk);
   }
   int64_t routed_bytes(const Task& task, int64_t from, int64_t to) const {
     return row_bytes() * routed_rows(task, from, to);

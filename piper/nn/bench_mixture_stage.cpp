@@ -31,14 +31,14 @@ class MixtureStage final : public BenchStage {
     return gradient_TD;
   }
 
-  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                          Routing& routing, Tape* tape) override {
-    return layer_->gate_forward(layer, x1_TD, sequence, routing, tape);
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                       std::span<Routing> chunks, Tape* tape) override {
+    return layer_->gate_forward(layer, x1_TD, sequence, chunks, tape);
   }
-  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) override {
-    return layer_->gate_backward(layer, g_rows, g_weights, gx_TD, x1_TD, routing, tape);
+  at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) override {
+    return layer_->gate_backward(layer, g_rows, g_weights, gx_TD, x1_TD, chunks, tape);
   }
   at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
                              Tape* tape) override {
@@ -50,13 +50,14 @@ class MixtureStage final : public BenchStage {
                               Tape& tape) override {
     return layer_->experts_backward(layer, g_out_RD, received_RD, routing, tape);
   }
-  at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing,
-                           const at::Tensor& x1_TD) override {
-    return layer_->merge_forward(layer, returned, routing, x1_TD);
+  at::Tensor merge_forward(int32_t layer, const std::vector<at::Tensor>& returned,
+                           const Routings& chunks, const at::Tensor& x1_TD) override {
+    return layer_->merge_forward(layer, returned, chunks, x1_TD);
   }
-  MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned,
-                                const Routing& routing) override {
-    return layer_->merge_backward(layer, gx_TD, returned, routing);
+  std::vector<MergeGradients> merge_backward(int32_t layer, const at::Tensor& gx_TD,
+                                             const std::vector<at::Tensor>& returned,
+                                             const Routings& chunks) override {
+    return layer_->merge_backward(layer, gx_TD, returned, chunks);
   }
 
   std::vector<Parameter>& parameters() override { return layer_->parameters(); }

@@ -23,11 +23,13 @@ at::Tensor BenchStage::dense_mlp_forward(int32_t, const at::Tensor&, Tape*) { no
 at::Tensor BenchStage::dense_mlp_backward(int32_t, const at::Tensor&, const at::Tensor&, Tape&) {
   no_such_segment();
 }
-at::Tensor BenchStage::gate_forward(int32_t, const at::Tensor&, int64_t, Routing&, Tape*) {
+std::vector<at::Tensor> BenchStage::gate_forward(int32_t, const at::Tensor&, int64_t,
+                                                 std::span<Routing>, Tape*) {
   no_such_segment();
 }
-at::Tensor BenchStage::gate_backward(int32_t, const at::Tensor&, const at::Tensor&,
-                                     const at::Tensor&, const at::Tensor&, const Routing&, Tape&) {
+at::Tensor BenchStage::gate_backward(int32_t, const std::vector<at::Tensor>&,
+                                     const std::vector<at::Tensor>&, const at::Tensor&,
+                                     const at::Tensor&, const Routings&, Tape&) {
   no_such_segment();
 }
 at::Tensor BenchStage::shared_forward(int32_t, const at::Tensor&, Tape*) { no_such_segment(); }
@@ -41,12 +43,13 @@ at::Tensor BenchStage::experts_backward(int32_t, const at::Tensor&, const at::Te
                                         const Routing&, Tape&) {
   no_such_segment();
 }
-at::Tensor BenchStage::merge_forward(int32_t, const at::Tensor&, const Routing&,
+at::Tensor BenchStage::merge_forward(int32_t, const std::vector<at::Tensor>&, const Routings&,
                                      const at::Tensor&) {
   no_such_segment();
 }
-Stage::MergeGradients BenchStage::merge_backward(int32_t, const at::Tensor&, const at::Tensor&,
-                                                 const Routing&) {
+std::vector<Stage::MergeGradients> BenchStage::merge_backward(int32_t, const at::Tensor&,
+                                                              const std::vector<at::Tensor>&,
+                                                              const Routings&) {
   no_such_segment();
 }
 at::Tensor BenchStage::logits(const at::Tensor&) { no_such_segment(); }

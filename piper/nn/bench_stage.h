@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,11 @@ class BenchStage : public Stage {
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override;
   at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
                                 Tape& tape) override;
-  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                          Routing& routing, Tape* tape) override;
-  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) override;
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                       std::span<Routing> chunks, Tape* tape) override;
+  at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) override;
   at::Tensor shared_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override;
   at::Tensor shared_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
                              Tape& tape) override;
@@ -39,10 +40,11 @@ class BenchStage : public Stage {
   at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
                               const at::Tensor& received_RD, const Routing& routing,
                               Tape& tape) override;
-  at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing,
-                           const at::Tensor& x1_TD) override;
-  MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned,
-                                const Routing& routing) override;
+  at::Tensor merge_forward(int32_t layer, const std::vector<at::Tensor>& returned,
+                           const Routings& chunks, const at::Tensor& x1_TD) override;
+  std::vector<MergeGradients> merge_backward(int32_t layer, const at::Tensor& gx_TD,
+                                             const std::vector<at::Tensor>& returned,
+                                             const Routings& chunks) override;
   at::Tensor logits(const at::Tensor& x_TD) override;
   at::Tensor mtp_join_forward(int32_t layer, const at::Tensor& x_TD,
                               const at::Tensor& tokens_BS) override;

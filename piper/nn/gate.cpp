@@ -1,3 +1,4 @@
+#include <piper/base/error.h>
 #include <piper/nn/gate.h>
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
@@ -92,7 +93,7 @@ std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, s
 }  // namespace
 
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
-                        Routing& routing, Tape* tape) {
+                        std::span<Routing> chunks, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
   Scores s =
       scores_of(block, product(xn_TD, block.router->value.t()).to(main_type(x1_TD.scalar_type())),
@@ -121,56 +122,72 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
-  routing = {.weights = order.weights,
-             .token = order.token,
-             .position = order.position,
-             .counts = order.counts};
-  routing.sequence_counts = shared_counts_BE;
-  routing.deduplicated = block.deduplicated;
+  std::vector<DispatchOrder> orders = split_order(std::move(order), std::ssize(chunks));
+  for (size_t c = 0; c < chunks.size(); ++c)
+    chunks[c] = {.weights = std::move(orders[c].weights),
+                 .token = std::move(orders[c].token),
+                 .position = std::move(orders[c].position),
+                 .counts = std::move(orders[c].counts)};
+  chunks.front().sequence_counts = shared_counts_BE;
   if (block.deduplicated) {
-    out.rows = xn_TD;
+    PIPER_CHECK(chunks.size() == 1, "chunks of tokens that travel in place of their copies");
+    chunks.front().deduplicated = true;
+    out.rows = {xn_TD};
     return out;
   }
-  out.rows = at::empty({order.token.size(0), x1_TD.size(1)}, x1_TD.options());
-  gather_rows_out(out.rows, xn_TD, order.token);
+  int64_t first = 0;
+  for (const Routing& routing : chunks) {
+    const int64_t tokens = routing.position.size(0);
+    out.rows.push_back(at::empty({routing.token.size(0), x1_TD.size(1)}, x1_TD.options()));
+    gather_rows_out(out.rows.back(), xn_TD.narrow(0, first, tokens), routing.token);
+    first += tokens;
+  }
   return out;
 }
 
-GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) {
+GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) {
+  const at::Tensor& sequence_counts = chunks.front()->sequence_counts;
   const at::Tensor g_logits_TE = tape.saved.at(0);  // still the probabilities (or logits)
   GateGradient out;
   at::Tensor auxiliary_BE = tape.saved.at(2);
   const int64_t tokens = x1_TD.size(0);
   SequenceSpan span{.sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens};
-  if (block.auxiliary != 0 && routing.sequence_counts.defined()) {
-    span = span_of(block, tokens, block.share.count * tokens / routing.sequence_counts.size(0));
-    auxiliary_BE = auxiliary_gradient(block, routing.sequence_counts, span.sequence, g_logits_TE);
+  if (block.auxiliary != 0 && sequence_counts.defined()) {
+    span = span_of(block, tokens, block.share.count * tokens / sequence_counts.size(0));
+    auxiliary_BE = auxiliary_gradient(block, sequence_counts, span.sequence, g_logits_TE);
     const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
     out.auxiliary_loss = auxiliary_loss_of_part(
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);
   }
-  router_backward_(g_logits_TE, {.expert = tape.saved.at(1),
-                                 .position = routing.position,
-                                 .weights = routing.weights,
-                                 .g_weights = g_weights,
-                                 .auxiliary = auxiliary_BE,
-                                 .g_log_sum = tape.saved.at(3),
-                                 .sequence = span.sequence,
-                                 .first_token = span.first_token,
-                                 .normalised = block.normalised,
-                                 .sigmoid = block.sigmoid,
-                                 .scaling = block.scaling});
+  const at::Tensor& g_log_sum_T = tape.saved.at(3);
+  for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t count) {
+    router_backward_(
+        g_logits_TE.narrow(0, first, count),
+        {.expert = tape.saved.at(1).narrow(0, first, count),
+         .position = chunks[c]->position,
+         .weights = chunks[c]->weights,
+         .g_weights = g_weights[c],
+         .auxiliary = auxiliary_BE,
+         .g_log_sum = g_log_sum_T.defined() ? g_log_sum_T.narrow(0, first, count) : at::Tensor(),
+         .sequence = span.sequence,
+         .first_token = span.first_token + first,
+         .normalised = block.normalised,
+         .sigmoid = block.sigmoid,
+         .scaling = block.scaling});
+  });
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   tape.weights_part([&block, g_TE, x1_TD] {
     accumulate(block.router->gradient, block.router->beta(), block.counted.own(g_TE),
                rms_norm(block.counted.own(x1_TD), block.norm->value, block.epsilon));
   });
-  out.x1 = g_rows;
-  if (!routing.deduplicated) {
+  out.x1 = g_rows.front();
+  if (!chunks.front()->deduplicated) {
     out.x1 = at::empty_like(x1_TD);
-    sum_rows_out(out.x1, g_rows, routing.position);
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t count) {
+      sum_rows_out(out.x1.narrow(0, first, count), g_rows[c], chunks[c]->position);
+    });
     if (block.copies > 1) out.x1.mul_(block.copies);
   }
   product_out(out.x1, g_TE, block.router->value, 1);

@@ -49,6 +49,7 @@
 #include <piper/nn/tensor_share.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace piper::nn {
@@ -74,7 +75,7 @@ struct GateBlock {
 };
 
 struct GateOutput {
-  at::Tensor rows;
+  std::vector<at::Tensor> rows;  // by chunk
   Amount auxiliary_loss;
   Amount z_loss;
   std::vector<int64_t>
@@ -82,17 +83,28 @@ struct GateOutput {
                // what was kept
 };
 
-// Fills weights, token, position and counts of the routing. x1: [B * sequence, D], or of that this
-// rank's share.
+// Fills weights, token, position and counts of the routings, one for each chunk of the tokens
+// (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share.
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
-                        Routing& routing, Tape* tape);
+                        std::span<Routing> chunks, Tape* tape);
 // Consumes the tape.
 struct GateGradient {
   at::Tensor x1;
   Amount auxiliary_loss;  // of shared sequences; else the forward has it
 };
-GateGradient gate_backward(GateBlock& block, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape);
+GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape);
+
+// visit(c, first, tokens): of each chunk its tokens.
+template <class Visit>
+void for_each_chunk(const Routings& chunks, Visit visit) {
+  int64_t first = 0;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const int64_t tokens = chunks[c]->position.size(0);
+    visit(c, first, tokens);
+    first += tokens;
+  }
+}
 
 }  // namespace piper::nn

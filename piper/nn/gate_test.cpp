@@ -137,14 +137,14 @@ int64_t check(const Setting& s) {
   GateBlock block = block_of(s, norm_weight, router_weight);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, kSequence, routing, &tape);
+  const GateOutput out = gate_forward(block, in.x1, kSequence, {&routing, 1}, &tape);
   CHECK(at::equal(routing.token.to(at::kLong), plain.token));
-  CHECK(difference(out.rows, plain.rows.detach()) < 1e-12);
+  CHECK(difference(out.rows.front(), plain.rows.detach()) < 1e-12);
   CHECK(difference(routing.weights, plain.weights.detach()) < 1e-12);
   CHECK(out.auxiliary_loss.read() ==
         doctest::Approx(plain.auxiliary.item<double>()).epsilon(1e-12));
   CHECK(out.z_loss.read() == doctest::Approx(plain.z_loss.item<double>()).epsilon(1e-12));
-  const at::Tensor g = gate_backward(block, g_rows, g_weights, g_x1, in.x1, routing, tape).x1;
+  const at::Tensor g = gate_backward(block, {g_rows}, {g_weights}, g_x1, in.x1, {&routing}, tape).x1;
   CHECK(difference(g, x1.grad()) < 1e-9);
   CHECK(difference(norm_weight.gradient, norm.grad()) < 1e-9);
   CHECK(difference(router_weight.gradient, router.grad()) < 1e-9);
@@ -182,9 +182,9 @@ TEST_CASE("sigmoid scores that round to 1 keep the z-loss's gradient") {
   GateBlock block = block_of(s, norm, router);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, kSequence, routing, &tape);
-  gate_backward(block, at::zeros_like(out.rows), at::zeros_like(routing.weights),
-                at::zeros_like(in.x1), in.x1, routing, tape);
+  const GateOutput out = gate_forward(block, in.x1, kSequence, {&routing, 1}, &tape);
+  gate_backward(block, {at::zeros_like(out.rows.front())}, {at::zeros_like(routing.weights)},
+                at::zeros_like(in.x1), in.x1, {&routing}, tape);
   const at::Tensor leaf = in.router.clone().set_requires_grad(true);
   const at::Tensor xn = in.norm * in.x1 * at::rsqrt(in.x1.square().mean(-1, true) + 1e-6);
   const at::Tensor loss =
@@ -203,9 +203,9 @@ TEST_CASE("without a tape the rows and what is dropped are the same, and nothing
     GateBlock block = block_of(s, norm, router);
     Routing first, again;
     Tape tape;
-    const GateOutput without = gate_forward(block, in.x1, kSequence, first, nullptr),
-                     with = gate_forward(block, in.x1, kSequence, again, &tape);
-    CHECK(at::equal(without.rows, with.rows));
+    const GateOutput without = gate_forward(block, in.x1, kSequence, {&first, 1}, nullptr),
+                     with = gate_forward(block, in.x1, kSequence, {&again, 1}, &tape);
+    CHECK(at::equal(without.rows.front(), with.rows.front()));
     CHECK(at::equal(first.position, again.position));
     CHECK(at::equal(first.weights, again.weights));
     CHECK(first.counts == again.counts);

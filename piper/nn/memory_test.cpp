@@ -251,6 +251,41 @@ class Bench {
     check(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
           bytes_of(g), gate_tape, predicted(SegmentKind::kGate, w).tape, packed(".experts."));
   }
+  // Gate and merge of tokens in chunks: what they hold together is what one chunk holds.
+  void gate_in_chunks(int64_t num_chunks) {
+    Tape tape{.defers_weights = in_parts_};
+    std::vector<Routing> routing(static_cast<size_t>(num_chunks));
+    std::vector<at::Tensor> rows;
+    const auto gate_f =
+        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &tape); });
+    cost::SegmentWork all = work(1);
+    all.rows = 0;
+    int64_t outputs = 0;
+    Routings chunks;
+    for (size_t c = 0; c < routing.size(); ++c) {
+      cost::SegmentWork w = cost::work_of_chunk(work(1), std::ssize(chunks) + 1, num_chunks);
+      CHECK(w.rows == rows[c].size(0));  // nothing is dropped
+      const schedule::Segment segment{
+          .kind = SegmentKind::kGate, .layer = 0, .chunk = static_cast<int16_t>(c + 1)};
+      const int64_t routing_bytes =
+          bytes_of(routing[c].weights) + bytes_of(routing[c].token) + bytes_of(routing[c].position);
+      CHECK(cost::slot_bytes(model_, {schedule::SlotKind::kRouting, segment}, w) == routing_bytes);
+      CHECK(cost::slot_bytes(model_, {schedule::SlotKind::kRows, segment}, w) == bytes_of(rows[c]));
+      outputs += routing_bytes + bytes_of(rows[c]);
+      all.rows += w.rows;
+      chunks.push_back(&routing[c]);
+    }
+    CHECK(all.rows == work(1).rows);
+    at::Tensor x, g;
+    const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, chunks, x_); });
+    CHECK(merge_f.peak == bytes_of(x));
+    std::vector<at::Tensor> g_weights;
+    for (const Routing& of : routing) g_weights.push_back(at::ones_like(of.weights));
+    const auto gate_b =
+        measure([&] { g = stage_->gate_backward(0, rows, g_weights, x, x_, chunks, tape); });
+    check(predicted(SegmentKind::kGate, all), gate_f, outputs, gate_b, bytes_of(g), tape,
+          predicted(SegmentKind::kGate, all).tape, packed(".experts."));
+  }
   // The same where tokens travel in place of their copies.
   void mixture_of_tokens(int64_t ep) {
     Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
@@ -424,6 +459,20 @@ TEST_CASE("where tokens travel in place of copies a mixture keeps and needs what
         constexpr auto kTokens = strategy::AllToAll::kHaloDedup;
         Bench(shape, ep, {}, 0, 0, kTokens).mixture_of_tokens(ep);
         Bench(shape, ep, {.factor = 0.5}, 0.001, 0, kTokens).mixture_of_tokens(ep);
+      }
+}
+
+TEST_CASE("gate and merge of tokens in chunks keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "deepseek_v3"})
+    for (Shape shape : kShapes)
+      for (const int64_t chunks : {2, 7}) {
+        shape.family = family;
+        INFO("family ", std::string(family));
+        CAPTURE(shape.sequence);
+        CAPTURE(chunks);
+        Bench(shape, 1).gate_in_chunks(chunks);
       }
 }
 

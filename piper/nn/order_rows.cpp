@@ -3,6 +3,7 @@
 // stay in token order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <functional>
@@ -155,6 +156,48 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
 }
 
 }  // namespace
+
+std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks) {
+  std::vector<DispatchOrder> chunks;
+  if (num_chunks == 1) {
+    chunks.push_back(std::move(order));
+    return chunks;
+  }
+  const at::Tensor token = read_on_host(order.token), position = read_on_host(order.position);
+  const auto* token_of = token.const_data_ptr<int32_t>();
+  const auto* position_of = position.const_data_ptr<int32_t>();
+  const int64_t k = position.size(1);
+  for (int64_t c = 0; c < num_chunks; ++c) {
+    const strategy::TokenChunk own = strategy::token_chunk(position.size(0), num_chunks, c);
+    // Rows of an expert are in the order of tokens, in the chunk as among all.
+    std::vector<int32_t> rows, of_all(static_cast<size_t>(token.size(0)), -1);
+    DispatchOrder& chunk = chunks.emplace_back();
+    int64_t row = 0;
+    for (const int64_t count : order.counts) {
+      const size_t before = rows.size();
+      for (const int64_t end = row + count; row < end; ++row) {
+        if (token_of[row] < own.first || token_of[row] >= own.first + own.count) continue;
+        of_all[static_cast<size_t>(row)] = static_cast<int32_t>(rows.size());
+        rows.push_back(static_cast<int32_t>(row));
+      }
+      chunk.counts.push_back(static_cast<int64_t>(rows.size() - before));
+    }
+    chunk.token = at::empty({std::ssize(rows)}, at::kInt);
+    for (size_t i = 0; i < rows.size(); ++i)
+      chunk.token.data_ptr<int32_t>()[i] = token_of[rows[i]] - static_cast<int32_t>(own.first);
+    chunk.position = at::empty({own.count, k}, at::kInt);
+    for (int64_t i = 0; i < own.count * k; ++i) {
+      const int32_t at = position_of[own.first * k + i];
+      chunk.position.data_ptr<int32_t>()[i] = at < 0 ? -1 : of_all[static_cast<size_t>(at)];
+    }
+    const at::Device device = order.weights.device();
+    const at::Tensor index = at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device);
+    chunk.weights = order.weights.index_select(0, index);
+    chunk.token = chunk.token.to(device);
+    chunk.position = chunk.position.to(device);
+  }
+  return chunks;
+}
 
 void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best) {
   const at::Tensor grouped = scores.view({scores.size(0), num_groups, -1});

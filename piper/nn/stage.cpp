@@ -92,22 +92,26 @@ class ModelStage final : public Stage {
     return nn::dense_mlp_backward(at(layer).dense_mlp, routed(gx_TD), routed(x1_TD), tape);
   }
 
-  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                          Routing& routing, Tape* tape) override {
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                                       std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
-    GateOutput out = nn::gate_forward(at(layer).gate, routed(x1_TD), sequence, routing, tape);
-    if (share_.ep == 1) routing.received_counts = routing.counts;
+    GateOutput out = nn::gate_forward(at(layer).gate, routed(x1_TD), sequence, chunks, tape);
+    std::vector<int64_t> counts(chunks.front().counts.size());
+    for (Routing& routing : chunks) {
+      if (share_.ep == 1) routing.received_counts = routing.counts;
+      for (size_t e = 0; e < counts.size(); ++e) counts[e] += routing.counts[e];
+    }
     // Of ranks that route the same tokens the first counts them.
     if (tape != nullptr && at(layer).gate.counted.index == 0)
-      count_routing(layer, out, at(layer).gate.places, routing.counts);
+      count_routing(layer, out, at(layer).gate.places, std::move(counts));
     return std::move(out.rows);
   }
-  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
-                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
-                           Tape& tape) override {
+  at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                           const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
+                           const at::Tensor& x1_TD, const Routings& chunks, Tape& tape) override {
     const NoAutograd guard;
     GateGradient g = nn::gate_backward(at(layer).gate, g_rows, g_weights,
-                                       routed_residual(layer, gx_TD), routed(x1_TD), routing, tape);
+                                       routed_residual(layer, gx_TD), routed(x1_TD), chunks, tape);
     sums_.auxiliary_loss += g.auxiliary_loss;
     return std::move(g.x1);
   }
@@ -128,25 +132,35 @@ class ModelStage final : public Stage {
     return nn::experts_backward(at(layer).experts, g_out_RD, received_RD, routing, tape);
   }
 
-  at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing,
-                           const at::Tensor& x1_TD) override {
+  at::Tensor merge_forward(int32_t layer, const std::vector<at::Tensor>& returned,
+                           const Routings& chunks, const at::Tensor& x1_TD) override {
     const NoAutograd guard;
     const at::Tensor residual_TD = routed_residual(layer, x1_TD);
-    if (routing.deduplicated) return returned + residual_TD;
+    if (chunks.front()->deduplicated) return returned.front() + residual_TD;
     at::Tensor x_TD = at::empty_like(residual_TD);
-    merge_out(x_TD, returned, routing.weights, routing.position, residual_TD);
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights, chunks[c]->position,
+                residual_TD.narrow(0, first, tokens));
+    });
     return x_TD;
   }
-  MergeGradients merge_backward(int32_t, const at::Tensor& gx_TD, const at::Tensor& returned,
-                                const Routing& routing) override {
+  std::vector<MergeGradients> merge_backward(int32_t, const at::Tensor& gx_TD,
+                                             const std::vector<at::Tensor>& returned,
+                                             const Routings& chunks) override {
     const NoAutograd guard;
-    if (routing.deduplicated) return {routed(gx_TD), {}};
-    MergeGradients g{at::empty_like(returned), at::empty_like(routing.weights)};
-    // The gradient of a copy's part (GateBlock::copies).
-    merge_backward_out(g.returned, g.weights, routed(gx_TD), returned,
-                       share_.copies > 1 ? routing.weights / share_.copies : routing.weights,
-                       routing.position);
-    return g;
+    const at::Tensor routed_gx_TD = routed(gx_TD);
+    if (chunks.front()->deduplicated) return {{routed_gx_TD, {}}};
+    std::vector<MergeGradients> gradients;
+    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+      const at::Tensor& weights = chunks[c]->weights;
+      MergeGradients& g =
+          gradients.emplace_back(at::empty_like(returned[c]), at::empty_like(weights));
+      // The gradient of a copy's part (GateBlock::copies).
+      merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, tokens), returned[c],
+                         share_.copies > 1 ? weights / share_.copies : weights,
+                         chunks[c]->position);
+    });
+    return gradients;
   }
 
   void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {

@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,10 +89,10 @@ struct Tape {
   }
 };
 
-// What the gate decided for one micro-batch.
+// What the gate decided for one micro-batch, or for one chunk of its tokens (Stage::gate_forward).
 struct Routing {
   at::Tensor weights;           // [N], dispatch order; fp32 for bf16
-  at::Tensor token;             // [N] int64 (or int32): source token of each row
+  at::Tensor token;             // [N] int64 (or int32): source token of each row, in the chunk
   at::Tensor position;          // [T, K]: row of token t's j-th copy; -1 = dropped
   std::vector<int64_t> counts;  // [E] rows for each expert from this rank, by place
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from
@@ -122,6 +123,8 @@ struct Routing {
   at::Tensor received_weights;    // [R], as `weights`
   at::Tensor g_received_weights;  // [R], which experts_backward fills
 };
+
+using Routings = std::vector<const Routing*>;  // by chunk of the tokens
 
 struct StageOptions {
   at::ScalarType dtype = at::kFloat;
@@ -179,13 +182,19 @@ class Stage {
 
   // With a tape it adds auxiliary loss, z-loss and the experts' counts to the statistics (so a
   // first pass whose tape is recomputed later counts once).
-  virtual at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
-                                  Routing& routing, Tape* tape) = 0;  // -> rows
+  //
+  // Gate and merge work on chunks of the tokens (schedule/step.h): as many nearly equal ranges
+  // (strategy::token_chunk) as there are routings, each with rows and a routing of its own.
+  // sequence_counts are in the first one.
+  virtual std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD,
+                                               int64_t sequence, std::span<Routing> chunks,
+                                               Tape* tape) = 0;  // -> rows
   // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1.
   // `g_rows` may be consumed.
-  virtual at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows,
-                                   const at::Tensor& g_weights, const at::Tensor& gx_TD,
-                                   const at::Tensor& x1_TD, const Routing& routing, Tape& tape) = 0;
+  virtual at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
+                                   const std::vector<at::Tensor>& g_weights,
+                                   const at::Tensor& gx_TD, const at::Tensor& x1_TD,
+                                   const Routings& chunks, Tape& tape) = 0;
 
   // Shared experts of a mixture layer: x1 -> x1 + shared(norm(x1)), the residual that merge adds
   // to. Their backward takes and returns what the dense MLP's does; its result is the gate's gx_TD.
@@ -199,13 +208,34 @@ class Stage {
                                       const at::Tensor& received_RD, const Routing& routing,
                                       Tape& tape) = 0;
 
-  virtual at::Tensor merge_forward(int32_t layer, const at::Tensor& returned,
-                                   const Routing& routing, const at::Tensor& x1_TD) = 0;
+  virtual at::Tensor merge_forward(int32_t layer, const std::vector<at::Tensor>& returned,
+                                   const Routings& chunks, const at::Tensor& x1_TD) = 0;
   struct MergeGradients {
     at::Tensor returned, weights;
   };
-  virtual MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD,
-                                        const at::Tensor& returned, const Routing& routing) = 0;
+  virtual std::vector<MergeGradients> merge_backward(int32_t layer, const at::Tensor& gx_TD,
+                                                     const std::vector<at::Tensor>& returned,
+                                                     const Routings& chunks) = 0;
+
+  // The same of all tokens at once.
+  at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+                          Routing& routing, Tape* tape) {
+    return gate_forward(layer, x1_TD, sequence, std::span(&routing, 1), tape).front();
+  }
+  at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
+                           const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,
+                           Tape& tape) {
+    return gate_backward(layer, std::vector{g_rows}, std::vector{g_weights}, gx_TD, x1_TD,
+                         Routings{&routing}, tape);
+  }
+  at::Tensor merge_forward(int32_t layer, const at::Tensor& returned, const Routing& routing,
+                           const at::Tensor& x1_TD) {
+    return merge_forward(layer, std::vector{returned}, Routings{&routing}, x1_TD);
+  }
+  MergeGradients merge_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& returned,
+                                const Routing& routing) {
+    return merge_backward(layer, gx_TD, std::vector{returned}, Routings{&routing}).front();
+  }
 
   // Adds the micro-batch's loss to the statistics. Targets of -100 are ignored. With a tape it also
   // adds the gradient of the head's table and leaves the gradient of norm(x) in the tape (the

@@ -114,6 +114,9 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat),
                          std::span<const int32_t> places = {});
+// The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
+// first, and the counts of sequences stay behind. On a device the host waits once more.
+std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's
 // rank is the sum of its two best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group
 // first among equals.

@@ -13,6 +13,7 @@ at::Tensor rows_of(const at::Tensor& rows, const at::Tensor& position) {
   std::vector<int64_t> shape = rows.sizes().vec();
   shape.insert(shape.begin(), position.size(0));
   shape[1] = position.size(1);
+  if (rows.size(0) == 0) return at::zeros(shape, rows.options());  // all are dropped
   const at::Tensor named = rows.index_select(0, position.clamp_min(0).reshape({-1})).view(shape);
   const at::Tensor dropped = position.lt(0);
   return named.masked_fill(rows.dim() == 1 ? dropped : dropped.unsqueeze(-1), 0);

@@ -28,6 +28,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace piper::runtime {
@@ -49,10 +50,10 @@ struct Update {
   // Reads the sums; clips and updates the parameters.
   std::function<void(std::span<const double> statistics)> apply;
   int64_t num_statistics = 0;
-  // Of a migration's graph (schedule/migration.h): an expert's state as it travels, contiguous, and
-  // back from what came (bytes of the same). `expert` is its id.
-  std::function<at::Tensor(int32_t layer, int32_t expert)> take_expert;
-  std::function<void(int32_t layer, int32_t expert, const at::Tensor& state)> put_expert;
+  // Of a migration's graph (schedule/migration.h): the state that a segment's task moves, contiguous,
+  // and back from what came (bytes of the same).
+  std::function<at::Tensor(graph::SegmentId)> take_expert;
+  std::function<void(graph::SegmentId, const at::Tensor& state)> put_expert;
 };
 
 struct PlayerOptions {
@@ -86,7 +87,8 @@ class Player {
   void play(int64_t step_number, std::span<const MicroBatch> micro_batches, const Update& update,
             graph::Timeline* timeline);
 
-  // Rows that this rank sent to each expert in the last step, by (layer, micro-batch).
+  // Rows that this rank sent to each expert in the last step, by (layer, micro-batch); of tokens in
+  // chunks, those of chunk 1, then of chunk 2, ... (cost::ExpertLoad::routed).
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return routed_rows_;
   }
@@ -129,12 +131,19 @@ class Player {
     collective::Topology topology;  // of its members
     collective::ToldCounts told;
   };
-  // What the counts of one layer and micro-batch travel in: for every peer the rows for each of its
-  // experts, then what it must be told of others (ToldCounts).
+  // What the counts of one layer and micro-batch travel in: for every peer and chunk the rows for
+  // each of its experts, then what it must be told of others (ToldCounts).
   struct CountMessages {
     std::vector<int64_t> sent, received;
-    std::vector<size_t> first_received;  // by peer
+    std::vector<size_t> first_received, received_a_chunk;  // by peer
+    // Where what came from `peer` about this chunk begins.
+    size_t place(size_t peer, int16_t chunk) const {
+      return first_received[peer] + received_a_chunk[peer] * static_cast<size_t>(chunk);
+    }
   };
+  // Of a segment's counts: layer, micro-batch, Segment::chunk.
+  using ChunkKey = std::tuple<int32_t, int32_t, int16_t>;
+  ChunkKey key_of(const graph::Task& task) const;
   const GroupExchange& exchange_of(const graph::Task& task, const comm::Group& group);
   collective::Topology topology_of(const comm::Group& group) const;
   int64_t row_bytes() const;
@@ -142,7 +151,7 @@ class Player {
   // Of the device's memory, in the current stream; what of the CPU is not counted stays so.
   comm::Allocate device_scratch() const;
   comm::Allocate counted_scratch() const;
-  void read_counts(const CountMessages& messages, nn::Routing& routing) const;
+  void read_counts(const CountMessages& messages, int16_t chunk, nn::Routing& routing) const;
   collective::CountOf count_of(const graph::Task& task, const comm::Group& group,
                                const nn::Routing& routing, bool to_experts, int64_t row_bytes);
 
@@ -166,6 +175,7 @@ class Player {
   std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,
                                                         comm::OperationName name);
   void keep_own_share(const graph::Task& task);
+  void read_shared_counts(const graph::Task& task, nn::Routing& routing) const;
   struct OwnRows {
     std::vector<int64_t> rows;             // by member of the group
     int64_t own = 0, before = 0, all = 0;  // this rank's, those of members before it, of all
@@ -185,6 +195,8 @@ class Player {
   SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
   nn::Tape* new_tape(const graph::Task& task);
   nn::Routing& routing_of(const graph::Task& task);
+  // Of all chunks.
+  std::vector<nn::Routing*> routings_of(const graph::Task& task);
   const MicroBatch& batch_of(const graph::Task& task) const;
   int64_t positions(int32_t layer) const;  // of a sequence
   int64_t own_tokens() const;              // of a micro-batch, of the model's own layers
@@ -217,13 +229,13 @@ class Player {
   uint64_t completions_seen_ = 0;
   double last_progress_seconds_ = 0;
 
-  // Counts received in a micro-batch's forward, kept for its recomputation: by (layer,
-  // micro-batch).
-  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> received_counts_, shared_counts_;
+  // Counts received in a micro-batch's forward, kept for its recomputation.
+  std::map<ChunkKey, std::vector<int64_t>> received_counts_, shared_counts_;
   std::map<int32_t, int64_t> received_rows_;
   std::map<graph::GroupId, GroupExchange> exchanges_;
-  std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;  // by (layer, micro-batch)
-  // By (layer, micro-batch).
+  // By (layer, micro-batch); shared: as they are gathered, by rank, then by chunk.
+  std::map<std::pair<int32_t, int32_t>, CountMessages> count_messages_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> shared_messages_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<TokenExchange>> token_exchanges_;
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_, distinct_tokens_;
   std::vector<double> statistics_;

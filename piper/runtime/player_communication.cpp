@@ -25,6 +25,11 @@ collective::ReductionForm form_of(strategy::Reduction reduction) {
                                                          : collective::ReductionForm::kDirect;
 }
 
+// Of Segment::chunk, from 0.
+int16_t place_of_chunk(const schedule::Segment& segment) {
+  return std::max<int16_t>(0, static_cast<int16_t>(segment.chunk - 1));
+}
+
 // Sums of `counts` over each of `num_peers` equal runs, times bytes_per_row.
 std::vector<int64_t> bytes_per_peer(const std::vector<int64_t>& counts, int64_t num_peers,
                                     int64_t bytes_per_row) {
@@ -71,10 +76,11 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     }
     case TaskKind::kReceive: {
       SlotValue& slot = value(step_.graph.writes(task)[0]);
-      if (step_.meaning(step_.graph.writes(task)[0]).kind == SlotKind::kExpertState)
-        slot.tensor = at::empty(
-            {cost::moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision)},
-            at::TensorOptions().dtype(at::kByte).device(options_.device));
+      const schedule::SlotMeaning& meaning = step_.meaning(step_.graph.writes(task)[0]);
+      if (meaning.kind == SlotKind::kExpertState)
+        slot.tensor =
+            at::empty({meaning.parameters * cost::state_bytes(strategy_.precision).moved()},
+                      at::TensorOptions().dtype(at::kByte).device(options_.device));
       else
         slot.tensor = empty({own_tokens(), model_.hidden});
       return comm::start_receive(tensors_, task.peer, std::move(name),
@@ -108,6 +114,11 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
   return nullptr;
 }
 
+Player::ChunkKey Player::key_of(const Task& task) const {
+  const schedule::Segment& segment = step_.segment(task);
+  return {segment.layer, task.micro_batch, segment.chunk};
+}
+
 int64_t Player::row_bytes() const {
   return static_cast<int64_t>(model_.hidden * at::elementSize(dtype_));
 }
@@ -130,33 +141,39 @@ const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::G
 std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::OperationName name) {
   if (step_.segment(task).kind == SegmentKind::kExpertTensor)
     return start_shared_counts(task, std::move(name));
-  nn::Routing& routing = routing_of(task);
+  const std::vector<nn::Routing*> chunks = routings_of(task);
   const comm::Group group = group_of(task);
   const auto num_peers = std::ssize(group.members);
-  routing.received_counts.assign(routing.counts.size(), 0);
-  const int64_t num_experts = std::ssize(routing.counts) / num_peers;  // of each peer
+  for (nn::Routing* routing : chunks) routing->received_counts.assign(routing->counts.size(), 0);
+  const int64_t num_experts = std::ssize(chunks[0]->counts) / num_peers;  // of each peer
   const collective::ToldCounts& told = exchange_of(task, group).told;
-  if (told.empty())
+  if (told.empty() && chunks.size() == 1)
     return comm::start_exchange_counts(transport_, group, std::move(name), num_experts,
-                                       routing.counts, routing.received_counts);
+                                       chunks[0]->counts, chunks[0]->received_counts);
 
-  const std::vector<int64_t> rows = bytes_per_peer(routing.counts, num_peers, 1);
   CountMessages& messages = count_messages_[{step_.segment(task).layer, task.micro_batch}];
   messages = {};
   std::vector<int64_t> sent_bytes, received_bytes;
+  const std::vector<int32_t> none;
   for (int64_t p = 0; p < num_peers; ++p) {
-    const auto first = routing.counts.begin() + p * num_experts;
-    messages.sent.insert(messages.sent.end(), first, first + num_experts);
-    for (const int32_t about : told.to_tell(p))
-      messages.sent.push_back(rows[static_cast<size_t>(about)]);
+    const std::vector<int32_t>& to_tell = told.empty() ? none : told.to_tell(p);
+    const std::vector<int32_t>& to_hear = told.empty() ? none : told.to_hear(p);
+    for (const nn::Routing* routing : chunks) {
+      const std::vector<int64_t> rows = bytes_per_peer(routing->counts, num_peers, 1);
+      const auto first = routing->counts.begin() + p * num_experts;
+      messages.sent.insert(messages.sent.end(), first, first + num_experts);
+      for (const int32_t about : to_tell) messages.sent.push_back(rows[static_cast<size_t>(about)]);
+    }
     const auto bytes = [&](const std::vector<int32_t>& more) {
-      return (num_experts + std::ssize(more)) * static_cast<int64_t>(sizeof(int64_t));
+      return std::ssize(chunks) * (num_experts + std::ssize(more)) *
+             static_cast<int64_t>(sizeof(int64_t));
     };
-    sent_bytes.push_back(bytes(told.to_tell(p)));
+    sent_bytes.push_back(bytes(to_tell));
+    received_bytes.push_back(bytes(to_hear));
     messages.first_received.push_back(messages.received.size());
-    messages.received.resize(messages.received.size() + static_cast<size_t>(num_experts) +
-                             told.to_hear(p).size());
-    received_bytes.push_back(bytes(told.to_hear(p)));
+    messages.received_a_chunk.push_back(static_cast<size_t>(num_experts) + to_hear.size());
+    messages.received.resize(messages.received.size() +
+                             chunks.size() * messages.received_a_chunk.back());
   }
   return comm::start_all_to_all(transport_, group, std::move(name),
                                 std::as_bytes(std::span(messages.sent)), std::move(sent_bytes),
@@ -164,11 +181,11 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
                                 std::move(received_bytes));
 }
 
-void Player::read_counts(const CountMessages& messages, nn::Routing& routing) const {
+void Player::read_counts(const CountMessages& messages, int16_t chunk, nn::Routing& routing) const {
   const auto num_peers = messages.first_received.size();
   const size_t num_experts = routing.counts.size() / num_peers;
   for (size_t p = 0; p < num_peers; ++p)
-    std::copy_n(messages.received.begin() + static_cast<std::ptrdiff_t>(messages.first_received[p]),
+    std::copy_n(messages.received.begin() + static_cast<std::ptrdiff_t>(messages.place(p, chunk)),
                 num_experts,
                 routing.received_counts.begin() + static_cast<std::ptrdiff_t>(p * num_experts));
 }
@@ -182,7 +199,8 @@ collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
   const collective::ToldCounts* told = &exchange_of(task, group).told;
   const CountMessages* messages =
       told->empty() ? nullptr : &count_messages_.at({step_.segment(task).layer, task.micro_batch});
-  return [=, self = group.index, out = bytes_per_peer(routing.counts, num_peers, row_bytes),
+  return [=, self = group.index, chunk = place_of_chunk(step_.segment(task)),
+          out = bytes_per_peer(routing.counts, num_peers, row_bytes),
           in = bytes_per_peer(routing.received_counts, num_peers, row_bytes),
           num_experts = std::ssize(routing.counts) / num_peers](int64_t from, int64_t to) {
     if (!to_experts) std::swap(from, to);  // what went out comes back
@@ -192,7 +210,7 @@ collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
     const std::vector<int32_t>& heard = told->to_hear(from);
     const auto found = std::ranges::lower_bound(heard, static_cast<int32_t>(to));
     PIPER_CHECK(found != heard.end() && *found == to, "a count that nobody told");
-    const size_t place = messages->first_received[static_cast<size_t>(from)] +
+    const size_t place = messages->place(static_cast<size_t>(from), chunk) +
                          static_cast<size_t>(num_experts + (found - heard.begin()));
     return row_bytes * messages->received[place];
   };
@@ -206,11 +224,12 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
   const SlotKind kind = step_.meaning(written).kind;
   // Rows travel towards the experts (dispatch, and the backward of combine) or back from them.
   const bool to_experts = kind == SlotKind::kReceived || kind == SlotKind::kExpertRowsGradient;
-  const std::pair place{step_.segment(task).layer, task.micro_batch};
   if (kind == SlotKind::kReceived && task.phase == graph::Phase::kForward) {
-    if (const auto told = count_messages_.find(place); told != count_messages_.end())
-      read_counts(told->second, routing);
-    received_counts_[place] = routing.received_counts;
+    const schedule::Segment& segment = step_.segment(task);
+    if (const auto told = count_messages_.find({segment.layer, task.micro_batch});
+        told != count_messages_.end())
+      read_counts(told->second, place_of_chunk(segment), routing);
+    received_counts_[key_of(task)] = routing.received_counts;
   }
   const std::vector<int64_t>& received = to_experts ? routing.received_counts : routing.counts;
   const at::Tensor& source = read(task, 0).tensor;
@@ -264,17 +283,33 @@ std::unique_ptr<comm::Operation> Player::start_token_exchange(const Task& task,
 
 std::unique_ptr<comm::Operation> Player::start_shared_counts(const Task& task,
                                                              comm::OperationName name) {
-  nn::Routing& routing = routing_of(task);
+  const std::vector<nn::Routing*> chunks = routings_of(task);
   const std::pair place{step_.segment(task).layer, task.micro_batch};
-  if (const auto told = count_messages_.find(place); told != count_messages_.end())
-    read_counts(told->second, routing);
   const comm::Group group = group_of(task);
-  const auto each = std::ssize(routing.received_counts);
-  routing.shared_counts.assign(static_cast<size_t>(each * std::ssize(group.members)), 0);
-  std::ranges::copy(routing.received_counts, routing.shared_counts.begin() + group.index * each);
+  const auto each = std::ssize(chunks[0]->received_counts), of_rank = each * std::ssize(chunks);
+  std::vector<int64_t>& all = shared_messages_[place];
+  all.assign(static_cast<size_t>(of_rank * std::ssize(group.members)), 0);
+  const auto told = count_messages_.find(place);
+  for (int64_t c = 0; c < std::ssize(chunks); ++c) {
+    nn::Routing& routing = *chunks[static_cast<size_t>(c)];
+    if (told != count_messages_.end()) read_counts(told->second, static_cast<int16_t>(c), routing);
+    std::ranges::copy(routing.received_counts, all.begin() + group.index * of_rank + c * each);
+  }
   return comm::start_all_gather(transport_, group, std::move(name), comm::Element::kInt64,
-                                std::as_writable_bytes(std::span(routing.shared_counts)),
+                                std::as_writable_bytes(std::span(all)),
                                 collective::ReductionForm::kDirect, topology_of(group));
+}
+
+// A chunk's part of what all ranks that share experts have told each other.
+void Player::read_shared_counts(const Task& task, nn::Routing& routing) const {
+  const schedule::Segment& segment = step_.segment(task);
+  const std::vector<int64_t>& all = shared_messages_.at({segment.layer, task.micro_batch});
+  const auto each = std::ssize(routing.received_counts),
+             of_rank = std::ssize(all) / std::ssize(step_.graph.group(task.group));
+  routing.shared_counts.clear();
+  for (int64_t at = place_of_chunk(segment) * each; at < std::ssize(all); at += of_rank)
+    routing.shared_counts.insert(routing.shared_counts.end(), all.begin() + at,
+                                 all.begin() + at + each);
 }
 
 Player::OwnRows Player::own_rows(const Task& task, const comm::Group& group) {
@@ -302,10 +337,12 @@ std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
                                                              comm::OperationName name) {
   const comm::Group group = group_of(task);
   const auto size = std::ssize(group.members);
-  const OwnRows rows = own_rows(task, group);
   if (step_.segment(task).kind == SegmentKind::kExpertTensor &&
-      task.phase == graph::Phase::kForward)
-    shared_counts_[{step_.segment(task).layer, task.micro_batch}] = routing_of(task).shared_counts;
+      task.phase == graph::Phase::kForward) {
+    read_shared_counts(task, routing_of(task));
+    shared_counts_[key_of(task)] = routing_of(task).shared_counts;
+  }
+  const OwnRows rows = own_rows(task, group);
   std::vector<int64_t> bytes;
   for (const int64_t count : rows.rows) bytes.push_back(count * row_bytes());
   std::unique_ptr<comm::Operation> all;

@@ -4,6 +4,7 @@
 #include <piper/base/error.h>
 #include <piper/runtime/player.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace piper::runtime {
@@ -13,6 +14,14 @@ using graph::Task;
 using schedule::Segment;
 using schedule::SegmentKind;
 using schedule::SlotKind;
+
+namespace {
+
+nn::Routings read_only(const std::vector<nn::Routing*>& chunks) {
+  return {chunks.begin(), chunks.end()};
+}
+
+}  // namespace
 
 Player::SlotValue* Player::find(std::span<const graph::SlotId> slots, SlotKind kind) {
   for (const graph::SlotId slot : slots)
@@ -32,6 +41,13 @@ nn::Routing& Player::routing_of(const Task& task) {
   PIPER_CHECK(slot != nullptr && slot->routing != nullptr,
               "no routing for " + schedule::task_name(step_, task));
   return *slot->routing;
+}
+
+std::vector<nn::Routing*> Player::routings_of(const Task& task) {
+  std::vector<nn::Routing*> chunks;
+  for (const graph::SlotId slot : step_.graph.reads(task))
+    if (step_.meaning(slot).kind == SlotKind::kRouting) chunks.push_back(value(slot).routing.get());
+  return chunks;
 }
 
 const MicroBatch& Player::batch_of(const Task& task) const {
@@ -83,15 +99,28 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       out(0) = stage_.shared_forward(layer, in(0), new_tape(task));
       return;
     case SegmentKind::kGate: {
-      auto routing = std::make_unique<nn::Routing>();
-      out(0) = stage_.gate_forward(layer, in(0), positions(layer), *routing, new_tape(task));
-      if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
-          !strategy::deduplicates(strategy_))
-        routing->received_counts = received_counts_.at({layer, task.micro_batch});
-      if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
-        routing->shared_counts = shared_counts_.at({layer, task.micro_batch});
-      if (task.phase == Phase::kForward) routed_rows_[{layer, task.micro_batch}] = routing->counts;
-      write(task, 1).routing = std::move(routing);
+      const std::span<const graph::SlotId> writes = step_.graph.writes(task);
+      std::vector<nn::Routing> chunks(
+          static_cast<size_t>(std::ranges::count_if(writes, [&](graph::SlotId slot) {
+            return step_.meaning(slot).kind == SlotKind::kRouting;
+          })));
+      std::vector<at::Tensor> rows =
+          stage_.gate_forward(layer, in(0), positions(layer), chunks, new_tape(task));
+      std::vector<int64_t> routed;
+      for (size_t c = 0; c < chunks.size(); ++c) {
+        nn::Routing& routing = chunks[c];
+        const ChunkKey key{layer, task.micro_batch, step_.meaning(writes[2 * c]).segment.chunk};
+        if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
+            !strategy::deduplicates(strategy_))
+          routing.received_counts = received_counts_.at(key);
+        if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
+          routing.shared_counts = shared_counts_.at(key);
+        routed.insert(routed.end(), routing.counts.begin(), routing.counts.end());
+        out(2 * c) = std::move(rows[c]);
+        write(task, 2 * c + 1).routing = std::make_unique<nn::Routing>(std::move(routing));
+      }
+      if (task.phase == Phase::kForward)
+        routed_rows_[{layer, task.micro_batch}] = std::move(routed);
       return;
     }
     case SegmentKind::kExperts: {
@@ -102,9 +131,13 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
       return;
     }
-    case SegmentKind::kMerge:
-      out(0) = stage_.merge_forward(layer, in(0), routing_of(task), in(2));
+    case SegmentKind::kMerge: {
+      const nn::Routings chunks = read_only(routings_of(task));
+      std::vector<at::Tensor> returned;
+      for (size_t c = 0; c < chunks.size(); ++c) returned.push_back(in(2 * c));
+      out(0) = stage_.merge_forward(layer, returned, chunks, in(2 * chunks.size()));
       return;
+    }
     case SegmentKind::kHead:
       if (layer >= 0)
         return stage_.mtp_head_forward(layer, in(0), batch_of(task).targets_T, new_tape(task));
@@ -146,20 +179,35 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kSharedExperts:
       out(0) = stage_.shared_backward(layer, in(0), in(1), tape());
       return;
-    case SegmentKind::kGate:
+    case SegmentKind::kGate: {
       if (const SlotValue* counts = find(step_.graph.reads(task), SlotKind::kSequenceChoices))
         routing_of(task).sequence_counts = counts->tensor;
-      out(0) = stage_.gate_backward(layer, in(0), in(1), in(2), in(3), routing_of(task), tape());
+      const nn::Routings chunks = read_only(routings_of(task));
+      std::vector<at::Tensor> g_rows, g_weights;
+      for (size_t c = 0; c < chunks.size(); ++c) {
+        g_rows.push_back(in(2 * c));
+        g_weights.push_back(in(2 * c + 1));
+      }
+      const size_t behind = 2 * chunks.size();
+      out(0) = stage_.gate_backward(layer, g_rows, g_weights, in(behind), in(behind + 1), chunks,
+                                    tape());
       return;
+    }
     case SegmentKind::kExperts:
       out(0) = stage_.experts_backward(layer, in(0), in(1), routing_of(task), tape());
       return;
     case SegmentKind::kMerge: {
       const bool deduplicates = strategy::deduplicates(strategy_);
-      nn::Stage::MergeGradients gradients = stage_.merge_backward(
-          layer, in(0), deduplicates ? at::Tensor() : in(1), routing_of(task));
-      out(0) = std::move(gradients.returned);
-      if (!deduplicates) out(1) = std::move(gradients.weights);
+      const nn::Routings chunks = read_only(routings_of(task));
+      std::vector<at::Tensor> returned;
+      for (size_t c = 0; c < chunks.size(); ++c)
+        returned.push_back(deduplicates ? at::Tensor() : in(2 * c + 1));
+      std::vector<nn::Stage::MergeGradients> gradients =
+          stage_.merge_backward(layer, in(0), returned, chunks);
+      for (size_t c = 0; c < chunks.size(); ++c) {
+        out(2 * c) = std::move(gradients[c].returned);
+        if (!deduplicates) out(2 * c + 1) = std::move(gradients[c].weights);
+      }
       return;
     }
     case SegmentKind::kHead:
@@ -189,11 +237,11 @@ void Player::run_weights(const Task& task, const Segment& segment) {
 void Player::run_update(const Task& task, const Segment& segment) {
   if (segment.kind == SegmentKind::kGradientNorm) return update_->local_statistics(statistics_);
   if (segment.kind == SegmentKind::kTakeExpert) {
-    write(task, 0).tensor = update_->take_expert(segment.layer, segment.expert);
+    write(task, 0).tensor = update_->take_expert(task.segment);
     return;
   }
   if (segment.kind == SegmentKind::kPutExpert)
-    return update_->put_expert(segment.layer, segment.expert, read(task, 0).tensor);
+    return update_->put_expert(task.segment, read(task, 0).tensor);
   PIPER_CHECK(segment.kind == SegmentKind::kOptimizer,
               "no update called " + schedule::task_name(step_, task));
   update_->apply(statistics_);

@@ -7,16 +7,18 @@ using graph::TaskKind;
 DividedBlock::Whole DividedBlock::gather(LayerProgram& program, LayerPass& pass, LayerSlot slot,
                                          LayerSlot again) const {
   if (!is_shared || !divides_tokens) return {slot, again};
-  const LayerSlot gathered = program.slot(SlotKind::kGathered, collective);
-  const LayerSlot more =
-      again.valid() ? program.slot(SlotKind::kGathered, collective) : LayerSlot::none();
+  const LayerSlot gathered = program.slot(SlotKind::kGathered, collective, pass.chunk());
+  const LayerSlot more = again.valid() ? program.slot(SlotKind::kGathered, collective, pass.chunk())
+                                       : LayerSlot::none();
   pass.collective(TaskKind::kAllGather, collective, {slot, again, counts}, {gathered, more});
   if (splits) pass.compute_part(segment, Share::kBefore);
   return {gathered, more};
 }
 
 LayerSlot DividedBlock::partial(LayerProgram& program, LayerSlot result) const {
-  return is_shared ? program.slot(SlotKind::kPartial, collective) : result;
+  return is_shared
+             ? program.slot(SlotKind::kPartial, collective, program.slots[result.index()].chunk)
+             : result;
 }
 
 void DividedBlock::sum(LayerPass& pass, LayerSlot partial, LayerSlot result) const {

@@ -14,7 +14,7 @@ const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_r
 
 SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
   const ProgramSlot& in_program = passes.slots[slot.index()];
-  return {in_program.kind, {in_program.writer, layer}};
+  return {in_program.kind, {.kind = in_program.writer, .layer = layer, .chunk = in_program.chunk}};
 }
 
 void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
@@ -22,11 +22,12 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
   Slots lists;
   for (const LayerSlot slot : task.reads) lists.reads.push_back(slots[slot]);
   for (const LayerSlot slot : task.writes) {
-    const auto [kind, segment] = meaning(passes, slot, layer);
-    lists.writes.push_back(slots[slot] = writer.slot(kind, segment));
+    const SlotMeaning of = meaning(passes, slot, layer);
+    lists.writes.push_back(slots[slot] = writer.slot(of.kind, of.segment));
   }
   for (const LayerSlot slot : task.frees) lists.frees.push_back(slots[slot]);
-  const Segment segment{task.segment, layer, task.share};
+  const Segment segment{
+      .kind = task.segment, .layer = layer, .share = task.share, .chunk = task.chunk};
   if (task.kind == TaskKind::kCompute) {
     if (task.share == Share::kWhole || task.share == Share::kRest)
       writer.wait_for(posted);
@@ -38,8 +39,10 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
   const bool in_order = writer.step().style.in_order;
   graph::ShortList<TaskId> after = in_order ? posted.all() : posted.earlier;
   after.push_back(posted.counts);
+  if (task.is_behind_exchange) after.push_back(posted.exchange);
   const TaskId written = writer.collective(task.kind, task.group, segment, lists, after);
   posted.counts = task.kind == TaskKind::kExchangeCounts ? written : TaskId::none();
+  if (task.kind == TaskKind::kAllToAll) posted.exchange = written;
   if (!in_order) return;
   posted.wait_for(posted.latest);
   posted.latest = written;

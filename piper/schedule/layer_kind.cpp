@@ -1,8 +1,10 @@
 #include <piper/base/error.h>
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/schedule/moe_layer/chunked.h>
 #include <piper/schedule/moe_layer/parm_s1.h>
 #include <piper/schedule/moe_layer/plain.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <map>
 #include <mutex>
@@ -71,10 +73,11 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
   switch (kind.moe_schedule) {
     case strategy::MoeSchedule::kPlain:
       return write_plain_mixture(program, kind, x1);
+    case strategy::MoeSchedule::kChunked:
+      return kind.chunks > 1 ? write_chunked_mixture(program, kind, x1)
+                             : write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kParmS1:
       return write_parm_s1_mixture(program, kind, x1);
-    case strategy::MoeSchedule::kChunked:
-      break;
   }
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }
@@ -93,6 +96,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .exchanges = exchanges,
           .deduplicates = is_moe && strategy::deduplicates(s),
           .moe_schedule = is_moe ? s.moe_schedule : strategy::MoeSchedule::kPlain,
+          .chunks = static_cast<int16_t>(is_moe ? strategy::num_moe_chunks(s) : 1),
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,

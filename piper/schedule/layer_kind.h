@@ -6,6 +6,7 @@
 #include <piper/schedule/layer_passes.h>
 
 #include <compare>
+#include <cstdint>
 
 namespace piper::schedule {
 
@@ -16,6 +17,7 @@ struct LayerKind {
   bool exchanges = false;     // of a mixture: its experts are on several ranks
   bool deduplicates = false;  // of a mixture: tokens travel in place of their copies
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  int16_t chunks = 1;  // of a mixture: of a rank's tokens, where they are cut
   // Whether several ranks share a layer's matrices (and divide its tokens between the blocks), a
   // sequence, an expert's matrices (and gather their rows, where those are not the same).
   bool shares_matrices = false, divides_tokens = false;

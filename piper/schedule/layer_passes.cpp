@@ -29,11 +29,13 @@ LayerTask task_of(const Operation& operation) {
           .segment = operation.segment,
           .group = operation.group,
           .share = operation.share,
+          .chunk = operation.chunk,
           .reads = operation.reads,
           .writes = operation.writes,
           .frees = {},
           .is_recomputed = false,
           .is_behind_turn = operation.is_behind_turn,
+          .is_behind_exchange = operation.is_behind_exchange,
           .is_beside_exchange = false};
 }
 
@@ -128,7 +130,7 @@ class PassMaker {
     };
     const auto run_again = [&](const Operation& operation) {
       if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) return;
-      for (const LayerTask& task : tape_again(operation.segment)) add(task);
+      for (const LayerTask& task : tape_again(operation.segment, operation.chunk)) add(task);
     };
     const std::vector<Operation>& operations = program_.backward.operations();
     for (const Operation& operation : operations)
@@ -146,11 +148,11 @@ class PassMaker {
 
   // A segment's forward for its tape alone: what else it writes is there already, and goes to slots
   // of its own.
-  std::vector<LayerTask> tape_again(SegmentKind segment) {
+  std::vector<LayerTask> tape_again(SegmentKind segment, int16_t chunk) {
     std::vector<LayerTask> tasks;
     for (const Operation& operation : program_.forward.operations()) {
-      if (operation.segment != segment || operation.kind != graph::TaskKind::kCompute ||
-          operation.writes.empty())
+      if (operation.segment != segment || operation.chunk != chunk ||
+          operation.kind != graph::TaskKind::kCompute || operation.writes.empty())
         continue;
       LayerTask task = task_of(operation);
       task.is_recomputed = true;
@@ -246,11 +248,12 @@ void LayerPass::compute_part(SegmentKind segment, Share share) {
   add({.segment = segment, .share = share, .reads = {}, .writes = {}});
 }
 
-void LayerPass::exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing) {
+void LayerPass::exchange_counts(strategy::Axis group, SegmentKind segment,
+                                const LayerSlotList& routing) {
   add({.kind = graph::TaskKind::kExchangeCounts,
        .segment = segment,
        .group = group,
-       .reads = {routing},
+       .reads = routing,
        .writes = {}});
 }
 
@@ -261,6 +264,12 @@ void LayerPass::all_to_all(strategy::Axis group, SegmentKind segment, const Laye
        .group = group,
        .reads = reads,
        .writes = writes});
+}
+
+void LayerPass::all_to_all_behind(strategy::Axis group, SegmentKind segment,
+                                  const LayerSlotList& reads, const LayerSlotList& writes) {
+  all_to_all(group, segment, reads, writes);
+  operations_.back().is_behind_exchange = true;
 }
 
 void LayerPass::collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
@@ -277,6 +286,7 @@ void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_
 void LayerPass::add(Operation operation) {
   operation.reads = filtered(operation.reads, [](LayerSlot) { return true; });
   operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
+  operation.chunk = chunk_;
   operation.is_behind_turn = std::exchange(is_turn_due_, false);
   operations_.push_back(operation);
 }

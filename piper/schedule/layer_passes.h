@@ -13,6 +13,7 @@
 #include <piper/schedule/layer_program.h>
 
 #include <compare>
+#include <cstdint>
 #include <vector>
 
 namespace piper::schedule {
@@ -22,9 +23,11 @@ struct LayerTask {
   SegmentKind segment = SegmentKind::kAttention;
   strategy::Axis group = strategy::Axis::kExpert;
   Share share = Share::kWhole;
+  int16_t chunk = 0;  // Segment::chunk
   LayerSlotList reads, writes, frees;
-  bool is_recomputed = false;   // phase kRecompute
-  bool is_behind_turn = false;  // before it another micro-batch may take its turn
+  bool is_recomputed = false;       // phase kRecompute
+  bool is_behind_turn = false;      // before it another micro-batch may take its turn
+  bool is_behind_exchange = false;  // as in Operation
   // Computing: an all-to-all is under way whose rows nobody has read yet.
   bool is_beside_exchange = false;
 };

@@ -39,6 +39,15 @@ std::vector<LayerKind> every_kind() {
     parts.shares_experts = parts.counts_shared_rows = parts.rerun.gathers = true;
     kinds.push_back(parts);
   }
+  // And in chunks of tokens.
+  const size_t num_uncut = kinds.size();
+  for (size_t i = 0; i < num_uncut; ++i) {
+    LayerKind chunked = kinds[i];
+    if (!chunked.is_moe || chunked.deduplicates) continue;
+    chunked.moe_schedule = strategy::MoeSchedule::kChunked;
+    chunked.chunks = static_cast<int16_t>(2 + i % 3);
+    kinds.push_back(chunked);
+  }
   return kinds;
 }
 
@@ -62,6 +71,8 @@ std::string text(const std::vector<LayerTask>& tasks) {
     if (task.kind == graph::TaskKind::kAllToAll) text += "rows ";
     text += name(task.segment);
     if (task.is_recomputed) text += " again";
+    if (task.chunk > 0) text += " " + std::to_string(task.chunk);
+    if (task.is_behind_exchange) text += " (behind)";
     if (task.is_beside_exchange) text += " (beside)";
   }
   return text;
@@ -146,6 +157,48 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
     CHECK(whole.slots[slot.index()].kind != SlotKind::kGathered);
     CHECK(whole.slots[slot.index()].kind != SlotKind::kPartial);
   }
+}
+
+TEST_CASE("a mixture in two chunks: one's rows travel while the other is computed") {
+  const LayerKind kind{.is_moe = true,
+                       .has_shared = true,
+                       .exchanges = true,
+                       .moe_schedule = strategy::MoeSchedule::kChunked,
+                       .chunks = 2,
+                       .exchanges_counts = true};
+  const auto passes = [&](Recompute recompute) {
+    return passes_of(layer_program(kind), recompute);
+  };
+  CHECK(text(passes(Recompute::kNone).forward) ==
+        "attention, gate, counts gate, rows gate 1, rows gate 2 (behind), shared (beside), "
+        "experts 1 (beside), rows experts 1, experts 2 (beside), rows experts 2, merge");
+  CHECK(text(passes(Recompute::kNone).backward) ==
+        "merge, rows experts 1, rows experts 2 (behind), shared (beside), experts 1 (beside), rows "
+        "gate 1, experts 2 (beside), rows gate 2, gate, attention");
+  CHECK(text(passes(Recompute::kExperts).backward) ==
+        "merge, rows experts 1, rows experts 2 (behind), shared again (beside), shared (beside), "
+        "experts again 1 (beside), experts 1 (beside), rows gate 1, experts again 2 (beside), "
+        "experts 2 (beside), rows gate 2, gate, attention");
+  CHECK(text(passes(Recompute::kFull).recompute) ==
+        "attention again, gate again, rows gate again 1, rows gate again 2 (behind), shared again "
+        "(beside), experts again 1 (beside), rows experts again 1, experts again 2 (beside), rows "
+        "experts again 2");
+}
+
+TEST_CASE("a chunk is gathered over the ranks that share its experts while the next one travels") {
+  const LayerKind kind{.is_moe = true,
+                       .exchanges = true,
+                       .moe_schedule = strategy::MoeSchedule::kChunked,
+                       .chunks = 2,
+                       .shares_experts = true,
+                       .gathers_rows = true,
+                       .counts_shared_rows = true,
+                       .exchanges_counts = true};
+  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==
+        "attention, gate, counts gate, counts expert tensor collective, rows gate 1, expert tensor "
+        "collective 1, rows gate 2 (behind), expert tensor collective 2, experts 1, expert tensor "
+        "collective 1, rows experts 1, experts 2 (beside), expert tensor collective 2, rows "
+        "experts 2, merge");
 }
 
 TEST_CASE("a dense layer") {

@@ -12,6 +12,7 @@
 #include <piper/schedule/step.h>
 #include <piper/strategy/rank_layout.h>
 
+#include <cstdint>
 #include <iterator>
 #include <vector>
 
@@ -27,21 +28,30 @@ struct Operation {
   strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
   Share share = Share::kWhole;                     // of compute
   LayerSlotList reads, writes;                     // in the order that step.h fixes
+  int16_t chunk = 0;                               // Segment::chunk
   bool runs_again =
       false;  // backward: here the segment's forward runs once more if its tape was dropped
   bool is_behind_turn = false;  // before it another micro-batch may take its turn
+  // An all-to-all that begins when the one before has ended, and so does not slow it down.
+  bool is_behind_exchange = false;
 };
 
 class LayerPass {
  public:
+  // The operations that follow are of this chunk of the layer's rows (Segment::chunk).
+  void set_chunk(int16_t chunk) { chunk_ = chunk; }
+  int16_t chunk() const { return chunk_; }
   void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes,
                Share share = Share::kWhole);
   // A part of the segment's compute, which reads and writes what the rest does.
   void compute_part(SegmentKind segment, Share share);
   // Counts travel to the same ranks as the rows of the next all-to-all, which waits for them.
-  void exchange_counts(strategy::Axis group, SegmentKind segment, LayerSlot routing);
+  void exchange_counts(strategy::Axis group, SegmentKind segment, const LayerSlotList& routing);
   void all_to_all(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,
                   const LayerSlotList& writes);
+  // One that begins when the one posted before it has ended.
+  void all_to_all_behind(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,
+                         const LayerSlotList& writes);
   // `kind`: an all-gather, a reduce-scatter, an all-reduce or a ring. The group follows from
   // `segment` (axis_of).
   void collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
@@ -56,6 +66,7 @@ class LayerPass {
  private:
   void add(Operation operation);
   std::vector<Operation> operations_;
+  int16_t chunk_ = 0;
   bool is_turn_due_ = false;
 };
 
@@ -63,11 +74,12 @@ class LayerPass {
 struct ProgramSlot {
   SlotKind kind = SlotKind::kHidden;
   SegmentKind writer = SegmentKind::kAttention;
+  int16_t chunk = 0;  // Segment::chunk
 };
 
 struct LayerProgram {
-  LayerSlot slot(SlotKind kind, SegmentKind writer) {
-    slots.push_back({kind, writer});
+  LayerSlot slot(SlotKind kind, SegmentKind writer, int16_t chunk = 0) {
+    slots.push_back({kind, writer, chunk});
     return LayerSlot(std::ssize(slots) - 1);
   }
 

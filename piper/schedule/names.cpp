@@ -67,7 +67,10 @@ std::string task_name(const StepGraph& step, const graph::Task& task) {
   if (task.kind == graph::TaskKind::kReceive)
     return fmt::format("{} receive <- {}", text, task.peer.value);
   if (is_of_expert) return fmt::format("{} {}", text, what(step, task));
-  return fmt::format("{}{} {}", text, place(step.segment(task)), what(step, task));
+  const Segment& segment = step.segment(task);
+  text += fmt::format("{} {}", place(segment), what(step, task));
+  if (segment.chunk > 0) text += fmt::format(" c{}", segment.chunk);
+  return text;
 }
 
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {

@@ -89,7 +89,7 @@ struct Segment {
   int32_t layer = -1;
   Share share = Share::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
-  int16_t chunk = 0;    // of a mixture layer's rows (strategy::Strategy::moe_chunks)
+  int16_t chunk = 0;    // 0: of all rows of a mixture layer, else of its chunk 1, 2, ...
   bool operator==(const Segment&) const = default;
 };
 
@@ -114,7 +114,7 @@ enum class SlotKind : uint8_t {
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
   kKeysAndValues,    // of all ranks that share a sequence
-  kExpertState,      // master weights and both moments of an expert, [9 d ffn] of the main type
+  kExpertState,      // master weights and both moments of (a part of) an expert, of the main type
   kKept,             // ExecutionStyle::keeps_by_layer
 };
 
@@ -122,6 +122,7 @@ struct SlotMeaning {
   SlotKind kind = SlotKind::kHidden;
   // Whose forward or backward task writes it; the exchange's segment if one does.
   Segment segment;
+  int64_t parameters = 0;  // of kExpertState: whose states it holds
   bool operator==(const SlotMeaning&) const = default;
 };
 
@@ -246,6 +247,20 @@ struct SlotMeaning {
 // Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same rows
 // where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
 //
+// Chunks (strategy::MoeSchedule::kChunked): a rank's tokens are cut into N nearly equal ranges, and
+// everything between gate and merge is there once for each of them, with rows and a routing of its
+// own (Segment::chunk 1 to N). Tasks of all tokens read and write the chunks' slots in this order:
+//   gate         F    x1                                           rows, routing of chunk 1, ...,
+//                                                                  rows, routing of chunk N, tape
+//                B    rows gradient, routing gradient of chunk 1,  gradient(x1)
+//                     ..., of chunk N, gradient(x), x1, routing of
+//                     chunk 1, ..., N, tape
+//   counts       F    routing of chunk 1, ..., N                   (they join the routing slots)
+//   merge        F    returned, routing of chunk 1, ..., N, x1     x
+//                B    gradient(x), returned, routing of chunk 1,   returned gradient, routing
+//                     ..., N                                       gradient of chunk 1, ..., N
+// and sequence counts as above, from the routing of chunk 1.
+//
 // A receive is posted one action ahead of the one that needs it (transfers.h). A layer's gradients
 // are reduced as soon as its last backward is done, on the exchange stream; reductions over groups
 // of one rank are left out (reductions.h). Every rank's last tasks are the gradient norm, the
@@ -281,10 +296,10 @@ constexpr bool moves_rows(SegmentKind segment) {
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
-// segment: the name of a task in traces and messages. Exchanges are named "F3 L2 counts" / "F3 L2
-// dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3 receive <- 2", reductions "U
-// L2 dense gradients", "U embedding dense gradients"; of a migration "U L2 expert 5 take", "U L2
-// expert 5 send -> 2".
+// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1. Exchanges are
+// named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3
+// receive <- 2", reductions "U L2 dense gradients", "U embedding dense gradients"; of a migration
+// "U L2 expert 5 take", "U L2 expert 5 send -> 2".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 

@@ -445,6 +445,51 @@ TEST_CASE("every mesh, schedule and recomputation gives a sound graph without de
             }
 }
 
+TEST_CASE("a mixture layer in chunks reads, writes and frees what the contract says") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1);
+  s.moe_schedule = strategy::MoeSchedule::kChunked;
+  s.moe_chunks = 2;
+  const StepGraph step = write_step(example::model({4}), s);
+  std::string names;
+  for (const graph::Task& task : step.graph.tasks()) {
+    if (task.rank != Rank(1) || !task.segment.valid() || step.segment(task).layer != 0) continue;
+    names += task_name(step, task) + "\n";
+    // Of a chunk are the slots of its rows, and of its alone.
+    for (const graph::SlotId slot : step.graph.reads(task))
+      if (step.segment(task).chunk > 0)
+        CHECK(step.meaning(slot).segment.chunk == step.segment(task).chunk);
+  }
+  CHECK(names ==
+        "F0 L0 attention\nF0 L0 gate\nF0 L0 counts\nF0 L0 dispatch c1\nF0 L0 dispatch c2\n"
+        "F0 L0 experts c1\nF0 L0 combine c1\nF0 L0 experts c2\nF0 L0 combine c2\nF0 L0 merge\n"
+        "B0 L0 merge\nB0 L0 combine c1\nB0 L0 combine c2\nB0 L0 experts c1\nB0 L0 dispatch c1\n"
+        "B0 L0 experts c2\nB0 L0 dispatch c2\nB0 L0 gate\nB0 L0 attention\n"
+        "U L0 dense gradients\n");
+}
+
+TEST_CASE("chunks give sound graphs on every mesh, schedule and recomputation") {
+  using enum PipelineSchedule;
+  for (const Mesh& mesh :
+       {Mesh{.pp = 1, .ep = 2, .dp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4},
+        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4, .etp = 2},
+        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .tp = 2}})
+    for (const PipelineSchedule schedule : {kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV})
+      for (const Recompute recompute : strategy::kRecomputes)
+        for (const int64_t chunks : {2, 5}) {
+          strategy::Strategy s = example::strategy(mesh, 5, 4, schedule, recompute);
+          s.sequence_parallel = mesh.tp > 1;
+          s.moe_schedule = strategy::MoeSchedule::kChunked;
+          s.moe_chunks = chunks;
+          const model::Model model = example::model({4, 0, 4, 8, 4}, true);
+          if (!strategy::contradictions(s, model).empty()) continue;
+          CAPTURE(strategy::name(schedule));
+          CAPTURE(strategy::name(recompute));
+          const StepGraph step = write_step(model, s);
+          CHECK(first_problem(step.graph) == "");
+          CHECK(graph::find_deadlock(step.graph) == "");
+        }
+}
+
 TEST_CASE("odd sizes give sound graphs too") {
   const StepGraph step = write_step(example::model({7, 7, 7, 7, 7, 7, 7}),
                                     example::strategy({.pp = 7, .ep = 7, .dp = 7}, 7, 3));

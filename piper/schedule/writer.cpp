@@ -1,5 +1,6 @@
 #include <piper/schedule/writer.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 
@@ -73,13 +74,17 @@ StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& stra
                        const ExecutionStyle& style)
     : model(model), strategy(strategy), layout(strategy), style(style) {
   step_.graph = graph::Graph(layout.num_ranks());
-  const size_t num_layers = model.layers.size() - kFirstLayer;
-  segment_ids_.assign(kNumShares * kNumSegmentKinds * num_layers, -1);
-  shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * num_layers, -1);
+  num_layers_ = model.layers.size() - kFirstLayer;
+  // What is of all rows stands before the chunks.
+  const int64_t num_chunks = strategy::num_moe_chunks(strategy);
+  const size_t tables = num_layers_ * static_cast<size_t>(num_chunks == 1 ? 1 : num_chunks + 1);
+  segment_ids_.assign(kNumShares * kNumSegmentKinds * tables, -1);
+  shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * tables, -1);
 }
 
 graph::SegmentId StepWriter::id_of(const Segment& segment) {
-  const size_t layer = segment.layer - kFirstLayer;
+  const size_t layer =
+      segment.layer - kFirstLayer + static_cast<size_t>(segment.chunk) * num_layers_;
   const size_t of_layer = layer * kNumSegmentKinds + static_cast<size_t>(segment.kind);
   return intern<graph::SegmentId>(segment_ids_,
                                   of_layer * kNumShares + static_cast<size_t>(segment.share),
@@ -87,7 +92,8 @@ graph::SegmentId StepWriter::id_of(const Segment& segment) {
 }
 
 graph::SlotShape StepWriter::id_of(const SlotMeaning& meaning) {
-  const size_t layer = meaning.segment.layer - kFirstLayer;
+  const size_t layer = meaning.segment.layer - kFirstLayer +
+                       static_cast<size_t>(meaning.segment.chunk) * num_layers_;
   const size_t segment = layer * kNumSegmentKinds + static_cast<size_t>(meaning.segment.kind);
   return intern<graph::SlotShape>(shape_ids_,
                                   segment * kNumSlotKinds + static_cast<size_t>(meaning.kind),
@@ -202,7 +208,7 @@ TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
       weights_due_.push_back({segment, slots.reads, slots.frees});
       return last_compute_;
     }
-    leave_weights({segment.kind, segment.layer}, here);
+    leave_weights({.kind = segment.kind, .layer = segment.layer, .chunk = segment.chunk}, here);
   }
   NewTask task{.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after};
   for (const TaskId waited : std::exchange(waited_for_, {})) task.dependencies.push_back(waited);

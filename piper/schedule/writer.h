@@ -49,6 +49,7 @@ class StepWriter {
   graph::OperationId nth(std::vector<graph::OperationId>& operations, size_t n);
 
   StepGraph step_;
+  size_t num_layers_ = 0;  // and ends
   std::vector<int32_t> segment_ids_,
       shape_ids_;  // by everything that tells two apart; -1: not yet used
   std::vector<std::vector<graph::OperationId>> exchanges_;                  // by group
@@ -63,7 +64,8 @@ struct Slots {
 // What an action has posted and its next compute, or whatever it posts next, waits for, beside what
 // the slots say.
 struct Posted {
-  graph::TaskId counts = graph::TaskId::none();  // for the next all-to-all
+  graph::TaskId counts = graph::TaskId::none();    // for the next all-to-all
+  graph::TaskId exchange = graph::TaskId::none();  // the last all-to-all
   graph::ShortList<graph::TaskId> earlier;
   // The last collective of a layer in trainers that compute in order: parts of compute that are
   // split off run beside it. And their last compute.

@@ -48,6 +48,9 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   check_degree("mesh.cp", s.mesh.cp);
   if (s.zero < 0 || s.zero > 3)
     lines.push_back(fmt::format("'zero' is {}; allowed: an integer from 0 to 3", s.zero));
+  if (s.moe_chunks < 1 || s.moe_chunks > kMaxMoeChunks)
+    lines.push_back(fmt::format("'moe_chunks' is {}; allowed: an integer from 1 to {}",
+                                s.moe_chunks, kMaxMoeChunks));
   check("micro_batch_sequences", s.micro_batch_sequences);
   check("num_micro_batches", s.num_micro_batches);
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
@@ -136,8 +139,36 @@ void check_axes(const Strategy& s, std::vector<std::string>& lines) {
                     m.cp, 2 * m.cp));
 }
 
+// Chunks of a mixture layer's tokens.
+void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
+  if (s.moe_schedule != MoeSchedule::kChunked) {
+    if (s.moe_chunks != 1)
+      lines.push_back(
+          fmt::format("'moe_chunks' is {} with 'moe_schedule' {}; allowed: 1, or "
+                      "'moe_schedule' chunked",
+                      s.moe_chunks, name(s.moe_schedule)));
+    return;
+  }
+  if (s.mesh.ep == 1 && s.mesh.etp == 1)
+    lines.push_back(
+        "'moe_schedule' is chunked with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+        "allowed: plain");
+  if (deduplicates(s))
+    lines.push_back(
+        fmt::format("'moe_schedule' is chunked with 'all_to_all' {}; allowed: any other "
+                    "'all_to_all', or 'moe_schedule' plain",
+                    name(s.all_to_all)));
+  const int64_t tokens =
+      s.micro_batch_sequences * (s.sequence - s.mtp_depth) / ranks_per_routed_token_set(s);
+  if (s.moe_chunks > tokens)
+    lines.push_back(
+        fmt::format("'moe_chunks' is {}; allowed: at most the {} tokens of a micro-batch on a rank",
+                    s.moe_chunks, tokens));
+}
+
 // How a mixture layer's parts follow each other.
 void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
+  check_moe_chunks(s, lines);
   if (s.moe_schedule != MoeSchedule::kParmS1) return;
   const char* schedule = name(s.moe_schedule);
   if (s.mesh.tp == 1)
@@ -251,7 +282,7 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
     check_layers(s, model, lines);
   if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount) check_experts(s, model, lines);
   if (s.mesh.tp >= 1 && s.mesh.etp >= 1) check_tensor_parallel(s, model, lines);
-  if (s.moe_schedule == MoeSchedule::kParmS1 && model.num_moe_layers() == 0)
+  if (s.moe_schedule != MoeSchedule::kPlain && model.num_moe_layers() == 0)
     lines.push_back(
         fmt::format("'moe_schedule' is {}, but {} is dense (no experts); allowed: plain",
                     name(s.moe_schedule), model.name));

@@ -34,6 +34,36 @@ TEST_CASE("a sound strategy contradicts nothing") {
   CHECK(contradictions(of({.pp = 1, .ep = 1, .dp = 7}, {4}), mixture(4, 0)) == Lines{});
 }
 
+TEST_CASE(
+    "chunks of a mixture layer's tokens are no more than there are, and of rows that travel") {
+  model::Model model = mixture(4, 8);
+  for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 4;
+  Strategy s = of({.pp = 2, .ep = 2, .dp = 4}, {2, 2});
+  s.moe_chunks = 4;
+  CHECK(
+      contradictions(s, model) ==
+      Lines{"'moe_chunks' is 4 with 'moe_schedule' plain; allowed: 1, or 'moe_schedule' chunked"});
+  s.moe_schedule = MoeSchedule::kChunked;
+  CHECK(contradictions(s, model) == Lines{});
+  s.moe_chunks = 17;  // of a sequence of 16
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_chunks' is 17; allowed: at most the 16 tokens of a micro-batch on a rank"});
+  s.moe_chunks = 33;
+  CHECK(contradictions(s, model) == Lines{"'moe_chunks' is 33; allowed: an integer from 1 to 32"});
+  s.moe_chunks = 2;
+  s.all_to_all = AllToAll::kHaloDedup;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is chunked with 'all_to_all' halo-dedup; allowed: any other "
+              "'all_to_all', or 'moe_schedule' plain"});
+  s.all_to_all = AllToAll::kFlat;
+  s.mesh.ep = 1;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is chunked with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+              "allowed: plain"});
+  s.mesh.etp = 2;
+  CHECK(contradictions(s, model) == Lines{});
+}
+
 TEST_CASE("more stages than layers is named with what is allowed") {
   CHECK(contradictions(of({.pp = 3, .ep = 1, .dp = 1}, {1, 1, 1}), mixture(2, 8)) ==
         Lines{"'mesh.pp' is 3, but tiny has 2 layers; allowed: an integer from 1 to 2"});

@@ -109,6 +109,10 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
     if (!r.recompute_per_stage.empty()) r.recompute = std::ranges::max(s.recompute_per_stage);
     r.recompute_per_stage.clear();
   }
+  if (r.mesh.ep == 1 && r.mesh.etp == 1) {  // nothing travels
+    r.moe_schedule = MoeSchedule::kPlain;
+    r.moe_chunks = 1;
+  }
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;

@@ -35,6 +35,7 @@ struct Case {
   int64_t zero = 0;
   strategy::Reduction reduction = strategy::Reduction::kDirect;
   strategy::PipelineSchedule schedule = strategy::PipelineSchedule::k1F1B;
+  int64_t moe_chunks = 1;
   bool sequence_parallel = true;  // beside tp
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
 };
@@ -56,6 +57,8 @@ RunResult run(const Case& c) {
   r.strategy.all_to_all = c.all_to_all;
   r.strategy.all_to_all_chunk_bytes = c.chunk_bytes;
   r.strategy.zero = c.zero;
+  if (c.moe_chunks > 1) r.strategy.moe_schedule = strategy::MoeSchedule::kChunked;
+  r.strategy.moe_chunks = c.moe_chunks;
   r.strategy.reduction = c.reduction;
   r.cluster = cost::example::nodes();
   r.corpus = Corpus(Text(some_text(), "text"));
@@ -166,6 +169,27 @@ TEST_CASE("rows that ranks with parts of the same experts gather are counted as 
     CHECK(traffic.num_unequal() == 0);
     CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
       return row.what == "reduce-scatter" && row.phase == "forward" && row.sent_bytes > 0;
+    }));
+  }
+}
+
+TEST_CASE("rows that travel in chunks of tokens are counted as predicted, chunk by chunk") {
+  using strategy::AllToAll;
+  for (const Case& c :
+       {Case{.mesh = {.ep = 4, .dp = 4}, .moe_chunks = 3},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2},
+        .recompute = strategy::Recompute::kFull,
+        .capacity_factor = 1,
+        .moe_chunks = 8},
+        Case{.mesh = {.ep = 4, .dp = 4}, .all_to_all = AllToAll::kHalo, .moe_chunks = 2},
+        Case{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kExperts,
+        .moe_chunks = 4}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
+      return row.what == "dispatch" && row.sent_bytes > 0;
     }));
   }
 }

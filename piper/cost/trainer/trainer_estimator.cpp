@@ -1,9 +1,11 @@
+#include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/trainer/dualpipe_overlap.h>
 #include <piper/cost/trainer/sums.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +61,16 @@ void TrainerEstimator::set_compute_efficiency(double efficiency) {
   for (const auto& [key, prices] : known_) fill_pairs(*prices);
 }
 
+void TrainerEstimator::require_priced(const Strategy& s) const {
+  if (strategy::num_moe_chunks(s) == 1) return;
+  throw InvalidInput(fmt::format(
+      "'moe_schedule' is {}: chunks of a mixture layer have a price where piper runs on a machine "
+      "that piper profile has measured, not by the profile of trainer {} on {}; allowed: plain",
+      strategy::name(s.moe_schedule), trainer_.name, cluster_.name));
+}
+
 const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, double imbalance) {
+  require_priced(s);
   // No expert takes more than its capacity, however many choose it.
   if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
   const Key key{s.micro_batch_sequences, s.mesh.tp,      s.mesh.cp,         s.mesh.ep, s.mesh.etp,

@@ -94,6 +94,8 @@ class TrainerEstimator : public Estimator {
   const TrainerProfile& trainer() const { return trainer_; }
   const model::Model& model() const override { return model_; }
   const cluster::Cluster& cluster() const override { return cluster_; }
+  // Throws InvalidInput where a trainer's profile has no price of what the strategy does.
+  void require_priced(const strategy::Strategy& strategy) const;
 
  private:
   struct Prices;  // of one shape: layers by type, ends

@@ -37,7 +37,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   }
   const auto count_shared_rows = [&] {
     if (!kind.counts_shared_rows) return;
-    f.exchange_counts(Axis::kExpertTensor, kExpertTensor, routing);
+    f.exchange_counts(Axis::kExpertTensor, kExpertTensor, {routing});
     block.counts = routing;
   };
   LayerSlot sequence_counts = LayerSlot::none();
@@ -49,7 +49,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   LayerSlot received = rows;
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);
-    if (kind.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, routing);
+    if (kind.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, {routing});
     count_shared_rows();
     exchange(f, kind, kGate, Share::kBefore, {rows, routing}, {received});
   } else {
