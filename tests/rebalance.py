@@ -103,16 +103,16 @@ def check_same(root):
     print(f"rebalance: losses equal to the bit; the busiest rank from {before:.2f} to {after:.2f} times the mean")
 
 
-def check_kills(root):
-    """kill -9 while experts move before every step."""
-    kills = 50 if FULL_COUNTS else 3
-    flags = ["--weights", str(root / "weights"), "--rebalance", "random:1", "--rebalance-every", "1", "--checkpoint-every", "2"]
-    command = lambda folder: launched([PIPER, "launch", "-n", "2"], train_command(root, folder, *flags))
+def check_kills(root, zero):
+    """kill -9 while experts move before every step; under ZeRO 1 their states in pieces, between four ranks."""
+    kills = 25 if FULL_COUNTS else 2
+    flags = ["--weights", str(root / "weights"), "--rebalance", "random:1", "--rebalance-every", "1", "--checkpoint-every", "2", "--zero", str(zero)]
+    command = lambda folder: launched([PIPER, "launch", "-n", "2"], train_command(root, folder, *flags, dp=4 if zero else 2))
     start = time.monotonic()
-    run(command(root / "calm"))
+    run(command(root / f"calm-{zero}"))
     seconds = time.monotonic() - start
     killed = 0
-    folder = root / "killed"
+    folder = root / f"killed-{zero}"
     while killed < kills:
         more = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").glob("step-????????")) else ["--fresh"]
         process = subprocess.Popen([*command(folder), *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -124,15 +124,15 @@ def check_kills(root):
             killed += 1
         process.wait()
         if process.returncode == 0:
-            assert [a["loss"] for a in metrics(folder)] == [a["loss"] for a in metrics(root / "calm")]
+            assert [a["loss"] for a in metrics(folder)] == [a["loss"] for a in metrics(root / f"calm-{zero}")]
             shutil.rmtree(folder)
     if folder.exists() and any((folder / "checkpoints").glob("step-????????")):
         last = max(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-????????") if path.is_dir())
         if last < STEPS:
             run([*command(folder), "--resume"])
             lines = metrics(folder)
-            assert [(a["loss"], a["migrated_experts"]) for a in lines] == [(a["loss"], a["migrated_experts"]) for a in metrics(root / "calm")]
-    print(f"rebalance: {killed} kills while experts moved, no loss differs")
+            assert [(a["loss"], a["migrated_experts"]) for a in lines] == [(a["loss"], a["migrated_experts"]) for a in metrics(root / f"calm-{zero}")]
+    print(f"rebalance: ZeRO {zero}: {killed} kills while experts moved, no loss differs")
 
 
 def check_refused(root):
@@ -214,7 +214,8 @@ def main():
         print(f"seed {seed}")
         write_inputs(root, MODEL, [2, 2, 0, 0, 0, 0, 0, 0])
         check_same(root)
-        check_kills(root)
+        for zero in (0, 1):
+            check_kills(root, zero)
         check_refused(root)
 
 

@@ -19,7 +19,7 @@ using schedule::SegmentKind;
 double experts_seconds(const model::Model& model, const strategy::Strategy& s,
                        const cluster::Cluster& cluster, int32_t layer, int64_t factor) {
   SegmentWork work = balanced_work(model, layer, s.micro_batch_sequences, s.sequence, s.mesh.ep,
-                                   element_bytes(s.precision), s.capacity.factor);
+                                   element_bytes(s.precision), s.capacity.factor, division_of(s));
   work.received_rows *= factor;
   work.largest_expert_rows *= factor;
   const Segment experts{SegmentKind::kExperts, layer};
@@ -31,6 +31,10 @@ double experts_seconds(const model::Model& model, const strategy::Strategy& s,
 }
 
 }  // namespace
+
+int64_t copies_of_states(const strategy::Strategy& strategy) {
+  return strategy.zero > 0 ? 1 : strategy.mesh.edp();
+}
 
 std::map<int32_t, balance::ExpertPrice> expert_bytes(const model::Model& model,
                                                      strategy::Precision precision) {
@@ -51,12 +55,14 @@ std::map<int32_t, balance::ExpertPrice> expert_prices(const model::Model& model,
   for (auto& [layer, price] : prices) {
     const SegmentWork work = balanced_work(
         model, layer, strategy.micro_batch_sequences, strategy.sequence, strategy.mesh.ep,
-        element_bytes(strategy.precision), strategy.capacity.factor);
+        element_bytes(strategy.precision), strategy.capacity.factor, division_of(strategy));
     const double more = experts_seconds(model, strategy, cluster, layer, 2) -
                         experts_seconds(model, strategy, cluster, layer, 1);
     price.seconds_per_row = more / static_cast<double>(std::max<int64_t>(1, work.received_rows)) /
                             static_cast<double>(strategy.mesh.edp());
-    const auto bytes = static_cast<double>(price.bytes);
+    const double bytes =
+        static_cast<double>(price.bytes) * static_cast<double>(copies_of_states(strategy)) /
+        static_cast<double>(strategy.mesh.edp()) / static_cast<double>(strategy.mesh.etp);
     const double parameters = bytes / static_cast<double>(state_bytes(strategy.precision).moved());
     price.seconds_per_expert =
         update_seconds(SegmentKind::kTakeExpert, parameters, cluster, strategy.precision) +

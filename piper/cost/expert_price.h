@@ -18,11 +18,15 @@ namespace piper::cost {
 //                       backward on the rank that computes it, at the rows of a balanced load. Loads
 //                       are counted over all replicas of an expert, which share them: the price is
 //                       of such a row
-//   seconds_per_expert  take, message and put on neighbouring ranks of an expert group
+//   seconds_per_expert  take, message and put on neighbouring ranks of an expert group, of what a
+//                       rank has of the states (a part under ZeRO and where etp ranks share it)
 // Throws InvalidInput where the cluster has no figures for the precision (cost::unpriced).
 std::map<int32_t, balance::ExpertPrice> expert_prices(const model::Model& model,
                                                       const strategy::Strategy& strategy,
                                                       const cluster::Cluster& cluster);
+// How many copies of an expert's states travel when it moves: one a replica, or under ZeRO, where
+// the replicas divide them, one in all.
+int64_t copies_of_states(const strategy::Strategy& strategy);
 // The bytes alone, which need no figures.
 std::map<int32_t, balance::ExpertPrice> expert_bytes(const model::Model& model,
                                                      strategy::Precision precision);

@@ -84,8 +84,9 @@ TEST_CASE("a migration is priced by hand: a copy, a message, a copy") {
   const strategy::Strategy s = example::strategy(model, 1, 2, 2);
   const cluster::Cluster nodes = example::nodes();  // 100 GB/s of memory; 1 us and 100 GB/s inside
   const ExpertPlacement plain = ExpertPlacement::plain(4, 2);
-  const schedule::StepGraph graph = schedule::write_migration(
-      model, s, {{0, balance::moves_between(plain, plain.swapped(0, 2))}});
+  const schedule::StepGraph graph =
+      schedule::write_migration(model, s, {{0, balance::moves_between(plain, plain.swapped(0, 2))}})
+          .step;
   const Prices prices = price(graph, model, s, nodes);
   const double bytes = 12 * 384;
   for (const graph::Task& task : graph.graph.tasks()) {

@@ -266,8 +266,13 @@ class StepPricer {
   // Hidden states, or an expert that moves.
   double message_bytes(const Task& task) const {
     if (!is_of_expert(task)) return hidden_bytes();
-    return static_cast<double>(
-        moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision));
+    return static_cast<double>(moved_parameters(task) * state_bytes(strategy_.precision).moved());
+  }
+  // Of a task of a migration.
+  int64_t moved_parameters(const Task& task) const {
+    const auto slots =
+        step_.graph.reads(task).empty() ? step_.graph.writes(task) : step_.graph.reads(task);
+    return step_.meaning(slots.front()).parameters;
   }
   bool is_of_expert(const Task& task) const {
     return task.segment.valid() && step_.segment(task).expert >= 0;
@@ -298,12 +303,9 @@ class StepPricer {
   TaskPrice update(const Task& task) const {
     const SegmentKind kind = step_.segment(task).kind;
     const Shard& held = shard(task.rank);
-    if (is_of_expert(task)) {
-      const auto parameters = static_cast<double>(
-          moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision) /
-          state_bytes(strategy_.precision).moved());
-      return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
-    }
+    if (is_of_expert(task))
+      return {update_seconds(kind, static_cast<double>(moved_parameters(task)), cluster_,
+                             strategy_.precision)};
     const double parameters =
         kind == SegmentKind::kGradientNorm
             ? held.of_norm(strategy_.mesh)
@@ -434,8 +436,7 @@ class StepPricer {
     if (is_new) {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
       if (meaning.kind == SlotKind::kExpertState)
-        return found->second =
-                   moved_expert_bytes(model_, meaning.segment.layer, strategy_.precision);
+        return found->second = meaning.parameters * state_bytes(strategy_.precision).moved();
       found->second = slot_bytes(model_, meaning,
                                  work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));
     }

@@ -76,10 +76,11 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     }
     case TaskKind::kReceive: {
       SlotValue& slot = value(step_.graph.writes(task)[0]);
-      if (step_.meaning(step_.graph.writes(task)[0]).kind == SlotKind::kExpertState)
-        slot.tensor = at::empty(
-            {cost::moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision)},
-            at::TensorOptions().dtype(at::kByte).device(options_.device));
+      const schedule::SlotMeaning& meaning = step_.meaning(step_.graph.writes(task)[0]);
+      if (meaning.kind == SlotKind::kExpertState)
+        slot.tensor =
+            at::empty({meaning.parameters * cost::state_bytes(strategy_.precision).moved()},
+                      at::TensorOptions().dtype(at::kByte).device(options_.device));
       else
         slot.tensor = empty({own_tokens(), model_.hidden});
       return comm::start_receive(tensors_, task.peer, std::move(name),

@@ -237,11 +237,11 @@ void Player::run_weights(const Task& task, const Segment& segment) {
 void Player::run_update(const Task& task, const Segment& segment) {
   if (segment.kind == SegmentKind::kGradientNorm) return update_->local_statistics(statistics_);
   if (segment.kind == SegmentKind::kTakeExpert) {
-    write(task, 0).tensor = update_->take_expert(segment.layer, segment.expert);
+    write(task, 0).tensor = update_->take_expert(task.segment);
     return;
   }
   if (segment.kind == SegmentKind::kPutExpert)
-    return update_->put_expert(segment.layer, segment.expert, read(task, 0).tensor);
+    return update_->put_expert(task.segment, read(task, 0).tensor);
   PIPER_CHECK(segment.kind == SegmentKind::kOptimizer,
               "no update called " + schedule::task_name(step_, task));
   update_->apply(statistics_);

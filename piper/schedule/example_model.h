@@ -14,8 +14,12 @@ inline model::Model model(const std::vector<int64_t>& experts, bool tied = false
   model::Model m;
   m.name = "example";
   m.tied_embeddings = tied;
+  m.hidden = 4;
   m.layers.resize(experts.size());
-  for (size_t i = 0; i < experts.size(); ++i) m.layers[i].feed_forward.num_experts = experts[i];
+  for (size_t i = 0; i < experts.size(); ++i) {
+    m.layers[i].feed_forward.num_experts = experts[i];
+    m.layers[i].feed_forward.ffn = 4;
+  }
   return m;
 }
 

@@ -22,8 +22,8 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
   Slots lists;
   for (const LayerSlot slot : task.reads) lists.reads.push_back(slots[slot]);
   for (const LayerSlot slot : task.writes) {
-    const auto [kind, segment] = meaning(passes, slot, layer);
-    lists.writes.push_back(slots[slot] = writer.slot(kind, segment));
+    const SlotMeaning of = meaning(passes, slot, layer);
+    lists.writes.push_back(slots[slot] = writer.slot(of.kind, of.segment));
   }
   for (const LayerSlot slot : task.frees) lists.frees.push_back(slots[slot]);
   const Segment segment{

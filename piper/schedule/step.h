@@ -114,7 +114,7 @@ enum class SlotKind : uint8_t {
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
   kKeysAndValues,    // of all ranks that share a sequence
-  kExpertState,      // master weights and both moments of an expert, [9 d ffn] of the main type
+  kExpertState,      // master weights and both moments of (a part of) an expert, of the main type
   kKept,             // ExecutionStyle::keeps_by_layer
 };
 
@@ -122,6 +122,7 @@ struct SlotMeaning {
   SlotKind kind = SlotKind::kHidden;
   // Whose forward or backward task writes it; the exchange's segment if one does.
   Segment segment;
+  int64_t parameters = 0;  // of kExpertState: whose states it holds
   bool operator==(const SlotMeaning&) const = default;
 };
 

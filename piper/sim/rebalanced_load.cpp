@@ -51,9 +51,10 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
     if (i > 0 && i % policy.every == 0) {
       input.step = i;
       for (balance::LayerDecision& decision : balance::rebalance(input, window)) {
-        const int64_t experts = balance::num_migrated(decision.moves) * strategy.mesh.edp();
-        step.migrated_experts += experts;
-        step.migrated_bytes += experts * input.prices.at(decision.layer).bytes;
+        const int64_t experts = balance::num_migrated(decision.moves);
+        step.migrated_experts += experts * strategy.mesh.edp();
+        step.migrated_bytes += experts * cost::copies_of_states(strategy) *
+                               input.prices.at(decision.layer).bytes;
         step.moves[decision.layer] = std::move(decision.moves);
         input.placements.insert_or_assign(decision.layer, std::move(decision.placement));
       }
@@ -68,7 +69,7 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
 double migration_seconds(const schedule::LayerMoves& moves, const model::Model& model,
                          const strategy::Strategy& strategy, const cluster::Cluster& cluster) {
   if (moves.empty()) return 0;
-  const schedule::StepGraph graph = schedule::write_migration(model, strategy, moves);
+  const schedule::StepGraph graph = schedule::write_migration(model, strategy, moves).step;
   return play(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false).seconds();
 }
 

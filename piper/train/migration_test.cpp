@@ -59,9 +59,25 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
     strategy::Precision precision = strategy::Precision::kFp32;
     double capacity = 0;
     int model = 0;
+    int64_t zero = 0;
   };
   const Case cases[] = {
       {.mesh = {.pp = 1, .ep = 2, .dp = 2}},
+      // States divided over the replicas of an expert: two, four that cut inside an expert, one.
+      {.mesh = {.pp = 1, .ep = 2, .dp = 4}, .zero = 1},
+      {.mesh = {.pp = 1, .ep = 2, .dp = 8}, .precision = strategy::Precision::kBf16, .zero = 1},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+       .schedule = PipelineSchedule::kDualPipeV,
+       .precision = strategy::Precision::kFp64,
+       .zero = 1},
+      {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .zero = 1},
+      // Ranks that share the matrices of an expert, each with its part.
+      {.mesh = {.ep = 2, .dp = 4, .etp = 2}},
+      {.mesh = {.ep = 2, .dp = 8, .etp = 2},
+       .recompute = Recompute::kFull,
+       .precision = strategy::Precision::kBf16,
+       .zero = 1},
+      {.mesh = {.pp = 1, .ep = 4, .dp = 4}, .model = 1, .zero = 1},
       {.mesh = {.pp = 1, .ep = 4, .dp = 4}, .recompute = Recompute::kFull},
       {.mesh = {.pp = 1, .ep = 2, .dp = 4}, .precision = strategy::Precision::kBf16},
       {.mesh = {.pp = 2, .ep = 2, .dp = 4},
@@ -91,12 +107,13 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
   const model::Model models[] = {small_model(), deepseek_like(),
                                  model::with_mtp(deepseek_like(), 1)};
   for (const Case& c : cases) {
-    CAPTURE(fmt::format("pp {} ep {} dp {} tp {}, {}, {}, {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
-                        c.mesh.tp, strategy::name(c.schedule), strategy::name(c.recompute),
-                        strategy::name(c.precision)));
+    CAPTURE(fmt::format("pp {} ep {} dp {} tp {}, {}, {}, {}, zero {}", c.mesh.pp, c.mesh.ep,
+                        c.mesh.dp, c.mesh.tp, strategy::name(c.schedule),
+                        strategy::name(c.recompute), strategy::name(c.precision), c.zero));
     const model::Model& model = models[c.model];
     strategy::Strategy s = strategy_for(model, c.mesh, c.schedule, c.recompute, c.precision);
     s.capacity.factor = c.capacity;
+    s.zero = c.zero;
     const Trained still =
         run_training(model, s, num_steps(), {}, 0.3, collective::apart(1), no_clipping);
     Moved moved;
@@ -107,7 +124,8 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
     CHECK(other.imbalance == still.imbalance);
     CHECK(other.dropped == still.dropped);
     CHECK(largest_difference(other.values, still.values) == 0);
-    CHECK(largest_difference(other.gradients, still.gradients) == 0);
+    // Under ZeRO a rank has sums of its own share alone.
+    if (c.zero == 0) CHECK(largest_difference(other.gradients, still.gradients) == 0);
   }
 }
 

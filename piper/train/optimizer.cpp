@@ -66,8 +66,7 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
     const auto zeros = [&] {
       return at::zeros_like(parameter.gradient, at::MemoryFormat::Contiguous);
     };
-    slots_.push_back(
-        {.parameter = parameter, .first = zeros(), .second = zeros(), .index = share.parameter});
+    slots_.push_back({.parameter = parameter, .first = zeros(), .second = zeros(), .share = share});
     if (!is_whole)
       slots_.back().part = nn::elements_of(nn::whole_tensor({elements}), share.begin, share.end);
     if (parameter.value.scalar_type() == at::kBFloat16) slots_.back().master = zeros();
@@ -135,22 +134,32 @@ std::vector<NamedTensor> AdamW::state() const {
   return tensors;
 }
 
-const AdamW::Slot& AdamW::whole_slot(size_t parameter) const {
-  const auto found = std::ranges::find(slots_, parameter, &Slot::index);
-  PIPER_CHECK(found != slots_.end() && !found->part, "a parameter whose states are divided");
+const AdamW::Slot& AdamW::slot_with(const ParameterShare& elements) const {
+  const auto found = std::ranges::find_if(slots_, [&](const Slot& slot) {
+    return slot.share.parameter == elements.parameter && slot.share.begin <= elements.begin &&
+           elements.end <= slot.share.end;
+  });
+  PIPER_CHECK(found != slots_.end(), "elements whose states another replica has");
   return *found;
 }
 
-std::vector<at::Tensor> AdamW::moving_state(size_t parameter) const {
-  const Slot& slot = whole_slot(parameter);
-  return {slot.master.defined() ? slot.master : slot.parameter.value, slot.first, slot.second};
+std::vector<at::Tensor> AdamW::moving_state(const ParameterShare& elements) const {
+  const Slot& slot = slot_with(elements);
+  std::vector<at::Tensor> state{slot.master.defined() ? slot.master : slot.parameter.value,
+                                slot.first, slot.second};
+  for (at::Tensor& of : state)
+    of = of.view({-1}).narrow(0, elements.begin - slot.share.begin, elements.end - elements.begin);
+  return state;
 }
 
-void AdamW::round_again(size_t parameter, int64_t index) {
+void AdamW::round_again(const ParameterShare& elements) {
   const c10::NoGradGuard no_grad;
-  const Slot& slot = whole_slot(parameter);
-  if (slot.master.defined())
-    slot.parameter.value.select(0, index).copy_(slot.master.select(0, index));
+  const Slot& slot = slot_with(elements);
+  if (!slot.master.defined()) return;
+  const int64_t begin = elements.begin - slot.share.begin, size = elements.end - elements.begin;
+  slot.parameter.value.view({-1})
+      .narrow(0, begin, size)
+      .copy_(slot.master.view({-1}).narrow(0, begin, size));
 }
 
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,

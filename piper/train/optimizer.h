@@ -62,23 +62,23 @@ class AdamW {
   // they are.
   std::vector<NamedTensor> state() const;
 
-  // What a part of a parameter takes along when it changes its rank: the master copy (the parameter
-  // itself where it has none) and both moments, each shaped like the parameter, to be read and
-  // written in place. `parameter`: its index among those given. Requires the states of all its
-  // elements (PIPER_CHECK).
-  std::vector<at::Tensor> moving_state(size_t parameter) const;
-  // Rounds the parameter again from the master copy, where there is one, at this first index.
-  void round_again(size_t parameter, int64_t index);
+  // What elements [begin, end) of a parameter take along when they change their rank: the master
+  // copy (the parameter itself where it has none) and both moments, flat, to be read and written in
+  // place. `parameter`: its index among those given. Requires the states of these elements
+  // (PIPER_CHECK).
+  std::vector<at::Tensor> moving_state(const ParameterShare& elements) const;
+  // Rounds these elements of the parameter again from the master copy, where there is one.
+  void round_again(const ParameterShare& elements);
 
  private:
   struct Slot {
     nn::Parameter parameter;
     at::Tensor first, second;
-    at::Tensor master;  // undefined: the parameter is its own
-    size_t index = 0;   // of the parameter among those given
+    at::Tensor master;     // undefined: the parameter is its own
+    ParameterShare share;  // of the parameter among those given
     std::optional<nn::TensorPart> part = {};
   };
-  const Slot& whole_slot(size_t parameter) const;
+  const Slot& slot_with(const ParameterShare& elements) const;
 
   static void update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& scalars);
 

@@ -232,7 +232,8 @@ void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
   schedule::LayerMoves moves;
   for (const auto& [layer, placement] : next)
     moves[layer] = balance::moves_between(placements_.at(layer), placement);
-  const schedule::StepGraph graph = schedule::write_migration(run_.model, run_.strategy, moves);
+  const schedule::Migration migration = schedule::write_migration(run_.model, run_.strategy, moves);
+  const schedule::StepGraph& graph = migration.step;
   runtime::Player player(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
                          {.timeout_seconds = run_.options.timeout_seconds,
                           .live_bytes = hooks_.live_bytes,
@@ -241,9 +242,11 @@ void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
                           .device = device_,
                           .device_transport = device_transport_});
   runtime::Update update;
-  update.take_expert = [this](int32_t layer, int32_t expert) { return take_expert(layer, expert); };
-  update.put_expert = [this](int32_t layer, int32_t expert, const at::Tensor& state) {
-    put_expert(layer, expert, state);
+  update.take_expert = [&](graph::SegmentId segment) {
+    return take_expert(graph.segments[segment.index()], migration.pieces[segment.index()]);
+  };
+  update.put_expert = [&](graph::SegmentId segment, const at::Tensor& state) {
+    put_expert(graph.segments[segment.index()], migration.pieces[segment.index()], state);
   };
   next_ = &next;
   player.play(number, {}, update, nullptr);
@@ -265,25 +268,38 @@ int64_t index_on(const balance::ExpertPlacement& placement, int64_t rank, int32_
 
 }  // namespace
 
-at::Tensor RankTrainer::take_expert(int32_t layer, int32_t expert) {
-  const int64_t index = index_on(placements_.at(layer), at_.ep, expert);
+std::vector<ParameterShare> RankTrainer::elements_of(int32_t layer, int64_t index,
+                                                     const schedule::StatePieces& pieces) {
+  const std::vector<size_t> parameters = stage_->expert_parameters(layer);
+  const std::array<int64_t, 2> elements = schedule::expert_tensors(run_.model, run_.strategy, layer);
+  std::vector<ParameterShare> shares;
+  for (const schedule::StatePiece& piece : pieces) {
+    const auto tensor = static_cast<size_t>(piece.tensor);
+    const int64_t first = index * elements[tensor];
+    shares.push_back({parameters.at(tensor), first + piece.begin, first + piece.end});
+  }
+  return shares;
+}
+
+at::Tensor RankTrainer::take_expert(const schedule::Segment& segment,
+                                    const schedule::StatePieces& pieces) {
+  const int64_t index = index_on(placements_.at(segment.layer), at_.ep, segment.expert);
   std::vector<at::Tensor> parts;
-  for (const size_t parameter : stage_->expert_parameters(layer))
-    for (const at::Tensor& state : optimizer_->moving_state(parameter))
-      parts.push_back(state.select(0, index).reshape({-1}));
+  for (const ParameterShare& share : elements_of(segment.layer, index, pieces))
+    for (const at::Tensor& state : optimizer_->moving_state(share)) parts.push_back(state);
   return at::cat(parts);
 }
 
-void RankTrainer::put_expert(int32_t layer, int32_t expert, const at::Tensor& state) {
-  const int64_t index = index_on(next_->at(layer), at_.ep, expert);
+void RankTrainer::put_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces,
+                             const at::Tensor& state) {
+  const int64_t index = index_on(next_->at(segment.layer), at_.ep, segment.expert);
   int64_t next = 0;
-  for (const size_t parameter : stage_->expert_parameters(layer)) {
-    for (const at::Tensor& of : optimizer_->moving_state(parameter)) {
-      at::Tensor here = of.select(0, index);
-      here.copy_(state.view(of.scalar_type()).narrow(0, next, here.numel()).view(here.sizes()));
+  for (const ParameterShare& share : elements_of(segment.layer, index, pieces)) {
+    for (at::Tensor& here : optimizer_->moving_state(share)) {
+      here.copy_(state.view(here.scalar_type()).narrow(0, next, here.numel()));
       next += here.numel();
     }
-    optimizer_->round_again(parameter, index);
+    optimizer_->round_again(share);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <piper/comm/device_transport.h>
 #include <piper/runtime/device_streams.h>
 #include <piper/runtime/player.h>
+#include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/learning_rate.h>
 #include <piper/train/optimizer.h>
@@ -147,8 +148,12 @@ class RankTrainer {
   const double* take_counts(const double* next,
                             std::map<int32_t, std::vector<int64_t>>& counts) const;
   void balance();
-  at::Tensor take_expert(int32_t layer, int32_t expert);
-  void put_expert(int32_t layer, int32_t expert, const at::Tensor& state);
+  // Of a migration: the elements that a piece is, of an expert at this index of the rank's.
+  std::vector<ParameterShare> elements_of(int32_t layer, int64_t index,
+                                          const schedule::StatePieces& pieces);
+  at::Tensor take_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces);
+  void put_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces,
+                  const at::Tensor& state);
 
   const RunShared& run_;
   comm::Transport& transport_;

@@ -20,15 +20,6 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
     problems.push_back(what +
                        ", but ep is 1: no rank could take an expert; allowed: off, or ep "
                        "from 2");
-  if (strategy.zero > 0)
-    problems.push_back(
-        fmt::format("{}, but ZeRO {} divides the states of experts over replicas, "
-                    "whose parts do not move yet; allowed: off, or ZeRO 0",
-                    what, strategy.zero));
-  if (strategy.mesh.etp > 1)
-    problems.push_back(fmt::format(
-        "{}, but 'mesh.etp' is {}: parts of an expert do not move yet; allowed: off, or etp 1",
-        what, strategy.mesh.etp));
   int64_t smallest = std::numeric_limits<int64_t>::max();
   for (const auto& [layer, price] : experts) smallest = std::min(smallest, price.bytes);
   if (policy.budget_bytes > 0 && !experts.empty() && policy.budget_bytes < 2 * smallest)

@@ -63,15 +63,15 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
   for (const balance::LayerDecision& decision : decisions) {
     const int64_t experts = balance::num_migrated(decision.moves);
     migrated.experts += experts;
-    migrated.bytes +=
-        experts * expert_prices_.at(decision.layer).bytes * request_.strategy.mesh.edp();
+    migrated.bytes += experts * expert_prices_.at(decision.layer).bytes *
+                      cost::copies_of_states(request_.strategy);
     migrated.saved_seconds += decision.saved_seconds;
     gain_.promised += std::max(0.0, decision.saved_seconds);
     moves[decision.layer] = decision.moves;
   }
   if (prediction_) {
     const schedule::StepGraph graph =
-        schedule::write_migration(request_.model, request_.strategy, moves);
+        schedule::write_migration(request_.model, request_.strategy, moves).step;
     migrated.predicted_seconds =
         sim::play(graph, cost::price(graph, request_.model, request_.strategy, request_.cluster),
                   /*keep_memory=*/false)
