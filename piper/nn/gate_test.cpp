@@ -144,7 +144,8 @@ int64_t check(const Setting& s) {
   CHECK(out.auxiliary_loss.read() ==
         doctest::Approx(plain.auxiliary.item<double>()).epsilon(1e-12));
   CHECK(out.z_loss.read() == doctest::Approx(plain.z_loss.item<double>()).epsilon(1e-12));
-  const at::Tensor g = gate_backward(block, {g_rows}, {g_weights}, g_x1, in.x1, {&routing}, tape).x1;
+  const at::Tensor g =
+      gate_backward(block, {g_rows}, {g_weights}, g_x1, in.x1, {&routing}, tape).x1;
   CHECK(difference(g, x1.grad()) < 1e-9);
   CHECK(difference(norm_weight.gradient, norm.grad()) < 1e-9);
   CHECK(difference(router_weight.gradient, router.grad()) < 1e-9);

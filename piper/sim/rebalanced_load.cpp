@@ -53,8 +53,8 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
       for (balance::LayerDecision& decision : balance::rebalance(input, window)) {
         const int64_t experts = balance::num_migrated(decision.moves);
         step.migrated_experts += experts * strategy.mesh.edp();
-        step.migrated_bytes += experts * cost::copies_of_states(strategy) *
-                               input.prices.at(decision.layer).bytes;
+        step.migrated_bytes +=
+            experts * cost::copies_of_states(strategy) * input.prices.at(decision.layer).bytes;
         step.moves[decision.layer] = std::move(decision.moves);
         input.placements.insert_or_assign(decision.layer, std::move(decision.placement));
       }

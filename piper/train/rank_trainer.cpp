@@ -271,7 +271,8 @@ int64_t index_on(const balance::ExpertPlacement& placement, int64_t rank, int32_
 std::vector<ParameterShare> RankTrainer::elements_of(int32_t layer, int64_t index,
                                                      const schedule::StatePieces& pieces) {
   const std::vector<size_t> parameters = stage_->expert_parameters(layer);
-  const std::array<int64_t, 2> elements = schedule::expert_tensors(run_.model, run_.strategy, layer);
+  const std::array<int64_t, 2> elements =
+      schedule::expert_tensors(run_.model, run_.strategy, layer);
   std::vector<ParameterShare> shares;
   for (const schedule::StatePiece& piece : pieces) {
     const auto tensor = static_cast<size_t>(piece.tensor);
