@@ -60,6 +60,8 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
     double capacity = 0;
     int model = 0;
     int64_t zero = 0;
+    strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+    int64_t chunks = 1;
   };
   const Case cases[] = {
       {.mesh = {.pp = 1, .ep = 2, .dp = 2}},
@@ -71,6 +73,12 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .precision = strategy::Precision::kFp64,
        .zero = 1},
       {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .zero = 1},
+      // Other schedules of the mixture layer.
+      {.mesh = {.ep = 2, .dp = 2},
+       .recompute = Recompute::kFull,
+       .moe_schedule = strategy::MoeSchedule::kChunked,
+       .chunks = 3},
+      {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .moe_schedule = strategy::MoeSchedule::kParmS1},
       // Ranks that share the matrices of an expert, each with its part.
       {.mesh = {.ep = 2, .dp = 4, .etp = 2}},
       {.mesh = {.ep = 2, .dp = 8, .etp = 2},
@@ -107,13 +115,17 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
   const model::Model models[] = {small_model(), deepseek_like(),
                                  model::with_mtp(deepseek_like(), 1)};
   for (const Case& c : cases) {
-    CAPTURE(fmt::format("pp {} ep {} dp {} tp {}, {}, {}, {}, zero {}", c.mesh.pp, c.mesh.ep,
+    CAPTURE(fmt::format("pp {} ep {} dp {} tp {}, {}, {}, {}, zero {}, {}", c.mesh.pp, c.mesh.ep,
                         c.mesh.dp, c.mesh.tp, strategy::name(c.schedule),
-                        strategy::name(c.recompute), strategy::name(c.precision), c.zero));
+                        strategy::name(c.recompute), strategy::name(c.precision), c.zero,
+                        strategy::name(c.moe_schedule)));
     const model::Model& model = models[c.model];
     strategy::Strategy s = strategy_for(model, c.mesh, c.schedule, c.recompute, c.precision);
     s.capacity.factor = c.capacity;
     s.zero = c.zero;
+    s.moe_schedule = c.moe_schedule;
+    s.moe_chunks = c.chunks;
+    s.sequence_parallel &= c.moe_schedule != strategy::MoeSchedule::kParmS1;
     const Trained still =
         run_training(model, s, num_steps(), {}, 0.3, collective::apart(1), no_clipping);
     Moved moved;
