@@ -2,9 +2,8 @@
 // with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as in
 // equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <piper/strategy/runnable.h>
-#include <piper/train/equivalence_run.h>
+#include <piper/train/equivalence_mesh.h>
 
 #include <random>
 #include <string>
@@ -14,76 +13,6 @@ using namespace piper;
 using namespace piper::train::testing;
 
 namespace {
-
-struct Run {
-  strategy::Mesh mesh;
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
-  Recompute recompute = Recompute::kNone;
-  int64_t micro_batch = 1;
-  strategy::Capacity capacity = {};
-  strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
-  int64_t zero = 0;
-  bool sequence_parallel = true;
-  strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
-};
-
-std::string text(const Run& run) {
-  const strategy::Mesh& m = run.mesh;
-  return fmt::format(
-      "pp {} vpp {} tp {}{} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero "
-      "{} "
-      "{}",
-      m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.ep, m.etp, m.dp,
-      strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
-      strategy::name(run.all_to_all), run.capacity.factor, run.zero,
-      strategy::name(run.moe_schedule));
-}
-
-strategy::Strategy strategy_of(const model::Model& model, const Run& run) {
-  strategy::Strategy s =
-      strategy_for(model, run.mesh, run.schedule, run.recompute, strategy::Precision::kFp64);
-  s.micro_batch_sequences = run.micro_batch;
-  s.num_micro_batches /= run.micro_batch;
-  s.capacity = run.capacity;
-  s.all_to_all = run.all_to_all;
-  s.zero = run.zero;
-  s.sequence_parallel = run.sequence_parallel && run.mesh.tp > 1;
-  s.moe_schedule = run.moe_schedule;
-  return s;
-}
-
-Trained trained(const model::Model& model, const Run& run,
-                const std::function<void(nn::Stage&)>& prepare) {
-  return run_training(model, strategy_of(model, run), num_steps(), prepare);
-}
-
-void check_same(const model::Model& model, const Trained& one, const Run& run,
-                const std::function<void(nn::Stage&)>& prepare) {
-  INFO(model.name, ": ", text(run));
-  const Trained many = trained(model, run, prepare);
-  CHECK(largest_difference(one.values, many.values) <= 1e-9);
-  if (run.zero == 0) CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
-  CHECK(std::abs(one.losses.back() - many.losses.back()) < 1e-9);
-  CHECK(std::abs(one.norms.back() - many.norms.back()) < 1e-9);
-  CHECK(std::abs(one.auxiliary - many.auxiliary) < 1e-9);
-  CHECK(std::abs(one.z_loss - many.z_loss) < 1e-9);
-  CHECK(one.imbalance == many.imbalance);
-  CHECK(one.dropped == many.dropped);
-}
-
-void check_runs(const model::Model& model, const std::vector<Run>& runs,
-                const std::function<void(nn::Stage&)>& prepare = {}) {
-  const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
-  check_learned(one);
-  for (const Run& run : runs) check_same(model, one, run, prepare);
-}
-
-// Equal scores: experts without a token.
-void tie(nn::Stage& stage) {
-  for (const nn::NamedPiece& piece : stage.named_pieces())
-    if (piece.name.find("mlp.gate.weight") != std::string::npos)
-      const_cast<at::Tensor&>(piece.value).zero_();
-}
 
 model::Model tied(model::Model model) {
   model.tied_embeddings = true;
@@ -182,9 +111,9 @@ TEST_CASE("ranks that share an expert's matrices train as one rank does, in fp64
 namespace {
 
 // Of ranks that hold all tokens of a micro-batch.
-std::vector<Run> with_all_tokens(std::vector<Run> runs,
-                                 strategy::MoeSchedule schedule = strategy::MoeSchedule::kPlain) {
-  for (Run& run : runs) run.sequence_parallel = false, run.moe_schedule = schedule;
+std::vector<MeshRun> with_all_tokens(
+    std::vector<MeshRun> runs, strategy::MoeSchedule schedule = strategy::MoeSchedule::kPlain) {
+  for (MeshRun& run : runs) run.sequence_parallel = false, run.moe_schedule = schedule;
   return runs;
 }
 
@@ -267,18 +196,18 @@ TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
                  {{.mesh = {.dp = 2, .tp = 2}, .micro_batch = 2, .capacity = {.factor = 1}}}, kS1));
 }
 
-TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and division of states") {
+TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and division of states") {
   const auto seed = full_counts() ? std::random_device{}() : 27u;
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
   const auto pick = [&](const auto& of) { return of[random() % std::size(of)]; };
   const model::Model models[] = {small_model(), deepseek_like(), tied(qwen2_like())};
   std::vector<Trained> alone;
-  for (const model::Model& model : models) alone.push_back(trained(model, {.mesh = {}}, {}));
+  for (const model::Model& model : models) alone.push_back(trained(model, {.mesh = {}}));
   const int64_t count = repetitions({.usual = 6, .full = 300});
   constexpr int64_t kDegrees[] = {1, 2, 4}, kShares[] = {2, 4};
   for (int64_t i = 0; i < count;) {
-    Run run;
+    MeshRun run;
     run.mesh = {
         .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kDegrees)};
     run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
@@ -294,11 +223,13 @@ TEST_CASE("a random mesh, schedule, recomputation, micro-batch, exchange and div
     run.sequence_parallel = random() % 2 == 0;
     if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)
       run.moe_schedule = strategy::MoeSchedule::kParmS1;
+    else if (random() % 3 == 0)
+      run.chunks = pick(kShares);
     const size_t which = random() % std::size(models);
     const strategy::Strategy s = strategy_of(models[which], run);
     if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())
       continue;
-    check_same(models[which], alone[which], run, {});
+    check_same(models[which], alone[which], run);
     ++i;
   }
 }

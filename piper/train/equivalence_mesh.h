@@ -1,0 +1,92 @@
+// A run on a mesh against the same run on one rank, in fp64: what the tests of equivalence on many
+// meshes share. For tests alone.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <piper/train/equivalence_run.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace piper::train::testing {
+
+struct MeshRun {
+  strategy::Mesh mesh;
+  int64_t chunks = 0;  // of a mixture layer's tokens; 0: as moe_schedule says
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  Recompute recompute = Recompute::kNone;
+  int64_t micro_batch = 1;
+  strategy::Capacity capacity = {};
+  strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
+  int64_t zero = 0;
+  bool sequence_parallel = true;  // beside tp
+  strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+};
+
+inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {
+  strategy::Strategy s =
+      strategy_for(model, run.mesh, run.schedule, run.recompute, strategy::Precision::kFp64);
+  s.micro_batch_sequences = run.micro_batch;
+  s.num_micro_batches /= run.micro_batch;
+  s.capacity = run.capacity;
+  s.all_to_all = run.all_to_all;
+  s.zero = run.zero;
+  s.sequence_parallel = run.sequence_parallel && run.mesh.tp > 1;
+  s.moe_schedule = run.chunks > 0 ? strategy::MoeSchedule::kChunked : run.moe_schedule;
+  if (run.chunks > 0) s.moe_chunks = run.chunks;
+  return s;
+}
+
+inline std::string text(const MeshRun& run) {
+  const strategy::Mesh& m = run.mesh;
+  return fmt::format(
+      "pp {} vpp {} tp {}{} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero "
+      "{} {} chunks {}",
+      m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.ep, m.etp, m.dp,
+      strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
+      strategy::name(run.all_to_all), run.capacity.factor, run.zero,
+      strategy::name(run.moe_schedule), run.chunks);
+}
+
+// Ranks of a node are two.
+inline Trained trained(const model::Model& model, const MeshRun& run,
+                       const std::function<void(nn::Stage&)>& prepare = {}) {
+  const int64_t world = run.mesh.world();
+  return run_training(
+      model, strategy_of(model, run), num_steps(), prepare, 0.3,
+      world % 2 == 0 ? collective::even_nodes(world / 2, 2) : collective::apart(world));
+}
+
+inline void check_same(const model::Model& model, const Trained& one, const MeshRun& run,
+                       const std::function<void(nn::Stage&)>& prepare = {}) {
+  INFO(model.name, ": ", text(run));
+  const Trained many = trained(model, run, prepare);
+  CHECK(largest_difference(one.values, many.values) <= 1e-9);
+  if (run.zero == 0) CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
+  CHECK(std::abs(one.losses.back() - many.losses.back()) < 1e-9);
+  CHECK(std::abs(one.norms.back() - many.norms.back()) < 1e-9);
+  CHECK(std::abs(one.auxiliary - many.auxiliary) < 1e-9);
+  CHECK(std::abs(one.z_loss - many.z_loss) < 1e-9);
+  CHECK(one.imbalance == many.imbalance);
+  CHECK(one.dropped == many.dropped);
+}
+
+// All with the capacity of the first.
+inline void check_runs(const model::Model& model, const std::vector<MeshRun>& runs,
+                       const std::function<void(nn::Stage&)>& prepare = {}) {
+  const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
+  check_learned(one);
+  for (const MeshRun& run : runs) check_same(model, one, run, prepare);
+}
+
+// Equal scores: the first experts have all tokens, the others none.
+inline void tie(nn::Stage& stage) {
+  for (const nn::NamedPiece& piece : stage.named_pieces())
+    if (piece.name.find("mlp.gate.weight") != std::string::npos)
+      const_cast<at::Tensor&>(piece.value).zero_();
+}
+
+}  // namespace piper::train::testing
