@@ -7,6 +7,7 @@
 #include <piper/train/equivalence_run.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
