@@ -46,6 +46,7 @@ TENSOR = [  # with divided optimizer states
     (1, 4, 2, "gpipe", "full", 2, 2), (2, 1, 1, "zb-v", "full", 2, 2), (1, 1, 1, "1f1b", "none", 2, 4),
     (1, 2, 2, "1f1b", "none", 2, 2, 2),
 ]
+RANKS = 4  # of the profile
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
 
@@ -95,14 +96,15 @@ def main():
     options.rounds = options.rounds or (3 if options.time else 1)
     in_full = options.time or FULL_COUNTS
     options.global_batch = options.global_batch or (16 if in_full else 8)
-    strategies = AXES if in_full else PAIRWISE
+    strategies = [a for a in (AXES if in_full else PAIRWISE) if ranks_of(a) <= RANKS]
+    larger = [a for a in (AXES if in_full else PAIRWISE) if ranks_of(a) > RANKS]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         cluster = options.cluster or folder / "here.json"
         if not options.cluster:
             budget = [] if options.time else ["--budget-seconds", 4]
-            piper("profile", "--ranks", 4, "--out", cluster, *budget)
-        choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", 4, "--sequence",
+            piper("profile", "--ranks", RANKS, "--out", cluster, *budget)
+        choice = json.loads(piper("plan", "--model", options.model, "--cluster", cluster, "--devices", RANKS, "--sequence",
                                   options.sequence, "--global-batch", options.global_batch, "--json"))["strategies"][0]
         axes = (choice["mesh"]["pp"], choice["mesh"]["ep"], choice["mesh"]["dp"], choice["schedule"],
                 choice["recompute"], choice["micro_batch_sequences"], *degrees_of(choice))
@@ -121,10 +123,17 @@ def main():
         for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), (TENSOR[0], "bf16"), (TENSOR[3], "fp32"),
                                  *([(AXES[0], "bf16"), (AXES[3], "fp32"), *[(a, "fp32") for a in TENSOR]] if in_full else [])]:
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
+        # More ranks than the profile has: their memory and order alone.
+        families += [run_one(options, "rtx4090x8", folder, a) | {"family": f"{ranks_of(a)} ranks"} for a in larger]
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
         rounds = [[run_one(options, cluster, folder, a) for a in every] for _ in range(options.rounds)]
     rows = [merge([turn[i] for turn in rounds]) for i in range(len(every))]
     return judge(options, rows[:len(strategies)], rows[every.index(axes)], families)
+
+
+def ranks_of(axes):
+    pp, _, dp = axes[:3]
+    return pp * dp * (axes[6] if len(axes) > 6 else 1)
 
 
 def degrees_of(choice):

@@ -19,8 +19,8 @@ bool holds(const std::vector<int32_t>& pack, int32_t what) {
   return std::ranges::find(pack, what) != pack.end();
 }
 
-// No pack has room for another `what` but those that hold one: a pack without it takes it, and gives
-// something to one of those.
+// No pack has room for another `what` but those that hold one: a pack without it takes it, and
+// gives something to one of those.
 void exchange(Held& packs, std::vector<double>& sums, const Item& item, size_t each,
               const std::vector<double>& rows_of) {
   for (std::vector<int32_t>& with_room : packs) {

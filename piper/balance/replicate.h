@@ -1,7 +1,7 @@
 // Redundant slots: hot experts held by several ranks, which share their rows (DeepSeek's EPLB).
 //
-//   1  groups of experts, heaviest first, go to the lightest node that has room (where experts are in
-//      groups that the nodes divide; else the ranks are one node)
+//   1  groups of experts, heaviest first, go to the lightest node that has room (where experts are
+//      in groups that the nodes divide; else the ranks are one node)
 //   2  on a node every redundant slot goes to the expert whose copies have the most rows each
 //   3  copies, heaviest first, go to the node's lightest rank that has room and none of the same
 //

@@ -174,7 +174,8 @@ TEST_CASE("the pool gives the placement that suits the newest load, or what ther
   CHECK(pool.size() <= 2);
 }
 
-// The example that DeepSeek publish with EPLB: 12 experts in 4 groups, 16 slots on 2 nodes of 4 ranks.
+// The example that DeepSeek publish with EPLB: 12 experts in 4 groups, 16 slots on 2 nodes of 4
+// ranks.
 TEST_CASE("redundant slots are those of EPLB's published example") {
   const RedundantSlots slots{.num_ranks = 8, .slots_per_rank = 2, .num_nodes = 2, .num_groups = 4};
   CHECK(to_text(replicate({90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86}, slots)) ==

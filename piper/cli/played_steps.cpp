@@ -90,21 +90,12 @@ std::vector<Rank> ranks_to_play(const Priced& priced, const PlayRequest& request
   return pipeline;
 }
 
-// The load of every sample; empty without one. With a policy, experts move between them.
-std::vector<cost::ExpertLoad> loads_of(const Priced& priced, const PlayRequest& request,
-                                       PlayedSteps& played) {
-  std::vector<cost::ExpertLoad> loads;
-  if (!request.load) return loads;
-  for (sim::RebalancedStep& step :
-       sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,
-                             priced.cluster, request.seed, request.num_samples)) {
-    loads.push_back(std::move(step.load));
-    played.migrated_experts += step.migrated_experts;
-    played.migrated_bytes += step.migrated_bytes;
-    played.migration_seconds.push_back(
-        sim::migration_seconds(step.moves, priced.model, priced.strategy, priced.cluster));
-  }
-  return loads;
+// The steps of the run that the samples are; none without a load. With a policy, experts move between
+// them.
+std::vector<sim::RebalancedStep> steps_of(const Priced& priced, const PlayRequest& request) {
+  if (!request.load) return {};
+  return sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,
+                               priced.cluster, request.seed, request.num_samples);
 }
 
 void keep_slowest(PlayedSteps& played, graph::Timeline timeline) {
@@ -136,6 +127,13 @@ void play_samples(const PlayRequest& request, PlayedSteps& played, F write) {
   }
 }
 
+void add_gain(const Priced& priced, const PlayRequest& request,
+              const std::vector<sim::RebalancedStep>& steps, PlayedSteps& played) {
+  if (!request.rebalance.is_on()) return;
+  std::vector<double> seconds = played.sampled.seconds;
+  played.rebalancing = sim::gain_of(steps, seconds, priced.model, priced.strategy, priced.cluster);
+}
+
 void add_shares(PlayedSteps& played) {
   for (int64_t rank = 0; rank < played.step.graph.num_ranks(); ++rank)
     if (played.step.graph.takes_part(Rank(rank)))
@@ -157,11 +155,13 @@ PlayedSteps play_exact(const Priced& priced, const PlayRequest& request) {
   check_size(priced, schedule::num_tasks(priced.model, s, num_ranks), num_ranks);
   played.step = schedule::write_step(priced.model, s, ranks);
   played.scatter = request.scatter;
-  const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
+  const std::vector<sim::RebalancedStep> steps = steps_of(priced, request);
   play_samples(request, played, [&](int64_t sample) {
-    return cost::price(played.step, priced.model, s, priced.cluster,
-                       loads.empty() ? cost::ExpertLoad() : loads[static_cast<size_t>(sample)]);
+    return cost::price(
+        played.step, priced.model, s, priced.cluster,
+        steps.empty() ? cost::ExpertLoad() : steps[static_cast<size_t>(sample)].load);
   });
+  add_gain(priced, request, steps, played);
   add_shares(played);
   return played;
 }
@@ -179,16 +179,17 @@ PlayedSteps play_of_trainer(const Priced& priced, const PlayRequest& request,
   if (request.load) played.sampled.load_note = cost::stretch_of(*request.load, priced.model);
   check_size(priced, schedule::num_tasks(priced.model, s, num_ranks, cost::style_of(trainer)),
              num_ranks);
-  const std::vector<cost::ExpertLoad> loads = loads_of(priced, request, played);
+  const std::vector<sim::RebalancedStep> steps = steps_of(priced, request);
   play_samples(request, played, [&](int64_t sample) {
     double imbalance = 1;
-    if (!loads.empty())
-      imbalance = cost::imbalance_of(loads[static_cast<size_t>(sample)], s.mesh.ep);
+    if (!steps.empty())
+      imbalance = cost::imbalance_of(steps[static_cast<size_t>(sample)].load, s.mesh.ep);
     cost::PricedStep whole = cost::write_priced_step(estimator, s, ranks, imbalance);
     played.step = std::move(whole.step);
     return std::move(whole.prices);
   });
   played.closed_form_seconds = estimator.estimate(s).seconds;
+  add_gain(priced, request, steps, played);
   add_shares(played);
   return played;
 }

@@ -36,9 +36,7 @@ struct PlayedSteps {
   cost::TrainerProfile trainer;
   cost::Scatter scatter;  // with which it was played: PlayRequest's
   std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
-  // Of a run that rebalances: what moved over all samples, and for how long before each.
-  int64_t migrated_experts = 0, migrated_bytes = 0;
-  std::vector<double> migration_seconds;
+  std::optional<cost::RebalancingGain> rebalancing;  // of a run that rebalances
   // Of a trainer's profile. This Piper's exact costs have none: they predict schedules of one chunk
   // alone.
   std::optional<double> closed_form_seconds;

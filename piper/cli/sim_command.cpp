@@ -79,28 +79,13 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
   return request;
 }
 
-// The same steps without rebalancing; nothing where there is none.
-std::optional<PlayedSteps> played_still(const Priced& priced, PlayRequest request,
-                                        const cost::TrainerProfile& trainer) {
-  if (!request.rebalance.is_on()) return std::nullopt;
+// What rebalancing is worth over the samples, beside the same steps without it.
+void compare_with_still(const Priced& priced, PlayRequest request,
+                        const cost::TrainerProfile& trainer, cost::RebalancingGain& gain) {
   request.rebalance = {};
   request.keep_memory = false;
-  return play(priced, request, trainer);
-}
-
-// What rebalancing is worth over the samples, as steps of one run.
-cost::RebalancingGain gain_of(const PlayedSteps& played, const PlayedSteps& still) {
-  cost::RebalancingGain gain{.seconds_without = cost::spread_of(still.sampled.seconds),
-                             .migrated_experts = played.migrated_experts,
-                             .migrated_bytes = played.migrated_bytes};
-  std::vector<double> seconds = played.sampled.seconds;
-  for (size_t i = 0; i < seconds.size(); ++i) {
-    seconds[i] += played.migration_seconds[i];
-    gain.migration_seconds += played.migration_seconds[i];
-  }
-  gain.seconds = cost::spread_of(seconds);
+  gain.seconds_without = cost::spread_of(play(priced, request, trainer).sampled.seconds);
   gain.pays = gain.seconds.mean < gain.seconds_without.mean;
-  return gain;
 }
 
 struct Summary {
@@ -138,8 +123,7 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
 }
 
 Json answer_json(const Flags& flags, const Priced& priced, const PlayRequest& request,
-                 const PlayedSteps& played, const std::optional<cost::RebalancingGain>& gain,
-                 const Summary& summary) {
+                 const PlayedSteps& played, const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
   Json ranks = Json::array();
@@ -173,7 +157,7 @@ Json answer_json(const Flags& flags, const Priced& priced, const PlayRequest& re
     json["sampled"] = to_json(flags.load, played.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
-  if (gain) json["rebalance"] = to_json(request.rebalance, *gain);
+  if (played.rebalancing) json["rebalance"] = to_json(request.rebalance, *played.rebalancing);
   if (played.scatter.task > 0) json["task_scatter"] = played.scatter.task;
   if (played.scatter.rank > 0) json["rank_scatter"] = played.scatter.rank;
   return json;
@@ -225,8 +209,7 @@ report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& 
 }
 
 void print_text(const Flags& flags, const Priced& priced, const PlayRequest& request,
-                const PlayedSteps& played, const std::optional<cost::RebalancingGain>& gain,
-                const Summary& summary) {
+                const PlayedSteps& played, const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
   fmt::print("{}\n", run_by(played.trainer, played.is_exact));
@@ -243,8 +226,9 @@ void print_text(const Flags& flags, const Priced& priced, const PlayRequest& req
         "\n{}\nthe slowest sample:\n",
         to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
   }
-  if (gain)
-    fmt::print("{}\n", to_text(request.rebalance, *gain, std::ssize(played.sampled.seconds)));
+  if (played.rebalancing)
+    fmt::print("{}\n",
+               to_text(request.rebalance, *played.rebalancing, std::ssize(played.sampled.seconds)));
   if (!played.scatter.none())
     fmt::print(
         "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
@@ -291,10 +275,8 @@ int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy);
   const PlayRequest request = request_of(flags, priced.strategy, cost::scatter(priced.cluster));
-  const PlayedSteps played = play(priced, request, trainer);
-  const std::optional<PlayedSteps> still = played_still(priced, request, trainer);
-  std::optional<cost::RebalancingGain> gain;
-  if (still) gain = gain_of(played, *still);
+  PlayedSteps played = play(priced, request, trainer);
+  if (played.rebalancing) compare_with_still(priced, request, trainer, *played.rebalancing);
   const Summary summary = summarise(priced, played);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
@@ -305,10 +287,10 @@ int run(const Flags& flags) {
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
   if (!flags.html.empty()) write_html(flags, priced, played, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << answer_json(flags, priced, request, played, gain, summary).dump(2) << "\n";
+    std::cout << answer_json(flags, priced, request, played, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(flags, priced, request, played, gain, summary);
+  print_text(flags, priced, request, played, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
   if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;

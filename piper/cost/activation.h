@@ -48,7 +48,8 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
-  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are all.
+  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are
+  // all.
   int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
@@ -66,8 +67,8 @@ struct SegmentWork {
   int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };
 
-// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all of
-// them do. Chunk 0 is all (schedule::Segment::chunk).
+// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all
+// of them do. Chunk 0 is all (schedule::Segment::chunk).
 SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
 struct SegmentBytes {
@@ -91,8 +92,8 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work);
 
-// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor) or experts' rows
-// (kExpertTensor): the others' parts of a rank's own share, two pieces of each at a time
+// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor) or experts'
+// rows (kExpertTensor): the others' parts of a rank's own share, two pieces of each at a time
 // (comm/operations.h).
 int64_t sum_scratch(const model::Model& model, schedule::SegmentKind kind, const SegmentWork& work);
 

@@ -25,9 +25,9 @@ struct ChunksHeld {
 };
 
 // The moments at which the rank may hold the most: none has as many of every chunk as another.
-// `takes_turns`: the two of a pair (schedule::Action::pairs_with_next) alternate, so the activations
-// of the forward come as those of the backward go; else the forward is whole before the backward
-// begins. `recomputes`: `waiting` is counted. Requires what schedule::actions() requires.
+// `takes_turns`: the two of a pair (schedule::Action::pairs_with_next) alternate, so the
+// activations of the forward come as those of the backward go; else the forward is whole before the
+// backward begins. `recomputes`: `waiting` is counted. Requires what schedule::actions() requires.
 // Thread-safe; time linear in the list, of which four rounds of the pipeline stand for all but
 // GPipe's.
 std::vector<ChunksHeld> chunks_held(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,

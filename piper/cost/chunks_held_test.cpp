@@ -67,8 +67,8 @@ TEST_CASE("interleaved chunks that differ are held by their own number") {
   CHECK(most_layers(moments, {1, 1}) == 5);
 }
 
-// ZB-H1 puts a micro-batch's weights' part `rank` backwards behind its input's part, so rank + 1 wait
-// at once; 1F1B divides nothing.
+// ZB-H1 puts a micro-batch's weights' part `rank` backwards behind its input's part, so rank + 1
+// wait at once; 1F1B divides nothing.
 TEST_CASE("what was computed again waits for the weights' parts") {
   const auto most_waiting = [](const std::vector<ChunksHeld>& moments) {
     int64_t most = 0;

@@ -120,8 +120,9 @@ class ExecutorEstimator : public Estimator {
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
                  Stage& stage);
-  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: bytes by
-  // the closed form of memory.h, and reductions behind the last backwards. Else a rank is walked.
+  // Whether every rank has one chunk of layers, whole backwards and the same recomputation: bytes
+  // by the closed form of memory.h, and reductions behind the last backwards. Else a rank is
+  // walked.
   static bool has_closed_form(const strategy::Strategy& strategy);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.

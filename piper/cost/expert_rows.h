@@ -30,8 +30,8 @@ class ExpertRows {
   bool exact() const { return !load_.routed.empty(); }
   // Rows that every rank of an expert group sends to the experts of ep index `to`.
   int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
-  // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index. `chunk`:
-  // schedule::Segment::chunk.
+  // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
+  // `chunk`: schedule::Segment::chunk.
   SegmentWork work(int32_t layer, int64_t ep_index, int16_t chunk = 0) const;
   // With exact(): of a member of a stage, in a micro-batch; and what it sends to the experts of
   // ep index `to`.

@@ -256,8 +256,8 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
     cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
-  // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their hidden
-  // states, or rows, of so many slots at once; a sum that all of them keep is both. And an
+  // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their
+  // hidden states, or rows, of so many slots at once; a sum that all of them keep is both. And an
   // all-reduce of their choices.
   const Group sharers{.size = mesh.tp}, expert_sharers{.size = mesh.etp};
   const auto moved_rows = [&](const schedule::LayerTask& task, size_t slots) {

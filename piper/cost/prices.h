@@ -27,8 +27,8 @@ struct ExpertLoad {
   // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being
   // dropped. Empty = what the capacity leaves of these shares when every sequence is alike.
   std::vector<double> kept;
-  // All of a step, or empty. Where it is given, it decides and the shares are not read. Of tokens in
-  // chunks (strategy::num_moe_chunks): by chunk, then by expert.
+  // All of a step, or empty. Where it is given, it decides and the shares are not read. Of tokens
+  // in chunks (strategy::num_moe_chunks): by chunk, then by expert.
   RoutedRows routed;
   // The same of collective::distinct_tokens, of a strategy that deduplicates; else empty.
   RoutedRows distinct;

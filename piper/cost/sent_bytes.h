@@ -9,7 +9,8 @@
 //                         where tokens travel in place of their copies (strategy::deduplicates): tokens; in the dispatch,
 //                         forward and backward, a weight for each copy besides; and for counts, what
 //                         collective/known_routes.h tells
-//   gather, scatter       of hidden states and experts' rows: to everyone one's own, or what it keeps
+//   gather, scatter       of hidden states and experts' rows: to everyone one's own, or what it
+//                         keeps
 //   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
 #pragma once
 

@@ -108,8 +108,9 @@ struct Routing {
     return shared_counts.empty() ? received_counts : shared_counts;
   }
 
-  // Choices by sequence, [B, E] int64, where ranks share the tokens of a sequence: gate_forward counts this rank's, the caller sums them over the ranks
-  // before gate_backward. Undefined elsewhere.
+  // Choices by sequence, [B, E] int64, where ranks share the tokens of a sequence: gate_forward
+  // counts this rank's, the caller sums them over the ranks before gate_backward. Undefined
+  // elsewhere.
   at::Tensor sequence_counts;
 
   // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then
@@ -162,11 +163,11 @@ class Stage {
   virtual ~Stage() = default;
 
   // --- forward and backward of the segments; `layer` is global ---
-  // Where ranks share a layer's matrices (tensor parallelism; schedule/step.h), x_TD and gradients of
-  // attention and dense MLP are those of all tokens, and results are parts of a sum. Everything else
-  // is of the rank's own tokens with sequence parallelism, and of all without; a head's gradient is
-  // of its own tokens, and so is what a mixture layer makes of all under Parm's S1. tokens_BS and
-  // targets_T are whole.
+  // Where ranks share a layer's matrices (tensor parallelism; schedule/step.h), x_TD and gradients
+  // of attention and dense MLP are those of all tokens, and results are parts of a sum. Everything
+  // else is of the rank's own tokens with sequence parallelism, and of all without; a head's
+  // gradient is of its own tokens, and so is what a mixture layer makes of all under Parm's S1.
+  // tokens_BS and targets_T are whole.
   virtual at::Tensor embedding_forward(const at::Tensor& tokens_BS) = 0;  // -> x_TD
   virtual void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) = 0;
 

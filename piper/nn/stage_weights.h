@@ -27,8 +27,8 @@ struct StageShare {
   int64_t ep = 1;
   TensorShare tensor;   // of the matrices that ranks share
   TensorShare experts;  // of each expert's matrices
-  // Whether those that share matrices divide the tokens between the blocks, and those that a mixture
-  // layer routes; else each holds all of them.
+  // Whether those that share matrices divide the tokens between the blocks, and those that a
+  // mixture layer routes; else each holds all of them.
   bool divides_tokens = true, divides_routed = true;
   int64_t copies = 1;  // of every row that experts are sent
   bool first_stage = true;

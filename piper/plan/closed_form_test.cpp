@@ -297,9 +297,10 @@ TEST_CASE("on slow links sums and gathers of tokens take what is simulated, to 2
       }
 }
 
-// 10 % is what is wanted of a step's time (docs/validation.md). Where several exchanges are under way
-// together, the simulation has them share links, and the closed form one behind the other: it adds up
-// their latencies, which are the example's step, so that of the example memory alone is checked.
+// 10 % is what is wanted of a step's time (docs/validation.md). Where several exchanges are under
+// way together, the simulation has them share links, and the closed form one behind the other: it
+// adds up their latencies, which are the example's step, so that of the example memory alone is
+// checked.
 TEST_CASE("chunks of tokens: time within 10 % and memory within three messages") {
   const cluster::Cluster cluster = example::nodes();
   double worst = 0;

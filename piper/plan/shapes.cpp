@@ -68,9 +68,9 @@ class Shapes {
       s.capacity = r_.fixed.capacity;
     });
   }
-  // Whether ranks that share matrices divide tokens, or hold all of them. What this Piper runs is no
-  // faster and no smaller without the former, so that it tries the latter where it is asked for, or
-  // where the former does not run.
+  // Whether ranks that share matrices divide tokens, or hold all of them. What this Piper runs is
+  // no faster and no smaller without the former, so that it tries the latter where it is asked for,
+  // or where the former does not run.
   bool tries_tokens(Shape shape, bool divided) const {
     const bool can_divide = shape.tp > 1 && r_.sequence % (shape.tp * shape.cp) == 0;
     if (divided || !can_divide || !r_.fixed.runnable || r_.fixed.sequence_parallel)

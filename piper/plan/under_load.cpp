@@ -35,22 +35,6 @@ std::vector<sim::RebalancedStep> rebalanced(const Request& r, const cost::LoadSa
                                *r.cluster, samples.seed, samples.num_samples);
 }
 
-// What moved before these steps, whose `seconds` it adds that to; whether it pays is left open.
-cost::RebalancingGain moved(const Request& r, const strategy::Strategy& s,
-                            const std::vector<sim::RebalancedStep>& steps,
-                            std::vector<double>& seconds) {
-  cost::RebalancingGain gain;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    gain.migrated_experts += steps[i].migrated_experts;
-    gain.migrated_bytes += steps[i].migrated_bytes;
-    const double moving = sim::migration_seconds(steps[i].moves, *r.model, s, *r.cluster);
-    gain.migration_seconds += moving;
-    seconds[i] += moving;
-  }
-  gain.seconds = cost::spread_of(seconds);
-  return gain;
-}
-
 cost::UnderLoad under_load(const Request& r, const cost::LoadSamples& samples, const Candidate& c) {
   const strategy::Strategy& s = c.strategy;
   const std::unique_ptr<cost::Estimator> estimator = r.estimator();
@@ -69,7 +53,7 @@ cost::UnderLoad under_load(const Request& r, const cost::LoadSamples& samples, c
   std::vector<cost::ExpertLoad> loads;
   for (sim::RebalancedStep& step : steps) loads.push_back(std::move(step.load));
   cost::SampledEstimate moving = as_played(estimator->sampled(s, loads));
-  cost::RebalancingGain gain = moved(r, s, steps, moving.seconds);
+  cost::RebalancingGain gain = sim::gain_of(steps, moving.seconds, *r.model, s, *r.cluster);
   gain.seconds_without = of.seconds;
   gain.pays =
       cost::value(gain.seconds, samples.statistic) < cost::value(of.seconds, samples.statistic);

@@ -50,8 +50,8 @@ struct Update {
   // Reads the sums; clips and updates the parameters.
   std::function<void(std::span<const double> statistics)> apply;
   int64_t num_statistics = 0;
-  // Of a migration's graph (schedule/migration.h): the state that a segment's task moves, contiguous,
-  // and back from what came (bytes of the same).
+  // Of a migration's graph (schedule/migration.h): the state that a segment's task moves,
+  // contiguous, and back from what came (bytes of the same).
   std::function<at::Tensor(graph::SegmentId)> take_expert;
   std::function<void(graph::SegmentId, const at::Tensor& state)> put_expert;
 };

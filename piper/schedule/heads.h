@@ -21,8 +21,8 @@ struct HeadSlots {
 
 // Layer -1: the model's own head.
 HeadSlots write_head_forward(RankWriter& writer, int32_t layer, graph::SlotId x);
-// Whether a head takes its own share of tokens that the ranks of tp hold alike: the gradient is then
-// gathered from all of them.
+// Whether a head takes its own share of tokens that the ranks of tp hold alike: the gradient is
+// then gathered from all of them.
 bool gathers_head_gradient(const StepWriter& step);
 // Returns the gradient of x; frees the tape, and x unless a join's backward still reads it.
 graph::SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& head,

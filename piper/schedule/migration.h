@@ -11,12 +11,12 @@
 // takes all before it puts any, since a place that is written was another expert's; the next
 // layer's receives wait for the puts of the one before, which bounds the memory.
 //
-// Every replica of the expert group does the same with its own copy, so nothing crosses replicas; nor
-// do parts of experts whose matrices several ranks share (expert-tensor parallelism) meet.
+// Every replica of the expert group does the same with its own copy, so nothing crosses replicas;
+// nor do parts of experts whose matrices several ranks share (expert-tensor parallelism) meet.
 // Under ZeRO a replica has the states of a share of its parameters alone, as reductions cut the
-// gradients of its experts (collective::reduce_share). An expert's states then travel in pieces, from
-// each replica that had a part of them to each that answers for it at the new place; the weights
-// that follow from them are gathered by the next step, as after an update.
+// gradients of its experts (collective::reduce_share). An expert's states then travel in pieces,
+// from each replica that had a part of them to each that answers for it at the new place; the
+// weights that follow from them are gathered by the next step, as after an update.
 #pragma once
 
 #include <piper/balance/expert_placement.h>
@@ -32,8 +32,8 @@ namespace piper::schedule {
 // By global layer; ranks of the moves are ep indices.
 using LayerMoves = std::map<int32_t, std::vector<balance::ExpertMove>>;
 
-// Elements [begin, end) of one of an expert's two tensors (0: its projections in, 1: the one out), row
-// by row.
+// Elements [begin, end) of one of an expert's two tensors (0: its projections in, 1: the one out),
+// row by row.
 struct StatePiece {
   int32_t tensor = 0;
   int64_t begin = 0, end = 0;
@@ -46,8 +46,8 @@ struct Migration {
   std::vector<StatePieces> pieces;  // by segment: what its task takes, moves or puts
 };
 
-// Elements of the two tensors of an expert of this layer, as one rank holds them: of its part of the
-// width where ranks share an expert's matrices.
+// Elements of the two tensors of an expert of this layer, as one rank holds them: of its part of
+// the width where ranks share an expert's matrices.
 std::array<int64_t, 2> expert_tensors(const model::Model& model, const strategy::Strategy& strategy,
                                       int32_t layer);
 

@@ -89,11 +89,12 @@ TEST_CASE("any placement follows any other, on every mesh, and a layer waits for
   }
 }
 
-// 4 experts on 2 ranks with 3 replicas, 48 elements an expert: of the 96 of a rank a replica has 32.
-// With d 4 and ffn 4 an expert's projections in have 32 elements, the one out 16, so a rank's buffer is
+// 4 experts on 2 ranks with 3 replicas, 48 elements an expert: of the 96 of a rank a replica has
+// 32. With d 4 and ffn 4 an expert's projections in have 32 elements, the one out 16, so a rank's
+// buffer is
 //
-//   in of the first 0-32 | in of the second 32-64 | out of the first 64-80 | out of the second 80-96
-//   replica 0            | replica 1              | replica 2
+//   in of the first 0-32 | in of the second 32-64 | out of the first 64-80 | out of the second
+//   80-96 replica 0            | replica 1              | replica 2
 TEST_CASE("under ZeRO an expert's states travel from who has them to who will") {
   const model::Model model = example::model({4});
   strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 6}, 1, 1);

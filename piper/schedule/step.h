@@ -194,8 +194,9 @@ struct SlotMeaning {
 // Gradients within a segment replace its tape, whose bytes stay; the input's part writes what goes
 // beyond them (the activation between two products) to kDeferred. It frees what no weights' part
 // still reads; the rest is freed by the weights' part of the segment that would have freed it.
-// Where a layer has one slot for all that it keeps (kKept), that stays, and attention's kDeferred is
-// what was computed again; where a segment reads gathered slots (below), those stay, their source not.
+// Where a layer has one slot for all that it keeps (kKept), that stays, and attention's kDeferred
+// is what was computed again; where a segment reads gathered slots (below), those stay, their
+// source not.
 //
 // Tensor parallelism (kTensor), with sequence parallelism: of a micro-batch's T tokens (its
 // sequences one after the other) rank i of tp owns those from i T / tp to (i + 1) T / tp; hidden
@@ -220,9 +221,9 @@ struct SlotMeaning {
 // Gradients of what a rank holds whole are sums over the stage (kStageGradients), those of what it
 // holds a part of are sums over the data group (kDenseGradients).
 //
-// Without sequence parallelism every rank of tp holds all tokens, and sums are all-reduces; nothing is
-// gathered in front of a block. Embedding, gate, shared experts and merge compute on all tokens; of
-// the gradients of what they hold whole a rank adds those of its own tokens alone, which are the
+// Without sequence parallelism every rank of tp holds all tokens, and sums are all-reduces; nothing
+// is gathered in front of a block. Embedding, gate, shared experts and merge compute on all tokens;
+// of the gradients of what they hold whole a rank adds those of its own tokens alone, which are the
 // same share as above. The head takes its own tokens in both passes, and then:
 //   gather       B    gradient(x) of own tokens                    gradient(x)
 // Under Parm's schedule S1 (moe_layer/parm_s1.h) gate, shared experts and merge take their own
@@ -243,9 +244,9 @@ struct SlotMeaning {
 //                     tape, received [rows]                        part of received gradient
 //   sum          F    part, routing                                expert rows
 //                B    part of received gradient, routing           received gradient
-// Under sequence parallelism every token is sent once, as under Parm's schedule S1 (Pan et al. 2024).
-// Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same rows
-// where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
+// Under sequence parallelism every token is sent once, as under Parm's schedule S1 (Pan et al.
+// 2024). Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same
+// rows where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
 //
 // Chunks (strategy::MoeSchedule::kChunked): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its
@@ -296,10 +297,10 @@ constexpr bool moves_rows(SegmentKind segment) {
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
-// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1. Exchanges are
-// named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and "B3
-// receive <- 2", reductions "U L2 dense gradients", "U embedding dense gradients"; of a migration
-// "U L2 expert 5 take", "U L2 expert 5 send -> 2".
+// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1. Exchanges
+// are named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and
+// "B3 receive <- 2", reductions "U L2 dense gradients", "U embedding dense gradients"; of a
+// migration "U L2 expert 5 take", "U L2 expert 5 send -> 2".
 std::string task_name(const StepGraph& step, const graph::Task& task);
 const char* name(SegmentKind kind);
 

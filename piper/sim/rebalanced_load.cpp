@@ -73,4 +73,19 @@ double migration_seconds(const schedule::LayerMoves& moves, const model::Model& 
   return play(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false).seconds();
 }
 
+cost::RebalancingGain gain_of(const std::vector<RebalancedStep>& steps,
+                              std::vector<double>& seconds, const model::Model& model,
+                              const strategy::Strategy& strategy, const cluster::Cluster& cluster) {
+  cost::RebalancingGain gain;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    gain.migrated_experts += steps[i].migrated_experts;
+    gain.migrated_bytes += steps[i].migrated_bytes;
+    const double moving = migration_seconds(steps[i].moves, model, strategy, cluster);
+    gain.migration_seconds += moving;
+    seconds[i] += moving;
+  }
+  gain.seconds = cost::spread_of(seconds);
+  return gain;
+}
+
 }  // namespace piper::sim

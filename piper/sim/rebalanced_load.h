@@ -36,4 +36,10 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
 double migration_seconds(const schedule::LayerMoves& moves, const model::Model& model,
                          const strategy::Strategy& strategy, const cluster::Cluster& cluster);
 
+// What moved before these steps, and for how long. `seconds`: of each step without that, and then
+// with it. The steps without any moves, and whether it pays, are left open.
+cost::RebalancingGain gain_of(const std::vector<RebalancedStep>& steps,
+                              std::vector<double>& seconds, const model::Model& model,
+                              const strategy::Strategy& strategy, const cluster::Cluster& cluster);
+
 }  // namespace piper::sim

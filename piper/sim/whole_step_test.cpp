@@ -82,8 +82,6 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
   CHECK(errors.back().size <= 0.05);
 }
 
-// What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers
-// and every round waits.
 TEST_CASE("closed form against the played step where a mixture gathers its output (Parm's S1)") {
   MESSAGE("seed ", seed());
   Draw draw(seed());
@@ -115,6 +113,8 @@ TEST_CASE("closed form against the played step where a mixture gathers its outpu
   CHECK(worst <= 0.05);
 }
 
+// What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers
+// and every round waits.
 TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the played step") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const cluster::Cluster cluster = cluster::load_cluster("frontier");

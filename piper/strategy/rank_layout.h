@@ -79,8 +79,8 @@ struct Members {
 };
 
 // Over which ranks gradients are summed of what a rank holds whole (norms, routers, tables): the data
-// group; the stage where its ranks share matrices, since each then has the gradient of its own share
-// of the tokens, whether it computes with those alone or with all of them.
+// group; the stage where its ranks share matrices, since each then has the gradient of its own
+// share of the tokens, whether it computes with those alone or with all of them.
 constexpr Axis axis_of_whole(const Strategy& s) {
   return s.mesh.tp > 1 ? Axis::kStage : Axis::kData;
 }

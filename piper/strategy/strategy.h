@@ -187,8 +187,8 @@ inline constexpr auto kReductions = values_of<Reduction>();
 // How a mixture layer's parts follow each other (piper/schedule/moe_layer, a pair of files each).
 //   kPlain    one after the other
 //   kChunked  rows in chunks of tokens: one chunk travels while another is computed
-//   kParmS1   Pan et al. 2024, of tokens that tensor-parallel ranks hold alike: each takes its share
-//             of them before the gate, and all gather the layer's output
+//   kParmS1   Pan et al. 2024, of tokens that tensor-parallel ranks hold alike: each takes its
+//             share of them before the gate, and all gather the layer's output
 enum class MoeSchedule : uint8_t { kPlain, kChunked, kParmS1 };
 inline constexpr std::array kMoeScheduleTraits{
     NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"},

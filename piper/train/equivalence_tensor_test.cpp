@@ -1,6 +1,6 @@
-// Ranks that share a layer's matrices train as one rank does, whether they divide its tokens (tensor
-// with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as in
-// equivalence_test.cpp.
+// Ranks that share a layer's matrices train as one rank does, whether they divide its tokens
+// (tensor with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as
+// in equivalence_test.cpp.
 #include <doctest/doctest.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_mesh.h>

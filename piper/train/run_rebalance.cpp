@@ -5,8 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
-#include <piper/schedule/migration.h>
-#include <piper/sim/play.h>
+#include <piper/sim/rebalanced_load.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
 
@@ -69,14 +68,9 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
     gain_.promised += std::max(0.0, decision.saved_seconds);
     moves[decision.layer] = decision.moves;
   }
-  if (prediction_) {
-    const schedule::StepGraph graph =
-        schedule::write_migration(request_.model, request_.strategy, moves).step;
+  if (prediction_)
     migrated.predicted_seconds =
-        sim::play(graph, cost::price(graph, request_.model, request_.strategy, request_.cluster),
-                  /*keep_memory=*/false)
-            .seconds();
-  }
+        sim::migration_seconds(moves, request_.model, request_.strategy, request_.cluster);
   say_migration(number, decisions, migrated);
   return migrated;
 }

@@ -1,3 +1,5 @@
+#include <piper/cost/paper/monta_expansion.h>
+#include <piper/cost/paper/monta_memory.h>
 #include <piper/cost/paper/monta_overheads.h>
 #include <piper/validate/statement_list.h>
 
@@ -125,6 +127,24 @@ void gains(StatementList& list) {
                 " x");
 }
 
+// Of one value of a token in one layer, and of one parameter.
+void memory(StatementList& list) {
+  const monta::Shape one{
+      .micro_batch = 1, .sequence = 1, .hidden = 1, .num_layers = 1, .dense_parameters = 1};
+  list.exact("activations of a token's value, k 1, scores apart", "eq. 2", 13 + 21,
+             monta::activation_bytes(one, {}, monta::Activations::kNotParallel), " B");
+  list.exact("states of a parameter", "Table 3", 16, monta::state_bytes(one, {}, 0), " B");
+}
+
+void expansion(StatementList& list) {
+  for (const int64_t nodes : {16, 15})
+    list.exact_claim(fmt::format("cp 2 and ep 8 with {} nodes on a switch", nodes),
+                     "Cluster Expansion", "horizontal", monta::why(2, 8, nodes),
+                     monta::expansion(2, 8, nodes) == monta::Expansion::kHorizontal,
+                     "the rule has no case for cp < ep and a switch that is too small; Piper lays "
+                     "both groups along each other, which needs 8 nodes");
+}
+
 }  // namespace
 
 std::vector<Statement> monta_statements() {
@@ -134,6 +154,8 @@ std::vector<Statement> monta_statements() {
   searches(list);
   choice(list);
   gains(list);
+  memory(list);
+  expansion(list);
   return list.take();
 }
 

@@ -1,9 +1,11 @@
 #include <piper/cost/paper/parm.h>
+#include <piper/cost/paper/parm_placement.h>
 #include <piper/validate/parm_sweep.h>
 #include <piper/validate/statement_list.h>
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 namespace piper::validate {
 namespace {
@@ -54,6 +56,25 @@ void formulas(StatementList& list) {
   list.exact("layers of Table III", "VI-A", static_cast<double>(kParmRun),
              static_cast<double>(kParmProduct), "",
              "the product of its values; which of them ran is not published");
+}
+
+// EP 2 x ESP 2 in each case, between nodes eight times slower than inside.
+void placements(StatementList& list) {
+  constexpr parm::LinkTimes kLinks{.inside = 1, .across = 8};
+  std::string ratios;
+  bool holds = true;
+  for (const parm::Grid& grid : {parm::Grid{.ep = 2, .esp = 2, .ranks_per_node = 4},
+                                 {.ep = 2, .esp = 2, .ranks_per_node = 2},
+                                 {.ep = 2, .esp = 2, .ranks_per_node = 2, .is_esp_inside = false},
+                                 {.ep = 2, .esp = 2, .ranks_per_node = 1}}) {
+    const double ratio = parm::fused_all_to_all_seconds(grid, kLinks, 1) /
+                         (parm::esp_all_gather_seconds(grid, kLinks, 1) +
+                          parm::ep_all_to_all_seconds(grid, kLinks, 1));
+    ratios += fmt::format("{}{:.2f}", ratios.empty() ? "" : ", ", ratio);
+    holds &= ratio <= 1;
+  }
+  list.exact_claim("one exchange over EP and ESP against gather and all-to-all", "eq. 3, 5",
+                   "at most 1 in four cases", ratios, holds);
 }
 
 const ParmCell& cell_of(const std::vector<ParmCell>& cells, const char* cluster, int64_t devices,
@@ -155,6 +176,7 @@ void figures(StatementList& list, const std::vector<ParmCell>& cells) {
 std::vector<Statement> parm_statements() {
   StatementList list;
   formulas(list);
+  placements(list);
   const std::vector<ParmCell> cells = parm_sweep();
   table_iv(list, cells);
   figures(list, cells);

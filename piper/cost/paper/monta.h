@@ -4,8 +4,8 @@
 //
 //   baseline  each of them sends all of them to its peer of the other nodes
 //   O1        each sends a t-th of them, and the node gathers what has arrived
-//   O2        the same in N chunks: a chunk is gathered, and copied to its place, while the next one
-//             travels between the nodes
+//   O2        the same in N chunks: a chunk is gathered, and copied to its place, while the next
+//             one travels between the nodes
 //   O3        likewise, and the copies run beside the next gather
 //
 // Bytes, seconds and bytes a second, as doubles. Pure functions, thread-safe.

@@ -1,6 +1,7 @@
 // What MoNTA's printed model lacks, by its own Discussion: a fixed cost of every collective and of
 // every chunk, the conflict of gathers and copies, and hosts that do not start together. With them
-// the choice of Fig. 14 can be asked: 256K tokens O3, 32K to 128K O2, less than 16K O1, in 4 chunks.
+// the choice of Fig. 14 can be asked: 256K tokens O3, 32K to 128K O2, less than 16K O1, in 4
+// chunks.
 //
 //   AA(B) = alpha + B/beta of the bytes that leave the node, AG(B) likewise of those that arrive
 //   O1    skew + AA + AG

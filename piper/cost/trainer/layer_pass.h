@@ -42,8 +42,8 @@ class LayerPass {
     forward_ += rates_.pass_seconds(forward * kElement) + (kernels - 1) * launch(forward);
     backward_ += rates_.pass_seconds(backward * kElement) + (kernels - 1) * launch(backward);
   }
-  // `count` nets of `rows` rows each: both products (three matrices: the first is twice as wide) and
-  // the activation between them.
+  // `count` nets of `rows` rows each: both products (three matrices: the first is twice as wide)
+  // and the activation between them.
   void feed_forward(double rows, double hidden, double ffn, int64_t matrices, double count = 1,
                     double efficiency = 1, bool converted = false) {
     const double up = matrices == 3 ? 2 : 1;

@@ -5,8 +5,9 @@
 //         residuals too. One gather and one scatter a block and direction (Korthikanti et al. 2022), all-reduces
 //         without it (Shoeybi et al. 2019)
 //   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al. 2023)
-//   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to its ranks first;
-//         under Parm's S1 (no sequence parallelism) the block's output, and its input's gradient, is gathered
+//   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to
+//         its ranks first; under Parm's S1 (no sequence parallelism) the block's output, and its
+//         input's gradient, is gathered
 //   etp   each expert's matrices; rows are gathered and scattered among its ranks
 //
 // Bytes follow what trainers with flash attention keep: input, normalised input, queries, keys, values,

@@ -1,24 +1,25 @@
 // What one mixture layer costs a rank in each of the orders that papers propose, on a cluster's own
-// curves: its exchanges, its gathers and its experts, forward and backward. The gate and the sorting
-// of rows, which all have alike, are left out.
+// curves: its exchanges, its gathers and its experts, forward and backward. The gate and the
+// sorting of rows, which all have alike, are left out.
 //
-// tp ranks hold the same T tokens (no sequence parallelism), so R = T k rows (times rows_per_copy) of H
-// values, I bytes.
+// tp ranks hold the same T tokens (no sequence parallelism), so R = T k rows (times rows_per_copy)
+// of H values, I bytes.
 // ep ranks share the experts, etp ranks share each expert's matrices; tp and etp groups are
 // neighbours. An exchange "of B" is B bytes that a rank has for all others together, a gather "of
 // B" is what each member holds behind it. D = max(1, etp / tp) kinds of rows meet in an etp group.
 //
-//   plain          exchange I, gather D I where D > 1, experts on D R rows, sum over etp, exchange I:
-//                  every rank sends all rows, so each is computed max(1, tp / etp) times
+//   plain          exchange I, gather D I where D > 1, experts on D R rows, sum over etp, exchange
+//                  I: every rank sends all rows, so each is computed max(1, tp / etp) times
 //   parm-baseline  DeepSpeed-MoE's order (Parm, eq. 1): gather the tokens of an etp group, exchange
 //                  etp I, experts on etp R rows, sum over etp, exchange etp I
-//   parm-s1        a tp-th of the tokens before the gate: exchange over ep x etp of etp I / tp, experts
-//                  on etp R / tp rows, the same exchange back, gather T H over tp
-//   parm-s2        a tp-th of the rows behind the gate: the same exchanges, and a gather of I over tp
-//                  beside the second one, slice by slice (SAA)
-//   monta-o1       likewise, but exchange I / tp over ep, then gather etp I / tp over etp; back: sum
-//                  over etp, exchange I / tp, gather I over tp
-//   monta-o2       the same in N chunks: one is gathered and copied to its place while the next travels
+//   parm-s1        a tp-th of the tokens before the gate: exchange over ep x etp of etp I / tp,
+//                  experts on etp R / tp rows, the same exchange back, gather T H over tp
+//   parm-s2        a tp-th of the rows behind the gate: the same exchanges, and a gather of I over
+//                  tp beside the second one, slice by slice (SAA)
+//   monta-o1       likewise, but exchange I / tp over ep, then gather etp I / tp over etp; back:
+//                  sum over etp, exchange I / tp, gather I over tp
+//   monta-o2       the same in N chunks: one is gathered and copied to its place while the next
+//                  travels
 //   monta-o3       likewise, copies beside the gather after; both use the memory's bandwidth
 //   chunked        plain, in N chunks of tokens: one travels while another is computed
 //
@@ -63,8 +64,8 @@ struct MoeSchedulePrice {
   double total() const { return forward.total + backward.total; }
 };
 
-// In the order above. Requires a mixture layer whose experts ep divides; the cluster has figures for
-// the precision (InvalidInput).
+// In the order above. Requires a mixture layer whose experts ep divides; the cluster has figures
+// for the precision (InvalidInput).
 std::vector<MoeSchedulePrice> price_moe_schedules(const model::FeedForward& layer,
                                                   const MoeSetting& setting,
                                                   const cluster::Cluster& cluster);

@@ -44,8 +44,8 @@ bool gathers_output(TaskKind kind, const strategy::Strategy& s) {
   return kind == TaskKind::kAllGather && !s.sequence_parallel;
 }
 
-// What a pass of a layer gathers and sums for tensor parallelism around its blocks: slots, one after
-// another.
+// What a pass of a layer gathers and sums for tensor parallelism around its blocks: slots, one
+// after another.
 double tensor_units(const schedule::LayerPass& pass, const strategy::Strategy& s) {
   double units = 0;
   for (const schedule::Operation& operation : pass.operations())
