@@ -98,8 +98,84 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
           .weights_transient = e * weights + products};
 }
 
+// Of attention whose ranks share a sequence (context parallelism), beside attention.cpp and
+// latent_attention.cpp: its two segments. All in elements.
+struct ContextSizes {
+  int64_t x, queries, keys, all_keys, outputs, sums;
+  int64_t first;      // of what latent queries are projected from
+  int64_t raw;        // before the norms of queries and keys
+  int64_t expanded;   // keys and values as the kernel reads them, and what they are made from
+  int64_t gradients;  // of those
+  FlashScratch flash;
+};
+
+ContextSizes context_sizes(const model::Model& model, const model::Attention& a,
+                           const SegmentWork& work) {
+  const int64_t tokens = work.all_tokens(), all = tokens * work.by.context, e = work.element_bytes;
+  const bool is_latent = a.kind == model::AttentionKind::kLatent;
+  const model::LatentAttention& l = a.latent;
+  const int64_t head = is_latent ? l.nope_head_dim + l.rope_head_dim : a.head_dim;
+  const int64_t width = key_value_width(a, 1);
+  ContextSizes s{.x = tokens * model.hidden,
+                 .queries = tokens * a.num_heads * head,
+                 .keys = tokens * width,
+                 .all_keys = all * width,
+                 .outputs = tokens * a.num_heads * head,
+                 .sums = tokens * a.num_heads * main_element_bytes(e) / e,
+                 .first = 0,
+                 .raw = 0,
+                 .expanded = all * width,
+                 .gradients = all * width,
+                 .flash = flash_scratch(work.sequence / (2 * work.by.context), head, e)};
+  if (a.qk_norm != model::QkNorm::kNone) s.raw = s.queries + s.keys / 2;
+  if (!is_latent) return s;
+  const int64_t heads = all * a.num_heads;
+  const int64_t kv = heads * (l.nope_head_dim + l.value_head_dim);
+  s.first = tokens * l.query_rank;
+  s.expanded = s.all_keys + kv + heads * head * (l.value_head_dim == head ? 1 : 2);
+  s.gradients = heads * head * 2;
+  return s;
+}
+
+SegmentBytes projection_bytes(const model::Model& model, const model::Attention& a,
+                              const SegmentWork& work) {
+  const ContextSizes s = context_sizes(model, a, work);
+  const int64_t e = work.element_bytes;
+  const int64_t products = product_bytes(e, model.hidden, a.query_width() + key_value_width(a, 1));
+  return {.tape = e * (s.raw + s.first),
+          .forward_transient = e * s.x + products,
+          .backward_transient = e * (s.raw + s.first + s.x) + products,
+          .deferred = e * s.first,
+          .input_transient = e * (s.raw + s.first) + products,
+          .weights_transient = e * s.x + products};
+}
+
+SegmentBytes context_attention_bytes(const model::Model& model, const model::Attention& a,
+                                     const SegmentWork& work) {
+  const ContextSizes s = context_sizes(model, a, work);
+  const int64_t e = work.element_bytes;
+  const bool is_latent = a.kind == model::AttentionKind::kLatent;
+  const int64_t tokens = work.all_tokens();
+  const int64_t kept = is_latent ? tokens * a.num_heads * a.latent.value_head_dim : s.outputs;
+  // One part's output of both blocks beside the whole.
+  const int64_t forward = e * (s.expanded + 2 * s.outputs + s.sums) + s.flash.forward;
+  const int64_t deferred = is_latent
+                               ? s.all_keys + tokens * work.by.context * a.num_heads *
+                                                  (a.latent.nope_head_dim + a.latent.value_head_dim)
+                               : 0;
+  const int64_t backward = e * (s.expanded + 2 * s.outputs + 2 * s.gradients) + s.flash.backward;
+  const int64_t products = product_bytes(e, model.hidden, a.output_width());
+  return {.tape = e * (kept + s.sums),
+          .forward_transient = std::max<int64_t>(0, forward - e * (kept + s.sums)) + products,
+          .backward_transient = backward + products,
+          .deferred = e * deferred,
+          .input_transient = std::max<int64_t>(0, backward - e * deferred) + products,
+          .weights_transient = e * s.x + products};
+}
+
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
                              const SegmentWork& work) {
+  if (work.by.context > 1) return context_attention_bytes(model, a, work);
   if (a.kind == model::AttentionKind::kLatent) return latent_bytes(model, a, work);
   const int64_t tokens = work.all_tokens(), e = work.element_bytes;
   const int64_t x = tokens * model.hidden;
@@ -147,7 +223,7 @@ SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
 }
 
 int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
-  return work.sequences * f.num_experts * kIndexOfTokenBytes;
+  return work.counted_sequences() * f.num_experts * kIndexOfTokenBytes;
 }
 
 // Choices by sequence, in the routing where ranks share the tokens of a sequence.
@@ -352,8 +428,16 @@ SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chu
   return work;
 }
 
+int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks) {
+  const model::Attention a = model::share_of(attention, tensor_ranks);
+  if (a.kind == model::AttentionKind::kLatent)
+    return a.latent.key_value_rank + a.latent.rope_head_dim;
+  return a.projected_key_width() + a.projected_value_width();
+}
+
 Division division_of(const strategy::Strategy& s) {
-  return {.tensor = s.mesh.tp,
+  return {.context = s.mesh.cp,
+          .tensor = s.mesh.tp,
           .tokens = strategy::ranks_per_token_set(s),
           .routed = strategy::ranks_per_routed_token_set(s),
           .experts = s.mesh.etp,
@@ -366,6 +450,9 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   switch (segment.kind) {
     case SegmentKind::kAttention:
       return attention_bytes(
+          model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
+    case SegmentKind::kProjection:
+      return projection_bytes(
           model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
     case SegmentKind::kDenseMlp:
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
@@ -407,15 +494,21 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   return {};
 }
 
-int64_t sum_scratch(const model::Model& model, SegmentKind kind, const SegmentWork& work) {
+int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
+                    const SegmentWork& work) {
   constexpr int64_t kPieces = 2 * 32 * 1024;  // elements
-  const bool is_of_experts = kind == SegmentKind::kExpertTensor;
-  const int64_t ranks = is_of_experts ? work.by.experts : work.by.tensor;
+  const bool is_of_experts = segment.kind == SegmentKind::kExpertTensor;
+  const bool is_of_keys = segment.kind == SegmentKind::kContext;
+  const int64_t ranks = is_of_experts ? work.by.experts
+                        : is_of_keys  ? work.by.context
+                                      : work.by.tensor;
   // Where all ranks have the same rows, each sums up an equal share of their elements.
-  const int64_t share = !is_of_experts ? work.own_tokens() * model.hidden
-                        : work.by.gathers_rows
-                            ? work.received_rows * model.hidden
-                            : (work.computed_rows() * model.hidden + ranks - 1) / ranks;
+  const int64_t share =
+      is_of_keys
+          ? work.all_tokens() * key_value_width(layer_of(model, segment).attention, work.by.tensor)
+      : !is_of_experts       ? work.own_tokens() * model.hidden
+      : work.by.gathers_rows ? work.received_rows * model.hidden
+                             : (work.computed_rows() * model.hidden + ranks - 1) / ranks;
   return (ranks - 1) * std::min(share, kPieces) * work.element_bytes;
 }
 
@@ -451,6 +544,23 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return work.rows * main_element_bytes(work.element_bytes);
     case SlotKind::kSequenceChoices:
       return sequence_choices_bytes(layer_of(model, slot.segment).feed_forward, work);
+    case SlotKind::kQueries:
+    case SlotKind::kQueriesGradient: {
+      const model::Attention a =
+          model::share_of(layer_of(model, slot.segment).attention, work.by.tensor);
+      const int64_t width = a.kind == model::AttentionKind::kLatent
+                                ? a.num_heads * (a.latent.nope_head_dim + a.latent.rope_head_dim)
+                                : a.query_width();
+      return work.all_tokens() * width * work.element_bytes;
+    }
+    case SlotKind::kKeysAndValues:
+    case SlotKind::kKeysAndValuesGradient: {
+      const bool is_gradient = slot.kind == SlotKind::kKeysAndValuesGradient;
+      const bool is_of_all =
+          slot.segment.kind == (is_gradient ? SegmentKind::kAttention : SegmentKind::kContext);
+      return work.all_tokens() * (is_of_all ? work.by.context : 1) * work.element_bytes *
+             key_value_width(layer_of(model, slot.segment).attention, work.by.tensor);
+    }
     case SlotKind::kGathered:
     case SlotKind::kPartial:
       PIPER_CHECK(schedule::moves_rows(slot.segment.kind),
@@ -458,7 +568,6 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return (slot.segment.kind == SegmentKind::kExpertTensor ? work.computed_rows()
                                                               : work.all_tokens()) *
              row;
-    case SlotKind::kKeysAndValues:
     case SlotKind::kExpertState:
     case SlotKind::kKept:
       PIPER_CHECK(false, "no exact bytes of an axis that this Piper does not execute");

@@ -21,6 +21,7 @@ struct ExpertsOfSize {
 
 // Over how many ranks a layer's matrices and a micro-batch's tokens are divided.
 struct Division {
+  int64_t context = 1;  // a sequence: of all tokens
   int64_t tensor = 1;   // matrices of attention and dense nets; the head's tokens
   int64_t tokens = 1;   // tokens between the blocks: as many, or all ranks of `tensor` hold all
   int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge
@@ -54,13 +55,18 @@ struct SegmentWork {
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
   // What attention and dense nets compute with.
-  int64_t all_tokens() const { return sequences * sequence; }
-  int64_t tokens() const { return all_tokens() / by.tokens; }  // of hidden states between blocks
-  int64_t routed_tokens() const { return all_tokens() / by.routed; }
+  int64_t all_tokens() const { return sequences * sequence / by.context; }
+  int64_t tokens() const { return sequences * sequence / by.tokens; }  // between the blocks
+  int64_t routed_tokens() const { return sequences * sequence / by.routed; }
   // Of this rank alone: the head's, and those whose gradients of what is held whole count here.
   int64_t own_tokens() const { return all_tokens() / by.tensor; }
   // Whether routed tokens are parts of sequences.
-  bool cuts_sequences() const { return sequences % by.routed != 0; }
+  bool cuts_sequences() const { return by.context > 1 || sequences % by.routed != 0; }
+  // Those of which this rank has tokens.
+  int64_t counted_sequences() const {
+    const int64_t ranks = by.routed / by.context;
+    return sequences % ranks == 0 ? sequences / ranks : sequences;
+  }
   // Whose copies the rows are.
   int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
   bool deduplicated() const { return received_tokens >= 0; }
@@ -92,10 +98,15 @@ inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
                            const SegmentWork& work);
 
-// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor) or experts'
+// Elements of a token's keys and values as context parallelism gathers them: of the heads that one
+// of `tensor_ranks` has; of latent attention the latent and the key that all heads share.
+int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks);
+
+// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor), keys and values (kContext) or experts'
 // rows (kExpertTensor): the others' parts of a rank's own share, two pieces of each at a time
 // (comm/operations.h).
-int64_t sum_scratch(const model::Model& model, schedule::SegmentKind kind, const SegmentWork& work);
+int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
+                    const SegmentWork& work);
 
 // Bytes of a slot of this kind.
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

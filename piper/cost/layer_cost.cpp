@@ -115,6 +115,7 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .ep = s.mesh.ep,
                 .etp = s.mesh.etp,
                 .tp = s.mesh.tp,
+                .cp = s.mesh.cp,
                 .groups = std::min(s.mesh.world() / s.mesh.ep, kMaxGroupsLookedAt),
                 .sequence_parallel = s.sequence_parallel,
                 .capacity_factor = s.capacity.factor,
@@ -259,8 +260,15 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their
   // hidden states, or rows, of so many slots at once; a sum that all of them keep is both. And an
   // all-reduce of their choices.
-  const Group sharers{.size = mesh.tp}, expert_sharers{.size = mesh.etp};
+  const Group sharers{.size = mesh.tp}, context{.stride = mesh.tp, .size = mesh.cp},
+      expert_sharers{.size = mesh.etp};
   const auto moved_rows = [&](const schedule::LayerTask& task, size_t slots) {
+    if (task.segment == SegmentKind::kContext) {
+      const schedule::SlotMeaning all{schedule::SlotKind::kKeysAndValues, {task.segment, layer}};
+      return all_reduce_seconds(cluster_, context,
+                                static_cast<double>(slot_bytes(model_, all, work))) /
+             2;
+    }
     const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
     const int64_t rows = is_of_experts ? chunk.computed_rows() : work.all_tokens();
     const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * rows * model_.hidden *
@@ -269,11 +277,11 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
         all_reduce_seconds(cluster_, is_of_experts ? expert_sharers : sharers, bytes);
     return task.kind == graph::TaskKind::kAllReduce ? both : both / 2;
   };
-  const auto sequence_counts = [&] {
+  const auto sequence_counts = [&](strategy::Axis ranks) {
     const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
     return all_reduce_seconds(
-        cluster_, sharers,
-        static_cast<double>(s.micro_batch_sequences * experts) * sizeof(int64_t));
+        cluster_, ranks == strategy::Axis::kContext ? context : sharers,
+        static_cast<double>(work.counted_sequences() * experts) * sizeof(int64_t));
   };
   std::map<std::tuple<SegmentKind, Phase, int16_t>, double> known;
   const auto segment = [&](const schedule::LayerTask& task, Phase phase) {
@@ -304,7 +312,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
                                                           .feed_forward.num_experts)
                                    : exchange.counts;
             default:
-              if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts();
+              if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts(task.group);
               return moved_rows(task, task.writes.size());
           }
         });

@@ -129,7 +129,7 @@ class LayerCosts {
   // What the cost of a layer depends on, of a strategy.
   struct Key {
     size_t type = 0;
-    int64_t sequences = 0, ep = 1, etp = 1, tp = 1, groups = 1;
+    int64_t sequences = 0, ep = 1, etp = 1, tp = 1, cp = 1, groups = 1;
     bool sequence_parallel = false;
     double capacity_factor = 0;
     strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;

@@ -50,7 +50,7 @@ class Walk {
     const SegmentWork& work = works_[static_cast<size_t>(task.chunk)];
     if (schedule::moves_rows(task.segment) &&
         (task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllReduce))
-      return sum_scratch(model_, task.segment, work);
+      return sum_scratch(model_, {task.segment, layer_}, work);
     if (task.kind != TaskKind::kCompute) return 0;
     const SegmentBytes of = segment_bytes(model_, {task.segment, layer_}, work);
     const int64_t scratch = task.is_beside_exchange ? scratch_ : 0;
@@ -73,9 +73,13 @@ class Walk {
 int64_t& part_of(KeptBytes& kept, SlotKind kind, SegmentKind writer) {
   if (kind == SlotKind::kHidden || kind == SlotKind::kHiddenGradient) return kept.hidden;
   if (kind == SlotKind::kRouting || kind == SlotKind::kRoutingGradient) return kept.gate;
+  if (kind == SlotKind::kQueries || kind == SlotKind::kQueriesGradient ||
+      kind == SlotKind::kKeysAndValues || kind == SlotKind::kKeysAndValuesGradient)
+    return kept.attention;
   if (kind != SlotKind::kTape && kind != SlotKind::kDeferred) return kept.rows;
   switch (writer) {
     case SegmentKind::kAttention:
+    case SegmentKind::kProjection:
       return kept.attention;
     case SegmentKind::kGate:
       return kept.gate;

@@ -241,7 +241,7 @@ class StepPricer {
     return {task.kind == TaskKind::kAllReduce ? both : both / 2,
             task.kind == TaskKind::kAllGather
                 ? 0
-                : sum_scratch(model_, segment.kind,
+                : sum_scratch(model_, segment,
                               work_of(segment, place_of(task.rank, task.micro_batch)))};
   }
 
@@ -249,6 +249,9 @@ class StepPricer {
   double gathered_bytes(const Task& task) const {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
+    if (segment.kind == SegmentKind::kContext)
+      return static_cast<double>(slot_bytes(
+          model_, {SlotKind::kKeysAndValues, {SegmentKind::kContext, segment.layer}}, work));
     const int64_t rows =
         segment.kind == SegmentKind::kExpertTensor ? work.computed_rows() : work.all_tokens();
     return static_cast<double>(step_.graph.writes(task).size()) * static_cast<double>(rows) *

@@ -59,13 +59,12 @@ class Sender {
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
-          return std::ssize(step_.graph.reads(task)) * gathered_share(task) * row_bytes();
+          return std::ssize(step_.graph.reads(task)) * gathered_share_bytes(task);
         });
       case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
-        return to_others(task,
-                         [&](int64_t, int64_t) { return gathered_share(task) * row_bytes(); });
+        return to_others(task, [&](int64_t, int64_t) { return gathered_share_bytes(task); });
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
@@ -220,7 +219,7 @@ class Sender {
   ReducedBuffer summed_rows(const Task& task) const {
     const int64_t rows = step_.segment(task).kind == SegmentKind::kExpertTensor
                              ? received_rows(task, task.rank)
-                             : tokens(step_.segment(task).layer);
+                             : tokens(step_.segment(task).layer) / strategy_.mesh.cp;
     return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
 
@@ -271,9 +270,14 @@ class Sender {
     return strategy_.micro_batch_sequences *
            (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence));
   }
-  // What each rank brings to a gather of hidden states, or keeps of a scatter.
-  int64_t gathered_share(const Task& task) const {
-    return tokens(step_.segment(task).layer) / strategy_.mesh.ranks_per_sequence();
+  // What each rank brings to a gather of hidden states or keys and values, or keeps of a scatter.
+  int64_t gathered_share_bytes(const Task& task) const {
+    const schedule::Segment& segment = step_.segment(task);
+    if (segment.kind != SegmentKind::kContext)
+      return tokens(segment.layer) / strategy_.mesh.ranks_per_sequence() * row_bytes();
+    return tokens(segment.layer) / strategy_.mesh.cp * element_bytes(strategy_.precision) *
+           key_value_width(model_.layers[static_cast<size_t>(segment.layer)].attention,
+                           strategy_.mesh.tp);
   }
 
   int64_t num_chunks() const { return strategy::num_moe_chunks(strategy_); }
@@ -334,6 +338,16 @@ int64_t num_statistics(const model::Model& model, const strategy::Strategy& stra
   return kNumScalarStatistics + (strategy.capacity.is_limited() ? 2 : 1) * experts;
 }
 
+namespace {
+
+// Of a micro-batch, those of which a rank routes tokens.
+int64_t counted_sequences(const strategy::Strategy& s) {
+  return SegmentWork{.sequences = s.micro_batch_sequences, .by = division_of(s)}
+      .counted_sequences();
+}
+
+}  // namespace
+
 bool is_of_gradients(SegmentKind kind) {
   return kind != SegmentKind::kStatistics && kind != SegmentKind::kSequenceCounts &&
          !schedule::moves_rows(kind);
@@ -355,7 +369,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
       return {whole_parameters(model, segment.layer, strategy),
               segment.kind == SegmentKind::kStageWeights ? of.weight : gradient};
     case SegmentKind::kSequenceCounts:
-      return {strategy.micro_batch_sequences *
+      return {counted_sequences(strategy) *
                   model.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts,
               sizeof(int64_t)};
     case SegmentKind::kExpertGradients:
@@ -368,6 +382,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
       return {num_statistics(model, strategy), sizeof(double)};
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
+    case SegmentKind::kProjection:
     case SegmentKind::kDenseMlp:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:

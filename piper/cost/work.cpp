@@ -110,10 +110,16 @@ void indexer(List& list, const model::Attention& a, double from, double hidden, 
   list.linear(tokens, static_cast<double>(i.head_dim + head_weights), hidden);
 }
 
+// Attention of ranks that share a sequence is two segments: the projections of own tokens, and
+// what follows when the keys and values of all are there.
+enum class AttentionPart : uint8_t { kWhole, kProjection, kScores };
+constexpr bool projects(AttentionPart part) { return part != AttentionPart::kScores; }
+constexpr bool scores_keys(AttentionPart part) { return part != AttentionPart::kProjection; }
+
 // As nn/ computes it: one projection forward; backward recomputes the norm (and the norms of q and
 // k) and takes the three parts of the projection one by one.
 void grouped_attention(List& list, const model::Model& model, const model::Layer& layer,
-                       const SegmentWork& work) {
+                       const SegmentWork& work, AttentionPart part) {
   const model::Attention& a = layer.attention;
   const auto tokens = static_cast<double>(work.all_tokens());
   const auto q = static_cast<double>(a.query_width() * (a.output_gate ? 2 : 1) +
@@ -123,7 +129,8 @@ void grouped_attention(List& list, const model::Model& model, const model::Layer
   const auto out = static_cast<double>(a.output_width());
   const auto kv = static_cast<double>(a.key_width());
   const auto d = static_cast<double>(model.hidden);
-  if (!list.backward()) {
+  if (!projects(part)) {
+  } else if (!list.backward()) {
     list.linear(tokens, q + k + v, d);
   } else {
     list.linear(tokens, q, d);
@@ -134,8 +141,10 @@ void grouped_attention(List& list, const model::Model& model, const model::Layer
       if (v > 0) list.linear(tokens, v, d);
     }
   }
-  if (a.qk_norm != model::QkNorm::kNone) list.pass(tokens * (q + kv), 2, 2 + 3);
-  if (a.rotary) list.pass(tokens * (q + kv), 2, a.qk_norm == model::QkNorm::kNone ? 2 : 4);
+  if (projects(part) && a.qk_norm != model::QkNorm::kNone) list.pass(tokens * (q + kv), 2, 2 + 3);
+  if (projects(part) && a.rotary)
+    list.pass(tokens * (q + kv), 2, a.qk_norm == model::QkNorm::kNone ? 2 : 4);
+  if (!scores_keys(part)) return;
   scores(list, model, layer, static_cast<double>(a.head_dim), work);
   if (a.output_gate || a.head_gate) list.pass(tokens * out, 3, 5);
   list.linear(tokens, d, out);
@@ -143,7 +152,7 @@ void grouped_attention(List& list, const model::Model& model, const model::Layer
 }
 
 void latent_attention(List& list, const model::Model& model, const model::Layer& layer,
-                      const SegmentWork& work) {
+                      const SegmentWork& work, AttentionPart part) {
   const model::LatentAttention& a = layer.attention.latent;
   const auto tokens = static_cast<double>(work.all_tokens());
   const auto heads = static_cast<double>(layer.attention.num_heads);
@@ -152,7 +161,8 @@ void latent_attention(List& list, const model::Model& model, const model::Layer&
   const auto nope = static_cast<double>(a.nope_head_dim);
   const auto value = static_cast<double>(a.value_head_dim);
   const double head = nope + rope;
-  if (a.query_rank > 0) {
+  if (!projects(part)) {
+  } else if (a.query_rank > 0) {
     list.linear(tokens, static_cast<double>(a.query_rank), d);
     norm(list, tokens, static_cast<double>(a.query_rank));
     list.linear(tokens, heads * head, static_cast<double>(a.query_rank));
@@ -160,11 +170,16 @@ void latent_attention(List& list, const model::Model& model, const model::Layer&
     list.linear(tokens, heads * head, d);
   }
   const auto rank = static_cast<double>(a.key_value_rank);
-  list.linear(tokens, rank + rope, d);
-  norm(list, tokens, rank);
-  list.linear(tokens, heads * (nope + value), rank);
-  list.pass(tokens * (heads + 1) * rope, 2, 2);
-  list.copy(tokens * heads * 2 * head);  // rotary and plain parts put side by side
+  if (projects(part)) {
+    list.linear(tokens, rank + rope, d);
+    list.pass(tokens * (heads + 1) * rope, 2, 2);
+  }
+  if (!scores_keys(part)) return;
+  // The keys and values of all tokens of the sequences.
+  const double all = tokens * static_cast<double>(work.by.context);
+  norm(list, all, rank);
+  list.linear(all, heads * (nope + value), rank);
+  list.copy(all * heads * 2 * head);  // rotary and plain parts put side by side
   scores(list, model, layer, head, work);
   list.linear(tokens, d, heads * value);
   indexer(list, layer.attention, static_cast<double>(std::max<int64_t>(a.query_rank, 1)), d,
@@ -186,10 +201,10 @@ void delta_attention(List& list, const model::Model& model, const model::Layer& 
 }
 
 void attention(List& list, const model::Model& model, const model::Layer& layer,
-               const SegmentWork& work) {
+               const SegmentWork& work, AttentionPart part) {
   const auto tokens = static_cast<double>(work.all_tokens());
   const auto d = static_cast<double>(model.hidden);
-  norm(list, tokens, d);
+  if (projects(part)) norm(list, tokens, d);
   if (layer.input_width > 0) {  // its projection and gate, its way out
     const auto width = static_cast<double>(layer.input_width);
     list.linear(tokens, 2 * width, d);
@@ -197,16 +212,16 @@ void attention(List& list, const model::Model& model, const model::Layer& layer,
   }
   switch (layer.attention.kind) {
     case AttentionKind::kGrouped:
-      grouped_attention(list, model, layer, work);
+      grouped_attention(list, model, layer, work, part);
       break;
     case AttentionKind::kLatent:
-      latent_attention(list, model, layer, work);
+      latent_attention(list, model, layer, work, part);
       break;
     case AttentionKind::kGatedDelta:
       delta_attention(list, model, layer, work);
       break;
   }
-  list.pass(tokens * d, 2, 0);  // residual
+  if (scores_keys(part)) list.pass(tokens * d, 2, 0);  // residual
 }
 
 // num_matrices 3: gate and up in one GEMM, SwiGLU, down; 2: up, activation, down.
@@ -322,14 +337,15 @@ void mtp_join(List& list, const model::Model& model, const SegmentWork& work) {
 std::vector<Work> segment_work(const model::Model& model, const schedule::Segment& segment,
                                graph::Phase phase, const SegmentWork& work) {
   if (work.by.tensor > 1 &&
-      (segment.kind == SegmentKind::kAttention || segment.kind == SegmentKind::kDenseMlp)) {
+      (segment.kind == SegmentKind::kAttention || segment.kind == SegmentKind::kProjection ||
+       segment.kind == SegmentKind::kDenseMlp)) {
     // With this rank's part of the matrices on all tokens.
     model::Model part = model;
     model::Layer& layer = part.layers.at(static_cast<size_t>(segment.layer));
     layer.attention = model::share_of(layer.attention, work.by.tensor);
     if (!layer.feed_forward.is_moe()) layer.feed_forward.ffn /= work.by.tensor;
     SegmentWork undivided = work;
-    undivided.by = {};
+    undivided.by = {.context = work.by.context, .tokens = work.by.context};
     return segment_work(part, segment, phase, undivided);
   }
   // Nothing but a weight: its backward is the weights' part.
@@ -354,7 +370,11 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
                 3.0 * static_cast<double>(work.own_tokens()) / static_cast<double>(work.tokens()));
       break;
     case SegmentKind::kAttention:
-      attention(list, model, layer(), work);
+      attention(list, model, layer(), work,
+                work.by.context > 1 ? AttentionPart::kScores : AttentionPart::kWhole);
+      break;
+    case SegmentKind::kProjection:
+      attention(list, model, layer(), work, AttentionPart::kProjection);
       break;
     case SegmentKind::kDenseMlp:
       norm(list, static_cast<double>(work.all_tokens()), static_cast<double>(model.hidden));

@@ -143,6 +143,15 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
   return gxn_TD;
 }
 
+// Of the output's projection and its bias.
+void add_output_gradient(AttentionBlock& block, const at::Tensor& gx1_TD,
+                         const at::Tensor& out_TC) {
+  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
+  if (block.output_bias != nullptr)
+    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
+                    block.share.own(gx1_TD));
+}
+
 }  // namespace
 
 at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
@@ -169,12 +178,7 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   const at::Tensor qkv_TC = tape.saved.at(0), out_TC = tape.saved.at(1),
                    log_sum_exp = tape.saved.at(2);
   tape.saved.clear();
-  tape.weights_part([&block, gx1_TD, out_TC] {
-    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
-    if (block.output_bias != nullptr)
-      accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
-                      block.share.own(gx1_TD));
-  });
+  tape.weights_part([&block, gx1_TD, out_TC] { add_output_gradient(block, gx1_TD, out_TC); });
   Parts g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
@@ -192,6 +196,116 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
   block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                              block.norm->beta(), gx1_TD);
   return gx_TD;
+}
+
+namespace {
+
+// Keys, or values, of [.., keys and values].
+at::Tensor keys_of(const at::Tensor& both) { return both.narrow(-1, 0, both.size(-1) / 2); }
+at::Tensor values_of(const at::Tensor& both) {
+  return both.narrow(-1, both.size(-1) / 2, both.size(-1) / 2);
+}
+
+// [B, S, heads * head_dim] -> [B, heads, S, head_dim], a view.
+at::Tensor heads_of(const at::Tensor& x_BSC, const model::Attention& a) {
+  return x_BSC.unflatten(2, {-1, a.head_dim}).transpose(1, 2);
+}
+
+}  // namespace
+
+Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
+                             int64_t own_sequence, Tape* tape) {
+  const model::Attention& a = block.shape;
+  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
+  Projected p{product(xn_TD, weight.q.t()),
+              at::empty({x_TD.size(0), 2 * key_width(a)}, x_TD.options())};
+  const at::Tensor keys = keys_of(p.keys_values_TC), values = values_of(p.keys_values_TC);
+  product_out(keys, xn_TD, weight.k.t());
+  product_out(values, xn_TD, weight.v.t());
+  if (block.qkv_bias != nullptr) {
+    const Parts bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
+    p.queries_TC.add_(bias.q);
+    keys.add_(bias.k);
+    values.add_(bias.v);
+  }
+  if (block.q_norm != nullptr) {
+    const at::Tensor raw_q = p.queries_TC, raw_k = keys.clone(at::MemoryFormat::Contiguous);
+    p.queries_TC = at::empty_like(raw_q);
+    rms_norm_out(norm_rows(p.queries_TC, a), norm_rows(raw_q, a), block.q_norm->value,
+                 block.epsilon);
+    const at::Tensor k = at::empty_like(raw_k);
+    rms_norm_out(norm_rows(k, a), norm_rows(raw_k, a), block.k_norm->value, block.epsilon);
+    keys.copy_(k);
+    if (tape != nullptr) tape->saved = {raw_q, raw_k};
+  }
+  if (a.rotary) {
+    rotate_(by_head(p.queries_TC, a), rope, own_sequence, false);
+    rotate_(by_head(keys, a), rope, own_sequence, false);
+  }
+  return p;
+}
+
+at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, const Projected& g,
+                               const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                               int64_t own_sequence, Tape& tape) {
+  const model::Attention& a = block.shape;
+  Parts parts{g.queries_TC, keys_of(g.keys_values_TC), values_of(g.keys_values_TC)};
+  if (a.rotary) {
+    rotate_(by_head(parts.q, a), rope, own_sequence, true);
+    rotate_(by_head(parts.k, a), rope, own_sequence, true);
+  }
+  if (block.q_norm != nullptr) {
+    const at::Tensor raw_q = tape.saved.at(0), raw_k = tape.saved.at(1);
+    tape.saved.clear();
+    rms_norm_backward_(norm_rows(parts.q, a), norm_rows(raw_q, a), block.q_norm->value,
+                       block.epsilon, block.q_norm->gradient, block.q_norm->beta());
+    const at::Tensor k = parts.k.clone(at::MemoryFormat::Contiguous);
+    rms_norm_backward_(norm_rows(k, a), norm_rows(raw_k, a), block.k_norm->value, block.epsilon,
+                       block.k_norm->gradient, block.k_norm->beta());
+    parts.k.copy_(k);
+  }
+  at::Tensor gx_TD = project_back(block, parts, x_TD, tape);
+  block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                             block.norm->beta(), gx1_TD);
+  return gx_TD;
+}
+
+at::Tensor attention_forward(AttentionBlock& block, const ContextShare& context,
+                             const at::Tensor& x_TD, const Projected& p, int64_t own_sequence,
+                             Tape* tape) {
+  const model::Attention& a = block.shape;
+  CausalAttention done;
+  {
+    const at::Tensor all_BSC =
+        context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
+    done =
+        causal_attention(by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
+                         heads_of(values_of(all_BSC), a), context);
+  }
+  const at::Tensor out_TC = done.out_BSHd.view({p.queries_TC.size(0), -1});
+  if (tape != nullptr) tape->saved = {out_TC, done.log_sum_exp};
+  at::Tensor x1_TD = block.share.add_product(x_TD, out_TC, block.output->value.t());
+  if (block.output_bias != nullptr) block.share.own(x1_TD).add_(block.output_bias->value);
+  return x1_TD;
+}
+
+Projected attention_backward(AttentionBlock& block, const ContextShare& context,
+                             const at::Tensor& gx1_TD, const Projected& p, int64_t own_sequence,
+                             Tape& tape) {
+  const model::Attention& a = block.shape;
+  const at::Tensor out_TC = tape.saved.at(0), log_sum_exp = tape.saved.at(1);
+  tape.saved.clear();
+  tape.weights_part([&block, gx1_TD, out_TC] { add_output_gradient(block, gx1_TD, out_TC); });
+  const at::Tensor all_BSC =
+      context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
+  const auto g = causal_attention_backward(
+      by_sequence(product(gx1_TD, block.output->value), a, own_sequence),
+      by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
+      heads_of(values_of(all_BSC), a),
+      {out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), log_sum_exp}, context);
+  return {g.q_BSHd.view({p.queries_TC.size(0), -1}),
+          context.by_rank(at::cat({g.k_BSHd.flatten(2), g.v_BSHd.flatten(2)}, 2))};
 }
 
 }  // namespace piper::nn

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <piper/model/model.h>
+#include <piper/nn/context_share.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/tensor_ops.h>
@@ -42,5 +43,27 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
 at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
                               const at::Tensor& gx1_TD, const at::Tensor& x_TD, int64_t sequence,
                               Tape& tape);
+
+// Of ranks that share sequences (`context`), in two segments with a gather between them
+// (schedule/step.h). x: [B * sequence / n, D], of own tokens of all ranks that share the matrices;
+// `rope`: of their positions, as many as `own_sequence`, a sequence's tokens here.
+struct Projected {
+  at::Tensor queries_TC, keys_values_TC;  // keys, then values of a token
+};
+// The tape: with norms of queries and keys, what these read.
+Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
+                             int64_t own_sequence, Tape* tape);
+// g: gradients of what the forward returned, consumed. gx1: the residual's gradient.
+at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, const Projected& g,
+                               const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                               int64_t own_sequence, Tape& tape);
+// `p.keys_values_TC`: of all ranks, by rank; so is its gradient, of which this is a rank's part.
+// The tape: the attention's output and its log-sum-exp.
+at::Tensor attention_forward(AttentionBlock& block, const ContextShare& context,
+                             const at::Tensor& x_TD, const Projected& p, int64_t own_sequence,
+                             Tape* tape);
+Projected attention_backward(AttentionBlock& block, const ContextShare& context,
+                             const at::Tensor& gx1_TD, const Projected& p, int64_t own_sequence,
+                             Tape& tape);
 
 }  // namespace piper::nn

@@ -1,6 +1,7 @@
 #include <piper/nn/causal_attention.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <array>
 #include <cmath>
 
 namespace piper::nn {
@@ -21,38 +22,128 @@ double scale_of(const at::Tensor& q, double scale) {
   return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
-at::Tensor scores(const at::Tensor& q, const at::Tensor& k, double scale) {
-  const int64_t length = q.size(2);
-  const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
-  return (at::matmul(q, k.transpose(2, 3)) * scale_of(q, scale)).masked_fill(future, -INFINITY);
+at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double scale) {
+  const at::Tensor all = at::matmul(q, k.transpose(2, 3)) * scale_of(q, scale);
+  if (!causal) return all;
+  const at::Tensor future = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1);
+  return all.masked_fill(future, -INFINITY);
+}
+
+CausalAttention plain_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            bool causal, double scale) {
+  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), causal, scale);
+  const at::Tensor log_sum_exp = at::logsumexp(s, -1);
+  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp();
+  return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
+}
+
+CausalAttentionGradients plain_block_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                              const at::Tensor& k, const at::Tensor& v,
+                                              const CausalAttention& forward, bool causal,
+                                              double scale) {
+  const int64_t kv_heads = k.size(1);
+  const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
+  const at::Tensor p = (scores(q, keys, causal, scale) - forward.log_sum_exp.unsqueeze(-1)).exp();
+  const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
+  // Each row's sum of p g_p over all keys, also those of other blocks.
+  const at::Tensor sums = (g_out * forward.out_BSHd.transpose(1, 2)).sum(-1, true);
+  const at::Tensor g_s = p * (g_p - sums) * scale_of(q, scale);
+  return {heads_last(at::matmul(g_s, keys)),
+          heads_last(sum_heads(at::matmul(g_s.transpose(2, 3), q), kv_heads)),
+          heads_last(sum_heads(at::matmul(p.transpose(2, 3), g_out), kv_heads))};
+}
+
+// Queries against keys that are all before them, or, causal, those of the same tokens.
+CausalAttention block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                      double scale) {
+  if (!has_kernels(q)) return plain_block(q, k, v, causal, scale);
+  const auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      q, k, v, 0.0, causal, /*attn_mask=*/{}, scale_of(q, scale));
+  return {heads_last(out), log_sum_exp};  // the kernel writes heads last: no copy
+}
+
+// `forward`: of all keys that the queries read.
+CausalAttentionGradients block_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                        const at::Tensor& k, const at::Tensor& v,
+                                        const CausalAttention& forward, bool causal, double scale) {
+  if (!has_kernels(q)) return plain_block_backward(g_out, q, k, v, forward, causal, scale);
+  const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp, 0.0, causal,
+      /*attn_mask=*/{}, scale_of(q, scale));
+  return {heads_last(gq), heads_last(gk), heads_last(gv)};
+}
+
+// Of one part of a sequence, and of the keys before it; out of the two, together.
+CausalAttention put_together(const CausalAttention& own, const CausalAttention& before) {
+  const at::Tensor sum = at::logaddexp(own.log_sum_exp, before.log_sum_exp);
+  const auto weighted = [&](const CausalAttention& part) {
+    const at::Tensor weight_BSH = (part.log_sum_exp - sum).exp().transpose(1, 2);
+    return part.out_BSHd * weight_BSH.unsqueeze(-1);
+  };
+  return {(weighted(own) + weighted(before)).to(own.out_BSHd.scalar_type()), sum};
 }
 
 }  // namespace
 
 CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  double scale) {
-  if (!has_kernels(q)) return causal_attention_plain(q, k, v, scale);
-  const auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      q, k, v, 0.0, /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));
-  return {heads_last(out), log_sum_exp};  // the kernel writes heads last: no copy
+  return block(q, k, v, true, scale);
 }
 
 CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
                                                    const at::Tensor& k, const at::Tensor& v,
                                                    const CausalAttention& forward, double scale) {
-  if (!has_kernels(q)) return causal_attention_backward_plain(g_out, q, k, v, forward, scale);
-  const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp, 0.0,
-      /*is_causal=*/true, /*attn_mask=*/{}, scale_of(q, scale));
-  return {heads_last(gq), heads_last(gk), heads_last(gv)};
+  return block_backward(g_out, q, k, v, forward, true, scale);
+}
+
+CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const ContextShare& share, double scale) {
+  const int64_t tokens = q.size(2) / 2;
+  std::array<CausalAttention, 2> of;
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t before = share.parts()[static_cast<size_t>(half)] * tokens;
+    const at::Tensor queries = q.narrow(2, half * tokens, tokens);
+    CausalAttention& made = of[static_cast<size_t>(half)];
+    made = block(queries, k.narrow(2, before, tokens), v.narrow(2, before, tokens), true, scale);
+    if (before > 0)
+      made = put_together(
+          made, block(queries, k.narrow(2, 0, before), v.narrow(2, 0, before), false, scale));
+  }
+  return {at::cat({of[0].out_BSHd, of[1].out_BSHd}, 1),
+          at::cat({of[0].log_sum_exp, of[1].log_sum_exp}, 2)};
+}
+
+CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const CausalAttention& forward,
+                                                   const ContextShare& share, double scale) {
+  const int64_t tokens = q.size(2) / 2;
+  const auto heads_last_like = [](const at::Tensor& x) {
+    return at::zeros({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options());
+  };
+  CausalAttentionGradients g{heads_last_like(q), heads_last_like(k), heads_last_like(v)};
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t first = half * tokens, before = share.parts()[static_cast<size_t>(half)] * tokens;
+    const CausalAttention of{forward.out_BSHd.narrow(1, first, tokens),
+                             forward.log_sum_exp.narrow(2, first, tokens)};
+    const auto add = [&](int64_t key, int64_t keys, bool causal) {
+      if (keys == 0) return;
+      const CausalAttentionGradients part =
+          block_backward(g_out.narrow(2, first, tokens), q.narrow(2, first, tokens),
+                         k.narrow(2, key, keys), v.narrow(2, key, keys), of, causal, scale);
+      g.q_BSHd.narrow(1, first, tokens).add_(part.q_BSHd);
+      g.k_BSHd.narrow(1, key, keys).add_(part.k_BSHd);
+      g.v_BSHd.narrow(1, key, keys).add_(part.v_BSHd);
+    };
+    add(before, tokens, true);
+    add(0, before, false);
+  }
+  return g;
 }
 
 CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, double scale) {
-  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), scale);
-  const at::Tensor log_sum_exp = at::logsumexp(s, -1);
-  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp();
-  return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
+  return plain_block(q, k, v, true, scale);
 }
 
 CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
@@ -60,14 +151,7 @@ CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out
                                                          const at::Tensor& v,
                                                          const CausalAttention& forward,
                                                          double scale) {
-  const int64_t kv_heads = k.size(1);
-  const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
-  const at::Tensor p = (scores(q, keys, scale) - forward.log_sum_exp.unsqueeze(-1)).exp();
-  const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
-  const at::Tensor g_s = p * (g_p - (p * g_p).sum(-1, true)) * scale_of(q, scale);
-  return {heads_last(at::matmul(g_s, keys)),
-          heads_last(sum_heads(at::matmul(g_s.transpose(2, 3), q), kv_heads)),
-          heads_last(sum_heads(at::matmul(p.transpose(2, 3), g_out), kv_heads))};
+  return plain_block_backward(g_out, q, k, v, forward, true, scale);
 }
 
 }  // namespace piper::nn

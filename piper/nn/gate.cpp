@@ -8,7 +8,8 @@
 namespace piper::nn {
 namespace {
 
-// The sequences of the tokens that are here: whole ones, or those that ranks share.
+// The sequences of the tokens that are here: whole ones, or those that ranks share. `sequence`:
+// its tokens, on one of the ranks of context parallelism.
 SequenceSpan span_of(const GateBlock& block, int64_t tokens, int64_t sequence) {
   if (tokens % sequence == 0) return {sequence, 0, tokens / sequence};
   return {sequence, block.share.index * tokens, block.share.count * tokens / sequence};
@@ -101,12 +102,13 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   const at::Tensor expert_TK =
       at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
   choose(block, s.scores_TE, expert_TK);
-  const SequenceSpan span = span_of(block, x1_TD.size(0), sequence);
+  const int64_t own_sequence = sequence / block.context_ranks;
+  const SequenceSpan span = span_of(block, x1_TD.size(0), own_sequence);
   DispatchOrder order = order_rows(s.scores_TE, expert_TK, span, block.normalised, block.scaling,
                                    block.capacity, capacity_tie(x1_TD.scalar_type()), block.places);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
-  const bool is_shared = x1_TD.size(0) % sequence != 0;
+  const bool is_shared = block.context_ranks > 1 || x1_TD.size(0) % sequence != 0;
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
     return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
@@ -129,6 +131,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
                  .position = std::move(orders[c].position),
                  .counts = std::move(orders[c].counts)};
   chunks.front().sequence_counts = shared_counts_BE;
+  chunks.front().sequence = own_sequence;
   if (block.deduplicated) {
     PIPER_CHECK(chunks.size() == 1, "chunks of tokens that travel in place of their copies");
     chunks.front().deduplicated = true;
@@ -155,8 +158,9 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   const int64_t tokens = x1_TD.size(0);
   SequenceSpan span{.sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens};
   if (block.auxiliary != 0 && sequence_counts.defined()) {
-    span = span_of(block, tokens, block.share.count * tokens / sequence_counts.size(0));
-    auxiliary_BE = auxiliary_gradient(block, sequence_counts, span.sequence, g_logits_TE);
+    span = span_of(block, tokens, chunks.front()->sequence);
+    auxiliary_BE = auxiliary_gradient(block, sequence_counts, span.sequence * block.context_ranks,
+                                      g_logits_TE);
     const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
     out.auxiliary_loss = auxiliary_loss_of_part(
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);

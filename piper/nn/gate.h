@@ -27,7 +27,7 @@
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// Where ranks share a sequence's tokens (GateBlock::share), f
+// Where ranks share a sequence's tokens (GateBlock::share, context_ranks), f
 // needs the choices of all of them: the forward leaves its own counts in Routing::sequence_counts,
 // the caller sums them over the ranks, and the loss is found by the backward. A capacity is that of
 // a whole sequence, and takes no part of one (PIPER_CHECK).
@@ -56,9 +56,10 @@ namespace piper::nn {
 
 struct GateBlock {
   double epsilon = 1e-6;
-  TensorShare share;    // whose tokens x1 holds
-  TensorShare counted;  // of these, whose count in the weights' gradients
-  int64_t copies = 1;   // of every row that experts are sent (strategy::copies_of_rows)
+  TensorShare share;          // whose tokens x1 holds
+  int64_t context_ranks = 1;  // that share every sequence
+  TensorShare counted;        // of these, whose count in the weights' gradients
+  int64_t copies = 1;         // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;

@@ -96,16 +96,13 @@ at::Tensor query_back(LatentAttentionBlock& block, const at::Tensor& gq, const a
   return g;
 }
 
-// The gradient of kv_a from those of keys and values.
-at::Tensor latent_back(LatentAttentionBlock& block, const RopeTable& rope, const at::Tensor& g_key,
-                       const at::Tensor& g_value, const at::Tensor& kv_a, int64_t sequence,
-                       Tape& tape) {
+// The gradient of kv_a from those of keys and values, its rope part still turned.
+at::Tensor latent_back(LatentAttentionBlock& block, const at::Tensor& g_key,
+                       const at::Tensor& g_value, const at::Tensor& kv_a, Tape& tape) {
   const Widths w(block);
   const int64_t rank = block.shape.key_value_rank;
   const at::Tensor g_kv_a = at::empty_like(kv_a);
-  const at::Tensor turned = g_kv_a.narrow(1, rank, w.rope);
-  turned.copy_(g_key.narrow(2, w.nope, w.rope).sum(1));
-  rotate_(turned.unsqueeze(1), rope, sequence, true);
+  g_kv_a.narrow(1, rank, w.rope).copy_(g_key.narrow(2, w.nope, w.rope).sum(1));
   const at::Tensor g_kv = at::empty({kv_a.size(0), w.heads, w.nope + w.value}, kv_a.options());
   g_kv.narrow(2, 0, w.nope).copy_(g_key.narrow(2, 0, w.nope));
   g_kv.narrow(2, w.nope, w.value).copy_(g_value.narrow(2, 0, w.value));
@@ -120,6 +117,14 @@ at::Tensor latent_back(LatentAttentionBlock& block, const RopeTable& rope, const
   return g_kv_a;
 }
 
+// Turns the rope parts of queries and of kv_a, or gradients of them back, in place.
+void turn_(const LatentAttentionBlock& block, const RopeTable& rope, const at::Tensor& q,
+           const at::Tensor& kv_a, int64_t sequence, bool back) {
+  const Widths w(block);
+  rotate_(by_head(q, w.query).narrow(2, w.nope, w.rope), rope, sequence, back);
+  rotate_(kv_a.narrow(1, block.shape.key_value_rank, w.rope).unsqueeze(1), rope, sequence, back);
+}
+
 }  // namespace
 
 at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable& rope,
@@ -131,8 +136,7 @@ at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable
     q = product(rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon), block.q_b->value.t());
   else
     q_a.reset();
-  rotate_(by_head(q, w.query).narrow(2, w.nope, w.rope), rope, sequence, false);
-  rotate_(kv_a.narrow(1, block.shape.key_value_rank, w.rope).unsqueeze(1), rope, sequence, false);
+  turn_(block, rope, q, kv_a, sequence, false);
   const at::Tensor kv = product(normalised_latent(block, kv_a), block.kv_b->value.t());
   CausalAttention done;
   {
@@ -169,9 +173,9 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
                                   {wide.unflatten(0, {-1, sequence}), log_sum_exp}, block.scale);
   }
   const at::Tensor gq = g.q_BSHd.flatten(0, 1);
-  rotate_(gq.narrow(2, w.nope, w.rope), rope, sequence, true);
-  const at::Tensor g_kv_a = latent_back(block, rope, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1),
-                                        kv_a, sequence, tape);
+  const at::Tensor g_kv_a =
+      latent_back(block, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, tape);
+  turn_(block, rope, gq.flatten(1), g_kv_a, sequence, true);
   g.k_BSHd.reset();
   g.v_BSHd.reset();
   at::Tensor gx_TD =
@@ -179,6 +183,96 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
   block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                              block.norm->beta(), gx1_TD);
   return gx_TD;
+}
+
+Projected latent_projection_forward(LatentAttentionBlock& block, const RopeTable& rope,
+                                    const at::Tensor& x_TD, int64_t own_sequence, Tape* tape) {
+  auto [q_a, kv_a] = project(block, x_TD);
+  at::Tensor q = q_a;
+  if (block.q_a != nullptr) {
+    q = product(rms_norm(q_a, block.q_a_norm->value, kLatentEpsilon), block.q_b->value.t());
+    if (tape != nullptr) tape->saved = {q_a};
+  }
+  turn_(block, rope, q, kv_a, own_sequence, false);
+  return {q, kv_a};
+}
+
+at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTable& rope,
+                                      const Projected& g, const at::Tensor& gx1_TD,
+                                      const at::Tensor& x_TD, int64_t own_sequence, Tape& tape) {
+  const at::Tensor q_a = block.q_a != nullptr ? tape.saved.at(0) : at::Tensor();
+  tape.saved.clear();
+  turn_(block, rope, g.queries_TC, g.keys_values_TC, own_sequence, true);
+  at::Tensor gx_TD =
+      project_back(block, query_back(block, g.queries_TC, q_a, tape), g.keys_values_TC, x_TD, tape);
+  block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
+                             block.norm->beta(), gx1_TD);
+  return gx_TD;
+}
+
+namespace {
+
+// Of all tokens of the sequences, in order.
+struct AllTokens {
+  at::Tensor kv_a;
+  Expanded x;
+};
+
+AllTokens expand_all(const LatentAttentionBlock& block, const ContextShare& context,
+                     const at::Tensor& by_rank, int64_t sequences) {
+  const at::Tensor kv_a = context.in_order(by_rank, sequences).flatten(0, 1);
+  const at::Tensor kv = product(normalised_latent(block, kv_a), block.kv_b->value.t());
+  return {kv_a, expand(block, kv_a, kv)};
+}
+
+}  // namespace
+
+at::Tensor latent_attention_forward(LatentAttentionBlock& block, const ContextShare& context,
+                                    const at::Tensor& x_TD, const Projected& p,
+                                    int64_t own_sequence, Tape* tape) {
+  const Widths w(block);
+  CausalAttention done;
+  {
+    const int64_t sequences = p.queries_TC.size(0) / own_sequence;
+    const Expanded x = expand_all(block, context, p.keys_values_TC, sequences).x;
+    done =
+        causal_attention(by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+                         by_sequence(x.key, own_sequence * context.count),
+                         by_sequence(x.value, own_sequence * context.count), context, block.scale);
+  }
+  at::Tensor out = done.out_BSHd.flatten(0, 1);  // [T, H, query]
+  done.out_BSHd.reset();
+  out = out.narrow(2, 0, w.value).contiguous().flatten(1);
+  if (tape != nullptr) tape->saved = {out, done.log_sum_exp};
+  return block.share.add_product(x_TD, out, block.output->value.t());
+}
+
+Projected latent_attention_backward(LatentAttentionBlock& block, const ContextShare& context,
+                                    const at::Tensor& gx1_TD, const Projected& p,
+                                    int64_t own_sequence, Tape& tape) {
+  const Widths w(block);
+  const at::Tensor out = tape.saved.at(0), log_sum_exp = tape.saved.at(1);
+  tape.saved.clear();
+  tape.weights_part([&block, gx1_TD, out] {
+    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
+  });
+  const int64_t sequences = p.queries_TC.size(0) / own_sequence;
+  CausalAttentionGradients g;
+  at::Tensor kv_a;
+  {
+    const at::Tensor g_out = padded(by_head(product(gx1_TD, block.output->value), w.value), w);
+    const at::Tensor wide = padded(by_head(out, w.value), w);
+    const AllTokens all = expand_all(block, context, p.keys_values_TC, sequences);
+    kv_a = all.kv_a;
+    g = causal_attention_backward(
+        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+        by_sequence(all.x.key, own_sequence * context.count),
+        by_sequence(all.x.value, own_sequence * context.count),
+        {wide.unflatten(0, {-1, own_sequence}), log_sum_exp}, context, block.scale);
+  }
+  const at::Tensor g_kv_a =
+      latent_back(block, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, tape);
+  return {g.q_BSHd.flatten(0, 1).flatten(1), context.by_rank(g_kv_a.unflatten(0, {sequences, -1}))};
 }
 
 }  // namespace piper::nn

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <piper/model/model.h>
+#include <piper/nn/attention.h>
+#include <piper/nn/context_share.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/rope.h>
 #include <piper/nn/stage.h>
@@ -46,5 +48,20 @@ at::Tensor latent_attention_forward(LatentAttentionBlock& block, const RopeTable
 at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTable& rope,
                                      const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                      int64_t sequence, Tape& tape);
+
+// Of ranks that share sequences, as in attention.h: gathered is kv, the latents and the turned key
+// that all heads share, and every rank makes keys and values of all tokens from it. The tapes: W_qa
+// xn; the attention's output and its log-sum-exp. Keys and values are made again in the backward.
+Projected latent_projection_forward(LatentAttentionBlock& block, const RopeTable& rope,
+                                    const at::Tensor& x_TD, int64_t own_sequence, Tape* tape);
+at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTable& rope,
+                                      const Projected& g, const at::Tensor& gx1_TD,
+                                      const at::Tensor& x_TD, int64_t own_sequence, Tape& tape);
+at::Tensor latent_attention_forward(LatentAttentionBlock& block, const ContextShare& context,
+                                    const at::Tensor& x_TD, const Projected& p,
+                                    int64_t own_sequence, Tape* tape);
+Projected latent_attention_backward(LatentAttentionBlock& block, const ContextShare& context,
+                                    const at::Tensor& gx1_TD, const Projected& p,
+                                    int64_t own_sequence, Tape& tape);
 
 }  // namespace piper::nn

@@ -24,6 +24,7 @@ class ModelStage final : public Stage {
       : model_(model),
         options_(options),
         share_(share),
+        sequence_(strategy.sequence),
         blocks_(declare_weights(model, share, store_)) {
     store_.allocate(options.dtype, options.device);
     store_.initialise(options.seed, model.initializer_range);
@@ -42,8 +43,8 @@ class ModelStage final : public Stage {
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.embedding != nullptr, "the first stage embeds");
-    return nn::embedding_forward(*blocks_.embedding,
-                                 share_.divides_tokens ? own(tokens_BS) : tokens_BS);
+    return nn::embedding_forward(
+        *blocks_.embedding, share_.divides_tokens ? own(tokens_BS) : share_.context.own(tokens_BS));
   }
   void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) override {
     const NoAutograd guard;
@@ -70,6 +71,57 @@ class ModelStage final : public Stage {
                                        x_TD, sequence, tape);
     return nn::attention_backward(blocks.attention, rope(blocks.attention.shape.head_dim, sequence),
                                   gx1_TD, x_TD, sequence, tape);
+  }
+
+  Projection projection_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
+                                Tape* tape) override {
+    const NoAutograd guard;
+    LayerBlocks& blocks = at(layer);
+    const int64_t own_sequence = sequence / share_.context.count;
+    const Projected p = blocks.latent.output != nullptr
+                            ? latent_projection_forward(blocks.latent, own_rope(blocks, sequence),
+                                                        x_TD, own_sequence, tape)
+                            : nn::projection_forward(blocks.attention, own_rope(blocks, sequence),
+                                                     x_TD, own_sequence, tape);
+    return {p.queries_TC, p.keys_values_TC};
+  }
+  at::Tensor projection_backward(int32_t layer, const Projection& gradients,
+                                 const at::Tensor& gx1_TD, const at::Tensor& x_TD, int64_t sequence,
+                                 Tape& tape) override {
+    const NoAutograd guard;
+    LayerBlocks& blocks = at(layer);
+    const Projected g{gradients.queries, gradients.keys_and_values};
+    const int64_t own_sequence = sequence / share_.context.count;
+    if (blocks.latent.output != nullptr)
+      return latent_projection_backward(blocks.latent, own_rope(blocks, sequence), g, gx1_TD, x_TD,
+                                        own_sequence, tape);
+    return nn::projection_backward(blocks.attention, own_rope(blocks, sequence), g, gx1_TD, x_TD,
+                                   own_sequence, tape);
+  }
+  at::Tensor context_attention_forward(int32_t layer, const at::Tensor& x_TD,
+                                       const Projection& of_all, int64_t sequence,
+                                       Tape* tape) override {
+    const NoAutograd guard;
+    LayerBlocks& blocks = at(layer);
+    const Projected p{of_all.queries, of_all.keys_and_values};
+    const int64_t own_sequence = sequence / share_.context.count;
+    if (blocks.latent.output != nullptr)
+      return latent_attention_forward(blocks.latent, share_.context, x_TD, p, own_sequence, tape);
+    return nn::attention_forward(blocks.attention, share_.context, x_TD, p, own_sequence, tape);
+  }
+  Projection context_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
+                                        const Projection& of_all, int64_t sequence,
+                                        Tape& tape) override {
+    const NoAutograd guard;
+    LayerBlocks& blocks = at(layer);
+    const Projected p{of_all.queries, of_all.keys_and_values};
+    const int64_t own_sequence = sequence / share_.context.count;
+    const Projected g = blocks.latent.output != nullptr
+                            ? latent_attention_backward(blocks.latent, share_.context, gx1_TD, p,
+                                                        own_sequence, tape)
+                            : nn::attention_backward(blocks.attention, share_.context, gx1_TD, p,
+                                                     own_sequence, tape);
+    return {g.queries_TC, g.keys_values_TC};
   }
 
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {
@@ -166,7 +218,8 @@ class ModelStage final : public Stage {
   void head_forward(const at::Tensor& x_TD, const at::Tensor& targets_T, Tape* tape) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.head.table != nullptr, "the last stage has the head");
-    const HeadLoss loss = nn::head_forward(blocks_.head, own_of_held(x_TD), own(targets_T), tape);
+    const HeadLoss loss =
+        nn::head_forward(blocks_.head, own_of_held(x_TD), own(by_sequence(targets_T)), tape);
     sums_.loss += loss.sum;
     sums_.target_tokens += loss.target_tokens;
   }
@@ -265,7 +318,12 @@ class ModelStage final : public Stage {
 
  private:
   // Of whole sequences' tokens or targets, those of this rank's own tokens.
-  at::Tensor own(const at::Tensor& of_all) const { return share_.tensor.own(of_all.reshape({-1})); }
+  at::Tensor own(const at::Tensor& of_all_BS) const {
+    return share_.tensor.own(share_.context.own(of_all_BS).reshape({-1}));
+  }
+  at::Tensor by_sequence(const at::Tensor& of_all_T) const {
+    return share_.context.count == 1 ? of_all_T : of_all_T.view({-1, sequence_});
+  }
   // Of the hidden states between the blocks, those of this rank's own tokens.
   at::Tensor own_of_held(const at::Tensor& x_TD) const {
     return share_.divides_tokens ? x_TD : share_.tensor.own(x_TD);
@@ -312,6 +370,21 @@ class ModelStage final : public Stage {
     return table;
   }
 
+  // Those of the positions of own tokens alone, in their order.
+  const RopeTable& own_rope(const LayerBlocks& blocks, int64_t sequence) {
+    const int64_t head_dim = blocks.latent.output != nullptr ? blocks.latent.shape.rope_head_dim
+                                                             : blocks.attention.shape.head_dim;
+    RopeTable& table = own_rope_[{head_dim, sequence}];
+    if (table.cosine.defined()) return table;
+    const RopeTable& all = rope(head_dim, sequence);
+    const auto own_rows = [&](const at::Tensor& angles) {
+      return share_.context.own(angles.narrow(0, 0, sequence).unsqueeze(0)).squeeze(0).contiguous();
+    };
+    table = {
+        .cosine = own_rows(all.cosine), .sine = own_rows(all.sine), .interleaved = all.interleaved};
+    return table;
+  }
+
   // Rows are by place, statistics by expert.
   void count_routing(int32_t layer, const GateOutput& out, const std::vector<int32_t>& places,
                      std::vector<int64_t> rows) {
@@ -332,10 +405,12 @@ class ModelStage final : public Stage {
   const model::Model model_;
   const StageOptions options_;
   const StageShare share_;
+  const int64_t sequence_;
   ParameterStore store_;
   StageBlocks blocks_;
   std::map<int64_t, RopeTable> rope_;
-  StageStatistics statistics_;  // but for what these sum
+  std::map<std::pair<int64_t, int64_t>, RopeTable> own_rope_;  // by head size and sequence
+  StageStatistics statistics_;                                 // but for what these sum
   struct Sums {
     Amount loss, target_tokens, auxiliary_loss, z_loss, mtp_loss;
   } sums_;
@@ -343,11 +418,40 @@ class ModelStage final : public Stage {
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void shares_no_sequence() {
+  PIPER_CHECK(false, "a stage whose ranks share no sequence has no such segment");
+}
+
+}  // namespace
+
+Stage::Projection Stage::projection_forward(int32_t, const at::Tensor&, int64_t, Tape*) {
+  shares_no_sequence();
+}
+at::Tensor Stage::projection_backward(int32_t, const Projection&, const at::Tensor&,
+                                      const at::Tensor&, int64_t, Tape&) {
+  shares_no_sequence();
+}
+at::Tensor Stage::context_attention_forward(int32_t, const at::Tensor&, const Projection&, int64_t,
+                                            Tape*) {
+  shares_no_sequence();
+}
+Stage::Projection Stage::context_attention_backward(int32_t, const at::Tensor&, const Projection&,
+                                                    int64_t, Tape&) {
+  shares_no_sequence();
+}
+
 std::vector<std::string> untrainable(const model::Model& model,
                                      const strategy::Strategy& strategy) {
   std::vector<std::string> problems = untrainable(model);
   for (const std::string& line : model::undividable(model, strategy.mesh.tp))
     problems.push_back(fmt::format("'mesh.tp' is {}: {}", strategy.mesh.tp, line));
+  if (strategy.mesh.cp > 1 && model.mtp_depth > 0)
+    problems.push_back(
+        fmt::format("'mesh.cp' is {}: modules of multi-token prediction need whole sequences; "
+                    "allowed: 1",
+                    strategy.mesh.cp));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const int64_t window = model.layers[i].attention.window;
     if (window > 0 && strategy.sequence > window)
@@ -370,6 +474,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .ep = strategy.mesh.ep,
                    .tensor = {.index = at.tp, .count = strategy.mesh.tp},
                    .experts = {.index = at.etp, .count = strategy.mesh.etp},
+                   .context = {.index = at.cp, .count = strategy.mesh.cp},
                    .divides_tokens = strategy.sequence_parallel || strategy.mesh.tp == 1,
                    .divides_routed = !strategy::repeats_rows(strategy),
                    .copies = strategy::copies_of_rows(strategy),

@@ -108,9 +108,11 @@ struct Routing {
     return shared_counts.empty() ? received_counts : shared_counts;
   }
 
-  // Choices by sequence, [B, E] int64, where ranks share the tokens of a sequence: gate_forward
+  // Tokens of a sequence that are here or on ranks which share matrices; 0: all of it. Choices by
+  // sequence, [B, E] int64, where ranks share the tokens of a sequence: gate_forward
   // counts this rank's, the caller sums them over the ranks before gate_backward. Undefined
   // elsewhere.
+  int64_t sequence = 0;
   at::Tensor sequence_counts;
 
   // Where tokens travel in place of their copies (strategy::deduplicates): gate_forward then
@@ -176,6 +178,24 @@ class Stage {
   virtual at::Tensor attention_backward(int32_t layer, const at::Tensor& gx1_TD,
                                         const at::Tensor& x_TD, const at::Tensor& x1_TD,
                                         int64_t sequence, Tape& tape) = 0;
+
+  // Where ranks share sequences (context parallelism), attention is two segments with a gather
+  // between them: projection_forward() before it, and this rank's tokens against the keys and
+  // values of all. Whoever shares none has no such segments (PIPER_CHECK).
+  struct Projection {
+    at::Tensor queries, keys_and_values;
+  };
+  virtual Projection projection_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
+                                        Tape* tape);
+  virtual at::Tensor projection_backward(int32_t layer, const Projection& gradients,
+                                         const at::Tensor& gx1_TD, const at::Tensor& x_TD,
+                                         int64_t sequence, Tape& tape);
+  virtual at::Tensor context_attention_forward(int32_t layer, const at::Tensor& x_TD,
+                                               const Projection& of_all, int64_t sequence,
+                                               Tape* tape);
+  virtual Projection context_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
+                                                const Projection& of_all, int64_t sequence,
+                                                Tape& tape);
 
   virtual at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
   virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,

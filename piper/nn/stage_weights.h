@@ -5,6 +5,7 @@
 #include <piper/balance/expert_placement.h>
 #include <piper/model/model.h>
 #include <piper/nn/attention.h>
+#include <piper/nn/context_share.h>
 #include <piper/nn/dense_mlp.h>
 #include <piper/nn/experts.h>
 #include <piper/nn/gate.h>
@@ -25,8 +26,9 @@ struct StageShare {
   std::vector<int32_t> layers;  // ascending, without the modules of multi-token prediction
   int64_t ep_index = 0;
   int64_t ep = 1;
-  TensorShare tensor;   // of the matrices that ranks share
-  TensorShare experts;  // of each expert's matrices
+  TensorShare tensor;    // of the matrices that ranks share
+  TensorShare experts;   // of each expert's matrices
+  ContextShare context;  // of every sequence
   // Whether those that share matrices divide the tokens between the blocks, and those that a
   // mixture layer routes; else each holds all of them.
   bool divides_tokens = true, divides_routed = true;

@@ -319,7 +319,7 @@ Player::OwnRows Player::own_rows(const Task& task, const comm::Group& group) {
     const std::vector<int64_t>& counts = routing_of(task).shared_counts;
     PIPER_CHECK(!counts.empty(), "rows that nobody has counted");
     of.rows = bytes_per_peer(counts, size, 1);
-  } else {  // hidden states: equal parts
+  } else {  // hidden states, keys and values: equal parts
     const int64_t rows = read(task, 0).tensor.size(0);
     of.rows.assign(static_cast<size_t>(size),
                    task.kind == TaskKind::kAllGather ? rows : rows / size);
@@ -343,8 +343,10 @@ std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
     shared_counts_[key_of(task)] = routing_of(task).shared_counts;
   }
   const OwnRows rows = own_rows(task, group);
+  const at::Tensor& first = read(task, 0).tensor;
   std::vector<int64_t> bytes;
-  for (const int64_t count : rows.rows) bytes.push_back(count * row_bytes());
+  for (const int64_t count : rows.rows)
+    bytes.push_back(count * first.size(1) * static_cast<int64_t>(first.element_size()));
   std::unique_ptr<comm::Operation> all;
   for (size_t i = 0; i < step_.graph.writes(task).size(); ++i) {
     const at::Tensor& own = read(task, i).tensor;
@@ -390,7 +392,8 @@ std::unique_ptr<comm::Operation> Player::start_all_reduce(const Task& task,
                                   std::as_writable_bytes(std::span(statistics_)));
   if (segment.kind == SegmentKind::kSequenceCounts) {
     at::Tensor& counts = write(task, 0).tensor;
-    counts = routing_of(task).sequence_counts.clone();
+    const SlotValue* before = find(step_.graph.reads(task), SlotKind::kSequenceChoices);
+    counts = (before != nullptr ? before->tensor : routing_of(task).sequence_counts).clone();
     return comm::start_all_reduce(tensors_, group, std::move(name), comm::Element::kInt64,
                                   mutable_bytes_of(counts), counted_scratch());
   }

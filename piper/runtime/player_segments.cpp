@@ -89,7 +89,19 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kEmbedding:
       out(0) = stage_.embedding_forward(batch_of(task).tokens_BS);
       return;
+    case SegmentKind::kProjection: {
+      nn::Stage::Projection made =
+          stage_.projection_forward(layer, in(0), positions(layer), new_tape(task));
+      out(0) = std::move(made.queries);
+      out(1) = std::move(made.keys_and_values);
+      return;
+    }
     case SegmentKind::kAttention:
+      if (strategy_.mesh.cp > 1) {
+        out(0) = stage_.context_attention_forward(layer, in(0), {in(1), in(2)}, positions(layer),
+                                                  new_tape(task));
+        return;
+      }
       out(0) = stage_.attention_forward(layer, in(0), positions(layer), new_tape(task));
       return;
     case SegmentKind::kDenseMlp:
@@ -171,7 +183,18 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kEmbedding:
       return stage_.embedding_backward(batch_of(task).tokens_BS, in(0));
     case SegmentKind::kAttention:
+      if (strategy_.mesh.cp > 1) {
+        nn::Stage::Projection g = stage_.context_attention_backward(layer, in(0), {in(1), in(2)},
+                                                                    positions(layer), tape());
+        out(0) = std::move(g.queries);
+        out(1) = std::move(g.keys_and_values);
+        return;
+      }
       out(0) = stage_.attention_backward(layer, in(0), in(1), in(2), positions(layer), tape());
+      return;
+    case SegmentKind::kProjection:
+      out(0) =
+          stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), positions(layer), tape());
       return;
     case SegmentKind::kDenseMlp:
       out(0) = stage_.dense_mlp_backward(layer, in(0), in(1), tape());

@@ -26,6 +26,9 @@ struct ExecutionStyle {
   // Sequence parallelism: the backward gathers the inputs of attention and nets again, with the
   // gradients; else it has them from the forward.
   bool gathers_inputs_again = true;
+  // Context parallelism: keys and values of all ranks are gathered in front of attention; else they
+  // pass round a ring beside it.
+  bool gathers_keys = true;
   bool reruns_whole_layers = false;  // full recomputation: also what the backward does not need
   bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
   bool has_mtp_modules = true;

@@ -29,7 +29,7 @@ DividedBlock block_of(const LayerKind& kind, SegmentKind segment) {
 // Keys and values of the other ranks pass by while attention works on those that are there (Liu et
 // al. 2023); in the backward they do so again, with their gradients.
 LayerSlot pass_round(LayerProgram& p, LayerPass& pass, const LayerKind& kind, LayerSlot x) {
-  if (!kind.shares_sequences) return LayerSlot::none();
+  if (!kind.shares_sequences || kind.gathers_keys) return LayerSlot::none();
   const LayerSlot keys_and_values = p.slot(kKeysAndValues, kContext);
   pass.collective(TaskKind::kRing, kContext, {x}, {keys_and_values});
   if (kind.splits_context) pass.compute_part(kAttention, Share::kBeside);
@@ -38,6 +38,38 @@ LayerSlot pass_round(LayerProgram& p, LayerPass& pass, const LayerKind& kind, La
 
 Share attention_share(const DividedBlock& block, const LayerKind& kind) {
   return kind.shares_sequences && kind.splits_context ? Share::kRest : block.share();
+}
+
+// What attention keeps of a micro-batch between its passes where keys and values are gathered.
+struct ProjectedSlots {
+  LayerSlot queries = LayerSlot::none(), keys = LayerSlot::none(), tape = LayerSlot::none(),
+            all_keys = LayerSlot::none();
+};
+
+ProjectedSlots project(LayerProgram& p, const LayerKind& kind, LayerSlot x) {
+  if (!kind.gathers_keys) return {};
+  const ProjectedSlots made{.queries = p.slot(kQueries, kProjection),
+                            .keys = p.slot(kKeysAndValues, kProjection),
+                            .tape = p.slot(kTape, kProjection),
+                            .all_keys = p.slot(kKeysAndValues, kContext)};
+  p.forward.compute(kProjection, {x}, {made.queries, made.keys, made.tape});
+  p.forward.collective(TaskKind::kAllGather, kContext, {made.keys}, {made.all_keys});
+  return made;
+}
+
+// From the gradient of x1 to this rank's part of that of x.
+void project_back(LayerProgram& p, const ProjectedSlots& made, const DividedBlock::Whole& back,
+                  LayerSlot tape, LayerSlot part) {
+  LayerPass& b = p.backward;
+  b.gather_keys_again({made.keys}, {made.all_keys});
+  const LayerSlot g_queries = p.slot(kQueriesGradient, kAttention),
+                  g_all = p.slot(kKeysAndValuesGradient, kAttention),
+                  g_keys = p.slot(kKeysAndValuesGradient, kContext);
+  b.compute(kAttention, {back.slot, made.queries, made.all_keys, tape}, {g_queries, g_all});
+  b.collective(TaskKind::kReduceScatter, kContext, {g_all}, {g_keys});
+  LayerSlotList reads{g_queries, g_keys, back.slot, back.again, made.tape};
+  if (back.again != p.x) reads.push_back(p.x);  // which is freed when all its gathers are done
+  b.compute(kProjection, reads, {part});
 }
 
 // The gradient of a block's output and the block's input, as its backward reads them.
@@ -100,8 +132,10 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
+          .gathers_keys = s.mesh.cp > 1 && style.gathers_keys,
           .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
                               style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
+          .counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts,
           .shares_experts = is_moe && s.mesh.etp > 1,
           .gathers_rows = gathers_rows,
           .counts_shared_rows = gathers_rows && style.exchanges_counts,
@@ -128,9 +162,11 @@ LayerProgram layer_program(const LayerKind& kind) {
   const LayerSlot kept = kind.keeps_by_layer ? p.slot(kKept, kAttention) : LayerSlot::none();
   p.output_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot whole_x = block.gather(p, f, p.x).slot;
-  const LayerSlot keys = pass_round(p, f, kind, whole_x);
+  const ProjectedSlots projected = project(p, kind, whole_x);
+  const LayerSlot keys = kind.gathers_keys ? projected.all_keys : pass_round(p, f, kind, whole_x);
   const LayerSlot out = block.partial(p, x1);
-  f.compute(kAttention, {whole_x, keys}, {out, tape, kept}, attention_share(block, kind));
+  f.compute(kAttention, {whole_x, projected.queries, keys}, {out, tape, kept},
+            attention_share(block, kind));
   block.sum(f, out, x1);
 
   const LayerSlot g_x1 = kind.is_moe ? write_mixture(p, kind, x1) : write_dense_mlp(p, kind, x1);
@@ -138,6 +174,11 @@ LayerProgram layer_program(const LayerKind& kind) {
   const LayerSlot keys_again = pass_round(p, b, kind, gradient);
   p.x_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot part = block.partial(p, p.x_gradient);
+  if (kind.gathers_keys) {
+    project_back(p, projected, {gradient, x_again}, tape, part);
+    block.sum(b, part, p.x_gradient);
+    return p;
+  }
   LayerSlotList reads{gradient, x_again, x1, tape, kept};
   reads.push_back(keys_again);
   if (x_again != p.x) reads.push_back(p.x);  // which is freed when all its gathers are done

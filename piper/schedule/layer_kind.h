@@ -22,8 +22,9 @@ struct LayerKind {
   // sequence, an expert's matrices (and gather their rows, where those are not the same).
   bool shares_matrices = false, divides_tokens = false;
   bool shares_sequences = false;
-  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted.
-  bool counts_sequences = false;
+  bool gathers_keys = false;  // as in ExecutionStyle; false where no rank shares a sequence
+  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted (tensor-, context-parallel ones).
+  bool counts_sequences = false, counts_context = false;
   bool shares_experts = false, gathers_rows = false;
   // Of ranks that gather rows: they tell each other how many they have received, and gather them
   // again in the backward.

@@ -2,6 +2,7 @@
 #include <piper/schedule/layer_passes.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -14,6 +15,7 @@ using strategy::Recompute;
 bool is_dropped(Recompute recompute, SegmentKind segment) {
   switch (segment) {
     case SegmentKind::kAttention:
+    case SegmentKind::kProjection:
       return strategy::drops_attention(recompute);
     case SegmentKind::kDenseMlp:
     case SegmentKind::kSharedExperts:
@@ -136,6 +138,7 @@ class PassMaker {
     for (const Operation& operation : operations)
       if (operation.runs_again && rerun_.first) run_again(operation);
     for (const Operation& operation : operations) {
+      if (operation.is_again && is_dropped(recompute_, SegmentKind::kAttention)) continue;
       if (!operation.runs_again) {
         add(task_of(operation));
         continue;
@@ -146,14 +149,29 @@ class PassMaker {
     return tasks;
   }
 
+  // Whether an operation of the forward runs again with a segment: attention's projections, and the
+  // gather of what they make, stand and fall with it.
+  static bool is_of(const Operation& operation, SegmentKind segment) {
+    if (operation.writes.empty()) return false;
+    const bool is_compute = operation.kind == graph::TaskKind::kCompute;
+    if (segment == SegmentKind::kAttention && (operation.segment == SegmentKind::kProjection ||
+                                               operation.segment == SegmentKind::kContext))
+      return is_compute || operation.kind == graph::TaskKind::kAllGather;
+    return is_compute && operation.segment == segment;
+  }
+  // What a forward writes for later tasks of the layer's attention alone, as its tape.
+  bool is_kept_like_tape(LayerSlot slot) const {
+    const SlotKind kind = passes_.slots[slot.index()].kind;
+    return is_tape(slot) || kind == SlotKind::kQueries || kind == SlotKind::kKeysAndValues;
+  }
+
   // A segment's forward for its tape alone: what else it writes is there already, and goes to slots
   // of its own.
   std::vector<LayerTask> tape_again(SegmentKind segment, int16_t chunk) {
     std::vector<LayerTask> tasks;
+    std::map<LayerSlot, LayerSlot> gathered;
     for (const Operation& operation : program_.forward.operations()) {
-      if (operation.segment != segment || operation.chunk != chunk ||
-          operation.kind != graph::TaskKind::kCompute || operation.writes.empty())
-        continue;
+      if (!is_of(operation, segment) || operation.chunk != chunk) continue;
       LayerTask task = task_of(operation);
       task.is_recomputed = true;
       task.is_behind_turn = false;
@@ -161,13 +179,19 @@ class PassMaker {
       task.reads = {};
       for (const LayerSlot slot : operation.reads) {
         const bool is_gathered = passes_.slots[slot.index()].kind == SlotKind::kGathered;
-        task.reads.push_back(rerun_.gathers && is_gathered ? gather_again(slot, tasks) : slot);
+        if (!rerun_.gathers || !is_gathered) {
+          task.reads.push_back(slot);
+          continue;
+        }
+        if (!gathered.contains(slot)) gathered.emplace(slot, gather_again(slot, tasks));
+        task.reads.push_back(gathered.at(slot));
       }
       task.writes = {};
       for (const LayerSlot slot : operation.writes) {
         if (is_of_layer(slot)) continue;
-        if (!is_tape(slot)) passes_.slots.push_back(passes_.slots[slot.index()]);
-        task.writes.push_back(is_tape(slot) ? slot : LayerSlot(std::ssize(passes_.slots) - 1));
+        if (!is_kept_like_tape(slot)) passes_.slots.push_back(passes_.slots[slot.index()]);
+        task.writes.push_back(is_kept_like_tape(slot) ? slot
+                                                      : LayerSlot(std::ssize(passes_.slots) - 1));
       }
       tasks.push_back(task);
     }
@@ -274,11 +298,17 @@ void LayerPass::all_to_all_behind(strategy::Axis group, SegmentKind segment,
 
 void LayerPass::collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
                            const LayerSlotList& writes) {
-  add({.kind = kind,
-       .segment = segment,
-       .group = axis_of(kind, segment),
-       .reads = reads,
-       .writes = writes});
+  collective_of(axis_of(kind, segment), kind, segment, reads, writes);
+}
+
+void LayerPass::collective_of(strategy::Axis group, graph::TaskKind kind, SegmentKind segment,
+                              const LayerSlotList& reads, const LayerSlotList& writes) {
+  add({.kind = kind, .segment = segment, .group = group, .reads = reads, .writes = writes});
+}
+
+void LayerPass::gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes) {
+  collective(graph::TaskKind::kAllGather, SegmentKind::kContext, reads, writes);
+  operations_.back().is_again = true;
 }
 
 void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }

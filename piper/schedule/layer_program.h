@@ -31,6 +31,7 @@ struct Operation {
   int16_t chunk = 0;                               // Segment::chunk
   bool runs_again =
       false;  // backward: here the segment's forward runs once more if its tape was dropped
+  bool is_again = false;  // backward: of the forward; left out where its segment has just run again
   bool is_behind_turn = false;  // before it another micro-batch may take its turn
   // An all-to-all that begins when the one before has ended, and so does not slow it down.
   bool is_behind_exchange = false;
@@ -56,6 +57,11 @@ class LayerPass {
   // `segment` (axis_of).
   void collective(graph::TaskKind kind, SegmentKind segment, const LayerSlotList& reads,
                   const LayerSlotList& writes);
+  // The same in a group that does not follow from the segment.
+  void collective_of(strategy::Axis group, graph::TaskKind kind, SegmentKind segment,
+                     const LayerSlotList& reads, const LayerSlotList& writes);
+  // Gathers keys and values as the forward has, unless attention runs again in this backward.
+  void gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes);
   void run_again(SegmentKind segment);
   // Here another micro-batch may take its turn: what follows waits for an exchange.
   void turn() { is_turn_due_ = true; }

@@ -104,6 +104,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kHostCopy:
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
+    case SegmentKind::kProjection:
     case SegmentKind::kDenseMlp:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
@@ -125,6 +126,8 @@ const char* name(SegmentKind kind) {
       return "embedding";
     case SegmentKind::kAttention:
       return "attention";
+    case SegmentKind::kProjection:
+      return "projection";
     case SegmentKind::kDenseMlp:
       return "dense mlp";
     case SegmentKind::kGate:

@@ -426,7 +426,10 @@ class RankLowering {
       writer_.wait_for(posted);
       posted.computed = writer_.compute(segment, {.reads = reads, .frees = frees});
       const bool is_module = segment.layer >= step_.model.num_layers();
-      const SegmentKind last = is_module ? SegmentKind::kMtpJoin : SegmentKind::kAttention;
+      const bool projects = step_.strategy.mesh.cp > 1 && step_.style.gathers_keys;
+      const SegmentKind last = is_module  ? SegmentKind::kMtpJoin
+                               : projects ? SegmentKind::kProjection
+                                          : SegmentKind::kAttention;
       if (segment.kind == last || segment.kind == SegmentKind::kEmbedding)
         states_.end(segment.layer, place, posted);
     }

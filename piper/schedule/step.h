@@ -33,8 +33,11 @@
 namespace piper::schedule {
 
 enum class SegmentKind : uint8_t {
-  kEmbedding,      // tokens -> x
-  kAttention,      // x -> x1 (norm, projections, attention, residual)
+  kEmbedding,  // tokens -> x
+  kAttention,  // x -> x1 (norm, projections, attention, residual)
+  // x -> queries, keys and values (norm, projections, rotation), where ranks share a sequence;
+  // kAttention is then what follows
+  kProjection,
   kDenseMlp,       // x1 -> x (norm, MLP, residual)
   kGate,           // x1 -> rows, routing (norm, router, top-k, permutation)
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
@@ -113,9 +116,15 @@ enum class SlotKind : uint8_t {
   kDeferred,         // of a backward in two parts: what the weights' needs beside the tape's bytes
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
-  kKeysAndValues,    // of all ranks that share a sequence
-  kExpertState,      // master weights and both moments of (a part of) an expert, of the main type
-  kKept,             // ExecutionStyle::keeps_by_layer
+  kQueries,          // of own tokens, [T, query width] (of kProjection)
+  kQueriesGradient,  // the same
+  // Of kProjection: of own tokens, [T, width of keys and values]; of kContext: of all ranks that
+  // share a sequence, by rank.
+  kKeysAndValues,
+  // Of kAttention: this rank's part of that of all ranks' tokens; of kContext: of own tokens.
+  kKeysAndValuesGradient,
+  kExpertState,  // master weights and both moments of (a part of) an expert, of the main type
+  kKept,         // ExecutionStyle::keeps_by_layer
 };
 
 struct SlotMeaning {
@@ -231,7 +240,27 @@ struct SlotMeaning {
 // the gate's backward stands
 //   gather       F    x of own tokens                              x
 //                B    gradient(x1) of own tokens                   gradient(x1)
-// Context parallelism passes keys and values round.
+//
+// Context parallelism (kContext): rank i of cp holds the parts i and 2 cp - 1 - i of the 2 cp equal
+// parts of every sequence (of causal scores that is as much work for each), and computes everything
+// of these tokens alone, at their true positions. Attention needs the keys and values of all:
+//   projection   F    x                                            queries, keys and values, tape
+//   gather       F    keys and values                              keys and values of all
+//                B    keys and values                              keys and values of all
+//   attention    F    x, queries, keys and values of all           x1, tape
+//                B    gradient(x1), queries, keys and values of    queries gradient, part of keys
+//                     all, tape                                    and values gradient of all
+//   sum          B    part of keys and values gradient of all      keys and values gradient
+//   projection   B    queries gradient, keys and values gradient,  gradient(x)
+//                     gradient(x1), x, tape
+//   attention    W    gradient(x1), tape, deferred
+//   projection   W    queries gradient, keys and values gradient,
+//                     x, tape, deferred
+// x and x1 stand for what tensor parallelism gathers or sums in their place. Latent attention
+// gathers its latents and the rotated keys that all heads share. The backward gathers no second
+// time what a recomputation has just gathered. Sequence counts are summed over cp as well.
+//
+// Other trainers pass keys and values round a ring (ExecutionStyle::gathers_keys).
 //
 // Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same experts.
 // Each has its own received rows, and computes its part with those of all, by rank:
@@ -287,10 +316,11 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style = {});
 
-// Whether gathers and reduce-scatters of this kind are of hidden states or rows, and not of weights and
-// gradients.
+// Whether gathers and reduce-scatters of this kind are of hidden states, rows or keys and values, and
+// not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
-  return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor;
+  return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
+         segment == SegmentKind::kContext;
 }
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.

@@ -31,12 +31,19 @@ bool has_weights_part(const Segment& segment) {
 bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) {
   switch (slot.kind) {
     case SlotKind::kHidden:  // attention's is x, not x1, nor the x that was gathered
-      return segment != SegmentKind::kAttention || place == 1;
+      return (segment != SegmentKind::kAttention && segment != SegmentKind::kProjection) ||
+             place == (segment == SegmentKind::kProjection ? 3 : 1);
     case SlotKind::kReceived:  // not those that were gathered
     case SlotKind::kRows:
       return segment != SegmentKind::kExperts || place == 1;
     case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
-      return segment != SegmentKind::kGate && (segment != SegmentKind::kMtpJoin || place == 0);
+      return segment != SegmentKind::kGate && segment != SegmentKind::kProjection &&
+             (segment != SegmentKind::kMtpJoin || place == 0);
+    case SlotKind::kGathered:  // of a projection's: x, not the gradient of x1
+      return segment != SegmentKind::kProjection || place == 3;
+    case SlotKind::kQueries:
+    case SlotKind::kKeysAndValues:
+      return false;
     case SlotKind::kRouting:
       return segment != SegmentKind::kGate;
     case SlotKind::kRowsGradient:

@@ -31,21 +31,21 @@ bool runs(Precision p) { return traits(p).runs; }
 
 std::vector<std::string> not_runnable(const Strategy& s) {
   std::vector<std::string> lines;
-  const auto degree = [&](const char* key, int64_t value, const char* what) {
-    if (value != 1)
-      lines.push_back(fmt::format("'mesh.{}' is {}: {} is priced, not executed", key, value, what));
-  };
-  if (s.mesh.tp > 1 && s.micro_batch_sequences * s.sequence % s.mesh.tp != 0)
+  if (s.mesh.tp > 1 && s.micro_batch_sequences * s.sequence / s.mesh.cp % s.mesh.tp != 0)
     lines.push_back(fmt::format(
         "'mesh.tp' is {} with {} tokens of a micro-batch: uneven shares of them are priced, not "
         "executed; allowed: a divisor",
-        s.mesh.tp, s.micro_batch_sequences * s.sequence));
+        s.mesh.tp, s.micro_batch_sequences * s.sequence / s.mesh.cp));
   if (!repeats_rows(s) && s.capacity.is_limited() && s.micro_batch_sequences % s.mesh.tp != 0)
     lines.push_back(fmt::format(
         "'capacity_factor' is {} with parts of sequences on a rank: it is priced, not executed; "
         "allowed: a 'micro_batch_sequences' that is a multiple of 'mesh.tp' {}",
         s.capacity.factor, s.mesh.tp));
-  degree("cp", s.mesh.cp, "context parallelism");
+  if (s.mesh.cp > 1 && s.capacity.is_limited())
+    lines.push_back(fmt::format(
+        "'capacity_factor' is {} beside 'mesh.cp' {}, where every rank has parts of sequences: it "
+        "is priced, not executed; allowed: none",
+        s.capacity.factor, s.mesh.cp));
   if (s.mesh.etp > 1 && deduplicates(s))
     lines.push_back(fmt::format(
         "'all_to_all' is {} beside 'mesh.etp' {}: tokens in place of their copies are priced, not "
@@ -74,11 +74,13 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   Strategy r = s;
   // Ranks may share matrices where they can divide tokens as well, and keep them whole where a
   // capacity counts sequences.
-  const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.tp == 0 &&
+  const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.ranks_per_sequence() == 0 &&
                       (repeats_rows(s) || !s.capacity.is_limited()) &&
                       model::undividable(model, s.mesh.tp).empty();
   const int64_t tp = shares ? s.mesh.tp : 1;
-  const int64_t world = s.mesh.world() / tp;  // but for those
+  // Ranks may share sequences unless a capacity counts them, or modules read later tokens.
+  const int64_t cp = s.capacity.is_limited() || model.mtp_depth > 0 ? 1 : s.mesh.cp;
+  const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.zero = std::min(s.zero, kMostZero);
   r.sequence_parallel = shares && s.sequence_parallel;
@@ -93,7 +95,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
     ++pp;
   if (world % pp != 0 || s.global_batch_sequences % (world / pp) != 0) pp = s.mesh.pp;
   const int64_t dp = world / pp;
-  const int64_t experts = common_experts(model), members = dp * tp;
+  const int64_t experts = common_experts(model), members = dp * tp * cp;
   // Ranks that share an expert stay where they can; else they hold experts of their own.
   const int64_t etp = experts == 0 || deduplicates(s) ? 1 : std::gcd(s.mesh.etp, members),
                 ep = s.mesh.ranks_per_expert_set() / etp;
@@ -102,7 +104,8 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
             .dp = dp,
             .vpp = s.mesh.vpp,
             .etp = etp,
-            .tp = tp};
+            .tp = tp,
+            .cp = cp};
   if (deduplicates(r) && repeats_rows(r)) r.all_to_all = AllToAll::kFlat;
   if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);

@@ -11,12 +11,12 @@ namespace piper::strategy {
 // Whether the runtime executes it.
 bool runs(Precision precision);
 
-// Why the runtime cannot train with it, one line a reason ("'mesh.cp' is 8: context parallelism is
+// Why the runtime cannot train with it, one line a reason ("'placement' is tp-cp-ep-pp-dp: it is
 // priced, not executed"); empty when it can. Never throws.
 std::vector<std::string> not_runnable(const Strategy& strategy);
 
 // The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp (tp
-// stays where the model's layers can be shared by so many), with the
+// stays where the model's layers can be shared by so many, cp where sequences can), with the
 // same global batch; the depth, the degrees of the experts and the micro-batch stay where they
 // divide.
 // Requires contradictions(strategy, model) to be empty. Returns the strategy itself when it is

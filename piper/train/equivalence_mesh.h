@@ -44,9 +44,10 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
 inline std::string text(const MeshRun& run) {
   const strategy::Mesh& m = run.mesh;
   return fmt::format(
-      "pp {} vpp {} tp {}{} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} zero "
+      "pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} "
+      "zero "
       "{} {} chunks {}",
-      m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.ep, m.etp, m.dp,
+      m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.cp, m.ep, m.etp, m.dp,
       strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
       strategy::name(run.all_to_all), run.capacity.factor, run.zero,
       strategy::name(run.moe_schedule), run.chunks);

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/moe_layer/chunked.h>
+#include <piper/schedule/moe_layer/plain.h>
 
 namespace piper::schedule {
 
@@ -87,11 +88,7 @@ class ChunkedMixture {
     gate_tape_ = p_.slot(kTape, kGate);
     writes.push_back(gate_tape_);
     f.compute(kGate, {x1_}, writes);
-    if (kind_.counts_sequences) {
-      sequence_counts_ = p_.slot(SlotKind::kSequenceChoices, SegmentKind::kSequenceCounts);
-      f.collective(graph::TaskKind::kAllReduce, SegmentKind::kSequenceCounts,
-                   {chunks_.front().routing}, {sequence_counts_});
-    }
+    sequence_counts_ = sum_sequence_counts(p_, kind_, chunks_.front().routing);
     if (kind_.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, routings);
     if (kind_.counts_shared_rows) f.exchange_counts(Axis::kExpertTensor, kExpertTensor, routings);
   }

@@ -18,6 +18,19 @@ void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share s
 
 }  // namespace
 
+LayerSlot sum_sequence_counts(LayerProgram& p, const LayerKind& kind, LayerSlot routing) {
+  LayerSlot sum = LayerSlot::none();
+  const auto add = [&](Axis ranks) {
+    const LayerSlot before = sum;
+    sum = p.slot(kSequenceChoices, kSequenceCounts);
+    p.forward.collective_of(ranks, graph::TaskKind::kAllReduce, kSequenceCounts, {routing, before},
+                            {sum});
+  };
+  if (kind.counts_sequences) add(Axis::kTensor);
+  if (kind.counts_context) add(Axis::kContext);
+  return sum;
+}
+
 LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot x1) {
   const bool sums = kind.deduplicates;  // what experts put out is weighted and added there
   const bool one = kind.is_one_segment;
@@ -40,12 +53,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     f.exchange_counts(Axis::kExpertTensor, kExpertTensor, {routing});
     block.counts = routing;
   };
-  LayerSlot sequence_counts = LayerSlot::none();
-  if (kind.counts_sequences && !one) {
-    sequence_counts = p.slot(SlotKind::kSequenceChoices, SegmentKind::kSequenceCounts);
-    f.collective(graph::TaskKind::kAllReduce, SegmentKind::kSequenceCounts, {routing},
-                 {sequence_counts});
-  }
+  const LayerSlot sequence_counts = one ? LayerSlot::none() : sum_sequence_counts(p, kind, routing);
   LayerSlot received = rows;
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);

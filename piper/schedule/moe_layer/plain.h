@@ -10,4 +10,8 @@ namespace piper::schedule {
 // From x1 to the program's output, and from its gradient to that of x1, which is returned.
 LayerSlot write_plain_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot x1);
 
+// What the sum of experts' choices by sequence is in, over all ranks that share the sequences of a
+// routing; none() where none do.
+LayerSlot sum_sequence_counts(LayerProgram& program, const LayerKind& kind, LayerSlot routing);
+
 }  // namespace piper::schedule

@@ -1,0 +1,30 @@
+// The tokens of a sequence that one of the ranks has which share it (context parallelism;
+// schedule/step.h). A sequence is cut into 2 n equal parts, of which rank i of n has two: causal
+// scores of an early part are few, those of a late part many, and together they are the same for
+// every rank (Llama 3, section 3.3.2).
+//
+//   n = 2, 8 tokens     rank 0  0 1 . . . . 6 7      rank 1  . . 2 3 4 5 . .
+#pragma once
+
+#include <piper/nn/aten.h>
+
+#include <array>
+#include <cstdint>
+
+namespace piper::nn {
+
+struct ContextShare {
+  int64_t index = 0, count = 1;
+
+  // This rank's two parts, by position.
+  std::array<int64_t, 2> parts() const { return {index, 2 * count - 1 - index}; }
+  // Of [B, S, ...] those of own tokens, [B, S / n, ...]; with one rank x itself. Requires 2 n to
+  // divide S (PIPER_CHECK).
+  at::Tensor own(const at::Tensor& x_BS) const;
+  // What all ranks hold of `sequences` sequences, one rank after the other, [B S, C], to the order
+  // of the sequences, [B, S, C]; and back. In new storage.
+  at::Tensor in_order(const at::Tensor& by_rank_TC, int64_t sequences) const;
+  at::Tensor by_rank(const at::Tensor& in_order_BSC) const;
+};
+
+}  // namespace piper::nn

@@ -1,0 +1,71 @@
+// Ranks that share sequences train as one rank does, alone and with every other axis: fp64, as in
+// equivalence_test.cpp.
+#include <doctest/doctest.h>
+#include <piper/train/equivalence_mesh.h>
+
+#include <vector>
+
+using namespace piper;
+using namespace piper::train::testing;
+
+namespace {
+
+using enum PipelineSchedule;
+
+std::vector<MeshRun> with_all_tokens(std::vector<MeshRun> runs) {
+  for (MeshRun& run : runs) run.sequence_parallel = false;
+  return runs;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share sequences train as one rank does, in fp64") {
+  model::Model model = small_model();  // norms of q and k, an auxiliary loss by sequence
+  model.router_z_coefficient = 0.01;
+  check_runs(model, {{.mesh = {.cp = 2}},
+                     {.mesh = {.cp = 4}, .schedule = kGPipe},
+                     {.mesh = {.dp = 2, .cp = 2}, .recompute = Recompute::kAttention},
+                     {.mesh = {.cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
+                     {.mesh = {.ep = 2, .cp = 2}, .recompute = Recompute::kExperts},
+                     {.mesh = {.ep = 4, .dp = 2, .cp = 2}, .zero = 1},
+                     {.mesh = {.pp = 2, .ep = 2, .etp = 2, .cp = 4},
+                      .recompute = Recompute::kAttentionAndExperts}});
+}
+
+TEST_CASE("every schedule of the pipeline beside shared sequences") {
+  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()})
+    check_runs(model,
+               {{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
+                {.mesh = {.pp = 2, .cp = 2}, .schedule = kGPipe, .recompute = Recompute::kFull},
+                {.mesh = {.pp = 2, .dp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+                {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+                 .schedule = kZbV,
+                 .recompute = Recompute::kFull},
+                {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+                 .schedule = kDualPipeV,
+                 .recompute = Recompute::kAttention,
+                 .zero = 1}});
+}
+
+TEST_CASE("ranks that share matrices beside ranks that share sequences") {
+  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()}) {
+    const std::vector<MeshRun> runs{
+        {.mesh = {.tp = 2, .cp = 2}},
+        {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
+        {.mesh = {.tp = 4, .cp = 2}, .recompute = Recompute::kAttention},
+        {.mesh = {.pp = 2, .ep = 2, .etp = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+        {.mesh = {.ep = 4, .tp = 2, .cp = 4}, .recompute = Recompute::kExperts}};
+    check_runs(model, runs);
+    check_runs(model, with_all_tokens(runs));
+  }
+}
+
+TEST_CASE("chunks of tokens, tokens in place of copies and Parm's S1 beside shared sequences") {
+  check_runs(small_model(),
+             {{.mesh = {.ep = 2, .cp = 2}, .chunks = 2},
+              {.mesh = {.ep = 4, .cp = 4}, .all_to_all = strategy::AllToAll::kHaloDedup},
+              {.mesh = {.ep = 2, .tp = 2, .cp = 2},
+               .sequence_parallel = false,
+               .moe_schedule = strategy::MoeSchedule::kParmS1}});
+  check_runs(small_model(), {{.mesh = {.ep = 4, .dp = 2, .cp = 2}}}, tie);
+}
