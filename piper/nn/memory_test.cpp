@@ -85,7 +85,8 @@ class Bench {
         double z_coefficient = 0, int64_t mtp_depth = 0,
         strategy::AllToAll all_to_all = strategy::AllToAll::kFlat, int64_t tensor_ranks = 1,
         int64_t expert_ranks = 1, bool sequence_parallel = true,
-        strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain)
+        strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain,
+        int64_t context_ranks = 1)
       : shape_(shape),
         expert_ranks_(expert_ranks),
         model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
@@ -106,6 +107,7 @@ class Bench {
     strategy.capacity = capacity;
     strategy.all_to_all = all_to_all;
     strategy.mesh.tp = tensor_ranks;
+    strategy.mesh.cp = context_ranks;
     strategy.mesh.etp = expert_ranks;
     strategy.mesh.dp = strategy.mesh.ranks_per_expert_set();
     strategy.sequence_parallel = sequence_parallel && tensor_ranks > 1;
@@ -114,7 +116,8 @@ class Bench {
     stage_ = make_stage(model_, strategy, Rank(0),
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
-    x_ = stage_->embedding_forward(batch_.tokens_BS).repeat({by_.tokens, 1});  // of all of them
+    x_ = stage_->embedding_forward(batch_.tokens_BS)
+             .repeat({by_.tokens / by_.context, 1});  // of all of them
     warm_up();
   }
   ~Bench() { at::globalContext().setUserEnabledMkldnn(true); }
@@ -162,6 +165,40 @@ class Bench {
         measure([&] { x1 = stage_->attention_forward(0, x_, shape_.sequence, nullptr); });
     CHECK(f.kept == bytes_of(x1));
     check_near(f.peak, bytes_of(x1) + p.forward_transient + p.tape, f.peak, packed("self_attn"));
+  }
+  // Its two segments where ranks share sequences.
+  void context_attention() {
+    Tape tape{.defers_weights = in_parts_}, projection_tape{.defers_weights = in_parts_};
+    Stage::Projection own, g, g_own;
+    at::Tensor x1, gx;
+    const auto slot = [&](schedule::SlotKind kind, SegmentKind segment) {
+      return cost::slot_bytes(model_, {kind, {segment, 0}}, work(1));
+    };
+    using enum schedule::SlotKind;
+    const auto projection_f = measure(
+        [&] { own = stage_->projection_forward(0, x_, shape_.sequence, &projection_tape); });
+    CHECK(bytes_of(own.queries) == slot(kQueries, SegmentKind::kProjection));
+    CHECK(bytes_of(own.keys_and_values) == slot(kKeysAndValues, SegmentKind::kProjection));
+    const Stage::Projection all{own.queries, own.keys_and_values.repeat({by_.context, 1})};
+    CHECK(bytes_of(all.keys_and_values) == slot(kKeysAndValues, SegmentKind::kContext));
+    const auto f = measure(
+        [&] { x1 = stage_->context_attention_forward(0, x_, all, shape_.sequence, &tape); });
+    const auto b =
+        measure([&] { g = stage_->context_attention_backward(0, x_, all, shape_.sequence, tape); });
+    CHECK(bytes_of(g.queries) == slot(kQueriesGradient, SegmentKind::kAttention));
+    CHECK(bytes_of(g.keys_and_values) == slot(kKeysAndValuesGradient, SegmentKind::kAttention));
+    const int64_t sums = work(1).own_tokens() * model_.layers[0].attention.num_heads *
+                         std::max<int64_t>(4, work(1).element_bytes);
+    check(predicted(SegmentKind::kAttention, work(1)), f, bytes_of(x1), b,
+          bytes_of(g.queries) + bytes_of(g.keys_and_values), tape, sums, packed("self_attn"));
+    g_own = {g.queries, g.keys_and_values.narrow(0, 0, own.keys_and_values.size(0)).clone()};
+    CHECK(bytes_of(g_own.keys_and_values) == slot(kKeysAndValuesGradient, SegmentKind::kContext));
+    const auto projection_b = measure([&] {
+      gx = stage_->projection_backward(0, g_own, x_, x_, shape_.sequence, projection_tape);
+    });
+    check(predicted(SegmentKind::kProjection, work(1)), projection_f,
+          bytes_of(own.queries) + bytes_of(own.keys_and_values), projection_b, bytes_of(gx),
+          projection_tape, predicted(SegmentKind::kProjection, work(1)).tape, packed("self_attn"));
   }
   void dense() {
     Tape tape{.defers_weights = in_parts_};
@@ -359,7 +396,12 @@ class Bench {
     return both ? most + most * x_.size(0) / shape_.hidden : most;
   }
   // The rotary table is made once and belongs to the stage.
-  void warm_up() { stage_->attention_forward(0, x_, shape_.sequence, nullptr); }
+  void warm_up() {
+    if (by_.context == 1)
+      stage_->attention_forward(0, x_, shape_.sequence, nullptr);
+    else
+      stage_->projection_forward(0, x_, shape_.sequence, nullptr);
+  }
   void imagine_peers(int64_t ep, Routing& routing) const {
     const auto local = static_cast<std::ptrdiff_t>(routing.counts.size()) / ep;
     for (int64_t peer = 0; peer < ep; ++peer)
@@ -509,6 +551,25 @@ TEST_CASE("blocks whose matrices ranks share keep and need what cost predicts") 
         divided.attention();
         if (std::string_view(family) == "llama") divided.dense();
       }
+}
+
+TEST_CASE("attention of ranks that share sequences keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "llama"})
+    for (Shape shape : kShapes)
+      for (const int64_t ranks : {2, 4})
+        for (const bool in_parts : {false, true}) {
+          if (shape.sequence % (2 * ranks) != 0) continue;
+          shape.family = family;
+          INFO("family ", std::string(family), " ranks ", ranks, " in parts ", in_parts);
+          CAPTURE(shape.sequence);
+          CAPTURE(shape.head_dim);
+          Bench bench(shape, 1, {}, 0, 0, strategy::AllToAll::kFlat, 1, 1, true,
+                      strategy::MoeSchedule::kPlain, ranks);
+          if (in_parts) bench.divide_backwards();
+          bench.context_attention();
+        }
 }
 
 TEST_CASE("what ranks compute on all tokens alike, or on a share of them, is what cost predicts") {

@@ -164,7 +164,7 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     GateGradient g = nn::gate_backward(at(layer).gate, g_rows, g_weights,
                                        routed_residual(layer, gx_TD), routed(x1_TD), chunks, tape);
-    sums_.auxiliary_loss += g.auxiliary_loss;
+    if (at(layer).gate.counted.index == 0) sums_.auxiliary_loss += g.auxiliary_loss;
     return std::move(g.x1);
   }
 

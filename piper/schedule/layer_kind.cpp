@@ -59,16 +59,18 @@ ProjectedSlots project(LayerProgram& p, const LayerKind& kind, LayerSlot x) {
 
 // From the gradient of x1 to this rank's part of that of x.
 void project_back(LayerProgram& p, const ProjectedSlots& made, const DividedBlock::Whole& back,
-                  LayerSlot tape, LayerSlot part) {
+                  LayerSlot x1, LayerSlot tape, LayerSlot part) {
   LayerPass& b = p.backward;
   b.gather_keys_again({made.keys}, {made.all_keys});
   const LayerSlot g_queries = p.slot(kQueriesGradient, kAttention),
                   g_all = p.slot(kKeysAndValuesGradient, kAttention),
                   g_keys = p.slot(kKeysAndValuesGradient, kContext);
-  b.compute(kAttention, {back.slot, made.queries, made.all_keys, tape}, {g_queries, g_all});
+  LayerSlotList attended{back.slot, made.queries, made.all_keys, tape};
+  if (back.again != p.x) attended.push_back(x1);  // freed when all its gathers are done
+  b.compute(kAttention, attended, {g_queries, g_all});
   b.collective(TaskKind::kReduceScatter, kContext, {g_all}, {g_keys});
   LayerSlotList reads{g_queries, g_keys, back.slot, back.again, made.tape};
-  if (back.again != p.x) reads.push_back(p.x);  // which is freed when all its gathers are done
+  if (back.again != p.x) reads.push_back(p.x);
   b.compute(kProjection, reads, {part});
 }
 
@@ -175,7 +177,7 @@ LayerProgram layer_program(const LayerKind& kind) {
   p.x_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot part = block.partial(p, p.x_gradient);
   if (kind.gathers_keys) {
-    project_back(p, projected, {gradient, x_again}, tape, part);
+    project_back(p, projected, {gradient, x_again}, x1, tape, part);
     block.sum(b, part, p.x_gradient);
     return p;
   }
