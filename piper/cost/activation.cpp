@@ -44,9 +44,10 @@ struct FlashScratch {
   int64_t forward, backward;
 };
 
-FlashScratch flash_scratch(int64_t sequence, int64_t head_dim, int64_t element_bytes) {
-  const int64_t split = sequence >= 768 ? 256 : sequence >= 192 ? 64 : 32;
-  const int64_t queries = std::min(split, sequence), keys = std::min<int64_t>(512, sequence);
+FlashScratch flash_scratch(int64_t num_queries, int64_t num_keys, int64_t head_dim,
+                           int64_t element_bytes) {
+  const int64_t split = num_queries >= 768 ? 256 : num_queries >= 192 ? 64 : 32;
+  const int64_t queries = std::min(split, num_queries), keys = std::min<int64_t>(512, num_keys);
   const int64_t main = main_element_bytes(element_bytes);
   const int64_t narrow = main == element_bytes ? 0 : element_bytes * queries * keys;
   return {.forward = main * (queries * keys + 2 * queries + queries * head_dim) + narrow,
@@ -66,7 +67,7 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
   const int64_t kv = tokens * a.num_heads * (l.nope_head_dim + l.value_head_dim);
   const int64_t out = tokens * a.num_heads * l.value_head_dim;
   const bool pads = l.value_head_dim != head;
-  const FlashScratch flash = flash_scratch(work.sequence, head, e);
+  const FlashScratch flash = flash_scratch(work.sequence, work.sequence, head, e);
   // Sums are fp32 beside bf16; counted as so many elements.
   const int64_t sums = tokens * a.num_heads * (main_element_bytes(e) / e);
   const int64_t tape = q_a + kv_a + q + kv + out + sums;
@@ -98,42 +99,46 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
           .weights_transient = e * weights + products};
 }
 
-// Of attention whose ranks share a sequence (context parallelism), beside attention.cpp and
-// latent_attention.cpp: its two segments. All in elements.
+// Of attention whose ranks share a sequence (context parallelism), in elements; beside attention.cpp
+// and latent_attention.cpp. n ranks.
 struct ContextSizes {
-  int64_t x, queries, keys, all_keys, outputs, sums;
-  int64_t first;      // of what latent queries are projected from
-  int64_t raw;        // before the norms of queries and keys
-  int64_t expanded;   // keys and values as the kernel reads them, and what they are made from
-  int64_t gradients;  // of those
+  int64_t x, queries, keys, sums;  // of own tokens
+  int64_t normed;                  // keys before their norm, and what latent queries are made from
+  int64_t out;                     // of attention, as it is kept
+  int64_t all_keys;                // as they are gathered
+  int64_t latent = 0, made = 0;    // of all tokens: norms of latents, keys and values out of them
+  int64_t expanded;                // what the kernel reads of those, beside what is made
+  int64_t gradients;               // of keys and values as the kernel reads them
+  bool is_latent = false;
   FlashScratch flash;
 };
 
 ContextSizes context_sizes(const model::Model& model, const model::Attention& a,
                            const SegmentWork& work) {
   const int64_t tokens = work.all_tokens(), all = tokens * work.by.context, e = work.element_bytes;
-  const bool is_latent = a.kind == model::AttentionKind::kLatent;
   const model::LatentAttention& l = a.latent;
+  const bool is_latent = a.kind == model::AttentionKind::kLatent;
   const int64_t head = is_latent ? l.nope_head_dim + l.rope_head_dim : a.head_dim;
-  const int64_t width = key_value_width(a, 1);
+  const int64_t width = key_value_width(a, 1), part = work.sequence / (2 * work.by.context);
   ContextSizes s{.x = tokens * model.hidden,
                  .queries = tokens * a.num_heads * head,
                  .keys = tokens * width,
-                 .all_keys = all * width,
-                 .outputs = tokens * a.num_heads * head,
                  .sums = tokens * a.num_heads * main_element_bytes(e) / e,
-                 .first = 0,
-                 .raw = 0,
+                 .normed = a.qk_norm == model::QkNorm::kNone ? 0 : tokens * width / 2,
+                 .out = tokens * a.num_heads * head,
+                 .all_keys = all * width,
                  .expanded = all * width,
                  .gradients = all * width,
-                 .flash = flash_scratch(work.sequence / (2 * work.by.context), head, e)};
-  if (a.qk_norm != model::QkNorm::kNone) s.raw = s.queries + s.keys / 2;
+                 .flash = flash_scratch(part, work.sequence - part, head, e)};
   if (!is_latent) return s;
-  const int64_t heads = all * a.num_heads;
-  const int64_t kv = heads * (l.nope_head_dim + l.value_head_dim);
-  s.first = tokens * l.query_rank;
-  s.expanded = s.all_keys + kv + heads * head * (l.value_head_dim == head ? 1 : 2);
-  s.gradients = heads * head * 2;
+  s.is_latent = true;
+  s.normed = tokens * l.query_rank;
+  s.out = tokens * a.num_heads * l.value_head_dim;
+  s.latent = all * l.key_value_rank;
+  s.made = all * a.num_heads * (l.nope_head_dim + l.value_head_dim);
+  const int64_t keys = all * a.num_heads * head;
+  s.expanded = l.value_head_dim == head ? s.made + keys : 2 * keys;  // padded, or a part of `made`
+  s.gradients = 2 * keys;
   return s;
 }
 
@@ -141,36 +146,56 @@ SegmentBytes projection_bytes(const model::Model& model, const model::Attention&
                               const SegmentWork& work) {
   const ContextSizes s = context_sizes(model, a, work);
   const int64_t e = work.element_bytes;
-  const int64_t products = product_bytes(e, model.hidden, a.query_width() + key_value_width(a, 1));
-  return {.tape = e * (s.raw + s.first),
-          .forward_transient = e * s.x + products,
-          .backward_transient = e * (s.raw + s.first + s.x) + products,
-          .deferred = e * s.first,
-          .input_transient = e * (s.raw + s.first) + products,
-          .weights_transient = e * s.x + products};
+  const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, a.query_width()));
+  if (!s.is_latent) {
+    const int64_t backward = e * std::max<int64_t>(0, s.normed - s.x) + products;
+    return {.tape = e * (s.normed > 0 ? s.queries + s.normed : 0),
+            .forward_transient = e * (s.x + s.normed) + products,
+            .backward_transient = backward,
+            .input_transient = backward,
+            .weights_transient = e * s.x + products};
+  }
+  const bool is_low_rank = s.normed > 0;
+  return {
+      .tape = e * s.normed,
+      .forward_transient = e * (is_low_rank ? std::max(s.x - s.queries, s.normed) : s.x) + products,
+      .backward_transient = e * s.normed + products,
+      .deferred = e * s.normed,
+      .input_transient = products,
+      .weights_transient = e * std::max(s.normed, s.x - s.normed) + products};
 }
 
 SegmentBytes context_attention_bytes(const model::Model& model, const model::Attention& a,
                                      const SegmentWork& work) {
   const ContextSizes s = context_sizes(model, a, work);
-  const int64_t e = work.element_bytes;
-  const bool is_latent = a.kind == model::AttentionKind::kLatent;
-  const int64_t tokens = work.all_tokens();
-  const int64_t kept = is_latent ? tokens * a.num_heads * a.latent.value_head_dim : s.outputs;
-  // One part's output of both blocks beside the whole.
-  const int64_t forward = e * (s.expanded + 2 * s.outputs + s.sums) + s.flash.forward;
-  const int64_t deferred = is_latent
-                               ? s.all_keys + tokens * work.by.context * a.num_heads *
-                                                  (a.latent.nope_head_dim + a.latent.value_head_dim)
-                               : 0;
-  const int64_t backward = e * (s.expanded + 2 * s.outputs + 2 * s.gradients) + s.flash.backward;
-  const int64_t products = product_bytes(e, model.hidden, a.output_width());
-  return {.tape = e * (kept + s.sums),
-          .forward_transient = std::max<int64_t>(0, forward - e * (kept + s.sums)) + products,
-          .backward_transient = backward + products,
-          .deferred = e * deferred,
-          .input_transient = std::max<int64_t>(0, backward - e * deferred) + products,
-          .weights_transient = e * s.x + products};
+  const int64_t e = work.element_bytes, q = s.queries;
+  const bool pads = s.out != q, is_narrow = main_element_bytes(e) != e;
+  const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, a.output_width()));
+  // Keys and values in order, then both parts of the queries with what they are put together from
+  // (in bf16 by way of fp32).
+  const int64_t making = s.is_latent ? s.all_keys + s.made + std::max(s.latent, s.expanded) : 0;
+  const int64_t forward =
+      std::max({e * making, e * (s.expanded + 2 * q + 2 * s.sums),
+                e * (s.expanded + (is_narrow ? 7 : 3) * q / 2 + 3 * s.sums),
+                e * (s.expanded + 3 * (q + s.sums) / 2) + s.flash.forward,
+                e * (s.out + s.sums + (pads ? q : 0)), e * (s.out + s.sums + s.x) + products});
+  // The gradient of the output, and the output as wide; gradients, and those of the largest block.
+  const int64_t largest = s.gradients - s.gradients / (2 * work.by.context);
+  // The kernel wants a part of several sequences in one piece.
+  const int64_t wide = q + (pads ? q : 0) + (work.sequences > 1 ? q / 2 : 0);
+  const int64_t read = s.expanded + (s.is_latent ? s.all_keys : 0);
+  const int64_t later = s.is_latent ? q + s.gradients + 2 * s.all_keys + s.made + s.latent
+                                    : q + s.gradients + 2 * s.all_keys;
+  const int64_t kernel = e * (wide + read + q + s.gradients + q / 2 + largest) + s.flash.backward;
+  const int64_t backward =
+      std::max({kernel, e * later, e * (wide + making)}) - e * (q + s.all_keys);
+  const int64_t deferred = s.is_latent ? e * (s.made + s.all_keys) : 0;
+  return {.tape = e * (s.out + s.sums),
+          .forward_transient = std::max<int64_t>(0, forward - e * (s.out + s.sums + s.x)),
+          .backward_transient = std::max<int64_t>(0, backward),
+          .deferred = deferred,
+          .input_transient = std::max<int64_t>(0, backward - deferred),
+          .weights_transient = e * std::max<int64_t>(0, s.latent - s.out) + products};
 }
 
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
@@ -185,7 +210,7 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
   const int64_t qkv = tokens * widths;
   // Normalised queries and keys stand beside the raw ones, which the backward needs.
   const int64_t prepared = a.qk_norm == model::QkNorm::kNone ? 0 : queries + keys;
-  const FlashScratch flash = flash_scratch(work.sequence, a.head_dim, e);
+  const FlashScratch flash = flash_scratch(work.sequence, work.sequence, a.head_dim, e);
   // Projections, output, log-sum-exp.
   const int64_t tape = e * (qkv + outputs) + main_element_bytes(e) * tokens * a.num_heads;
   const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, widths));

@@ -3,6 +3,7 @@
 #include <piper/nn/product.h>
 
 #include <utility>
+#include <vector>
 
 namespace piper::nn {
 namespace {
@@ -255,9 +256,9 @@ at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, con
     rotate_(by_head(parts.q, a), rope, own_sequence, true);
     rotate_(by_head(parts.k, a), rope, own_sequence, true);
   }
+  const std::vector<at::Tensor> raw = std::exchange(tape.saved, {});
   if (block.q_norm != nullptr) {
-    const at::Tensor raw_q = tape.saved.at(0), raw_k = tape.saved.at(1);
-    tape.saved.clear();
+    const at::Tensor &raw_q = raw.at(0), &raw_k = raw.at(1);
     rms_norm_backward_(norm_rows(parts.q, a), norm_rows(raw_q, a), block.q_norm->value,
                        block.epsilon, block.q_norm->gradient, block.q_norm->beta());
     const at::Tensor k = parts.k.clone(at::MemoryFormat::Contiguous);
@@ -297,13 +298,16 @@ Projected attention_backward(AttentionBlock& block, const ContextShare& context,
   const at::Tensor out_TC = tape.saved.at(0), log_sum_exp = tape.saved.at(1);
   tape.saved.clear();
   tape.weights_part([&block, gx1_TD, out_TC] { add_output_gradient(block, gx1_TD, out_TC); });
-  const at::Tensor all_BSC =
-      context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
-  const auto g = causal_attention_backward(
-      by_sequence(product(gx1_TD, block.output->value), a, own_sequence),
-      by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
-      heads_of(values_of(all_BSC), a),
-      {out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), log_sum_exp}, context);
+  CausalAttentionGradients g;
+  {
+    const at::Tensor all_BSC =
+        context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
+    g = causal_attention_backward(
+        by_sequence(product(gx1_TD, block.output->value), a, own_sequence),
+        by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
+        heads_of(values_of(all_BSC), a),
+        {out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), log_sum_exp}, context);
+  }
   return {g.q_BSHd.view({p.queries_TC.size(0), -1}),
           context.by_rank(at::cat({g.k_BSHd.flatten(2), g.v_BSHd.flatten(2)}, 2))};
 }

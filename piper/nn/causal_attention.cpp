@@ -73,14 +73,14 @@ CausalAttentionGradients block_backward(const at::Tensor& g_out, const at::Tenso
   return {heads_last(gq), heads_last(gk), heads_last(gv)};
 }
 
-// Of one part of a sequence, and of the keys before it; out of the two, together.
+// Of one part of a sequence, and of the keys before it, together; in place.
 CausalAttention put_together(const CausalAttention& own, const CausalAttention& before) {
   const at::Tensor sum = at::logaddexp(own.log_sum_exp, before.log_sum_exp);
-  const auto weighted = [&](const CausalAttention& part) {
-    const at::Tensor weight_BSH = (part.log_sum_exp - sum).exp().transpose(1, 2);
-    return part.out_BSHd * weight_BSH.unsqueeze(-1);
+  const auto weight_ = [&](const CausalAttention& part) {
+    at::Tensor out_BSHd = part.out_BSHd;
+    return out_BSHd.mul_((part.log_sum_exp - sum).exp().transpose(1, 2).unsqueeze(-1));
   };
-  return {(weighted(own) + weighted(before)).to(own.out_BSHd.scalar_type()), sum};
+  return {weight_(own).add_(weight_(before)), sum};
 }
 
 }  // namespace

@@ -54,8 +54,14 @@ const char* short_name(SlotKind kind) {
       return "partial";
     case SlotKind::kSequenceChoices:
       return "choices";
+    case SlotKind::kQueries:
+      return "queries";
+    case SlotKind::kQueriesGradient:
+      return "g_queries";
     case SlotKind::kKeysAndValues:
       return "keys_and_values";
+    case SlotKind::kKeysAndValuesGradient:
+      return "g_keys_and_values";
     case SlotKind::kDeferred:
       return "deferred";
     case SlotKind::kExpertState:
