@@ -20,14 +20,14 @@ import tempfile
 from switches import FULL_COUNTS
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
-PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel]]]
+PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel [cp]]]]
     (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1), (2, 2, 2, "1f1b", "full", 1),
     (2, 1, 2, "gpipe", "none", 2), (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "full", 2),
     (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
     (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "zb-h1", "full", 2, 2),
-    (1, 2, 2, "1f1b", "experts", 2, 2, 2, False),
+    (1, 2, 2, "1f1b", "experts", 2, 2, 2, False), (1, 2, 1, "1f1b", "none", 1, 1, 1, True, 2), (1, 2, 1, "1f1b", "attention", 2, 2, 1, True, 2),
 ]
-AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel]]]
+AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel [cp]]]]
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
     (2, 1, 2, "1f1b", "none", 1), (2, 2, 2, "1f1b", "none", 2), (2, 2, 2, "gpipe", "full", 1),
     (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
@@ -137,8 +137,10 @@ def ranks_of(axes):
 
 
 def degrees_of(choice):
-    """What stands at the end of a row: tp and etp without those that are 1 and last, and whether tokens are not divided."""
-    tp, etp = choice["mesh"].get("tp", 1), choice["mesh"].get("etp", 1)
+    """What stands at the end of a row: tp, etp and cp without those that are 1 and last, and whether tokens are not divided."""
+    tp, etp, cp = (choice["mesh"].get(axis, 1) for axis in ("tp", "etp", "cp"))
+    if cp > 1:
+        return [tp, etp, tp == 1 or choice.get("sequence_parallel", False), cp]
     if tp > 1 and not choice.get("sequence_parallel", False):
         return [tp, etp, False]
     return [tp, etp] if etp > 1 else [tp] if tp > 1 else []
@@ -154,9 +156,10 @@ def merge(runs):
 
 
 def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
-    pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens = (*axes, *(1, 1, True)[len(axes) - 6:])
+    pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens, cp = (*axes, *(1, 1, True, 1)[len(axes) - 6:])
     shared = ["--tp", tp, *(["--sequence-parallel"] if divides_tokens else [])] if tp > 1 else []
     shared += ["--etp", etp] if etp > 1 else []
+    shared += ["--cp", cp] if cp > 1 else []
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,

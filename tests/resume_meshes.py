@@ -8,7 +8,7 @@ import tempfile
 from tiny_run import PIPER, STEPS, files, metrics, train, write_inputs
 
 BASE = (2, 2, 2)
-OTHERS = [(1, 1, 1), (1, 4, 4), (4, 1, 2), (2, 1, 4), (1, 2, 2), (2, 2, 1, 2), (1, 4, 2, 2)]  # pp ep dp, and tp
+OTHERS = [(1, 1, 1), (1, 4, 4), (4, 1, 2), (2, 1, 4), (1, 2, 2), (2, 2, 1, 2), (1, 4, 2, 2), (1, 2, 1, 1, 2)]  # pp ep dp, and tp, and cp
 TOLERANCE = 1e-5
 
 

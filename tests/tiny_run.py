@@ -20,8 +20,9 @@ def write_inputs(root):
 
 
 def train_command(root, run, mesh, *more):
-    pp, ep, dp, *tp = mesh
-    shared = ["--tp", str(tp[0]), "--sequence-parallel"] if tp else []
+    pp, ep, dp, tp, cp = (*mesh, *(1, 1)[len(mesh) - 3:])
+    shared = ["--tp", str(tp), "--sequence-parallel"] if tp > 1 else []
+    shared += ["--cp", str(cp)] if cp > 1 else []
     data = [] if "--data" in more else ["--data", str(root / "text.txt")]
     precision = [] if "--precision" in more else ["--precision", "fp32"]
     return [PIPER, "train", "--model", str(root / "model.json"), *data, "--cluster", "rtx4090x8", *precision, "--pp", str(pp), "--ep", str(ep), "--dp", str(dp), *shared, "--sequence", "16", "--global-batch", "8",

@@ -262,8 +262,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1)").check(count);
-  command.add_option("--cp", f.cp, "ranks that share a sequence (1); priced, not trained")
-      .check(count);
+  command.add_option("--cp", f.cp, "ranks that share a sequence (1)").check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert's matrices (1)").check(count);
   command
       .add_option("--vpp", f.vpp, "chunks of layers a rank holds (1; 2 under zb-v and dualpipev)")

@@ -173,7 +173,8 @@ SegmentBytes context_attention_bytes(const model::Model& model, const model::Att
   const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, a.output_width()));
   // Keys and values in order, then both parts of the queries with what they are put together from
   // (in bf16 by way of fp32).
-  const int64_t making = s.is_latent ? s.all_keys + s.made + std::max(s.latent, s.expanded) : 0;
+  const int64_t making =
+      s.is_latent ? s.all_keys + s.made + std::max(s.latent, s.expanded - (pads ? 0 : s.made)) : 0;
   const int64_t forward =
       std::max({e * making, e * (s.expanded + 2 * q + 2 * s.sums),
                 e * (s.expanded + (is_narrow ? 7 : 3) * q / 2 + 3 * s.sums),

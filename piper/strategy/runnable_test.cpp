@@ -28,9 +28,22 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   const Strategy strategy = wide(model);
   CHECK(contradictions(strategy, model).empty());
   const std::vector<std::string> reasons = not_runnable(strategy);
-  CHECK(reasons.size() == 2);
-  CHECK(reasons.front() == "'mesh.cp' is 2: context parallelism is priced, not executed");
-  Strategy tensor = nearest_runnable(strategy, model);
+  REQUIRE(reasons.size() == 1);
+  CHECK(reasons.front() == "'precision' is fp8: it is priced, not executed");
+  Strategy context = nearest_runnable(strategy, model);
+  CHECK(context.mesh == strategy.mesh);  // cp stays
+  CHECK(not_runnable(context).empty());
+  // A capacity counts whole sequences, of which no rank has one.
+  context.capacity.factor = 1.25;
+  context.sequence_parallel = false;
+  REQUIRE(not_runnable(context).size() == 1);
+  CHECK(not_runnable(context).front().starts_with("'capacity_factor' is 1.25 beside 'mesh.cp' 2"));
+  CHECK(nearest_runnable(context, model).mesh.cp == 1);
+  Strategy whole = strategy;
+  whole.mesh.cp = 1;
+  whole.mesh.dp = 8;
+  whole.num_micro_batches = 32;
+  Strategy tensor = nearest_runnable(whole, model);
   tensor.sequence_parallel = false;
   CHECK(not_runnable(tensor).empty());
   tensor.sequence = 4095;
@@ -99,6 +112,7 @@ TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that run
   REQUIRE(contradictions(strategy, model).empty());
   strategy.mesh.tp = 1;
   strategy.mesh.cp = 8;
+  strategy.capacity.factor = 1.25;  // so that it is given up
   strategy.sequence_parallel = false;
   REQUIRE(contradictions(strategy, model).empty());
   // On 32 ranks a stage two micro-batches are left, and interleaved wants a multiple of four.

@@ -210,6 +210,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     MeshRun run;
     run.mesh = {
         .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kDegrees)};
+    if (random() % 2 == 0) run.mesh.cp = pick(kDegrees);
     run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
     if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
       continue;

@@ -61,12 +61,14 @@ const std::vector<Layout> kLayouts = {
     {{5, 4, 4}, {1, 1, 1, 1, 1}},
     {{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {1, 2, 1, 1}, strategy::PipelineSchedule::kInterleaved},
     {{.pp = 2, .ep = 1, .dp = 2, .vpp = 2}, {2, 1, 2, 0}, strategy::PipelineSchedule::kZbV}};
-// Whose ranks share matrices, of experts too, each with a part of them.
+// Whose ranks share matrices, of experts too, each with a part of them; or sequences, each with all.
 const std::vector<Layout> kTensorLayouts = {{{.dp = 2, .tp = 2}, {5}},
                                             {{.pp = 2, .ep = 2, .tp = 2}, {2, 3}},
                                             {{.ep = 4, .tp = 4}, {5}},
                                             {{.ep = 2, .dp = 2, .etp = 2, .tp = 2}, {5}},
                                             {{.pp = 2, .dp = 4, .etp = 4}, {3, 2}},
+                                            {{.cp = 2}, {5}},
+                                            {{.pp = 2, .ep = 2, .tp = 2, .cp = 2}, {2, 3}},
                                             {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
                                              .layers_per_stage = {5},
                                              .sequence_parallel = false}};
