@@ -28,7 +28,7 @@ int64_t ranks_per_node(const cluster::Cluster& cluster, const Strategy& s) {
 // Where ranks share cores, a group that meets at every exchange, or around every block, computes in
 // rounds: all of its members must have had a core before any goes on.
 double rounds(const cluster::Cluster& cluster, const Strategy& s) {
-  const int64_t meets = std::max(s.mesh.ranks_per_expert_set(), s.mesh.tp);
+  const int64_t meets = std::max(s.mesh.ranks_per_expert_set(), s.mesh.ranks_per_sequence());
   if (cluster.cores_per_node == 0 || meets == 1) return 1;
   const int64_t together = std::min(meets, ranks_per_node(cluster, s));
   const int64_t rounds = (together + cluster.cores_per_node - 1) / cluster.cores_per_node;

@@ -228,11 +228,12 @@ TEST_CASE("without sequence parallelism sums are all-reduces; etp and cp have th
   Case c{example::model({4}),
          example::strategy({.ep = 2, .dp = 2, .etp = 2, .tp = 2, .cp = 2}, 1, 1)};
   CHECK(names_of_first(write(c), Phase::kForward) ==
-        std::vector<std::string>{"F0 embedding", "F0 L0 keys and values ring", "F0 L0 attention",
-                                 "F0 L0 tensor collective all-reduce", "F0 L0 gate",
-                                 "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
-                                 "F0 L0 experts", "F0 L0 expert tensor collective all-reduce",
-                                 "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});
+        std::vector<std::string>{
+            "F0 embedding", "F0 L0 projection", "F0 L0 keys and values all-gather",
+            "F0 L0 attention", "F0 L0 tensor collective all-reduce", "F0 L0 gate",
+            "F0 L0 sequence counts all-reduce", "F0 L0 counts counts", "F0 L0 dispatch all-to-all",
+            "F0 L0 experts", "F0 L0 expert tensor collective all-reduce",
+            "F0 L0 combine all-to-all", "F0 L0 merge", "F0 head"});
 }
 
 // Rows of two token groups, each of which two ranks send.

@@ -478,7 +478,8 @@ TEST_CASE("chunks give sound graphs on every mesh, schedule and recomputation") 
   for (const Mesh& mesh :
        {Mesh{.pp = 1, .ep = 2, .dp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4},
         Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 4, .etp = 2},
-        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .tp = 2}})
+        Mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .tp = 2},
+        Mesh{.pp = 2, .ep = 2, .vpp = 2, .tp = 2, .cp = 2}})
     for (const PipelineSchedule schedule : {kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV})
       for (const Recompute recompute : strategy::kRecomputes)
         for (const int64_t chunks : {2, 5}) {

@@ -73,6 +73,7 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .precision = strategy::Precision::kFp64,
        .zero = 1},
       {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .zero = 1},
+      {.mesh = {.ep = 2, .dp = 2, .cp = 2}, .zero = 1},
       // Other schedules of the mixture layer.
       {.mesh = {.ep = 2, .dp = 2},
        .recompute = Recompute::kFull,

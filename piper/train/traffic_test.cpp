@@ -100,14 +100,19 @@ TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and 
 }
 
 TEST_CASE("gathers and sums of ranks that share matrices are counted as they are predicted") {
-  for (const Case& c : {Case{.mesh = {.dp = 2, .tp = 2}}, Case{.mesh = {.pp = 2, .ep = 2, .tp = 2}},
-                        Case{.mesh = {.ep = 4, .tp = 4}, .recompute = strategy::Recompute::kFull},
-                        Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
-                        .recompute = strategy::Recompute::kAttention,
-                        .precision = strategy::Precision::kBf16},
-                        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .tp = 2},
-                        .zero = 1,
-                        .schedule = strategy::PipelineSchedule::kZbH1}}) {
+  for (const Case& c :
+       {Case{.mesh = {.dp = 2, .tp = 2}}, Case{.mesh = {.pp = 2, .ep = 2, .tp = 2}},
+        Case{.mesh = {.ep = 4, .tp = 4}, .recompute = strategy::Recompute::kFull},
+        Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kAttention,
+        .precision = strategy::Precision::kBf16},
+        Case{.mesh = {.ep = 2, .cp = 2}},
+        Case{.mesh = {.pp = 2, .ep = 4, .tp = 2, .cp = 4},
+        .recompute = strategy::Recompute::kAttention},
+        Case{.mesh = {.ep = 2, .dp = 2, .cp = 2}, .recompute = strategy::Recompute::kFull},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .tp = 2},
+        .zero = 1,
+        .schedule = strategy::PipelineSchedule::kZbH1}}) {
     const Traffic traffic = run(c).traffic;
     CAPTURE(to_text(traffic));
     CHECK(traffic.num_unequal() == 0);
