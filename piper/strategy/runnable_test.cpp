@@ -39,11 +39,11 @@ TEST_CASE("what the runtime lacks is named, each thing once") {
   REQUIRE(not_runnable(context).size() == 1);
   CHECK(not_runnable(context).front().starts_with("'capacity_factor' is 1.25 beside 'mesh.cp' 2"));
   CHECK(nearest_runnable(context, model).mesh.cp == 1);
-  Strategy whole = strategy;
-  whole.mesh.cp = 1;
-  whole.mesh.dp = 8;
-  whole.num_micro_batches = 32;
-  Strategy tensor = nearest_runnable(whole, model);
+  Strategy wider = strategy;
+  wider.mesh.cp = 1;
+  wider.mesh.dp = 8;
+  wider.num_micro_batches = 32;
+  Strategy tensor = nearest_runnable(wider, model);
   tensor.sequence_parallel = false;
   CHECK(not_runnable(tensor).empty());
   tensor.sequence = 4095;
