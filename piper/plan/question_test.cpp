@@ -146,8 +146,7 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
     has("allowed: --pp 48");
   }
   fixed = {.cp = 2, .runnable = true};
-  has("--cp 2 with --runnable");
-  has("allowed: --cp 1");
+  CHECK(asked.refusal().empty());  // it runs
   fixed = {.runnable = true};
   asked.question.precision = strategy::Precision::kFp8;
   has("--precision is fp8: this Piper trains in fp32, bf16 and fp64");
