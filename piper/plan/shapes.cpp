@@ -82,6 +82,7 @@ class Shapes {
   }
   // Where the paper's form is asked for.
   bool is_of_the_paper(const Shape& shape) const {
+    if (r_.fixed.paper_form && shape.cp > 1) return false;
     return !r_.fixed.paper_form ||
            (shape.tp == 1 && shape.dp == shape.ep && r_.model->num_layers() % shape.pp == 0 &&
             shape.ep <= fast_domain(*r_.cluster));
