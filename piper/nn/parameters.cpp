@@ -22,6 +22,12 @@ at::Tensor view_of(const at::Tensor& stored, const PieceSpec& piece) {
       .narrow(0, piece.first, piece.count);
 }
 
+void settle_weight(Weight& weight) {
+  // Memory that was given back (ZeRO 2) has nothing to be read.
+  if (weight.gradient.storage().nbytes() == 0 && weight.gradient.numel() > 0) return;
+  if (weight.beta() == 0) weight.gradient.zero_();
+}
+
 std::optional<TensorPart> part_of(const at::Tensor& view, const Cut& cut) {
   if (cut.whole == 0) return std::nullopt;
   std::vector<int64_t> shape = view.sizes().vec();
@@ -106,14 +112,16 @@ void ParameterStore::reset() {
 }
 
 void ParameterStore::settle() {
-  for (Weight& weight : weights_)
-    if (weight.beta() == 0) weight.gradient.zero_();
+  for (Weight& weight : weights_) settle_weight(weight);
 }
 
 at::Tensor ParameterStore::gradients(int32_t layer, strategy::Axis replicas) {
   const auto found = buffers_.find({layer, replicas});
   if (found == buffers_.end()) return {};
-  settle();
+  // Alone: what has not had its backward yet is overwritten by it.
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (Key{specs_[i].layer, specs_[i].sharding.replicas} == found->first)
+      settle_weight(weights_[i]);
   return found->second.gradient;
 }
 

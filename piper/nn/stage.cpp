@@ -460,6 +460,17 @@ std::vector<std::string> untrainable(const model::Model& model,
           "sequence ({}); allowed: a sequence up to {}",
           model.name, i, window, strategy.sequence, window));
   }
+  // Ends that hold a table together sum the whole of it, and a module's head adds to others' norms.
+  if (strategy.zero >= 2 && model.mtp_depth > 0)
+    problems.push_back(fmt::format(
+        "'zero' is {} beside modules of multi-token prediction, which is not trainable yet; "
+        "allowed: 0 and 1",
+        strategy.zero));
+  else if (strategy.zero >= 2 && model.tied_embeddings && strategy::ends_apart(strategy))
+    problems.push_back(fmt::format(
+        "'zero' is {} with a table that the first and the last stage hold, which is not trainable "
+        "yet; allowed: 0 and 1",
+        strategy.zero));
   return problems;
 }
 

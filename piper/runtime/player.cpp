@@ -93,6 +93,8 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   received_rows_.clear();
   routed_rows_.clear();
   distinct_tokens_.clear();
+  if (options_.gradient_shares != nullptr)
+    for (auto& [key, share] : *options_.gradient_shares) share.num_added = 0;
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
   streams_.start();
@@ -224,6 +226,7 @@ void Player::run_compute(const Task& task) {
   if (!core_) core_.emplace(cores_);
   const double start = now_seconds();
   const DeviceStreams::Use use = enter(task);
+  open_gradients(task);
   run_segment(task);
   if (timeline_) timeline_->tasks[task.id.index()] = {start, now_seconds()};
   finish(task);
@@ -231,9 +234,12 @@ void Player::run_compute(const Task& task) {
 
 void Player::finish(const Task& task) {
   last_progress_seconds_ = now_seconds();
-  if (task.kind == graph::TaskKind::kReduceScatter &&
-      schedule::moves_rows(step_.segment(task).kind))
-    keep_own_share(task);
+  if (task.kind == graph::TaskKind::kReduceScatter) {
+    if (schedule::moves_rows(step_.segment(task).kind))
+      keep_own_share(task);
+    else
+      keep_gradient_share(task);
+  }
   leave(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;

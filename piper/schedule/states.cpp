@@ -78,7 +78,17 @@ void States::gather_ahead(const std::vector<Ahead>& layers) {
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
+// A head adds to its gradients in the forward already, to the embedding's where that is its table.
+void States::wait_for_reduced(int32_t layer, const Place& place, Posted& posted) const {
+  if (place.phase == Phase::kForward && layer != kHead) return;
+  const bool has_table = layer == kHead && writer_.step().model.tied_embeddings;
+  for (const int32_t added : {layer, has_table ? kEmbedding : layer})
+    if (const auto found = reduced_last_.find(added); found != reduced_last_.end())
+      for (const TaskId task : found->second) posted.wait_for(task);
+}
+
 void States::begin(int32_t layer, const Place& place, Posted& posted) {
+  wait_for_reduced(layer, place, posted);
   if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
     const Share waited = style_.states_later ? Share::kRest : Share::kWhole;
     for (const TaskId task : post(What::kGather, layer, waited, posted, true))
@@ -103,8 +113,9 @@ void States::end(int32_t layer, const Place& place, Posted& posted) {
     if (style_.states_later)
       for (const TaskId task : post(What::kReduce, layer, Share::kRest, posted, true))
         posted.wait_for(task);
-    else
-      post(What::kReduce, layer, beside_, posted, false);
+    else if (Tasks reduced = post(What::kReduce, layer, beside_, posted, false);
+             !style_.states_have_a_stream)
+      reduced_last_[layer] = std::move(reduced);
   } else if (place.is_last && style_.states_beside) {
     writer_.begin(Phase::kUpdate, -1);
     post(What::kReduce, layer, beside_, posted, false);

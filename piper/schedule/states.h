@@ -4,7 +4,8 @@
 //   ZeRO 0     gradients are all-reduced behind the last backward that adds to them
 //   ZeRO 1     they are scattered there; updated weights are gathered before the step's first
 //              forward, or behind the update
-//   ZeRO 2     they are scattered behind every backward
+//   ZeRO 2     they are scattered behind every backward; the executor has one buffer for a layer's,
+//              so its next backward (or a head's forward) waits for the reduce-scatter
 //   ZeRO 3     and weights are gathered before every forward and backward
 //
 // With ZeRO 1 a table that the first and the last stage both hold is all-reduced all the same: they
@@ -17,6 +18,7 @@
 #include <piper/schedule/writer.h>
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -72,6 +74,9 @@ class States {
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
   bool is_moe(int32_t layer) const;
+  // What adds to a layer's gradients comes behind their last reduce-scatter, which then gives their
+  // memory back.
+  void wait_for_reduced(int32_t layer, const Place& place, Posted& posted) const;
   // Whether the ends' tables and what else all ranks of a stage hold is summed over the stage.
   bool sums_over_stage() const;
   // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
@@ -83,6 +88,7 @@ class States {
   bool gathers_always_, reduces_always_;              // with every micro-batch
   Share beside_;                                      // what travels beside compute
   graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
+  std::map<int32_t, Tasks> reduced_last_;             // with every micro-batch, by layer
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
 };

@@ -8,7 +8,8 @@
 namespace piper::strategy {
 namespace {
 
-constexpr int64_t kMostZero = 1;  // sharded optimizer states
+// Sharded optimizer states. The player also runs sharded gradients, whose memory is not predicted.
+constexpr int64_t kMostZero = 1;
 
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {

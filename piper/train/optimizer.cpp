@@ -74,6 +74,13 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
   take_parameters();
 }
 
+void AdamW::read_gradients(const runtime::GradientShares& shares) {
+  for (Slot& slot : slots_) {
+    const at::Tensor& w = slot.parameter.value;
+    slot.parameter.gradient = gradient_of(slot.parameter, 0, w.numel(), shares).view(w.sizes());
+  }
+}
+
 void AdamW::take_parameters() {
   for (Slot& slot : slots_)
     if (slot.master.defined()) slot.master.copy_(slot.parameter.value);
@@ -163,12 +170,12 @@ void AdamW::round_again(const ParameterShare& elements) {
 }
 
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::vector<ParameterShare>& shares) {
+                      const std::vector<ParameterShare>& shares,
+                      const runtime::GradientShares& gradients) {
   nn::Amount total;
   for (const ParameterShare& share : shares)
-    total += squares_of(parameters.at(share.parameter)
-                            .gradient.reshape({-1})
-                            .narrow(0, share.begin, share.end - share.begin));
+    total +=
+        squares_of(gradient_of(parameters.at(share.parameter), share.begin, share.end, gradients));
   return total.read();
 }
 

@@ -50,6 +50,9 @@ class AdamW {
 
   int64_t num_steps() const;
 
+  // Reads its gradients there from now on (ZeRO 2).
+  void read_gradients(const runtime::GradientShares& shares);
+
   // Whether it has the states of shares, as given.
   bool is_divided() const { return is_divided_; }
 
@@ -92,7 +95,8 @@ class AdamW {
 // Infinite or NaN when one of them is. The host waits once for a device. Replicas take a share each, so that over the mesh every
 // element counts once.
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
-                      const std::vector<ParameterShare>& shares);
+                      const std::vector<ParameterShare>& shares,
+                      const runtime::GradientShares& gradients = {});
 
 // The factor that brings a gradient of norm `norm` down to `max_norm`
 // (torch.nn.utils.clip_grad_norm_): at most 1; 1 when max_norm is 0 (no clipping).

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <piper/nn/stage.h>
+#include <piper/runtime/player.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
@@ -39,5 +40,15 @@ std::vector<ParameterShare> own_shares(const std::vector<nn::Parameter>& paramet
 // The elements as a parameter of one dimension, which shares their storage; the name and what else
 // is said of the parameter stay.
 nn::Parameter restricted(const std::vector<nn::Parameter>& parameters, const ParameterShare& share);
+
+// Under ZeRO 2 a rank has the sums of its own gradients alone: where they are, of each buffer that
+// ranks share. Gives the memory of the buffers back.
+runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
+                                        Rank rank);
+
+// Elements [begin, end) of a parameter's gradient, flat: of its share, or of itself where its buffer
+// is not among them.
+at::Tensor gradient_of(const nn::Parameter& parameter, int64_t begin, int64_t end,
+                       const runtime::GradientShares& shares);
 
 }  // namespace piper::train

@@ -84,6 +84,10 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   optimizer_ = run.strategy.zero > 0
                    ? std::make_unique<AdamW>(parameters, run.options.adamw, norm_shares_)
                    : std::make_unique<AdamW>(parameters, run.options.adamw);
+  if (run.strategy.zero >= 2) {
+    gradient_shares_ = gradient_shares(*stage_, layout_, rank_);
+    optimizer_->read_gradients(gradient_shares_);
+  }
   // A table that both ends hold counts on the first stage.
   if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
       tied.defined())
@@ -92,12 +96,14 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
     });
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
-      runtime::PlayerOptions{.timeout_seconds = run.options.timeout_seconds,
-                             .live_bytes = hooks_.live_bytes,
-                             .topology = &run.topology,
-                             .note = hooks_.note,
-                             .device = device_,
-                             .device_transport = device_transport_});
+      runtime::PlayerOptions{
+          .timeout_seconds = run.options.timeout_seconds,
+          .live_bytes = hooks_.live_bytes,
+          .topology = &run.topology,
+          .note = hooks_.note,
+          .device = device_,
+          .device_transport = device_transport_,
+          .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -166,7 +172,7 @@ void RankTrainer::gather_weights(uint64_t key) {
 }
 
 void RankTrainer::local_statistics(std::span<double> statistics) {
-  statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), norm_shares_);
+  statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), norm_shares_, gradient_shares_);
   const nn::StageStatistics stage = stage_->take_statistics();
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);

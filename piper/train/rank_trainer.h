@@ -170,6 +170,7 @@ class RankTrainer {
   std::unique_ptr<nn::Stage> stage_;
   std::vector<ParameterShare> norm_shares_;  // over the mesh every element once
   std::unique_ptr<AdamW> optimizer_;
+  runtime::GradientShares gradient_shares_;  // none below ZeRO 2
   std::unique_ptr<runtime::Player> player_;
   runtime::Update update_;
   std::vector<int32_t> mixture_layers_;
