@@ -108,7 +108,7 @@ def cases(folder):
     cpus = json.loads(subprocess.run([PIPER, "cluster", "dgx-h100", "--json"], capture_output=True, text=True, check=True).stdout)
     cpus = ["plan", "--model", good, "--cluster", file("cpus.json", json.dumps({**cpus, "kind": "cpu", "name": "cpus"})), "--devices", "8"]
     yield "another trainer on CPUs", [*cpus, "--trainer", "megatron"], ["--trainer is megatron", "cpus", "allowed there: piper"]
-    yield "states that are not trained, on CPUs", [*cpus, "--zero", "2"], ["--zero 2", "this Piper trains"]
+    yield "states that are not trained, on CPUs", [*cpus, "--zero", "3"], ["--zero 3", "this Piper trains"]
     for fixed, *expected in (("--schedule zb-v --pp 1", "--schedule zb-v with --pp 1", "--pp 2"), ("--schedule interleaved --vpp 1", "--vpp 2"),
                              ("--micro-batch 0", "--micro-batch is 0"), ("--pp -1", "--pp is -1"), ("--micro-batch 7", "--micro-batch 4 or 8"),
                              ("--pp 4 --ep 8 --dp 16 --tp 8", "--tp 8 with --dp 16", "--dp 2")):
