@@ -2,7 +2,7 @@
 // hold alike: each takes its own share of them in front of the gate, and all gather the layer's
 // output. So every token is routed, sent and computed once, where the plain layer does it once a
 // rank. Between the two it is the plain layer of a rank's own tokens, whatever ranks share of the
-// experts; the exchange among ep and the gather among etp are the paper's EP&ESP-AlltoAll.
+// experts; an exchange among ep and a gather among etp do what its EP&ESP-AlltoAll does in one.
 //
 //   forward     own share   plain layer   all-gather of x
 //   backward    own share   plain layer   all-gather of gradient(x1)
