@@ -90,8 +90,8 @@ std::vector<Rank> ranks_to_play(const Priced& priced, const PlayRequest& request
   return pipeline;
 }
 
-// The steps of the run that the samples are; none without a load. With a policy, experts move between
-// them.
+// The steps of the run that the samples are; none without a load. With a policy, experts move
+// between them.
 std::vector<sim::RebalancedStep> steps_of(const Priced& priced, const PlayRequest& request) {
   if (!request.load) return {};
   return sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,

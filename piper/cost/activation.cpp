@@ -99,8 +99,8 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
           .weights_transient = e * weights + products};
 }
 
-// Of attention whose ranks share a sequence (context parallelism), in elements; beside attention.cpp
-// and latent_attention.cpp. n ranks.
+// Of attention whose ranks share a sequence (context parallelism), in elements; beside
+// attention.cpp and latent_attention.cpp. n ranks.
 struct ContextSizes {
   int64_t x, queries, keys, sums;  // of own tokens
   int64_t normed;                  // keys before their norm, and what latent queries are made from

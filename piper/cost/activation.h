@@ -102,9 +102,9 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
 // of `tensor_ranks` has; of latent attention the latent and the key that all heads share.
 int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks);
 
-// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor), keys and values (kContext) or experts'
-// rows (kExpertTensor): the others' parts of a rank's own share, two pieces of each at a time
-// (comm/operations.h).
+// Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor), keys and
+// values (kContext) or experts' rows (kExpertTensor): the others' parts of a rank's own share, two
+// pieces of each at a time (comm/operations.h).
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
                     const SegmentWork& work);
 

@@ -58,8 +58,8 @@ TEST_CASE("a pair of DualPipeV holds a layer more than the full V, not a chunk")
   CHECK(most_layers(turns, {4, 7}) == 3 * 4 + 7 + 1);
 }
 
-// Rank 0 of 2 with two chunks: forwards of chunk 0, 0, 1, 1 and 0 before the first backward (3 and 2
-// are held), then a backward of chunk 1 and a forward of chunk 0 (4 and 1).
+// Rank 0 of 2 with two chunks: forwards of chunk 0, 0, 1, 1 and 0 before the first backward (3 and
+// 2 are held), then a backward of chunk 1 and a forward of chunk 0 (4 and 1).
 TEST_CASE("interleaved chunks that differ are held by their own number") {
   const auto moments = chunks_held(PipelineSchedule::kInterleaved, 2, 2, 16, 0, false, false);
   CHECK(most_layers(moments, {1, 0}) == 4);

@@ -14,9 +14,9 @@
 //   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
 //
 // the second part being the cores that idle while the pipeline fills and drains. With several
-// chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place of
-// (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15 % of the
-// simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
+// chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place
+// of (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15 % of
+// the simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
 // simulated.
 #pragma once
 

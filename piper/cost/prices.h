@@ -32,8 +32,8 @@ struct ExpertLoad {
   RoutedRows routed;
   // The same of collective::distinct_tokens, of a strategy that deduplicates; else empty.
   RoutedRows distinct;
-  // Which ranks of the expert group hold which experts; layers that are not here are plain. Those of
-  // other groups than the strategy's are refused.
+  // Which ranks of the expert group hold which experts; layers that are not here are plain. Those
+  // of other groups than the strategy's are refused.
   balance::Placements placements;
 };
 

@@ -2,16 +2,18 @@
 // the prices rest on, and what the transport's counters of a real run must show (train/traffic.h).
 //
 //   send                  the hidden rows of a micro-batch
-//   counts                8 bytes for every expert of the peer, to every other member; and for every count of others that
-//                         the algorithm has to know (collective/told_counts.h)
-//   dispatch, combine     the rows of that layer and micro-batch, as the strategy's algorithm moves them; what a rank keeps
-//                         crosses nothing
-//                         where tokens travel in place of their copies (strategy::deduplicates): tokens; in the dispatch,
-//                         forward and backward, a weight for each copy besides; and for counts, what
+//   counts                8 bytes for every expert of the peer, to every other member; and for
+//                         every count of others that the algorithm has to know
+//                         (collective/told_counts.h)
+//   dispatch, combine     the rows of that layer and micro-batch, as the strategy's algorithm moves
+//                         them; what a rank keeps crosses nothing. Where tokens travel in place of
+//                         their copies (strategy::deduplicates): tokens; in the dispatch, forward
+//                         and backward, a weight for each copy besides; and for counts, what
 //                         collective/known_routes.h tells
 //   gather, scatter       of hidden states and experts' rows: to everyone one's own, or what it
 //                         keeps
-//   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our values, and our share's sum
+//   all-reduce            direct (collective/all_reduce_direct.h): to a peer its share of our
+//                         values, and our share's sum
 #pragma once
 
 #include <piper/cost/prices.h>

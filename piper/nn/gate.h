@@ -1,7 +1,8 @@
 // The gate segment: x1 -> rows in dispatch order, and the routing.
 //
-//   xn = norm(x1);  p = softmax(W_router xn), or sigmoid;  e_1..e_k = the k largest of p (+ selection bias), within the
-//   best groups where routing is limited to groups;  w_j = s p_ej (/ sum_j p_ej when normalised)
+//   xn = norm(x1);  p = softmax(W_router xn), or sigmoid
+//   e_1..e_k = the k largest of p (+ selection bias), within the best groups where routing is
+//   limited to groups;  w_j = s p_ej (/ sum_j p_ej when normalised)
 //
 // DeepSeek-V2 (softmax, groups by their best expert), DeepSeek-V3 section 2.1.2 (sigmoid, a bias
 // that only chooses, groups by the sum of their two best).
@@ -23,14 +24,15 @@
 //
 // Auxiliary loss, by sequence so that it does not depend on the mesh (the Switch form, Fedus et al.
 // 2021, eq. 4-6, with the fraction taken over all k choices):
-//   a * E * sum_i f_i P_i / global_sequences,  f_i = count_i / (S k),  P_i = mean over the sequence of p_i
+//   a * E * sum_i f_i P_i / global_sequences,  f_i = count_i / (S k),
+//   P_i = mean over the sequence of p_i
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// Where ranks share a sequence's tokens (GateBlock::share, context_ranks), f
-// needs the choices of all of them: the forward leaves its own counts in Routing::sequence_counts,
-// the caller sums them over the ranks, and the loss is found by the backward. A capacity is that of
-// a whole sequence, and takes no part of one (PIPER_CHECK).
+// Where ranks share a sequence's tokens (GateBlock::share, context_ranks), f needs the choices of
+// all of them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them
+// over the ranks, and the loss is found by the backward. A capacity is that of a whole sequence, and
+// takes no part of one (PIPER_CHECK).
 //
 // Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
 // that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.
@@ -38,7 +40,8 @@
 // z-loss of the logits z, with either score function (Zoph et al. 2022, "ST-MoE", eq. 5), a mean
 // over each sequence's tokens, then over the sequences of the global batch, so that it does not
 // depend on the mesh either:
-//   c / S * sum_t (log sum_e exp z_te)^2 / global_sequences,  dL/dz_te = 2 c lse_t softmax(z_t)_e / (S * global_sequences)
+//   c / S * sum_t (log sum_e exp z_te)^2 / global_sequences,
+//   dL/dz_te = 2 c lse_t softmax(z_t)_e / (S * global_sequences)
 // Saved besides: dL/dlse [T]; and with sigmoid scores the logits instead of p, which would have
 // lost them where p is near 1.
 #pragma once

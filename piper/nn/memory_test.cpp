@@ -249,8 +249,8 @@ class Bench {
     check(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape, 0,
           packed(""));
   }
-  // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does, and
-  // those that share experts' matrices to receive as many.
+  // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does,
+  // and those that share experts' matrices to receive as many.
   void mixture(int64_t ep) {
     Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
     Routing routing;

@@ -2,9 +2,9 @@
 //
 // Legend of tensor names: T tokens of the micro-batch (B sequences x S), D hidden, V vocabulary, R
 // received rows, E experts, L local experts, F expert ffn, K top-k, N rows sent (T*K, less what a
-// capacity drops), P peers of the expert group. The N rows are in dispatch order: sorted by the place
-// of their expert (balance/expert_placement.h; a plain placement's places are the experts' ids),
-// then by token; so rows for one peer are contiguous.
+// capacity drops), P peers of the expert group. The N rows are in dispatch order: sorted by the
+// place of their expert (balance/expert_placement.h; a plain placement's places are the experts'
+// ids), then by token; so rows for one peer are contiguous.
 //
 // Backward accumulates parameter gradients into Parameter::gradient directly (no temporary of the
 // weight's size) and returns input gradients. A Tape holds what the backward needs besides the
@@ -34,8 +34,8 @@
 
 namespace piper::nn {
 
-// How the ranks of a stage hold a parameter: in equal parts over some axes, and each part on as many
-// ranks as there are in a group of `replicas`.
+// How the ranks of a stage hold a parameter: in equal parts over some axes, and each part on as
+// many ranks as there are in a group of `replicas`.
 struct Sharding {
   // The ranks that hold the same part, members of this axis: its gradient is summed over them, its
   // optimizer states may be divided among them, one of them writes it into a checkpoint.
@@ -143,8 +143,8 @@ struct StageOptions {
   // losses.
   double mtp_weight = 0;
   std::vector<int64_t> mtp_target_tokens;
-  // Where the experts of each layer begin; those that are not here have the plain placement. Each is
-  // even and holds one copy of each expert.
+  // Where the experts of each layer begin; those that are not here have the plain placement. Each
+  // is even and holds one copy of each expert.
   balance::Placements placements;
 };
 

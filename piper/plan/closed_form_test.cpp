@@ -145,7 +145,8 @@ TEST_CASE(
         REQUIRE(strategy::contradictions(s, model).empty());
         const graph::Timeline simulated = simulate(model, s, cluster);
         const cost::ExactEstimate e = estimate(model, s, cluster);
-        // What the turns of a pair hide of its exchanges is left out: never below the simulation then.
+        // What the turns of a pair hide of its exchanges is left out: never below the simulation
+        // then.
         if (c.schedule == PipelineSchedule::kDualPipeV && c.mesh.ep > 1) {
           CHECK(e.seconds >= 0.95 * simulated.seconds());
         } else {

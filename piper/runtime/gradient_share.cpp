@@ -30,10 +30,8 @@ void take_again(GradientShare& share) {
 void Player::open_gradients(const Task& task) {
   if (options_.gradient_shares == nullptr) return;
   const schedule::Segment& segment = step_.segment(task);
-  const bool is_backward = task.phase == Phase::kBackward || task.phase == Phase::kBackwardInput ||
-                           task.phase == Phase::kBackwardWeights;
   const bool is_head = segment.kind == SegmentKind::kHead;
-  if (!is_backward && !(is_head && task.phase == Phase::kForward)) return;
+  if (!graph::is_backward(task.phase) && !(is_head && task.phase == Phase::kForward)) return;
   for (auto& [key, share] : *options_.gradient_shares) {
     const int32_t layer = key.first;
     const bool adds =

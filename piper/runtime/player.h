@@ -186,8 +186,8 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
-  // Of ranks that share a layer's or an expert's matrices: rows of all of them, by rank; and the sum
-  // of their parts, of which this rank keeps that of its own rows.
+  // Of ranks that share a layer's or an expert's matrices: rows of all of them, by rank; and the
+  // sum of their parts, of which this rank keeps that of its own rows.
   std::unique_ptr<comm::Operation> start_tokens_gather(const graph::Task& task,
                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,

@@ -23,7 +23,8 @@ struct LayerKind {
   bool shares_matrices = false, divides_tokens = false;
   bool shares_sequences = false;
   bool gathers_keys = false;  // as in ExecutionStyle; false where no rank shares a sequence
-  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted (tensor-, context-parallel ones).
+  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted
+  // (tensor-, context-parallel ones).
   bool counts_sequences = false, counts_context = false;
   bool shares_experts = false, gathers_rows = false;
   // Of ranks that gather rows: they tell each other how many they have received, and gather them

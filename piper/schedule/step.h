@@ -262,8 +262,8 @@ struct SlotMeaning {
 //
 // Other trainers pass keys and values round a ring (ExecutionStyle::gathers_keys).
 //
-// Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same experts.
-// Each has its own received rows, and computes its part with those of all, by rank:
+// Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same
+// experts. Each has its own received rows, and computes its part with those of all, by rank:
 //   counts       F    routing                                      (they join the routing slot)
 //   gather       F    received [rows], routing                     gathered rows
 //                B    expert rows gradient [returned gradient],
@@ -305,10 +305,10 @@ struct StepGraph {
   }
 };
 
-// Writes any strategy. Requires contradictions(strategy, model) to be empty (PIPER_CHECK). What this
-// Piper's executor runs of them, strategy::not_runnable() says. `ranks`: write only these ranks'
-// tasks (all when empty); operations then keep the members written, so a subset is for pricing and
-// simulation of one pipeline, not for execution.
+// Writes any strategy. Requires contradictions(strategy, model) to be empty (PIPER_CHECK). What
+// this Piper's executor runs of them, strategy::not_runnable() says. `ranks`: write only these
+// ranks' tasks (all when empty); operations then keep the members written, so a subset is for
+// pricing and simulation of one pipeline, not for execution.
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
                      const std::vector<Rank>& ranks = {}, const ExecutionStyle& style = {});
 
@@ -316,8 +316,8 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style = {});
 
-// Whether gathers and reduce-scatters of this kind are of hidden states, rows or keys and values, and
-// not of weights and gradients.
+// Whether gathers and reduce-scatters of this kind are of hidden states, rows or keys and values,
+// and not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
   return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
          segment == SegmentKind::kContext;

@@ -26,8 +26,8 @@ bool has_weights_part(const Segment& segment) {
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
-// Whether the weights' part of a segment reads a slot that its whole backward reads (step.h), as the
-// `place`-th.
+// Whether the weights' part of a segment reads a slot that its whole backward reads (step.h), as
+// the `place`-th.
 bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) {
   switch (slot.kind) {
     case SlotKind::kHidden:  // attention's is x, not x1, nor the x that was gathered

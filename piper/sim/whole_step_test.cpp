@@ -1,5 +1,5 @@
-// Whole steps of any axes (cost/trainer/priced_step.h), played: the closed form of cost::TrainerEstimator against
-// what comes out.
+// Whole steps of any axes (cost/trainer/priced_step.h), played: the closed form of
+// cost::TrainerEstimator against what comes out.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -156,7 +156,8 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the trainer's 
     // How long copies to the host stay behind their forwards is a matter of speed: what is priced
     // is enough for any, of one chunk a rank.
     if (strategy::offloads_activations(s.offload)) {
-      // Of several chunks it counts means: with seed 3 it was 2.4 % too low, with seed 1 11.6 % above.
+      // Of several chunks it counts means: with seed 3 it was 2.4 % too low, with seed 1 11.6 %
+      // above.
       if (s.mesh.vpp > 1) continue;
       CHECK(peak <= closed * (1 + 1e-6));
       CHECK(peak >= 0.9 * closed);

@@ -32,8 +32,10 @@ namespace piper::strategy {
 //   kPipeline      the layers: the same member of every stage
 //   kData          the same parameters of all but the experts: dp x cp ranks
 //   kExpertData    the same experts
-//   kStage         the layers of a pipeline stage: its norms, routers and what else all its ranks hold whole
-//   kEnds          the embedding's table, which first and last stage may both hold: the same member of both
+//   kStage         the layers of a pipeline stage: its norms, routers and what else all its ranks
+//                  hold whole
+//   kEnds          the embedding's table, which first and last stage may both hold: the same member
+//                  of both
 //   kWorld         the step: all ranks
 //   kRank          nothing: a rank alone, with its host
 enum class Axis : uint8_t {
@@ -78,8 +80,8 @@ struct Members {
   int64_t first = 0, stride = 1, size = 1;
 };
 
-// Over which ranks gradients are summed of what a rank holds whole (norms, routers, tables): the data
-// group; the stage where its ranks share matrices, since each then has the gradient of its own
+// Over which ranks gradients are summed of what a rank holds whole (norms, routers, tables): the
+// data group; the stage where its ranks share matrices, since each then has the gradient of its own
 // share of the tokens, whether it computes with those alone or with all of them.
 constexpr Axis axis_of_whole(const Strategy& s) {
   return s.mesh.tp > 1 ? Axis::kStage : Axis::kData;

@@ -49,8 +49,8 @@ constexpr bool splits_backward(PipelineSchedule s) { return traits(s).splits_bac
 // al. 2022, selective and full recomputation). Norms are always computed again: nothing normalised
 // is ever kept.
 //   kAttention  what attention keeps besides x and x1: queries, keys, values, output, row sums
-//   kExperts    what the feed-forward nets (routed, shared, dense) keep: both projections before the activation. Rows that
-//               have travelled are kept: nothing is exchanged again
+//   kExperts    what the feed-forward nets (routed, shared, dense) keep: both projections before
+//               the activation. Rows that have travelled are kept: nothing is exchanged again
 //   kFull       everything but the layer's input; rows travel again
 enum class Recompute : uint8_t { kNone, kAttention, kExperts, kAttentionAndExperts, kFull };
 struct RecomputeTraits {
@@ -109,7 +109,8 @@ constexpr bool offloads_activations(Offload o) { return traits(o).activations; }
 
 // Which axis neighbouring devices differ in, innermost first; tensor, context and expert groups
 // come first in both.
-//   kDataInside      tp-cp-ep-dp-pp: a stage's ranks stay together, messages between stages travel far
+//   kDataInside      tp-cp-ep-dp-pp: a stage's ranks stay together, messages between stages travel
+//                    far
 //   kPipelineInside  tp-cp-ep-pp-dp: a pipeline's ranks stay together, gradients travel far
 enum class Placement : uint8_t { kDataInside, kPipelineInside };
 inline constexpr std::array kPlacementTraits{
@@ -133,7 +134,8 @@ inline constexpr auto kPlacements = values_of<Placement>();
 //   kHaloSwitch   HALO by switch group
 //   kHalo         HALO in overlapping chunks
 //   kThreeLevel   HALO over node, group and beyond
-//   kHaloDedup    HALO with deduplication: tokens, not copies; needs to know routes, not counts alone
+//   kHaloDedup    HALO with deduplication: tokens, not copies; needs to know routes, not counts
+//                 alone
 enum class AllToAll : uint8_t {
   kFlat,
   kNodeAware,

@@ -92,8 +92,8 @@ class AdamW {
 };
 
 // Sum of squared gradients, of the elements in `shares`, accumulated in double in a fixed order.
-// Infinite or NaN when one of them is. The host waits once for a device. Replicas take a share each, so that over the mesh every
-// element counts once.
+// Infinite or NaN when one of them is. The host waits once for a device. Replicas take a share
+// each, so that over the mesh every element counts once.
 double sum_of_squares(const std::vector<nn::Parameter>& parameters,
                       const std::vector<ParameterShare>& shares,
                       const runtime::GradientShares& gradients = {});

@@ -7,7 +7,7 @@
 // just these. A run may begin and end inside a parameter:
 //
 //   buffer of a layer    |  qkv  |   o   |router|n|n|
-//   two replicas         |     0      |      1      |      of o rank 0 has the first part, rank 1 the rest
+//   two replicas         |     0      |      1      |      of o rank 0 has the first part
 #pragma once
 
 #include <piper/nn/stage.h>
@@ -46,8 +46,8 @@ nn::Parameter restricted(const std::vector<nn::Parameter>& parameters, const Par
 runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
                                         Rank rank);
 
-// Elements [begin, end) of a parameter's gradient, flat: of its share, or of itself where its buffer
-// is not among them.
+// Elements [begin, end) of a parameter's gradient, flat: of its share, or of itself where its
+// buffer is not among them.
 at::Tensor gradient_of(const nn::Parameter& parameter, int64_t begin, int64_t end,
                        const runtime::GradientShares& shares);
 

@@ -61,7 +61,8 @@ const std::vector<Layout> kLayouts = {
     {{5, 4, 4}, {1, 1, 1, 1, 1}},
     {{.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, {1, 2, 1, 1}, strategy::PipelineSchedule::kInterleaved},
     {{.pp = 2, .ep = 1, .dp = 2, .vpp = 2}, {2, 1, 2, 0}, strategy::PipelineSchedule::kZbV}};
-// Whose ranks share matrices, of experts too, each with a part of them; or sequences, each with all.
+// Whose ranks share matrices, of experts too, each with a part of them; or sequences, each with
+// all.
 const std::vector<Layout> kTensorLayouts = {{{.dp = 2, .tp = 2}, {5}},
                                             {{.pp = 2, .ep = 2, .tp = 2}, {2, 3}},
                                             {{.ep = 4, .tp = 4}, {5}},

@@ -13,7 +13,8 @@
 
 namespace piper::train::parts {
 
-// The same on all ranks, or they would decide otherwise: process 0's, as text that brings every bit.
+// The same on all ranks, or they would decide otherwise: process 0's, as text that brings every
+// bit.
 void Run::price_experts() {
   if (!request_.rebalance.is_on()) return;
   const std::string text = first_alone(world_, "prices of experts", [this] {

@@ -1,18 +1,19 @@
 // What one layer costs one rank for one micro-batch under a trainer: seconds by what they are spent
 // on, bytes kept for the backward, parameters held. Everything is divided as the axes divide it:
 //
-//   tp    columns of the first product of a block, rows of the second; heads; with sequence parallelism norms and
-//         residuals too. One gather and one scatter a block and direction (Korthikanti et al. 2022), all-reduces
-//         without it (Shoeybi et al. 2019)
-//   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al. 2023)
+//   tp    columns of the first product of a block, rows of the second; heads; with sequence
+//         parallelism norms and residuals too. One gather and one scatter a block and direction
+//         (Korthikanti et al. 2022), all-reduces without it (Shoeybi et al. 2019)
+//   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al.
+//         2023)
 //   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to
 //         its ranks first; under Parm's S1 (no sequence parallelism) the block's output, and its
 //         input's gradient, is gathered
 //   etp   each expert's matrices; rows are gathered and scattered among its ranks
 //
-// Bytes follow what trainers with flash attention keep: input, normalised input, queries, keys, values,
-// attention's output; the same for the feed-forward; routed rows before each product (Korthikanti
-// et al. 2022, table 2, without dropout masks).
+// Bytes follow what trainers with flash attention keep: input, normalised input, queries, keys,
+// values, attention's output; the same for the feed-forward; routed rows before each product
+// (Korthikanti et al. 2022, table 2, without dropout masks).
 #pragma once
 
 #include <piper/cost/trainer/rates.h>
@@ -45,8 +46,8 @@ struct PassPrice {
   double total() const { return compute + tensor + exchange + context; }
 };
 
-// One collective of a layer as it runs, and how much of it the trainer hides behind compute: the rest
-// is exposed.
+// One collective of a layer as it runs, and how much of it the trainer hides behind compute: the
+// rest is exposed.
 struct Travel {
   Moves moves;
   double hidden = 0;
@@ -69,7 +70,8 @@ struct LayerPrice {
   // scatters of a pass; the backward does both exchanges, and expert_tensor, again.
   Travel tensor_forward, tensor_backward, expert_tensor, context_forward, context_backward;
   Travel dispatch, combine;
-  // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind it.
+  // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind
+  // it.
   double arrives_forward = 0, arrives_backward = 0;
   // Of both, what gathers the output of a mixture layer (Parm's S1): nothing computes beside it.
   double gathers_output = 0;
