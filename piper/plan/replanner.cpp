@@ -82,6 +82,7 @@ std::optional<Replanned> Replanner::note(ObservedStep step, int64_t steps_left,
   window_.clear();
   const bool agrees = agreed_ && found;
   agreed_ = found.has_value();
+  if (agreed_ && !agrees) asked_.clear();  // the next window is to confirm it
   if (!agrees) return std::nullopt;
   const std::string strategy = strategy::to_json(found->proposal.strategy).dump();
   if (strategy == said_) return std::nullopt;
@@ -110,15 +111,14 @@ std::optional<Replanned> Replanner::decide(int64_t steps_left,
   Replanned found{.machine = median_of(machines), .change_seconds = change_seconds_};
   const std::vector<double> figures =
       figures_of(found.machine, request.imbalance_at(present_.mesh.ep));
-  if (are_within(figures, refused_, policy_.bound)) return std::nullopt;
-  refused_ = figures;
+  if (are_within(figures, asked_, policy_.bound)) return std::nullopt;
+  asked_ = figures;
   std::optional<Proposal> proposal = propose(request, present_, found.machine, accepts_);
   if (!proposal) return std::nullopt;
   const double staying = std::min(proposal->seconds_staying, median_seconds(window_));
   if (proposal->seconds * (1 + policy_.bound) >= staying) return std::nullopt;
   found.earned_back = std::llround(std::ceil(change_seconds_ / (staying - proposal->seconds)));
   if (found.earned_back >= steps_left) return std::nullopt;
-  refused_.clear();
   found.proposal = std::move(*proposal);
   found.why = why(found.machine, request.imbalance_at(present_.mesh.ep));
   return found;

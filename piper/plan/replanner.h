@@ -61,8 +61,8 @@ struct Replanned {
 // and the steps that are left earn back what the change costs. Both, so that what slows steps down
 // without any task being slower (and no model could tell what would be faster) proposes nothing. Two
 // windows in a row have to agree that some strategy is worth it: one alone may be noise. The planner
-// is asked at first and when a figure of the machine or of the load has left by more than the bound
-// what it was when the planner said no.
+// is asked at first, to confirm, and when a figure of the machine or of the load has left by more
+// than the bound what it was when the planner was asked last.
 class Replanner {
  public:
   static constexpr int64_t kSteps = 5;
@@ -97,9 +97,9 @@ class Replanner {
   Accepts accepts_;
   int64_t num_seen_ = 0;
   std::deque<ObservedStep> window_;
-  bool agreed_ = false;          // the window before came to a strategy too
-  std::vector<double> refused_;  // figures() of the machine for which the planner said no
-  std::string said_;             // the strategy, as JSON
+  bool agreed_ = false;        // the window before came to a strategy too
+  std::vector<double> asked_;  // the figures with which the planner was asked last
+  std::string said_;           // the strategy, as JSON
 };
 
 // In one line: what would be faster, by how much, why, and what the change costs.
