@@ -44,8 +44,11 @@ def check_trained():
     """Without tp the plain schedule is what `train` runs; what has no name in a strategy is priced alone."""
     _, by_name = schedules("--ep", 8)
     assert by_name["plain"]["trained"] and "not_trained" not in by_name["plain"]
-    for name in ("parm-baseline", "monta-o1", "monta-o2", "monta-o3"):
+    for name in ("parm-baseline", "parm-s2", "monta-o1", "monta-o2", "monta-o3"):
         assert not by_name[name]["trained"] and by_name[name]["not_trained"], name
+    _, by_name = schedules("--tp", 8, "--ep", 8)
+    for name, s in by_name.items():
+        assert s["trained"] == (name not in ("parm-baseline", "monta-o3")), (name, s)
 
 
 def check_text():

@@ -46,6 +46,10 @@ TENSOR = [  # with divided optimizer states
     (1, 4, 2, "gpipe", "full", 2, 2), (2, 1, 1, "zb-v", "full", 2, 2), (1, 1, 1, "1f1b", "none", 2, 4),
     (1, 2, 2, "1f1b", "none", 2, 2, 2),
 ]
+MIXTURES = [  # orders of a mixture layer
+    ((1, 2, 2, "1f1b", "none", 2, 2, 1, False), "monta-o1", 1), ((1, 2, 2, "1f1b", "full", 2, 2, 2, False), "monta-o2", 3),
+    ((1, 2, 2, "zb-h1", "experts", 1, 2, 2, False), "parm-s2", 2), ((1, 4, 1, "1f1b", "attention", 2, 4, 1, False), "parm-s1", 1),
+]
 RANKS = 4  # of the profile
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
@@ -123,6 +127,8 @@ def main():
         for axes_, precision in [(AXES[1], "fp32"), (AXES[4], "bf16"), (TENSOR[0], "bf16"), (TENSOR[3], "fp32"),
                                  *([(AXES[0], "bf16"), (AXES[3], "fp32"), *[(a, "fp32") for a in TENSOR]] if in_full else [])]:
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
+        families += [run_one(options, cluster, folder, axes_, mixture=(schedule, chunks)) | {"family": f"{schedule} {chunks}"}
+                     for axes_, schedule, chunks in MIXTURES]
         # More ranks than the profile has: their memory and order alone.
         families += [run_one(options, "rtx4090x8", folder, a) | {"family": f"{ranks_of(a)} ranks"} for a in larger]
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
@@ -155,16 +161,17 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0):
+def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0, mixture=("plain", 1)):
     pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens, cp = (*axes, *(1, 1, True, 1)[len(axes) - 6:])
     shared = ["--tp", tp, *(["--sequence-parallel"] if divides_tokens else [])] if tp > 1 else []
     shared += ["--etp", etp] if etp > 1 else []
     shared += ["--cp", cp] if cp > 1 else []
+    shared += ["--moe-schedule", mixture[0], "--moe-chunks", mixture[1]]
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
-                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, *axes])), "--fresh", "--json"))
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, *mixture, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

@@ -153,11 +153,14 @@ void print_not_trained(const std::vector<Row>& rows) {
 
 // Where an order that is trained is not executed as the paper, and this price, have it.
 std::string trained_otherwise(const std::vector<Row>& rows, int64_t etp) {
-  const auto s1 = std::ranges::find(rows, strategy::name(strategy::MoeSchedule::kParmS1),
-                                    [](const Row& row) { return row.price.name; });
-  if (etp == 1 || s1 == rows.end() || !s1->not_trained.empty()) return "";
-  return "parm-s1 is priced as the paper has it, with one exchange over ep and etp; `train` "
-         "exchanges over ep and gathers over etp, as monta-o1 does";
+  std::vector<std::string> names;
+  for (const Row& row : rows)
+    if (row.not_trained.empty() && row.price.name.starts_with("parm-")) names.push_back(row.price.name);
+  if (etp == 1 || names.empty()) return "";
+  return fmt::format(
+      "{} {} priced as the paper has it, with one exchange over ep and etp; `train` exchanges over "
+      "ep and gathers over etp, as monta-o1 does",
+      fmt::join(names, " and "), names.size() == 1 ? "is" : "are");
 }
 
 // The cheapest against plain, or plain against the next one.

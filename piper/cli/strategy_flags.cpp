@@ -253,11 +253,12 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
   command.add_option(
       "--moe-schedule", f.moe_schedule,
-      "order of a mixture layer: plain, parm-s1, or chunked, where the rows of one chunk of "
-      "tokens travel while another is computed (plain)");
+      "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel while "
+      "another is computed; of tokens that ranks of tp hold alike parm-s1, parm-s2, monta-o1 or "
+      "monta-o2 (plain)");
   command
       .add_option("--moe-chunks", f.moe_chunks,
-                  "of --moe-schedule chunked: chunks of a rank's tokens (1)")
+                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens (1)")
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");

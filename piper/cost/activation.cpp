@@ -257,9 +257,9 @@ int64_t shared_choices_bytes(const model::FeedForward& f, const SegmentWork& wor
   return work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0;
 }
 
-// Weight and token of every row, position of every choice.
+// Weight of every row, token of every row that is sent, position of every choice.
 int64_t sent_routing_bytes(const model::FeedForward& f, const SegmentWork& work) {
-  return work.rows * (main_element_bytes(work.element_bytes) + kIndexBytes) +
+  return work.merged_rows() * main_element_bytes(work.element_bytes) + work.rows * kIndexBytes +
          work.tokens_of_rows() * f.top_k * kIndexBytes;
 }
 
@@ -443,6 +443,7 @@ SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chu
   SegmentWork work = all;
   work.chunk_tokens = own.count;
   work.rows = part(all.rows);
+  work.others_rows = part(all.others_rows);
   work.received_rows = part(all.received_rows);
   work.gathered_rows = part(all.gathered_rows);
   // Not less than an even share of the chunk's rows.
@@ -468,6 +469,7 @@ Division division_of(const strategy::Strategy& s) {
           .routed = strategy::ranks_per_routed_token_set(s),
           .experts = s.mesh.etp,
           .gathers_rows = strategy::gathers_expert_rows(s),
+          .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
           .copies = strategy::copies_of_rows(s)};
 }
 
@@ -507,6 +509,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kSequenceCounts:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kDividedRows:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kStageWeights:
@@ -555,6 +558,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kRows:
     case SlotKind::kReturned:
     case SlotKind::kRowsGradient:
+      if (slot.segment.kind == SegmentKind::kDividedRows) return work.merged_rows() * row;
       return (work.deduplicated() ? work.routed_tokens() : work.rows) * row;
     case SlotKind::kReceived:
     case SlotKind::kExpertRows:
@@ -567,7 +571,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
                   ? shared_choices_bytes(layer_of(model, slot.segment).feed_forward, work)
                   : 0);
     case SlotKind::kRoutingGradient:
-      return work.rows * main_element_bytes(work.element_bytes);
+      return work.merged_rows() * main_element_bytes(work.element_bytes);
     case SlotKind::kSequenceChoices:
       return sequence_choices_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kQueries:

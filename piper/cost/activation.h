@@ -27,6 +27,7 @@ struct Division {
   int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge
   int64_t experts = 1;  // an expert's matrices
   bool gathers_rows = false;  // those ranks have rows of their own, else all of them the same
+  int64_t rows = 1;           // of the tokens that ranks of `tensor` route alike: among them
   int64_t copies = 1;         // strategy::copies_of_rows
   auto operator<=>(const Division&) const = default;
 };
@@ -38,6 +39,7 @@ struct SegmentWork {
   int64_t sequence = 0;   // S
   Division by;
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
+  int64_t others_rows = 0;    // of the same tokens, those that ranks which divide them send
   int64_t received_rows = 0;  // R (experts); balanced: as many
   // Of ranks that share an expert's matrices and have rows of their own: what these have received
   // together, with which the experts compute.
@@ -69,6 +71,7 @@ struct SegmentWork {
   }
   // Whose copies the rows are.
   int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
+  int64_t merged_rows() const { return rows + others_rows; }
   bool deduplicated() const { return received_tokens >= 0; }
   int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };

@@ -75,7 +75,8 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
   const int64_t positions = model_.positions(layer, strategy_.sequence);
-  const int64_t sharers = strategy::ranks_per_routed_token_set(strategy_);
+  const int64_t sharers = strategy::ranks_per_routed_token_set(strategy_) *
+                          (strategy::divides_rows(strategy_) ? strategy_.mesh.tp : 1);
   double rows =
       static_cast<double>(strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
@@ -188,6 +189,13 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member,
   const auto each_of = [](const strategy::Members& group, auto visit) {
     for (int64_t i = 0; i < group.size; ++i) visit(group.first + i * group.stride);
   };
+  work.others_rows = -work.rows;
+  each_of(
+      layout.members(work.by.rows > 1 ? strategy::Axis::kTensor : strategy::Axis::kRank, member),
+      [&](int64_t sharer) {
+        for (const int64_t rows : routed(layer, micro_batch, sharer, chunk))
+          work.others_rows += rows;
+      });
   const strategy::Members peers = layout.members(strategy::Axis::kExpert, member);
   const int64_t ep_index = (member - peers.first) / peers.stride;
   // By expert, of this rank and of all whose rows it gathers.
@@ -224,6 +232,7 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
   if (strategy_.capacity.is_limited()) {
     work.rows = 0;
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
+    work.others_rows = work.rows * (work.by.rows - 1);
   }
   work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
   const int64_t gathered = work.by.gathers_rows ? work.by.experts : 1;
@@ -233,25 +242,6 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
     received.push_back(strategy_.mesh.ep * gathered * rows_of_expert(layer, expert));
   set_largest(received, work);
   return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_));
-}
-
-ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
-  ExpertLoad load;
-  load.share.resize(model.layers.size());
-  if (strategy.capacity.is_limited()) load.kept.assign(model.layers.size(), 1.0);
-  for (const auto& [layer, rows] : expert_rows) {
-    const auto total = static_cast<double>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
-    if (total <= 0) continue;
-    for (const int64_t count : rows)
-      load.share[static_cast<size_t>(layer)].push_back(static_cast<double>(count) / total);
-    const int64_t top_k = model.layers[static_cast<size_t>(layer)].feed_forward.top_k;
-    if (strategy.capacity.is_limited())
-      load.kept[static_cast<size_t>(layer)] =
-          total / static_cast<double>(strategy.global_batch_sequences *
-                                      model.positions(layer, strategy.sequence) * top_k);
-  }
-  return load;
 }
 
 }  // namespace piper::cost

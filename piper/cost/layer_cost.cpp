@@ -82,8 +82,10 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   if (!ff.is_moe()) return work;
   const int64_t capacity =
       strategy::expert_capacity(capacity_factor, work.sequence, ff.top_k, ff.num_experts);
-  work.rows =
+  const int64_t all_rows =
       std::min(work.routed_tokens() * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
+  work.rows = (all_rows + by.rows - 1) / by.rows;
+  work.others_rows = all_rows - work.rows;
   work.received_rows = work.rows;
   work.local_experts = ff.num_experts / ep;
   work.gathered_rows = work.received_rows * by.experts;
@@ -270,7 +272,9 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
              2;
     }
     const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
-    const int64_t rows = is_of_experts ? chunk.computed_rows() : work.all_tokens();
+    const int64_t rows = is_of_experts                               ? chunk.computed_rows()
+                         : task.segment == SegmentKind::kDividedRows ? chunk.merged_rows()
+                                                                     : work.all_tokens();
     const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * rows * model_.hidden *
                                            work.element_bytes);
     const double both =

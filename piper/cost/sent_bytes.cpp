@@ -57,13 +57,13 @@ class Sender {
         return add_all_reduce(task);
       case TaskKind::kAllGather:  // of tokens, to everyone its own, of every slot
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
-        if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
+        if (has_own_rows(step_.segment(task).kind)) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
           return std::ssize(step_.graph.reads(task)) * gathered_share_bytes(task);
         });
       case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
-        if (step_.segment(task).kind == SegmentKind::kExpertTensor) return add_rows(task);
+        if (has_own_rows(step_.segment(task).kind)) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) { return gathered_share_bytes(task); });
       case TaskKind::kRing:
       case TaskKind::kStateCollective:
@@ -93,25 +93,33 @@ class Sender {
     return std::ranges::find(members, task.rank) - members.begin();
   }
 
+  // Whether each rank brings any number of rows to a gather, or keeps it of a sum.
+  static bool has_own_rows(SegmentKind segment) {
+    return segment == SegmentKind::kExpertTensor || segment == SegmentKind::kDividedRows;
+  }
+
   // Of ranks that share experts: a gather of what each has received, of every slot; a sum, of which
-  // each keeps as much.
+  // each keeps as much. Of ranks that divide rows: a gather of what each has sent.
   void add_rows(const Task& task) {
     const bool gathers = task.kind == TaskKind::kAllGather;
     const std::vector<Rank>& members = step_.graph.group(task.group);
     const auto self = static_cast<size_t>(index_of(task));
     for (size_t to = 0; to < members.size(); ++to) {
-      const int64_t rows = received_rows(task, members[gathers ? self : to]);
+      const int64_t rows = own_rows(task, members[gathers ? self : to]);
       const int64_t bytes =
           rows * row_bytes() * (gathers ? std::ssize(step_.graph.writes(task)) : 1);
       if (to != self && bytes > 0) sent_.push_back({task.id, members[to], bytes});
     }
   }
 
-  int64_t received_rows(const Task& task, Rank rank) const {
+  SegmentWork work_of(const Task& task, Rank rank) const {
     const schedule::Segment& of = step_.segment(task);
-    return (rows_.exact() ? rows_.work(of.layer, task.micro_batch, layout_.member(rank), of.chunk)
-                          : rows_.work(of.layer, layout_.coordinates(rank).ep, of.chunk))
-        .received_rows;
+    return rows_.exact() ? rows_.work(of.layer, task.micro_batch, layout_.member(rank), of.chunk)
+                         : rows_.work(of.layer, layout_.coordinates(rank).ep, of.chunk);
+  }
+  int64_t own_rows(const Task& task, Rank rank) const {
+    const SegmentWork work = work_of(task, rank);
+    return step_.segment(task).kind == SegmentKind::kDividedRows ? work.rows : work.received_rows;
   }
 
   void add_counts(const Task& task) {
@@ -218,7 +226,7 @@ class Sender {
   // Hidden states, or experts' rows, of which all members have the same ones.
   ReducedBuffer summed_rows(const Task& task) const {
     const int64_t rows = step_.segment(task).kind == SegmentKind::kExpertTensor
-                             ? received_rows(task, task.rank)
+                             ? own_rows(task, task.rank)
                              : tokens(step_.segment(task).layer) / strategy_.mesh.cp;
     return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
@@ -395,6 +403,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kTensor:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kDividedRows:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

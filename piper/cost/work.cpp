@@ -245,7 +245,7 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   list.exponential(tokens * experts);
   list.launches(4);
   if (list.backward()) {
-    list.pass(static_cast<double>(work.rows) * d, 0,
+    list.pass(static_cast<double>(work.merged_rows()) * d, 0,
               1);  // each token adds up its copies' gradients
     list.pass(tokens * d, 0, work.by.copies > 1 ? 3 : 1);  // and takes each of them whole
   } else {
@@ -285,7 +285,9 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
 void merge(List& list, const model::Model& model, const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
-  list.pass(static_cast<double>(work.rows) * d, 1, 2);
+  // The backward reads all rows and writes those that are sent.
+  const auto rows = static_cast<double>(work.merged_rows());
+  if (rows > 0) list.pass(rows * d, 1, 1 + static_cast<double>(work.rows) / rows);
   list.pass(tokens * d, 2, 1);
 }
 
@@ -412,6 +414,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kSequenceCounts:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kDividedRows:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kStageWeights:

@@ -124,12 +124,18 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
+  out.rows_of_expert = order.counts;
   std::vector<DispatchOrder> orders = split_order(std::move(order), std::ssize(chunks));
-  for (size_t c = 0; c < chunks.size(); ++c)
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    if (block.divided.count > 1)
+      orders[c] = divide_order(orders[c], block.divided.count, block.divided.index);
     chunks[c] = {.weights = std::move(orders[c].weights),
                  .token = std::move(orders[c].token),
                  .position = std::move(orders[c].position),
-                 .counts = std::move(orders[c].counts)};
+                 .counts = std::move(orders[c].counts),
+                 .divided_rows = std::move(orders[c].divided_rows),
+                 .first_own_row = orders[c].first_own_row};
+  }
   chunks.front().sequence_counts = shared_counts_BE;
   chunks.front().sequence = own_sequence;
   if (block.deduplicated) {

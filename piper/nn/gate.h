@@ -62,6 +62,7 @@ struct GateBlock {
   TensorShare share;          // whose tokens x1 holds
   int64_t context_ranks = 1;  // that share every sequence
   TensorShare counted;        // of these, whose count in the weights' gradients
+  TensorShare divided;        // of these tokens' rows, which are sent from here
   int64_t copies = 1;         // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
@@ -82,6 +83,8 @@ struct GateOutput {
   std::vector<at::Tensor> rows;  // by chunk
   Amount auxiliary_loss;
   Amount z_loss;
+  std::vector<int64_t>
+      rows_of_expert;  // [E] that were kept, of all ranks that divide them; by place
   std::vector<int64_t>
       chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
                // what was kept

@@ -80,10 +80,16 @@ void add_narrow(float* to, const c10::BFloat16* from, int64_t n);
 template <class T>
 void merge(const T* returned, const Main<T>* weights, const int32_t* position, const T* x1, T* out,
            int64_t tokens, int64_t k, int64_t width);
-// g_returned[p] = weights[p] * gx[t]; g_weights[p] = gx[t] . returned[p].
+// Consecutive rows.
+struct RowRange {
+  int64_t first = 0, count = 0;
+};
+// g_weights[p] = gx[t] . returned[p]; for the rows of `own`, g_returned[p - own.first] =
+// weights[p] * gx[t].
 template <class T>
 void merge_backward(const T* gx, const T* returned, const Main<T>* weights, const int32_t* position,
-                    T* g_returned, Main<T>* g_weights, int64_t tokens, int64_t k, int64_t width);
+                    T* g_returned, Main<T>* g_weights, RowRange own, int64_t tokens, int64_t k,
+                    int64_t width);
 
 // Softmax by row in place. log_sum: log(sum(exp(x))) of every row; may be null.
 template <class T>

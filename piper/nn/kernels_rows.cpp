@@ -77,7 +77,8 @@ void merge(const T* returned, const Main<T>* weights, const int32_t* position, c
 
 template <class T>
 void merge_backward(const T* gx, const T* returned, const Main<T>* weights, const int32_t* position,
-                    T* g_returned, Main<T>* g_weights, int64_t tokens, int64_t k, int64_t width) {
+                    T* g_returned, Main<T>* g_weights, RowRange own, int64_t tokens, int64_t k,
+                    int64_t width) {
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t t = 0; t < tokens; ++t) {
       const T* g = gx + t * width;
@@ -85,9 +86,15 @@ void merge_backward(const T* gx, const T* returned, const Main<T>* weights, cons
         const int64_t p = position[t * k + j];
         if (p < 0) continue;
         const T* from = returned + p * width;
-        T* to = g_returned + p * width;
-        const Main<T> weight = weights[p];
         Main<T> dot = 0;
+        if (p < own.first || p >= own.first + own.count) {
+#pragma omp simd reduction(+ : dot)
+          for (int64_t d = 0; d < width; ++d) dot += widen(g[d]) * widen(from[d]);
+          g_weights[p] = dot;
+          continue;
+        }
+        T* to = g_returned + (p - own.first) * width;
+        const Main<T> weight = weights[p];
 #pragma omp simd reduction(+ : dot)
         for (int64_t d = 0; d < width; ++d) {
           to[d] = narrow<T>(weight * widen(g[d]));
@@ -106,7 +113,7 @@ void merge_backward(const T* gx, const T* returned, const Main<T>* weights, cons
   template void merge(const T*, const Main<T>*, const int32_t*, const T*, T*, int64_t, int64_t,  \
                       int64_t);                                                                  \
   template void merge_backward(const T*, const T*, const Main<T>*, const int32_t*, T*, Main<T>*, \
-                               int64_t, int64_t, int64_t);
+                               RowRange, int64_t, int64_t, int64_t);
 PIPER_INSTANTIATE(float)
 PIPER_INSTANTIATE(double)
 PIPER_INSTANTIATE(c10::BFloat16)

@@ -130,7 +130,8 @@ class Bench {
     w.rows = w.routed_tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;
     if (routing == nullptr) return w;
-    w.rows = routing->weights.size(0);
+    w.rows = routing->token.size(0);
+    w.others_rows = routing->weights.size(0) - w.rows;
     std::vector<int64_t> rows(static_cast<size_t>(w.local_experts));
     const std::vector<int64_t>& counts = routing->computed_counts();
     for (size_t i = 0; i < counts.size(); ++i) rows[i % rows.size()] += counts[i];
@@ -270,10 +271,18 @@ class Bench {
     const at::Tensor received = at::ones({w.computed_rows(), shape_.hidden}, x_.options());
     const auto experts_f =
         measure([&] { out = stage_->experts_forward(0, received, routing, &tape); });
-    const auto merge_f = measure([&] { x = stage_->merge_forward(0, rows, routing, x_); });
+    // As many as all ranks that divide rows have.
+    const at::Tensor returned =
+        w.others_rows > 0 ? at::ones({w.merged_rows(), shape_.hidden}, x_.options()) : rows;
+    CHECK(bytes_of(returned) ==
+          cost::slot_bytes(model_, {schedule::SlotKind::kReturned, {SegmentKind::kDividedRows, 0}},
+                           w));
+    const auto merge_f = measure([&] { x = stage_->merge_forward(0, returned, routing, x_); });
     CHECK(merge_f.peak == bytes_of(x));
     Stage::MergeGradients merged;
-    const auto merge_b = measure([&] { merged = stage_->merge_backward(0, x_, rows, routing); });
+    const auto merge_b =
+        measure([&] { merged = stage_->merge_backward(0, x_, returned, routing); });
+    CHECK(bytes_of(merged.returned) == bytes_of(rows));
     const int64_t divided = predicted(SegmentKind::kMerge, w).backward_transient;
     const int64_t merge_bytes = bytes_of(merged.returned) + bytes_of(merged.weights) + divided;
     CHECK(merge_b.peak >= merge_bytes);
@@ -282,8 +291,9 @@ class Bench {
         measure([&] { g_rows = stage_->experts_backward(0, out, received, routing, tape); });
     check(predicted(SegmentKind::kExperts, w), experts_f, bytes_of(out), experts_b,
           bytes_of(g_rows), tape, 0, packed(".experts."));
+    const at::Tensor g_returned = w.others_rows > 0 ? at::ones_like(returned) : merged.returned;
     const auto gate_b = measure([&] {
-      g = stage_->gate_backward(0, merged.returned, merged.weights, x_, x_, routing, gate_tape);
+      g = stage_->gate_backward(0, g_returned, merged.weights, x_, x_, routing, gate_tape);
     });
     check(predicted(SegmentKind::kGate, w), gate_f, bytes_of(rows) + routing_bytes, gate_b,
           bytes_of(g), gate_tape, predicted(SegmentKind::kGate, w).tape, packed(".experts."));
@@ -579,7 +589,8 @@ TEST_CASE("what ranks compute on all tokens alike, or on a share of them, is wha
   for (const char* family : {"mixtral", "deepseek_v3", "qwen2_moe"})
     for (Shape shape : kShapes)
       for (const int64_t expert_ranks : {1, 2})
-        for (const MoeSchedule schedule : {MoeSchedule::kPlain, MoeSchedule::kParmS1})
+        for (const MoeSchedule schedule :
+             {MoeSchedule::kPlain, MoeSchedule::kParmS1, MoeSchedule::kMontaO1})
           for (const bool in_parts : {false, true}) {
             if (shape.sequences * shape.sequence % 2 != 0) continue;
             // The auxiliary loss of parts of sequences takes for a moment what is not predicted.

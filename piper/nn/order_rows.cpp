@@ -199,6 +199,47 @@ std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks) 
   return chunks;
 }
 
+DispatchOrder divide_order(const DispatchOrder& order, int64_t ranks, int64_t index) {
+  const at::Tensor token = read_on_host(order.token), position = read_on_host(order.position);
+  const auto experts = std::ssize(order.counts);
+  const auto part = [&](int64_t rank, int64_t expert) {
+    return strategy::token_chunk(order.counts[static_cast<size_t>(expert)], ranks,
+                                 (rank + expert) % ranks);
+  };
+  DispatchOrder own;
+  // The row of the whole order that each of all rows by rank is, and the other way.
+  std::vector<int32_t> rows, place_of(static_cast<size_t>(token.size(0)));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto before = std::ssize(rows);
+    if (rank == index) own.first_own_row = before;
+    int64_t first = 0;
+    for (int64_t e = 0; e < experts; first += order.counts[static_cast<size_t>(e++)]) {
+      const strategy::TokenChunk of = part(rank, e);
+      if (rank == index) own.counts.push_back(of.count);
+      for (int64_t row = first + of.first; row < first + of.first + of.count; ++row) {
+        place_of[static_cast<size_t>(row)] = static_cast<int32_t>(rows.size());
+        rows.push_back(static_cast<int32_t>(row));
+      }
+    }
+    own.divided_rows.push_back(std::ssize(rows) - before);
+  }
+  own.token = at::empty({own.divided_rows[static_cast<size_t>(index)]}, at::kInt);
+  for (int64_t i = 0; i < own.token.size(0); ++i)
+    own.token.data_ptr<int32_t>()[i] =
+        token.const_data_ptr<int32_t>()[rows[static_cast<size_t>(own.first_own_row + i)]];
+  own.position = at::empty(position.sizes(), at::kInt);
+  for (int64_t i = 0; i < position.numel(); ++i) {
+    const int32_t row = position.const_data_ptr<int32_t>()[i];
+    own.position.data_ptr<int32_t>()[i] = row < 0 ? -1 : place_of[static_cast<size_t>(row)];
+  }
+  const at::Device device = order.weights.device();
+  own.weights =
+      order.weights.index_select(0, at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device));
+  own.token = own.token.to(device);
+  own.position = own.position.to(device);
+  return own;
+}
+
 void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bool two_best) {
   const at::Tensor grouped = scores.view({scores.size(0), num_groups, -1});
   const at::Tensor rank = two_best && grouped.size(2) > 1

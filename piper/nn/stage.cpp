@@ -148,14 +148,11 @@ class ModelStage final : public Stage {
                                        std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
     GateOutput out = nn::gate_forward(at(layer).gate, routed(x1_TD), sequence, chunks, tape);
-    std::vector<int64_t> counts(chunks.front().counts.size());
-    for (Routing& routing : chunks) {
+    for (Routing& routing : chunks)
       if (share_.ep == 1) routing.received_counts = routing.counts;
-      for (size_t e = 0; e < counts.size(); ++e) counts[e] += routing.counts[e];
-    }
     // Of ranks that route the same tokens the first counts them.
     if (tape != nullptr && at(layer).gate.counted.index == 0)
-      count_routing(layer, out, at(layer).gate.places, std::move(counts));
+      count_routing(layer, out, at(layer).gate.places);
     return std::move(out.rows);
   }
   at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
@@ -205,12 +202,13 @@ class ModelStage final : public Stage {
     std::vector<MergeGradients> gradients;
     for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
       const at::Tensor& weights = chunks[c]->weights;
-      MergeGradients& g =
-          gradients.emplace_back(at::empty_like(returned[c]), at::empty_like(weights));
+      MergeGradients& g = gradients.emplace_back(
+          at::empty({chunks[c]->token.size(0), returned[c].size(1)}, returned[c].options()),
+          at::empty_like(weights));
       // The gradient of a copy's part (GateBlock::copies).
       merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, tokens), returned[c],
-                         share_.copies > 1 ? weights / share_.copies : weights,
-                         chunks[c]->position);
+                         share_.copies > 1 ? weights / share_.copies : weights, chunks[c]->position,
+                         chunks[c]->first_own_row);
     });
     return gradients;
   }
@@ -386,12 +384,11 @@ class ModelStage final : public Stage {
   }
 
   // Rows are by place, statistics by expert.
-  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int32_t>& places,
-                     std::vector<int64_t> rows) {
-    if (!places.empty()) {
-      const std::vector<int64_t> by_place = rows;
-      for (size_t e = 0; e < rows.size(); ++e) rows[e] = by_place[static_cast<size_t>(places[e])];
-    }
+  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int32_t>& places) {
+    std::vector<int64_t> rows = out.rows_of_expert;
+    if (!places.empty())
+      for (size_t e = 0; e < rows.size(); ++e)
+        rows[e] = out.rows_of_expert[static_cast<size_t>(places[e])];
     sums_.auxiliary_loss += out.auxiliary_loss;
     sums_.z_loss += out.z_loss;
     const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
@@ -488,6 +485,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .context = {.index = at.cp, .count = strategy.mesh.cp},
                    .divides_tokens = strategy.sequence_parallel || strategy.mesh.tp == 1,
                    .divides_routed = !strategy::repeats_rows(strategy),
+                   .divides_rows = strategy::divides_rows(strategy),
                    .copies = strategy::copies_of_rows(strategy),
                    .first_stage = false,
                    .last_stage = false,

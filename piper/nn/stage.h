@@ -90,6 +90,11 @@ struct Tape {
 };
 
 // What the gate decided for one micro-batch, or for one chunk of its tokens (Stage::gate_forward).
+//
+// Where ranks divide the rows of the tokens that all of them route (strategy::divides_rows), N is
+// that of all: the rows of the first rank in dispatch order, then those of the second, ...; merge and
+// the gate's backward read rows in this order. A rank sends its own alone: token, counts, what
+// gate_forward returns and merge_backward leaves are of those.
 struct Routing {
   at::Tensor weights;           // [N], dispatch order; fp32 for bf16
   at::Tensor token;             // [N] int64 (or int32): source token of each row, in the chunk
@@ -99,6 +104,11 @@ struct Routing {
   // each peer for each local expert, [P * L], peer-major. Received rows are ordered by peer, then
   // local expert.
   std::vector<int64_t> received_counts;
+
+  // By rank of those that divide the rows: how many each has; this rank's follow `first_own_row`
+  // others. Empty where they are not divided.
+  std::vector<int64_t> divided_rows;
+  int64_t first_own_row = 0;
 
   // Where ranks share the experts' matrices (expert-tensor parallelism; schedule/step.h): the
   // received_counts of all of them, by rank, [etp * P * L], filled by the caller. The experts then

@@ -32,7 +32,8 @@ struct StageShare {
   // Whether those that share matrices divide the tokens between the blocks, and those that a
   // mixture layer routes; else each holds all of them.
   bool divides_tokens = true, divides_routed = true;
-  int64_t copies = 1;  // of every row that experts are sent
+  bool divides_rows = false;  // of the same tokens, behind the gate
+  int64_t copies = 1;         // of every row that experts are sent
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions

@@ -138,14 +138,16 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
 
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
-                        const at::Tensor& position) {
+                        const at::Tensor& position, int64_t first_row) {
   if (!has_kernels(gx))
-    return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position);
+    return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position,
+                                          first_row);
   by_type(gx, [&]<class T>(T) {
     kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(),
                                weights.data_ptr<Main<T>>(), indices(position),
                                g_returned.data_ptr<T>(), g_weights.data_ptr<Main<T>>(),
-                               position.size(0), position.size(1), gx.size(1));
+                               {.first = first_row, .count = g_returned.size(0)}, position.size(0),
+                               position.size(1), gx.size(1));
   });
 }
 

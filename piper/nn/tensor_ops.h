@@ -52,6 +52,10 @@ struct DispatchOrder {
   std::vector<int64_t> counts;           // [E]
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
   at::Tensor sequence_counts_BE;         // the same where they are on a device; else undefined
+  // Behind divide_order(), of one rank's share of the rows: how many each has, and how many are
+  // before this one's. `position` and `weights` are of all, by rank; `token` and `counts` its own.
+  std::vector<int64_t> divided_rows;
+  int64_t first_own_row = 0;
 };
 
 // y := weight * x / rms(x), over the last dimension; x and y are rows (2 or 3 dimensions); y may be
@@ -78,9 +82,10 @@ void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows
 
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
                const at::Tensor& position, const at::Tensor& x1);
+// g_returned has the rows from `first_row` on, as many as it holds; g_weights has all.
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
-                        const at::Tensor& position);
+                        const at::Tensor& position, int64_t first_row = 0);
 
 // log_sum [T], when defined: log(sum(exp(x))) of every row.
 void softmax_(at::Tensor x, at::Tensor log_sum = {});
@@ -117,6 +122,10 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
 // The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
 // first, and the counts of sequences stay behind. On a device the host waits once more.
 std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);
+// The same rows divided among `ranks` ranks: of every expert's, rank `index` has the part
+// (index + place of the expert) % ranks of nearly equal ones (strategy::token_chunk), so that
+// experts with few rows do not all fall to one rank. On a device the host waits once more.
+DispatchOrder divide_order(const DispatchOrder& order, int64_t ranks, int64_t index);
 // The scores of the experts outside the `top_groups` best of `num_groups` become -inf. A group's
 // rank is the sum of its two best scores (DeepSeek-V3) or its best (DeepSeek-V2); the lower group
 // first among equals.
@@ -144,7 +153,7 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
                const at::Tensor& position, const at::Tensor& x1);
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
-                        const at::Tensor& position);
+                        const at::Tensor& position, int64_t first_row);
 void softmax_(at::Tensor x, at::Tensor log_sum = {});
 void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);

@@ -98,7 +98,7 @@ void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& wei
 
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
-                        const at::Tensor& position) {
+                        const at::Tensor& position, int64_t first_row) {
   // Which copy each row is of: every row has one, and what was dropped falls on a row behind them.
   const int64_t rows = returned.size(0);
   const at::Tensor every = position.reshape({-1}).to(at::kLong);
@@ -108,7 +108,7 @@ void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::T
                               .narrow(0, 0, rows);
   const at::Tensor g = widened(gx.index_select(0, at::floor_divide(copy, position.size(1))));
   g_weights.copy_((g * returned).sum(-1));
-  g_returned.copy_(g * weights.unsqueeze(-1));
+  g_returned.copy_((g * weights.unsqueeze(-1)).narrow(0, first_row, g_returned.size(0)));
 }
 
 void softmax_(at::Tensor x, at::Tensor log_sum) {

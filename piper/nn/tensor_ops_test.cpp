@@ -105,7 +105,7 @@ TEST_CASE("rows are gathered, summed, merged and scattered as the compositions d
     CHECK(difference(sum, sump) < tolerance);
     const at::Tensor gw = at::empty({6}, x.options()), gwp = at::empty_like(gw);
     merge_backward_out(out, gw, x, rows, weights, position);
-    any_device::merge_backward_out(outp, gwp, x, rows, weights, position);
+    any_device::merge_backward_out(outp, gwp, x, rows, weights, position, 0);
     CHECK(difference(out, outp) < tolerance);
     CHECK(difference(gw, gwp) < tolerance);
     const at::Tensor table = wave({4, 9}, 3, dtype), tablep = table.clone(),
@@ -135,12 +135,83 @@ TEST_CASE("dropped copies add nothing to a sum and a merge, and have no gradient
     const at::Tensor g = at::empty_like(rows), gp = at::empty_like(rows),
                      gw = at::empty_like(weights), gwp = at::empty_like(weights);
     merge_backward_out(g, gw, x, rows, weights, position);
-    any_device::merge_backward_out(gp, gwp, x, rows, weights, position);
+    any_device::merge_backward_out(gp, gwp, x, rows, weights, position, 0);
     CHECK(difference(g, gp) < tolerance);
     CHECK(difference(gw, gwp) < tolerance);
     const at::Tensor token = at::tensor({2, 2, 0}, at::kLong);
     CHECK(difference(gw, (x.index_select(0, token) * rows).sum(1)) < tolerance * 10);
   });
+}
+
+// Both ranks' results are those of the whole backward, on its own rows and on all.
+TEST_CASE("a share of the rows has the gradients of its own rows, and the weights' of all") {
+  in_both_precisions([](at::ScalarType dtype, double tolerance) {
+    const at::Tensor position = at::tensor({-1, 2, 3, -1, 0, 1}, at::kInt).view({3, 2});
+    const at::Tensor x = wave({3, 9}, 0, dtype), rows = wave({4, 9}, 1, dtype),
+                     weights = wave({4}, 2, dtype);
+    const at::Tensor all = at::empty_like(rows), all_weights = at::empty_like(weights);
+    merge_backward_out(all, all_weights, x, rows, weights, position);
+    for (const auto& [first, count] : {std::pair{0, 1}, {1, 3}, {4, 0}}) {
+      const at::Tensor g = at::empty({count, 9}, x.options()), gp = at::empty_like(g),
+                       gw = at::empty_like(weights), gwp = at::empty_like(weights);
+      merge_backward_out(g, gw, x, rows, weights, position, first);
+      any_device::merge_backward_out(gp, gwp, x, rows, weights, position, first);
+      CHECK(at::equal(g, all.narrow(0, first, count)));
+      CHECK(at::equal(gw, all_weights));
+      if (count > 0) CHECK(difference(g, gp) < tolerance);
+      CHECK(difference(gw, gwp) < tolerance);
+    }
+  });
+}
+
+TEST_CASE("every expert's rows are divided among the ranks, and each copy is found again") {
+  const at::Tensor p = at::softmax(wave({13, 5}, 3, at::kDouble) * 4, -1);
+  const at::Tensor expert = at::empty({13, 2}, at::kInt);
+  choose_experts_out(expert, p);
+  for (const double capacity : {0.0, 1.0})
+    for (const int64_t ranks : {1, 2, 3, 7}) {
+      CAPTURE(ranks);
+      CAPTURE(capacity);
+      const DispatchOrder order = order_rows(p, expert, {13}, true, 1, {.factor = capacity});
+      std::vector<int64_t> counts(5), token_of(static_cast<size_t>(order.token.size(0)));
+      int64_t first = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const DispatchOrder own = divide_order(order, ranks, rank);
+        REQUIRE(std::ssize(own.divided_rows) == ranks);
+        CHECK(own.first_own_row == first);
+        CHECK(own.token.size(0) == own.divided_rows[static_cast<size_t>(rank)]);
+        int64_t row = 0;
+        for (size_t e = 0; e < counts.size(); ++e) {
+          counts[e] += own.counts[e];
+          CHECK(std::abs(own.counts[e] * ranks - order.counts[e]) < ranks);
+          for (const int64_t end = row + own.counts[e]; row < end; ++row) {
+            const auto token = own.token[row].item<int64_t>();
+            // The token's copy for this expert is at this place among those of all ranks.
+            bool found = false;
+            for (int64_t j = 0; j < 2; ++j)
+              found |= expert[token][j].item<int64_t>() == static_cast<int64_t>(e) &&
+                       own.position[token][j].item<int64_t>() == first + row;
+            CHECK(found);
+            token_of[static_cast<size_t>(first + row)] = token;
+          }
+        }
+        CHECK(row == own.token.size(0));
+        first += row;
+        // All ranks have the same places and weights.
+        const DispatchOrder other = divide_order(order, ranks, 0);
+        CHECK(at::equal(own.position, other.position));
+        CHECK(at::equal(own.weights, other.weights));
+        CHECK(at::equal(own.position.lt(0), order.position.lt(0)));
+        for (int64_t i = 0; i < order.position.numel(); ++i) {
+          const auto from = order.position.view({-1})[i].item<int64_t>();
+          if (from < 0) continue;
+          CHECK(own.weights[own.position.view({-1})[i].item<int64_t>()].item<double>() ==
+                order.weights[from].item<double>());
+        }
+      }
+      CHECK(counts == order.counts);
+      CHECK(first == order.token.size(0));
+    }
 }
 
 TEST_CASE("the router equals the composition and breaks ties by the lower index") {

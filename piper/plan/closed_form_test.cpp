@@ -241,6 +241,7 @@ TEST_CASE("ranks that share matrices: time within 2 %, 5 % with shared experts; 
       for (const auto& [sequence_parallel, moe_schedule] :
            {std::pair{true, strategy::MoeSchedule::kPlain},
             {false, strategy::MoeSchedule::kPlain},
+            {false, strategy::MoeSchedule::kMontaO1},
             {false, strategy::MoeSchedule::kParmS1}})
         for (const Recompute recompute : strategy::kRecomputes)
           for (const int64_t count : {1, 3, 8}) {
@@ -280,6 +281,7 @@ TEST_CASE("on slow links sums and gathers of tokens take what is simulated, to 2
     for (const auto& [sequence_parallel, moe_schedule] :
          {std::pair{true, strategy::MoeSchedule::kPlain},
           {false, strategy::MoeSchedule::kPlain},
+          {false, strategy::MoeSchedule::kMontaO1},
           {false, strategy::MoeSchedule::kParmS1}})
       for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
         Strategy s = example::strategy(model, 1, mesh.ep, 1, 8);

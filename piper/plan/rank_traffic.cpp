@@ -109,6 +109,8 @@ class Writer {
     const double rows = layer_rows(index) * of(model_.hidden) * element_ * micro_batches();
     stage[Axis::kExpert] += 2 * passes * rows / of(s_.mesh.ep);
     stage[Axis::kExpertTensor] += hop(2 * passes * rows * of(s_.mesh.etp), s_.mesh.etp);
+    if (strategy::divides_rows(s_))
+      stage[Axis::kTensor] += hop(passes * rows * of(s_.mesh.tp), s_.mesh.tp);
   }
 
  public:

@@ -319,6 +319,9 @@ Player::OwnRows Player::own_rows(const Task& task, const comm::Group& group) {
     const std::vector<int64_t>& counts = routing_of(task).shared_counts;
     PIPER_CHECK(!counts.empty(), "rows that nobody has counted");
     of.rows = bytes_per_peer(counts, size, 1);
+  } else if (step_.segment(task).kind == SegmentKind::kDividedRows) {
+    of.rows = routing_of(task).divided_rows;
+    PIPER_CHECK(std::ssize(of.rows) == size, "rows that nobody has divided");
   } else {  // hidden states, keys and values: equal parts
     const int64_t rows = read(task, 0).tensor.size(0);
     of.rows.assign(static_cast<size_t>(size),

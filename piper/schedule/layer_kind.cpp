@@ -106,12 +106,18 @@ LayerSlot write_dense_mlp(LayerProgram& p, const LayerKind& kind, LayerSlot x1) 
 LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot x1) {
   switch (kind.moe_schedule) {
     case strategy::MoeSchedule::kPlain:
+    case strategy::MoeSchedule::kMontaO1:
       return write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kChunked:
+    case strategy::MoeSchedule::kParmS2:
+    case strategy::MoeSchedule::kMontaO2:
       return kind.chunks > 1 ? write_chunked_mixture(program, kind, x1)
                              : write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kParmS1:
       return write_parm_s1_mixture(program, kind, x1);
+    case strategy::MoeSchedule::kParmBaseline:
+    case strategy::MoeSchedule::kMontaO3:
+      break;  // contradictions() refuses them
   }
   PIPER_CHECK(false, "no such schedule of a mixture layer");
 }
@@ -140,6 +146,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts,
           .shares_experts = is_moe && s.mesh.etp > 1,
           .gathers_rows = gathers_rows,
+          .divides_rows = is_moe && strategy::divides_rows(s),
           .counts_shared_rows = gathers_rows && style.exchanges_counts,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,

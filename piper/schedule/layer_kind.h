@@ -27,6 +27,7 @@ struct LayerKind {
   // (tensor-, context-parallel ones).
   bool counts_sequences = false, counts_context = false;
   bool shares_experts = false, gathers_rows = false;
+  bool divides_rows = false;  // of a mixture: strategy::divides_rows
   // Of ranks that gather rows: they tell each other how many they have received, and gather them
   // again in the backward.
   bool counts_shared_rows = false;

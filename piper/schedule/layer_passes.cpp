@@ -72,12 +72,19 @@ void free_slots(std::vector<LayerTask>& tasks, const Slots& stays) {
   }
 }
 
+// An exchange is done for sure when a segment reads what it brings, or what is gathered of that.
 void mark_exchanges(std::vector<LayerTask>& tasks) {
   std::vector<LayerSlotList> arriving;
   for (LayerTask& task : tasks) {
-    std::erase_if(arriving, [&](const LayerSlotList& rows) {
+    const auto is_read = [&](const LayerSlotList& rows) {
       return std::ranges::find_first_of(rows, task.reads) != rows.end();
-    });
+    };
+    if (task.kind == graph::TaskKind::kCompute)
+      std::erase_if(arriving, is_read);
+    else
+      for (LayerSlotList& rows : arriving)
+        if (is_read(rows))
+          for (const LayerSlot slot : task.writes) rows.push_back(slot);
     task.is_beside_exchange = task.kind == graph::TaskKind::kCompute && !arriving.empty();
     if (task.kind == graph::TaskKind::kAllToAll) arriving.push_back(task.writes);
   }

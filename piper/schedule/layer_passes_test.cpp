@@ -48,6 +48,14 @@ std::vector<LayerKind> every_kind() {
     chunked.chunks = static_cast<int16_t>(2 + i % 3);
     kinds.push_back(chunked);
   }
+  // And where ranks divide rows.
+  const size_t num_whole_rows = kinds.size();
+  for (size_t i = 0; i < num_whole_rows; ++i) {
+    LayerKind divided = kinds[i];
+    if (!divided.is_moe || divided.deduplicates) continue;
+    divided.divides_rows = true;
+    kinds.push_back(divided);
+  }
   return kinds;
 }
 
@@ -151,7 +159,7 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
         "gate, gate, attention");
   CHECK(text(passes(Recompute::kExperts).backward) ==
         "merge, rows experts, expert tensor collective, expert tensor collective again, experts "
-        "again, experts, expert tensor collective, rows gate, gate, attention");
+        "again (beside), experts, expert tensor collective, rows gate, gate, attention");
   // Nothing that is gathered or a part of a sum is kept.
   for (const LayerSlot slot : whole.kept) {
     CHECK(whole.slots[slot.index()].kind != SlotKind::kGathered);
@@ -196,9 +204,37 @@ TEST_CASE("a chunk is gathered over the ranks that share its experts while the n
                        .exchanges_counts = true};
   CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==
         "attention, gate, counts gate, counts expert tensor collective, rows gate 1, expert tensor "
-        "collective 1, rows gate 2 (behind), expert tensor collective 2, experts 1, expert tensor "
+        "collective 1, rows gate 2 (behind), expert tensor collective 2, experts 1 (beside), "
+        "expert tensor "
         "collective 1, rows experts 1, experts 2 (beside), expert tensor collective 2, rows "
         "experts 2, merge");
+}
+
+TEST_CASE("rows that ranks divide are gathered in front of merge, and of the gate's backward") {
+  const LayerKind kind{.is_moe = true,
+                       .exchanges = true,
+                       .moe_schedule = strategy::MoeSchedule::kMontaO1,
+                       .divides_rows = true,
+                       .exchanges_counts = true};
+  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==
+        "attention, gate, counts gate, rows gate, experts, rows experts, divided rows, merge");
+  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).backward) ==
+        "merge, rows experts, experts, rows gate, divided rows, gate, attention");
+  CHECK(text(passes_of(layer_program(kind), Recompute::kFull).recompute) ==
+        "attention again, gate again, rows gate again, experts again, rows experts again, divided "
+        "rows again");
+  LayerKind chunked = kind;
+  chunked.moe_schedule = strategy::MoeSchedule::kMontaO2;
+  chunked.chunks = 2;
+  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).forward) ==
+        "attention, gate, counts gate, rows gate 1, rows gate 2 (behind), experts 1 (beside), rows "
+        "experts 1, divided rows 1, experts 2 (beside), rows experts 2, divided rows 2, merge");
+  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).backward) ==
+        "merge, rows experts 1, rows experts 2 (behind), experts 1 (beside), rows gate 1, divided "
+        "rows 1, experts 2 (beside), rows gate 2, divided rows 2, gate, attention");
+  chunked.moe_schedule = strategy::MoeSchedule::kParmS2;
+  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).forward).find("divided rows 2") !=
+        std::string::npos);
 }
 
 TEST_CASE("a dense layer") {

@@ -81,6 +81,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
   switch (segment) {
     case SegmentKind::kTensor:
     case SegmentKind::kSequenceCounts:
+    case SegmentKind::kDividedRows:
       return Axis::kTensor;
     case SegmentKind::kExpertTensor:
       return Axis::kExpertTensor;
@@ -162,6 +163,8 @@ const char* name(SegmentKind kind) {
       return "sequence counts";
     case SegmentKind::kExpertTensor:
       return "expert tensor collective";
+    case SegmentKind::kDividedRows:
+      return "divided rows";
     case SegmentKind::kContext:
       return "keys and values";
     case SegmentKind::kDenseWeights:

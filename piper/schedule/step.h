@@ -65,14 +65,16 @@ enum class SegmentKind : uint8_t {
   kTensor,          // gathers and sums of ranks that share a layer's matrices
   kSequenceCounts,  // experts' choices by sequence, summed over ranks that share its tokens
   kExpertTensor,    // the same of ranks that share an expert's
-  kContext,         // keys and values, of ranks that share a sequence
-  kDenseWeights,    // weights that are gathered over the data group (ZeRO)
-  kExpertWeights,   // the same over the expert-data group
-  kStageWeights,    // the same over all ranks of a stage
-  kHostCopy,        // activations or optimizer states, to the host or back
-  kTakeExpert,      // compute: an expert's state into a slot; what is sent of it (migration.h)
-  kPutExpert,       // compute: an expert's state out of a slot
-  kWait,            // compute: waits for communication, a part of which nothing hides
+  // gathers of rows that ranks which route the same tokens divide (moe_layer/divided_rows.h)
+  kDividedRows,
+  kContext,        // keys and values, of ranks that share a sequence
+  kDenseWeights,   // weights that are gathered over the data group (ZeRO)
+  kExpertWeights,  // the same over the expert-data group
+  kStageWeights,   // the same over all ranks of a stage
+  kHostCopy,       // activations or optimizer states, to the host or back
+  kTakeExpert,     // compute: an expert's state into a slot; what is sent of it (migration.h)
+  kPutExpert,      // compute: an expert's state out of a slot
+  kWait,           // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -240,6 +242,14 @@ struct SlotMeaning {
 // the gate's backward stands
 //   gather       F    x of own tokens                              x
 //                B    gradient(x1) of own tokens                   gradient(x1)
+// Where they divide the rows of the tokens that all of them route (strategy::divides_rows), rows,
+// returned and their gradients are those of a rank's own share, and a routing has the weights and
+// positions of all. What merge reads, and what the gate's backward reads, is gathered (kDividedRows;
+// moe_layer/divided_rows.h):
+//   gather       F    returned [expert rows], routing              returned of all
+//   merge        B    gradient(x), returned of all, routing        returned gradient, routing
+//                                                                  gradient of all
+//   gather       B    rows gradient, routing                       rows gradient of all
 //
 // Context parallelism (kContext): rank i of cp holds the parts i and 2 cp - 1 - i of the 2 cp equal
 // parts of every sequence (of causal scores that is as much work for each), and computes everything
@@ -275,9 +285,10 @@ struct SlotMeaning {
 //                B    part of received gradient, routing           received gradient
 // Under sequence parallelism every token is sent once, as under Parm's schedule S1 (Pan et al.
 // 2024). Ranks of one tp group that route the same tokens (strategy::repeats_rows) receive the same
-// rows where etp divides tp: nothing is counted or gathered, and the sums are all-reduces.
+// rows where etp divides tp, unless they divide them: nothing is counted or gathered, and the sums
+// are all-reduces.
 //
-// Chunks (strategy::MoeSchedule::kChunked): a rank's tokens are cut into N nearly equal ranges, and
+// Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its
 // own (Segment::chunk 1 to N). Tasks of all tokens read and write the chunks' slots in this order:
 //   gate         F    x1                                           rows, routing of chunk 1, ...,
@@ -320,7 +331,7 @@ double num_tasks(const model::Model& model, const strategy::Strategy& strategy, 
 // and not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
   return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
-         segment == SegmentKind::kContext;
+         segment == SegmentKind::kDividedRows || segment == SegmentKind::kContext;
 }
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.

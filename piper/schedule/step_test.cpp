@@ -165,11 +165,14 @@ TEST_CASE("layers that ranks share are sound with every recomputation") {
     for (const int64_t micro_batch : {1, 2})
       for (const auto& [sequence_parallel, moe_schedule] : {std::pair{true, MoeSchedule::kPlain},
                                                             {false, MoeSchedule::kPlain},
+                                                            {false, MoeSchedule::kMontaO1},
+                                                            {false, MoeSchedule::kMontaO2},
                                                             {false, MoeSchedule::kParmS1}}) {
         strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .tp = 2}, 2, 2,
                                                  PipelineSchedule::k1F1B, recompute);
         s.sequence_parallel = sequence_parallel;
         s.moe_schedule = moe_schedule;
+        if (moe_schedule == MoeSchedule::kMontaO2) s.moe_chunks = 3;
         s.micro_batch_sequences = micro_batch;
         s.global_batch_sequences *= micro_batch;
         CAPTURE(std::string(strategy::name(recompute)));
@@ -192,6 +195,18 @@ TEST_CASE("ranks that hold all tokens keep a mixture's x whole, and under S1 its
         "B0 L0 tensor collective: g_x:gate0 -> g_x:tensor collective0 | g_x:gate0\n",
         "B0 L0 tensor collective: partial:tensor collective0 -> g_x:attention0 | "
         "partial:tensor collective0\n"})
+    CHECK_MESSAGE(text.find(line) != std::string::npos, text);
+}
+
+TEST_CASE("ranks that divide rows gather those that come back, and the gradients of those sent") {
+  strategy::Strategy s = example::strategy({.ep = 2, .tp = 2}, 1, 1);
+  s.moe_schedule = strategy::MoeSchedule::kMontaO1;
+  const std::string text = lives(write_step(example::model({4}), s), Rank(1));
+  for (const char* line :
+       {"F0 L0 divided rows: returned:experts0 routing:gate0 -> returned:divided rows0 | "
+        "returned:experts0\n",
+        "F0 L0 merge: returned:divided rows0 routing:gate0 x:attention0 -> x:merge0 |\n",
+        "B0 L0 divided rows: g_rows:gate0 routing:gate0 -> g_rows:divided rows0 | g_rows:gate0\n"})
     CHECK_MESSAGE(text.find(line) != std::string::npos, text);
 }
 

@@ -141,23 +141,27 @@ void check_axes(const Strategy& s, std::vector<std::string>& lines) {
 
 // Chunks of a mixture layer's tokens.
 void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
-  if (s.moe_schedule != MoeSchedule::kChunked) {
+  const char* schedule = name(s.moe_schedule);
+  const bool divides = traits(s.moe_schedule).divides_rows;
+  if (!has_chunks(s.moe_schedule)) {
     if (s.moe_chunks != 1)
-      lines.push_back(
-          fmt::format("'moe_chunks' is {} with 'moe_schedule' {}; allowed: 1, or "
-                      "'moe_schedule' chunked",
-                      s.moe_chunks, name(s.moe_schedule)));
+      lines.push_back(fmt::format(
+          "'moe_chunks' is {} with 'moe_schedule' {}; allowed: 1, or 'moe_schedule' {}",
+          s.moe_chunks, schedule, name(divides ? MoeSchedule::kMontaO2 : MoeSchedule::kChunked)));
     return;
   }
-  if (s.mesh.ep == 1 && s.mesh.etp == 1)
-    lines.push_back(
-        "'moe_schedule' is chunked with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
-        "allowed: plain");
-  if (deduplicates(s))
-    lines.push_back(
-        fmt::format("'moe_schedule' is chunked with 'all_to_all' {}; allowed: any other "
-                    "'all_to_all', or 'moe_schedule' plain",
-                    name(s.all_to_all)));
+  if (s.mesh.ep == 1 && s.mesh.etp == 1) {
+    if (s.moe_schedule != MoeSchedule::kParmS2)
+      lines.push_back(
+          fmt::format("'moe_schedule' is {} with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows "
+                      "travel; allowed: {}",
+                      schedule, name(divides ? MoeSchedule::kMontaO1 : MoeSchedule::kPlain)));
+    else if (s.moe_chunks > 1)
+      lines.push_back(
+          fmt::format("'moe_chunks' is {} with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+                      "allowed: 1",
+                      s.moe_chunks));
+  }
   const int64_t tokens =
       s.micro_batch_sequences * (s.sequence - s.mtp_depth) / ranks_per_routed_token_set(s);
   if (s.moe_chunks > tokens)
@@ -166,10 +170,9 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
                     s.moe_chunks, tokens));
 }
 
-// How a mixture layer's parts follow each other.
-void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
-  check_moe_chunks(s, lines);
-  if (s.moe_schedule != MoeSchedule::kParmS1) return;
+// Tokens that ranks hold alike.
+void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
+  if (!needs_held_tokens(s.moe_schedule)) return;
   const char* schedule = name(s.moe_schedule);
   if (s.mesh.tp == 1)
     lines.push_back(
@@ -181,10 +184,30 @@ void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
         fmt::format("'moe_schedule' is {} with 'sequence_parallel', where every token is routed "
                     "once already; allowed: plain, or without 'sequence_parallel'",
                     schedule));
-  else if (s.sequence % s.mesh.ranks_per_sequence() != 0)
+  else if (s.moe_schedule == MoeSchedule::kParmS1 && s.sequence % s.mesh.ranks_per_sequence() != 0)
     lines.push_back(
         fmt::format("'sequence' is {}; allowed: a multiple of tp x cp = {} with 'moe_schedule' {}",
                     s.sequence, s.mesh.ranks_per_sequence(), schedule));
+}
+
+// How a mixture layer's parts follow each other.
+void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
+  if (!runs(s.moe_schedule)) {
+    lines.push_back(
+        fmt::format("'moe_schedule' is {}: it is priced by `piper moe` alone, not executed; "
+                    "allowed: {}",
+                    name(s.moe_schedule), name(traits(s.moe_schedule).nearest)));
+    return;
+  }
+  check_moe_chunks(s, lines);
+  check_held_tokens(s, lines);
+  if (deduplicates(s) && (has_chunks(s.moe_schedule) || traits(s.moe_schedule).divides_rows))
+    lines.push_back(
+        fmt::format("'moe_schedule' is {} with 'all_to_all' {}; allowed: any other "
+                    "'all_to_all', or 'moe_schedule' {}",
+                    name(s.moe_schedule), name(s.all_to_all),
+                    name(s.moe_schedule == MoeSchedule::kChunked ? MoeSchedule::kPlain
+                                                                 : MoeSchedule::kParmS1)));
 }
 
 void check_layers(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {

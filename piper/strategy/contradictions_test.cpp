@@ -64,6 +64,63 @@ TEST_CASE(
   CHECK(contradictions(s, model) == Lines{});
 }
 
+TEST_CASE(
+    "rows are divided by ranks that hold the same tokens, and what is not executed is named") {
+  using enum MoeSchedule;
+  model::Model model = mixture(4, 8);
+  for (model::Layer& layer : model.layers) {
+    layer.feed_forward.ffn = 4;
+    layer.attention.num_heads = 4;
+  }
+  Strategy s = of({.pp = 2, .ep = 2, .dp = 2, .tp = 2}, {2, 2});
+  for (const MoeSchedule schedule : {kMontaO1, kMontaO2, kParmS2}) {
+    s.moe_schedule = schedule;
+    CHECK(contradictions(s, model) == Lines{});
+    CHECK(divides_rows(s));
+    CHECK(copies_of_rows(s) == 1);
+  }
+  s.sequence_parallel = true;
+  s.moe_schedule = kMontaO1;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is monta-o1 with 'sequence_parallel', where every token is routed "
+              "once already; allowed: plain, or without 'sequence_parallel'"});
+  CHECK(!divides_rows(s));
+  s.sequence_parallel = false;
+  s.moe_chunks = 3;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_chunks' is 3 with 'moe_schedule' monta-o1; allowed: "
+              "1, or 'moe_schedule' monta-o2"});
+  s.moe_schedule = kMontaO2;
+  CHECK(contradictions(s, model) == Lines{});
+  s.moe_chunks = 17;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_chunks' is 17; allowed: at most the 16 tokens of a micro-batch on a rank"});
+  s.moe_chunks = 3;
+  s.all_to_all = AllToAll::kHaloDedup;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is monta-o2 with 'all_to_all' halo-dedup; allowed: any other "
+              "'all_to_all', or 'moe_schedule' parm-s1"});
+  s.all_to_all = AllToAll::kFlat;
+  s.mesh.ep = 1;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is monta-o2 with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+              "allowed: monta-o1"});
+  s.moe_schedule = kParmS2;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_chunks' is 3 with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+              "allowed: 1"});
+  s.moe_chunks = 1;
+  CHECK(contradictions(s, model) == Lines{});
+  s.moe_schedule = kMontaO3;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is monta-o3: it is priced by `piper moe` alone, not executed; "
+              "allowed: monta-o2"});
+  s.moe_schedule = kParmBaseline;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is parm-baseline: it is priced by `piper moe` alone, not executed; "
+              "allowed: plain"});
+}
+
 TEST_CASE("more stages than layers is named with what is allowed") {
   CHECK(contradictions(of({.pp = 3, .ep = 1, .dp = 1}, {1, 1, 1}), mixture(2, 8)) ==
         Lines{"'mesh.pp' is 3, but tiny has 2 layers; allowed: an integer from 1 to 2"});

@@ -85,7 +85,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.predicted = nullptr;
   r.zero = std::min(s.zero, kMostZero);
   r.sequence_parallel = shares && s.sequence_parallel;
-  if (!shares && s.moe_schedule == MoeSchedule::kParmS1) r.moe_schedule = MoeSchedule::kPlain;
+  if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
   r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
   if (!runs(r.precision)) r.precision = Precision::kBf16;

@@ -186,19 +186,51 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
-// How a mixture layer's parts follow each other (piper/schedule/moe_layer, a pair of files each).
-//   kPlain    one after the other
-//   kChunked  rows in chunks of tokens: one chunk travels while another is computed
-//   kParmS1   Pan et al. 2024, of tokens that tensor-parallel ranks hold alike: each takes its
-//             share of them before the gate, and all gather the layer's output
-enum class MoeSchedule : uint8_t { kPlain, kChunked, kParmS1 };
+// How a mixture layer's parts follow each other (piper/schedule/moe_layer). Parm's (Pan et al. 2024)
+// and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
+//   kPlain          one after the other
+//   kChunked        rows in chunks of tokens: one chunk travels while another is computed
+//   kParmBaseline   the tokens of ranks that share experts are gathered before the gate
+//   kParmS1         each rank takes its share of the tokens before the gate, and all gather the
+//                   layer's output
+//   kParmS2         each rank takes its share of every expert's rows behind the gate, and all gather
+//                   the rows that have come back; in chunks, each beside the next one's exchange
+//   kMontaO1, -O2   the same, at once and in chunks
+//   kMontaO3        and the copies of a chunk beside the next one's gather
+enum class MoeSchedule : uint8_t {
+  kPlain,
+  kChunked,
+  kParmBaseline,
+  kParmS1,
+  kParmS2,
+  kMontaO1,
+  kMontaO2,
+  kMontaO3
+};
+struct MoeScheduleTraits {
+  MoeSchedule value;
+  const char* name;
+  MoeSchedule nearest;     // that this Piper executes: itself, or what comes closest
+  bool has_chunks;         // Strategy::moe_chunks counts
+  bool needs_held_tokens;  // of ranks that share matrices and hold the same tokens
+  bool divides_rows;       // of the same tokens among them, behind the gate
+};
 inline constexpr std::array kMoeScheduleTraits{
-    NamedValue<MoeSchedule>{MoeSchedule::kPlain, "plain"},
-    NamedValue<MoeSchedule>{MoeSchedule::kChunked, "chunked"},
-    NamedValue<MoeSchedule>{MoeSchedule::kParmS1, "parm-s1"}};
+    MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false},
+    MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false},
+    MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kPlain, false, true,
+                      false},
+    MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false},
+    MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true},
+    MoeScheduleTraits{MoeSchedule::kMontaO1, "monta-o1", MoeSchedule::kMontaO1, false, true, true},
+    MoeScheduleTraits{MoeSchedule::kMontaO2, "monta-o2", MoeSchedule::kMontaO2, true, true, true},
+    MoeScheduleTraits{MoeSchedule::kMontaO3, "monta-o3", MoeSchedule::kMontaO2, true, true, true}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
+constexpr bool runs(MoeSchedule s) { return traits(s).nearest == s; }
+constexpr bool has_chunks(MoeSchedule s) { return traits(s).has_chunks; }
+constexpr bool needs_held_tokens(MoeSchedule s) { return traits(s).needs_held_tokens; }
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
 // 64 bits.
@@ -258,7 +290,7 @@ struct Strategy {
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
   Reduction reduction = Reduction::kDirect;  // of gradients
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
-  int64_t moe_chunks = 1;  // of kChunked: chunks of a micro-batch's tokens on a rank
+  int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
   int64_t mtp_depth = 0;   // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
     return recompute_per_stage.empty() ? recompute
@@ -294,15 +326,20 @@ constexpr bool repeats_rows(const Strategy& s) {
   return s.mesh.tp > 1 && ranks_per_routed_token_set(s) == s.mesh.cp;
 }
 
+// Whether such ranks send each its share of every expert's rows; else each sends all of them.
+constexpr bool divides_rows(const Strategy& s) {
+  return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
+}
+
 // Whether ranks that share an expert's matrices receive other rows each, and gather them; else all
 // of them receive the same ones, as inside a group of ranks that route the same tokens.
 constexpr bool gathers_expert_rows(const Strategy& s) {
-  return s.mesh.etp > 1 && !(repeats_rows(s) && s.mesh.tp % s.mesh.etp == 0);
+  return s.mesh.etp > 1 && !(repeats_rows(s) && !divides_rows(s) && s.mesh.tp % s.mesh.etp == 0);
 }
 
 // How often every row reaches each part of its expert's matrices.
 constexpr int64_t copies_of_rows(const Strategy& s) {
-  if (!repeats_rows(s)) return 1;
+  if (!repeats_rows(s) || divides_rows(s)) return 1;
   return gathers_expert_rows(s) ? s.mesh.tp : s.mesh.tp / s.mesh.etp;
 }
 

@@ -1,4 +1,4 @@
-// Chunks of a mixture layer's tokens (MoeSchedule::kChunked): which tokens each one holds.
+// Chunks of a mixture layer's tokens (strategy::has_chunks): which tokens each one holds.
 #pragma once
 
 #include <piper/strategy/strategy.h>
@@ -20,7 +20,7 @@ constexpr TokenChunk token_chunk(int64_t tokens, int64_t chunks, int64_t index) 
 
 // Of a micro-batch's tokens on a rank; 1: they are not cut.
 constexpr int64_t num_moe_chunks(const Strategy& s) {
-  return s.moe_schedule == MoeSchedule::kChunked ? s.moe_chunks : 1;
+  return has_chunks(s.moe_schedule) ? s.moe_chunks : 1;
 }
 
 }  // namespace piper::strategy

@@ -16,7 +16,7 @@ namespace piper::train::testing {
 
 struct MeshRun {
   strategy::Mesh mesh;
-  int64_t chunks = 0;  // of a mixture layer's tokens; 0: as moe_schedule says
+  int64_t chunks = 0;  // of a mixture layer's tokens, where moe_schedule has them, else of kChunked
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   Recompute recompute = Recompute::kNone;
   int64_t micro_batch = 1;
@@ -36,7 +36,9 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
   s.all_to_all = run.all_to_all;
   s.zero = run.zero;
   s.sequence_parallel = run.sequence_parallel && run.mesh.tp > 1;
-  s.moe_schedule = run.chunks > 0 ? strategy::MoeSchedule::kChunked : run.moe_schedule;
+  s.moe_schedule = run.chunks > 0 && !strategy::has_chunks(run.moe_schedule)
+                       ? strategy::MoeSchedule::kChunked
+                       : run.moe_schedule;
   if (run.chunks > 0) s.moe_chunks = run.chunks;
   return s;
 }

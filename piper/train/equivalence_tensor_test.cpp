@@ -196,6 +196,64 @@ TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
                  {{.mesh = {.dp = 2, .tp = 2}, .micro_batch = 2, .capacity = {.factor = 1}}}, kS1));
 }
 
+// Every row is sent once, whatever shares an expert: no exchange, one rank's experts, parts of
+// experts inside and across the groups that hold the same tokens.
+TEST_CASE("rows that ranks with the same tokens divide behind the gate train as one rank does") {
+  using enum PipelineSchedule;
+  using enum strategy::MoeSchedule;
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  check_runs(model, with_all_tokens({{.mesh = {.tp = 2}},
+                                     {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
+                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
+                                     {.mesh = {.ep = 2, .etp = 2, .tp = 4},
+                                      .recompute = Recompute::kExperts,
+                                      .all_to_all = strategy::AllToAll::kHalo},
+                                     {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},
+                                      .recompute = Recompute::kAttentionAndExperts},
+                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .schedule = kZbH1,
+                                      .micro_batch = 2,
+                                      .zero = 1},
+                                     {.mesh = {.ep = 2, .tp = 2, .cp = 2}}},
+                                    kMontaO1));
+  check_runs(model, with_all_tokens({{.mesh = {.ep = 4, .tp = 4}, .chunks = 3},
+                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .chunks = 4,
+                                      .recompute = Recompute::kFull},
+                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .chunks = 2,
+                                      .schedule = kZbH1,
+                                      .recompute = Recompute::kExperts,
+                                      .zero = 1}},
+                                    kMontaO2));
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
+                                                .chunks = 2,
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kParmS2));
+  check_runs(tied(qwen2_like()),
+             with_all_tokens({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                              {.mesh = {.ep = 4, .tp = 4}, .chunks = 2}},
+                             kParmS2));
+  // Experts without a token, and those that have all.
+  for (const auto schedule : {kMontaO1, kMontaO2})
+    check_runs(small_model(),
+               with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .tp = 2}},
+                                {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}},
+                               schedule),
+               tie);
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+    check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                                .capacity = {.factor = 1, .drop = drop}},
+                                               {.mesh = {.ep = 4, .tp = 4},
+                                                .chunks = 2,
+                                                .micro_batch = 2,
+                                                .capacity = {.factor = 1, .drop = drop}}},
+                                              kParmS2));
+}
+
 TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and division of states") {
   const auto seed = full_counts() ? std::random_device{}() : 27u;
   MESSAGE("seed ", seed);
@@ -223,9 +281,8 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     run.sequence_parallel = random() % 2 == 0;
     if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)
-      run.moe_schedule = strategy::MoeSchedule::kParmS1;
-    else if (random() % 3 == 0)
-      run.chunks = pick(kShares);
+      run.moe_schedule = pick(strategy::kMoeSchedules);
+    if (random() % 3 == 0) run.chunks = pick(kShares);
     const size_t which = random() % std::size(models);
     const strategy::Strategy s = strategy_of(models[which], run);
     if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())

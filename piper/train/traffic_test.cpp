@@ -57,7 +57,8 @@ RunResult run(const Case& c) {
   r.strategy.all_to_all = c.all_to_all;
   r.strategy.all_to_all_chunk_bytes = c.chunk_bytes;
   r.strategy.zero = c.zero;
-  if (c.moe_chunks > 1) r.strategy.moe_schedule = strategy::MoeSchedule::kChunked;
+  if (c.moe_chunks > 1 && !strategy::has_chunks(c.moe_schedule))
+    r.strategy.moe_schedule = strategy::MoeSchedule::kChunked;
   r.strategy.moe_chunks = c.moe_chunks;
   r.strategy.reduction = c.reduction;
   r.cluster = cost::example::nodes();
@@ -155,6 +156,46 @@ TEST_CASE("sums that all keep, and the gathers of S1, are counted as they are pr
       other.moe_schedule = schedule;
       counted(other);
     }
+}
+
+TEST_CASE("rows that ranks divide cross nodes once, and are counted as they are predicted") {
+  using enum strategy::MoeSchedule;
+  // Two nodes of four devices, a token group on each.
+  const auto counted = [](const Case& c) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    std::map<std::string, int64_t> crossing;
+    for (const TrafficRow& row : traffic.rows)
+      if (row.from / 4 != row.to / 4) crossing[row.phase + " " + row.what] += row.sent_bytes;
+    return crossing;
+  };
+  Case c{.mesh = {.ep = 8, .dp = 2, .tp = 4}, .top_k = 8, .sequence_parallel = false};
+  const auto plain = counted(c);
+  c.moe_schedule = kMontaO1;
+  const auto divided = counted(c);
+  // All tokens have all experts, and the ranks of a group a fourth of the rows each.
+  for (const std::string phase : {"forward", "backward"})
+    for (const std::string what : {"dispatch", "combine"})
+      CHECK(4 * divided.at(phase + " " + what) == plain.at(phase + " " + what));
+  for (Case other :
+       {Case{.mesh = {.dp = 2, .tp = 2}, .moe_schedule = kMontaO1},
+        Case{.mesh = {.pp = 2, .ep = 2, .tp = 2}, .moe_chunks = 3, .moe_schedule = kMontaO2},
+        Case{.mesh = {.pp = 2, .ep = 4, .dp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kFull,
+        .precision = strategy::Precision::kBf16,
+        .moe_chunks = 2,
+        .moe_schedule = kParmS2},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kExperts,
+        .capacity_factor = 1,
+        .all_to_all = strategy::AllToAll::kHalo,
+        .zero = 1,
+        .schedule = strategy::PipelineSchedule::kZbH1,
+        .moe_schedule = kParmS2}}) {
+    other.sequence_parallel = false;
+    counted(other);
+  }
 }
 
 TEST_CASE("rows that ranks with parts of the same experts gather are counted as predicted") {

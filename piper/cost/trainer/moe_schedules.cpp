@@ -13,6 +13,8 @@
 namespace piper::cost {
 namespace {
 
+using strategy::MoeSchedule;
+
 double real(int64_t value) { return static_cast<double>(value); }
 
 // A collective of one rank's group, alone. `memory`: how long its bytes keep the memory busy.
@@ -144,7 +146,7 @@ class MoePricer {
   }
   MoeSchedulePrice plain() const {
     const Collective way = plain_exchange();
-    return priced("plain", {way, way}, plain_gathers(), experts(real(kinds()) * rows_));
+    return priced(name(MoeSchedule::kPlain), {way, way}, plain_gathers(), experts(real(kinds()) * rows_));
   }
 
   MoeSchedulePrice parm_baseline() const {
@@ -154,7 +156,7 @@ class MoePricer {
     const Collective sum = gather(s_.etp, 1, etp * bytes_, 2);
     const Collective split = gather(s_.etp, 1, etp * bytes_);  // of the backward
     const Experts e = experts(etp * rows_);
-    MoeSchedulePrice price{.name = "parm-baseline",
+    MoeSchedulePrice price{.name = name(MoeSchedule::kParmBaseline),
                            .forward = sequential({way, way}, {tokens, sum}, e.forward),
                            .backward = sequential({way, way}, {split, tokens}, e.backward)};
     count(price, {way, way, tokens});
@@ -167,13 +169,13 @@ class MoePricer {
   Collective fused() const { return exchange(s_.ep * s_.etp, 1, dealt_bytes()); }
 
   MoeSchedulePrice parm_s1() const {
-    return priced("parm-s1", {fused(), fused()}, {gather(s_.tp, 1, token_bytes_)},
+    return priced(name(MoeSchedule::kParmS1), {fused(), fused()}, {gather(s_.tp, 1, token_bytes_)},
                   experts(dealt_rows()));
   }
 
   MoeSchedulePrice parm_s2() const {
     const Collective way = fused(), back = gather(s_.tp, 1, bytes_);
-    MoeSchedulePrice price = priced("parm-s2", {way, way}, {back}, experts(dealt_rows()));
+    MoeSchedulePrice price = priced(name(MoeSchedule::kParmS2), {way, way}, {back}, experts(dealt_rows()));
     const double phases = real(s_.ep * s_.etp);
     const double slice = way.moves.transfer / phases, gathered = back.moves.transfer / phases;
     const double steady = std::max({slice, gathered, together(way, back, phases)});
@@ -197,9 +199,9 @@ class MoePricer {
     const Ways w = ways();
     return priced(name, {w.there, w.back}, {w.in, w.sum, w.out}, experts(dealt_rows()));
   }
-  MoeSchedulePrice monta_o1() const { return monta("monta-o1"); }
-  MoeSchedulePrice monta_o2(int64_t n) const { return monta_chunked("monta-o2", n, false); }
-  MoeSchedulePrice monta_o3(int64_t n) const { return monta_chunked("monta-o3", n, true); }
+  MoeSchedulePrice monta_o1() const { return monta(name(MoeSchedule::kMontaO1)); }
+  MoeSchedulePrice monta_o2(int64_t n) const { return monta_chunked(name(MoeSchedule::kMontaO2), n, false); }
+  MoeSchedulePrice monta_o3(int64_t n) const { return monta_chunked(name(MoeSchedule::kMontaO3), n, true); }
 
   MoeSchedulePrice monta_chunked(const char* name, int64_t num_chunks, bool hides_copies) const {
     const Ways w = ways();
@@ -237,7 +239,7 @@ class MoePricer {
     const std::vector<Collective> gathers = plain_gathers();
     const double n = real(num_chunks);
     const Experts e = experts(real(kinds()) * rows_, num_chunks);
-    MoeSchedulePrice price = priced("chunked", {way, way}, gathers, e);
+    MoeSchedulePrice price = priced(name(MoeSchedule::kChunked), {way, way}, gathers, e);
     price.num_chunks = num_chunks;
     const double travel = chunk_of(way.moves, n).total();
     double gathered = 0;

@@ -62,11 +62,13 @@ void TrainerEstimator::set_compute_efficiency(double efficiency) {
 }
 
 void TrainerEstimator::require_priced(const Strategy& s) const {
-  if (strategy::num_moe_chunks(s) == 1) return;
+  const bool is_divided = strategy::divides_rows(s);
+  if (strategy::num_moe_chunks(s) == 1 && !is_divided) return;
   throw InvalidInput(fmt::format(
-      "'moe_schedule' is {}: chunks of a mixture layer have a price where piper runs on a machine "
-      "that piper profile has measured, not by the profile of trainer {} on {}; allowed: plain",
-      strategy::name(s.moe_schedule), trainer_.name, cluster_.name));
+      "'moe_schedule' is {}: {} of a mixture layer have a price where piper runs on a machine "
+      "that piper profile has measured, not by the profile of trainer {} on {}; allowed: plain{}",
+      strategy::name(s.moe_schedule), is_divided ? "divided rows" : "chunks", trainer_.name,
+      cluster_.name, is_divided ? " and parm-s1" : ""));
 }
 
 const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, double imbalance) {

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/moe_layer/chunked.h>
+#include <piper/schedule/moe_layer/divided_rows.h>
 #include <piper/schedule/moe_layer/plain.h>
 
 namespace piper::schedule {
@@ -117,9 +118,11 @@ class ChunkedMixture {
     f.compute(kExperts, {c.gathered, c.routing}, {part, c.tape});
     block_of(c).sum(f, part, c.expert_rows);
     c.returned = c.expert_rows;
-    if (!kind_.exchanges) return;
-    c.returned = p_.slot(kReturned, kExperts, c.number);
-    f.all_to_all(Axis::kExpert, kExperts, {c.expert_rows, c.routing}, {c.returned});
+    if (kind_.exchanges) {
+      c.returned = p_.slot(kReturned, kExperts, c.number);
+      f.all_to_all(Axis::kExpert, kExperts, {c.expert_rows, c.routing}, {c.returned});
+    }
+    c.returned = gather_divided_rows(p_, f, kind_, kReturned, c.returned, c.routing);
   }
 
   void merge_backward(LayerPass& b) {
@@ -156,10 +159,12 @@ class ChunkedMixture {
     if (c.again.again != c.received) reads.push_back(c.received);  // freed when gathers are done
     b.compute(kExperts, reads, {part});
     block_of(c).sum(b, part, c.g_rows);
-    if (!kind_.exchanges) return;
-    const LayerSlot g_received = c.g_rows;
-    c.g_rows = p_.slot(kRowsGradient, kGate, c.number);
-    b.all_to_all(Axis::kExpert, kGate, {g_received, c.routing}, {c.g_rows});
+    if (kind_.exchanges) {
+      const LayerSlot g_received = c.g_rows;
+      c.g_rows = p_.slot(kRowsGradient, kGate, c.number);
+      b.all_to_all(Axis::kExpert, kGate, {g_received, c.routing}, {c.g_rows});
+    }
+    c.g_rows = gather_divided_rows(p_, b, kind_, kRowsGradient, c.g_rows, c.routing);
   }
 
   LayerSlot gate_backward(LayerPass& b, LayerSlot gx) {

@@ -9,7 +9,9 @@
 // but the last then travels while a dispatch or experts are under way. In the backward gradients go
 // the same ways. Where ranks share an expert's matrices, each dispatch is followed by its gather
 // over these ranks, beside which the next dispatch travels: MoNTA's O2 (Guo et al. 2024, section
-// 3.3) under sequence parallelism.
+// 3.3) under sequence parallelism. Where ranks divide the rows of the tokens that all of them hold
+// (divided_rows.h), each combine is followed by its gather over these, and the next combine begins
+// with that gather: O2 and Parm's S2 with SAA.
 //
 // The gate chooses for all tokens at once, so capacity, auxiliary loss and counts are those of the
 // plain layer. Sums over an expert's rows are taken chunk by chunk.

@@ -1,4 +1,5 @@
 #include <piper/schedule/divided_block.h>
+#include <piper/schedule/moe_layer/divided_rows.h>
 #include <piper/schedule/moe_layer/plain.h>
 
 namespace piper::schedule {
@@ -82,6 +83,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     exchange(f, kind, kExperts, Share::kBehind, {expert_rows, routing}, {returned});
     f.turn();
   }
+  if (!one) returned = gather_divided_rows(p, f, kind, kReturned, returned, routing);
   p.output = returned;
   if (!one) {
     p.output = p.slot(kHidden, kMerge);
@@ -129,6 +131,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
              {g_rows, sums && !one ? g_routing : LayerSlot::none()});
     b.turn();
   }
+  if (!one) g_rows = gather_divided_rows(p, b, kind, kRowsGradient, g_rows, routing);
   b.run_again(kAttention);
   if (one) return g_rows;
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kGate);
