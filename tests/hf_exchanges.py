@@ -127,6 +127,10 @@ def variants(name):
     for tp, ep in ((1, 4), (2, 4), (2, 2)):
         yield f"etp-2-tp-{tp}-ep-{ep}", ["--ep", ep, "--etp", 2, "--dp", RANKS // tp, *(["--tp", tp, "--sequence-parallel"] if tp > 1 else []),
                                          "--num-micro-batches", 2, "--micro-batch", WINDOWS * tp // RANKS // 2, "--zero", tp - 1]
+    # Ranks that share a sequence, alone and with ranks that share matrices.
+    for tp in (1, 2):
+        yield f"cp-2-tp-{tp}", ["--cp", 2, "--ep", 4, "--dp", RANKS // 2 // tp, *(["--tp", tp, "--sequence-parallel"] if tp > 1 else []),
+                                "--num-micro-batches", 2, "--micro-batch", WINDOWS * 2 * tp // RANKS // 2]
 
 
 def main():
@@ -161,7 +165,7 @@ def main():
                     apart = (value - after[key]).norm() / (after[key] - before[key]).norm().clamp(min=1e-6)
                     assert apart < MOVED, (name, exchange, key, apart)
                     worst = max(worst, apart.item())
-            print(f"hf_exchanges: {name}: {num_variants} {'schedules, two of them with tp and ZeRO 1' if name == 'chunked' else 'exchanges and meshes with tp and etp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
+            print(f"hf_exchanges: {name}: {num_variants} {'schedules, two of them with tp and ZeRO 1' if name == 'chunked' else 'exchanges and meshes with tp, etp and cp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
     return 0
 
 

@@ -155,7 +155,8 @@ void print_not_trained(const std::vector<Row>& rows) {
 std::string trained_otherwise(const std::vector<Row>& rows, int64_t etp) {
   std::vector<std::string> names;
   for (const Row& row : rows)
-    if (row.not_trained.empty() && row.price.name.starts_with("parm-")) names.push_back(row.price.name);
+    if (row.not_trained.empty() && row.price.name.starts_with("parm-"))
+      names.push_back(row.price.name);
   if (etp == 1 || names.empty()) return "";
   return fmt::format(
       "{} {} priced as the paper has it, with one exchange over ep and etp; `train` exchanges over "

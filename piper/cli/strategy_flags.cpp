@@ -253,7 +253,8 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
   command.add_option(
       "--moe-schedule", f.moe_schedule,
-      "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel while "
+      "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel "
+      "while "
       "another is computed; of tokens that ranks of tp hold alike parm-s1, parm-s2, monta-o1 or "
       "monta-o2 (plain)");
   command

@@ -56,6 +56,8 @@ struct Flags {
   bool async_save = true, speed_check = false;
   std::string rebalance = "off", rebalance_budget, expert_placement;
   int64_t rebalance_every = 50;
+  std::string replan = "off";
+  double replan_bound = plan::ReplanPolicy{}.bound;
   bool resume = false, fresh = false, export_weights = false, json = false;
 };
 
@@ -202,7 +204,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
 }
 
 // Before the processes meet: what is wrong with these flags is said once, and at once.
-void set_rebalancing(const Flags& flags, train::RunRequest& request) {
+void set_policies(const Flags& flags, train::RunRequest& request) {
   std::vector<std::string> problems;
   request.rebalance = balance::parse_rebalance(flags.rebalance, "--rebalance");
   request.rebalance.every = flags.rebalance_every;
@@ -213,6 +215,8 @@ void set_rebalancing(const Flags& flags, train::RunRequest& request) {
        train::problems(request.rebalance, request.strategy,
                        cost::expert_bytes(request.model, request.strategy.precision)))
     problems.push_back(std::move(problem));
+  request.replan = {.kind = parse_word<plan::Replan>("--replan", flags.replan),
+                    .bound = flags.replan_bound};
   if (!problems.empty()) throw InvalidInput(problems);
   if (!flags.expert_placement.empty())
     request.placements =
@@ -231,7 +235,7 @@ int run(const Flags& flags) {
   const std::vector<at::Device> devices = runtime::parse_devices(flags.device);
   train::RunRequest request = model_and_strategy(flags);
   if (!devices.front().is_cpu()) request.devices = devices;
-  set_rebalancing(flags, request);
+  set_policies(flags, request);
   const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
   request.world = world.get();
   complete(flags, request);
@@ -368,6 +372,18 @@ Run add_train(Subcommand command) {
                   "file that says which ranks hold which experts when the run begins: {\"LAYER\": "
                   "[[expert, ...] by rank], ...} (default: in the order of their numbers)")
       .check(existing_file());
+  command
+      .add_option(
+          "--replan", flags->replan,
+          "whether the run watches for a strategy that is faster on the machine and under the "
+          "load that its steps show: off, ask (it is said, and left in "
+          "RUN/proposed_strategy.json), auto (and the run goes on with it in place)")
+      .show_default();
+  command
+      .add_option("--replan-bound", flags->replan_bound,
+                  "by what part of its own step another strategy has to be faster")
+      .check(number_in(0.01, 100.0))
+      .show_default();
   command.add_flag("--speed-check", flags->speed_check,
                    "measure before the first step and after every one whether this machine is as "
                    "fast as in its profile, and let the prediction count it (some tenths of a "

@@ -6,6 +6,7 @@
 #include <piper/cost/prices.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace piper::cost {
@@ -16,6 +17,11 @@ int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_mem
                         int64_t tokens);
 // Sets received_tokens: where tokens travel in place of their copies (strategy::deduplicates).
 void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, SegmentWork& work);
+
+// From the rows that every expert of each layer with experts got in one step: their shares and, with a
+// capacity, the part of all choices that was not dropped. A layer without rows is taken as balanced.
+ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
+                   const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
 // Every rank routes its T * k rows, less what a capacity drops, by the same distribution.
 // Thread-safe after construction.

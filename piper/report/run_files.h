@@ -25,6 +25,7 @@
 namespace piper::report {
 
 inline constexpr const char* kStrategyFile = "strategy.json";
+inline constexpr const char* kProposedStrategyFile = "proposed_strategy.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kPredictedTraceFile = "predicted_trace.json";
 inline constexpr const char* kMeasuredTraceFile = "measured_trace.json";

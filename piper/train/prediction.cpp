@@ -241,23 +241,4 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   return comparison;
 }
 
-cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
-  cost::ExpertLoad load;
-  load.share.resize(model.layers.size());
-  if (strategy.capacity.is_limited()) load.kept.assign(model.layers.size(), 1.0);
-  for (const auto& [layer, rows] : expert_rows) {
-    const auto total = static_cast<double>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
-    if (total <= 0) continue;
-    for (const int64_t count : rows)
-      load.share[static_cast<size_t>(layer)].push_back(static_cast<double>(count) / total);
-    const int64_t top_k = model.layers[static_cast<size_t>(layer)].feed_forward.top_k;
-    if (strategy.capacity.is_limited())
-      load.kept[static_cast<size_t>(layer)] =
-          total / static_cast<double>(strategy.global_batch_sequences *
-                                      model.positions(layer, strategy.sequence) * top_k);
-  }
-  return load;
-}
-
 }  // namespace piper::train

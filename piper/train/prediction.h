@@ -66,9 +66,4 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
                            const std::optional<Prediction>& prediction,
                            const Measurement& measured);
 
-// The share of rows of every expert and, with a capacity, the part that was not dropped, from the
-// rows of one step: what predict() takes.
-cost::ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_rows);
-
 }  // namespace piper::train

@@ -74,6 +74,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
   start_seconds_[rank.index()] = runtime::now_seconds();
+  if (rank == Rank(0)) make_replanner();
   double before = start_seconds_[rank.index()];
   bool last = false;
   Rebalancer rebalancer = make_rebalancer();
@@ -100,7 +101,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
                   trainer.placements());
       say_saves();
     }
-    before = validation_loss ? runtime::now_seconds() : after;
+    if (!last) replan(trainer, transport, number, after - before, outcome);
+    before = validation_loss || request_.replan.is_on() ? runtime::now_seconds() : after;
     const int64_t every = request_.checkpoint_every;
     const bool saves = (every > 0 && (number % every == 0 || last)) || outcome.stop;
     if (request_.after_step) request_.after_step(number, trainer);
@@ -179,6 +181,7 @@ void Run::make_prediction() {
 }
 
 RunResult Run::run() {
+  begun_seconds_ = runtime::now_seconds();
   agree();
   together(world_, "request", [this] {
     check();
@@ -198,6 +201,40 @@ RunResult Run::run() {
 
 }  // namespace parts
 
-RunResult run_training(const RunRequest& request) { return parts::Run(request).run(); }
+namespace {
+
+// What came before, in one result with what came after.
+void put_before(RunResult& result, RunResult&& earlier) {
+  result.metrics.insert(result.metrics.begin(), earlier.metrics.begin(), earlier.metrics.end());
+  result.replanned.insert(result.replanned.begin(), earlier.replanned.begin(),
+                          earlier.replanned.end());
+}
+
+}  // namespace
+
+RunResult run_training(const RunRequest& request) {
+  RunRequest next = request;
+  RunResult result;
+  for (bool changes = true; changes;) {
+    {
+      parts::Run run(next);
+      RunResult part = run.run();
+      changes = run.changes();
+      put_before(part, std::move(result));
+      result = std::move(part);
+    }
+    if (!changes) break;
+    if (request.stop_requested && request.stop_requested()) {
+      result.stopped = true;
+      break;
+    }
+    next.strategy = result.replanned.back().proposal.strategy;
+    next.resume = true;
+    next.fresh = false;
+    next.world = nullptr;
+    next.on_start = {};
+  }
+  return result;
+}
 
 }  // namespace piper::train

@@ -16,6 +16,7 @@
 #include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/world.h>
+#include <piper/plan/replanner.h>
 #include <piper/train/corpus.h>
 #include <piper/train/file_writer.h>
 #include <piper/train/metrics.h>
@@ -74,6 +75,9 @@ struct RunRequest {
   // run goes on with the placements of its checkpoint, where its expert groups are as large.
   balance::RebalancePolicy rebalance;
   balance::Placements placements;
+  // Whether the run watches for a strategy that is faster than `strategy` on the machine and under
+  // the load that its steps show, and goes on with it (plan/replanner.h). `auto`: in one process.
+  plan::ReplanPolicy replan;
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end.
   // Thread-safe; may be empty.
   std::function<bool()> stop_requested;
@@ -88,6 +92,9 @@ struct RunRequest {
 // Whole in process 0; elsewhere only `stopped` is set.
 struct RunResult {
   bool stopped = false;  // because stop_requested said so, on any rank; the last step is saved
+  // What was worth the change, in the order in which it was said; with `auto`, what the run went on
+  // with. All else below is of the strategy that the run ended with, but for `metrics`.
+  std::vector<plan::Replanned> replanned;
   std::vector<StepMetrics> metrics;
   // Made before the run, with balanced load; none where the cluster has no figures for the
   // precision.

@@ -1,5 +1,6 @@
 // What is gathered once the last step is done: the report of all ranks, the final weights,
 // predicted beside measured.
+#include <piper/cost/expert_rows.h>
 #include <piper/train/hf_weights.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/safetensors.h>
@@ -28,12 +29,19 @@ void Run::gather_parts(comm::Transport& transport) {
   if (rank == Rank(0)) recorder_.set_slowdowns(first_step_, speed_.slowdowns());
   const int64_t step =
       broadcast(transport, kGatherKeys, rank == Rank(0) ? recorder_.median_step() : 0, timeout);
+  gather_step(transport, kGatherKeys + 1, step);
+}
+
+// Process 0's recorder has of this step what all ranks noted. `key` and `key` + 1 name its operations.
+void Run::gather_step(comm::Transport& transport, uint64_t key, int64_t step) {
+  const Rank rank = transport.rank();
   std::string mine;
   if (!is_first()) {
     mine.assign(reinterpret_cast<const char*>(&start_seconds_[rank.index()]), sizeof(double));
     mine += recorder_.part_of(rank, step);
   }
-  const std::vector<std::string> parts = gather(transport, kGatherKeys + 1, mine, timeout);
+  const std::vector<std::string> parts =
+      gather(transport, key, mine, request_.options.timeout_seconds);
   const int64_t ranks_per_process = world_.size() / world_.num_processes();
   for (size_t r = 0; r < parts.size(); ++r) {
     if (parts[r].empty()) continue;
@@ -72,13 +80,14 @@ void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
 }
 
 RunResult Run::finish() {
-  RunResult result{.stopped = stopped_};
+  RunResult result{.stopped = stopped_ && !changes_, .replanned = std::move(replanned_)};
   if (!is_first()) return result;
   result.metrics = metrics_;
   if (is_alone()) recorder_.set_slowdowns(first_step_, speed_.slowdowns());
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
-  cost::ExpertLoad load = load_of(request_.model, request_.strategy, recorder_.measured_rows());
+  cost::ExpertLoad load =
+      cost::load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
   load.placements = last_placements_;
   if (result.prediction)

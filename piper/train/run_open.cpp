@@ -6,6 +6,7 @@
 #include <piper/base/json.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/links.h>
+#include <piper/cost/segment_time.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
 #include <piper/report/run_files.h>
@@ -27,10 +28,11 @@ namespace piper::train::parts {
 namespace {
 
 // In RUN itself, beside what damage left.
-constexpr std::array<std::string_view, 9> kFilesOfARun = {
-    report::kStrategyFile,      report::kMetricsFile,    report::kPredictedTraceFile,
-    report::kMeasuredTraceFile, report::kComparisonFile, report::kTrafficFile,
-    report::kExpertLoadFile,    report::kRunFile,        report::kClusterFile};
+constexpr std::array<std::string_view, 10> kFilesOfARun = {
+    report::kStrategyFile,        report::kMetricsFile,    report::kPredictedTraceFile,
+    report::kMeasuredTraceFile,   report::kComparisonFile, report::kTrafficFile,
+    report::kExpertLoadFile,      report::kRunFile,        report::kClusterFile,
+    report::kProposedStrategyFile};
 
 }  // namespace
 
@@ -47,7 +49,9 @@ Run::Run(const RunRequest& request)
                                  micro_batch);
     return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
   };
-  shared_.stop_requested = request.stop_requested;
+  shared_.stop_requested = [this] {
+    return changes_ || (request_.stop_requested && request_.stop_requested());
+  };
   shared_.placements = request.placements;
   shared_.devices = request.devices;
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
@@ -62,6 +66,13 @@ void Run::check() const {
   for (std::string& problem :
        train::problems(request_.rebalance, s, cost::expert_bytes(request_.model, s.precision)))
     problems.push_back(std::move(problem));
+  if (const std::string missing = cost::unpriced(request_.cluster, s.precision);
+      request_.replan.is_on() && !missing.empty())
+    problems.push_back("--replan has nothing to compare with (" + missing + "); allowed here: off");
+  if (request_.replan.kind == plan::Replan::kAuto && !is_alone())
+    problems.push_back(
+        "--replan auto changes a run whose ranks are threads of one process; allowed under a "
+        "launcher: ask");
   if (!problems.empty()) throw InvalidInput(problems);
   if (!request_.devices.empty() && !is_alone())
     throw InvalidInput(
@@ -97,7 +108,7 @@ void Run::agree() const {
           "--clip-norm {} --bias-update {} --z-loss {} --mtp-weight {} --checkpoint-every {} "
           "--check-replicas-every {} --validate-every {} "
           "--validation-windows {} --rebalance {} --rebalance-every {} --rebalance-budget {} "
-          "--expert-placement {} resume {} weights {} export {}",
+          "--expert-placement {} --replan {} --replan-bound {} resume {} weights {} export {}",
           request_.num_steps, request_.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
           o.adamw.weight_decay, o.clip_norm, o.bias_update, request_.model.router_z_coefficient,
@@ -105,7 +116,8 @@ void Run::agree() const {
           request_.validate_every, request_.validation_windows,
           balance::to_text(request_.rebalance), request_.rebalance.every,
           request_.rebalance.budget_bytes, balance::to_json(request_.placements).dump(),
-          request_.resume, request_.initial_weights.string(), request_.export_weights));
+          traits(request_.replan.kind).name, request_.replan.bound, request_.resume,
+          request_.initial_weights.string(), request_.export_weights));
 }
 
 // What --fresh removes: checkpoints, records and results, by their names. Exported weights are a

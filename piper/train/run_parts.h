@@ -42,6 +42,7 @@ inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  //
 inline constexpr uint64_t kWeightKeys = kBarrierKeys + (uint64_t{1} << 44);   // 2^20 a step
 inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    // two a step
 inline constexpr uint64_t kFiniteKeys = kBarrierKeys + (uint64_t{1} << 43);   // two a step
+inline constexpr uint64_t kReplanKeys = kBarrierKeys + (uint64_t{1} << 56);   // two a step
 
 // Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
 inline constexpr const char* kProductLibraries = "product_libraries";
@@ -60,6 +61,9 @@ class Run {
  public:
   explicit Run(const RunRequest& request);
   RunResult run();
+  // After run(): whether it ended to go on from its last checkpoint with the strategy that its result
+  // proposed last.
+  bool changes() const { return changes_; }
 
  private:
   bool is_first() const { return world_.process() == 0; }  // holds rank 0, and writes the folder
@@ -126,6 +130,10 @@ class Run {
   TrainState state_after(int64_t number, const balance::Placements& placements,
                          const Rebalancer& rebalancer) const;
   void gather_parts(comm::Transport& transport);
+  void gather_step(comm::Transport& transport, uint64_t key, int64_t number);
+  void make_replanner();
+  void replan(RankTrainer& trainer, comm::Transport& transport, int64_t number, double seconds,
+              const StepOutcome& outcome);
   void gather_speed(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
   CheckpointIdentity identity() const;
@@ -144,6 +152,7 @@ class Run {
   std::string token_;  // of this run alone
   std::string product_libraries_;  // nn::ProductChoice::text(); empty: by the rule
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> changes_{false};  // the run ends to go on with another strategy
   RunRecorder recorder_;
   SpeedCheck speed_;
   std::optional<Prediction> prediction_;     // process 0's, where the cluster can price the step
@@ -159,6 +168,11 @@ class Run {
     int64_t steps = 0;
   };
   Gain gain_;
+  double begun_seconds_ = 0;              // when run() was called
+  cost::TrainerProfile trainer_profile_;  // of replan_request_
+  plan::Request replan_request_;
+  std::optional<plan::Replanner> replanner_;  // rank 0's
+  std::vector<plan::Replanned> replanned_;    // rank 0's
   int64_t first_step_ = 1;
   std::optional<MetricsWriter> metrics_writer_;
   std::optional<EventWriter> events_;

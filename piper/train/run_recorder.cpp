@@ -270,6 +270,7 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
   take_routed(routed_[step_number].rows, kNumRouted);
   take_routed(routed_[step_number].distinct, kNumDistinct);
   std::vector<comm::CountedBytes>& counted = traffic_[step_number][rank.value];
+  counted.clear();
   for (auto left = static_cast<int64_t>(values[kNumCounted]); left > 0; --left, next += 5)
     counted.push_back({.key = static_cast<uint64_t>(step_number) << kOperationBits |
                               static_cast<uint64_t>(values[next]),

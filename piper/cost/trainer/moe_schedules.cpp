@@ -146,7 +146,8 @@ class MoePricer {
   }
   MoeSchedulePrice plain() const {
     const Collective way = plain_exchange();
-    return priced(name(MoeSchedule::kPlain), {way, way}, plain_gathers(), experts(real(kinds()) * rows_));
+    return priced(name(MoeSchedule::kPlain), {way, way}, plain_gathers(),
+                  experts(real(kinds()) * rows_));
   }
 
   MoeSchedulePrice parm_baseline() const {
@@ -175,7 +176,8 @@ class MoePricer {
 
   MoeSchedulePrice parm_s2() const {
     const Collective way = fused(), back = gather(s_.tp, 1, bytes_);
-    MoeSchedulePrice price = priced(name(MoeSchedule::kParmS2), {way, way}, {back}, experts(dealt_rows()));
+    MoeSchedulePrice price =
+        priced(name(MoeSchedule::kParmS2), {way, way}, {back}, experts(dealt_rows()));
     const double phases = real(s_.ep * s_.etp);
     const double slice = way.moves.transfer / phases, gathered = back.moves.transfer / phases;
     const double steady = std::max({slice, gathered, together(way, back, phases)});
@@ -200,8 +202,12 @@ class MoePricer {
     return priced(name, {w.there, w.back}, {w.in, w.sum, w.out}, experts(dealt_rows()));
   }
   MoeSchedulePrice monta_o1() const { return monta(name(MoeSchedule::kMontaO1)); }
-  MoeSchedulePrice monta_o2(int64_t n) const { return monta_chunked(name(MoeSchedule::kMontaO2), n, false); }
-  MoeSchedulePrice monta_o3(int64_t n) const { return monta_chunked(name(MoeSchedule::kMontaO3), n, true); }
+  MoeSchedulePrice monta_o2(int64_t n) const {
+    return monta_chunked(name(MoeSchedule::kMontaO2), n, false);
+  }
+  MoeSchedulePrice monta_o3(int64_t n) const {
+    return monta_chunked(name(MoeSchedule::kMontaO3), n, true);
+  }
 
   MoeSchedulePrice monta_chunked(const char* name, int64_t num_chunks, bool hides_copies) const {
     const Ways w = ways();
