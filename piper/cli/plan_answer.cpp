@@ -11,6 +11,7 @@
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/plan/excluded.h>
+#include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/plan/shapes.h>
 #include <piper/plan/threads.h>
@@ -158,6 +159,12 @@ std::string reduction_of(const plan::Request& r, const strategy::Strategy& best)
   return r.fixed.runnable ? plan::explain_reduction(*r.model, *r.cluster, best) : "";
 }
 
+std::string moe_schedule_of(const plan::Request& r, const strategy::Strategy& best) {
+  return r.has_exact_costs() ? plan::explain_moe_schedule(*r.estimator(), r.fixed, best,
+                                                          r.imbalance_at(best.mesh.ep))
+                             : "";
+}
+
 void print_excluded(const std::vector<plan::Excluded>& excluded) {
   if (excluded.empty()) return;
   report::Table table;
@@ -271,6 +278,8 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     print_exchange(exchange_of(r, best.strategy));
     if (const std::string reduction = reduction_of(r, best.strategy); !reduction.empty())
       fmt::print("{}\n", reduction);
+    if (const std::string order = moe_schedule_of(r, best.strategy); !order.empty())
+      fmt::print("{}\n", order);
     print_excluded(plan::excluded_degrees(r));
   } else {
     fmt::print(
@@ -344,6 +353,8 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   const strategy::Strategy& best = plan.ranked.front().strategy;
   if (const std::string reduction = reduction_of(r, best); !reduction.empty())
     json["reduction"] = reduction;
+  if (const std::string order = moe_schedule_of(r, best); !order.empty())
+    json["moe_schedule"] = order;
   json.update(insight_json(r, best));
   return json;
 }

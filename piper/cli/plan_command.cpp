@@ -27,7 +27,7 @@ struct Flags {
   int64_t rebalance_every = 50;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
-  std::string trainer = "piper", offload, placement, all_to_all, reduction;
+  std::string trainer = "piper", offload, placement, all_to_all, reduction, moe_schedule;
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
@@ -90,6 +90,8 @@ plan::FixedAxes fixed_axes(const Flags& flags) {
   fixed.exchange = fixed_exchange(flags);
   fixed.capacity = capacity_of(flags);
   fixed.reduction = parse_word_if_given<strategy::Reduction>("--reduction", flags.reduction);
+  fixed.moe_schedule =
+      parse_word_if_given<strategy::MoeSchedule>("--moe-schedule", flags.moe_schedule);
   fixed.runnable |= fixed.paper_form;
   return fixed;
 }
@@ -110,6 +112,12 @@ PlanQuestion question_of(const Flags& flags) {
       .num_threads = flags.threads};
   if (asked.fixed.reduction && !asked.fixed.runnable && asked.cluster.kind == "gpu")
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
+  if ((asked.fixed.moe_schedule || asked.fixed.moe_chunks) && asked.cluster.kind == "gpu")
+    throw InvalidInput(
+        fmt::format("--moe-schedule and --moe-chunks are chosen where this Piper's own costs are "
+                    "known (a file of "
+                    "`piper profile`); on {} `piper moe` compares schedules of one layer",
+                    asked.cluster.name));
   return {.asked = std::move(asked),
           .trainer = flags.trainer,
           .top = flags.top > 0 ? flags.top : 10,
@@ -206,6 +214,14 @@ Run add_plan(Subcommand command) {
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
+  command.add_option(
+      "--moe-schedule", flags->moe_schedule,
+      "fix the order of a mixture layer on a profiled machine: plain, chunked, parm-s1, "
+      "parm-s2, monta-o1 or monta-o2");
+  command
+      .add_option("--moe-chunks", flags->fixed.moe_chunks,
+                  "fix the chunks of --moe-schedule chunked, parm-s2 and monta-o2")
+      .check(integer_in(1, strategy::kMaxMoeChunks));
   command
       .add_option(
           "--capacity-factor", flags->capacity_factor,

@@ -116,6 +116,7 @@ ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& pri
   mark_alone(transfers, graph.num_ranks());
   ObservedMachine machine;
   for (const Ratio& ratio : compute) machine.compute.push_back(ratio.value());
+  std::vector<bool> is_seen;
   for (size_t level = 0; level < cluster.levels.size(); ++level) {
     Ratio all;
     std::vector<const Transfer*> alone;
@@ -126,7 +127,13 @@ ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& pri
       if (transfer.alone) alone.push_back(&transfer);
     }
     machine.links.push_back(alone.empty() ? all.value() : median_ratio(alone));
+    is_seen.push_back(all.measured > 0);
   }
+  for (size_t level = machine.links.size(); level-- > 1;)
+    if (is_seen[level] && !is_seen[level - 1]) {
+      machine.links[level - 1] = machine.links[level];
+      is_seen[level - 1] = true;
+    }
   return machine;
 }
 

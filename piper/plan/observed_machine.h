@@ -15,10 +15,12 @@ namespace piper::plan {
 struct ObservedMachine {
   std::vector<double> compute;  // by rank: of all that it computes
   // By level of the cluster: of the operations whose members have it as their innermost common
-  // level, from the moment when the last member has come to its end. The
-  // median of those beside which their ranks were in no other, over their prices; where there is none,
-  // all of them over what they took in the simulation, which knows how they wait for each other. 1
-  // where the level had no operation.
+  // level, from the moment when the last member has come to its end. The median of those beside which
+  // their ranks were in no other, over their prices; where there is none, all of them over what they
+  // took in the simulation, which knows how they wait for each other. Operations cross the levels
+  // inside their own, too, and do not say which one was slow: a level without operations of its own
+  // takes the figure of the next wider one that has some, so that nothing is proposed in the hope
+  // that it is fast. 1 where nobody spoke.
   std::vector<double> links;
 };
 

@@ -1,4 +1,5 @@
 #include <piper/base/json.h>
+#include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/search.h>
 #include <piper/plan/simulated_step.h>
 #include <piper/plan/threads.h>
@@ -12,6 +13,8 @@
 
 namespace piper::plan {
 namespace {
+
+using strategy::Strategy;
 
 constexpr int64_t kMostPlays = 32;
 
@@ -68,6 +71,26 @@ std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan
   return next;
 }
 
+// The best once more with what its mixture layers could do instead.
+void play_moe_schedules(const Request& r, cost::Estimator& estimator, Plan& plan) {
+  if (!estimator.is_exact() || plan.ranked.empty() || plan.ranked.front().played_seconds == 0)
+    return;
+  const Strategy& best = plan.ranked.front().strategy;
+  const double imbalance = r.imbalance_at(best.mesh.ep);
+  cost::Estimate estimate;
+  const Strategy other =
+      simulated_moe_schedule(estimator, r.fixed, best, imbalance, [&](const Strategy& s) {
+        estimate = estimator.estimate(s, imbalance);
+        return estimate.peak_bytes <= r.memory_limit_bytes;
+      });
+  if (other.moe_schedule == best.moe_schedule && other.moe_chunks == best.moe_chunks) return;
+  plan.ranked.insert(plan.ranked.begin(),
+                     {.strategy = other,
+                      .estimate = estimate,
+                      .played_seconds = simulated_seconds(estimator, other, imbalance),
+                      .under_load = {}});
+}
+
 }  // namespace
 
 void play_ranked(const Request& r, Plan& plan, int64_t count) {
@@ -95,6 +118,7 @@ void play_ranked(const Request& r, Plan& plan, int64_t count) {
     plays += std::ssize(next);
     std::ranges::stable_sort(plan.ranked, quicker);
   }
+  play_moe_schedules(r, *estimator, plan);
   renew_front(plan);
 }
 

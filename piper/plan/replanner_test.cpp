@@ -130,23 +130,35 @@ void check_kept(const World& world, const Strategy& present, const Truth& truth,
 
 TEST_CASE("what a step shows of its machine is what was done to it") {
   const World world;
-  const Strategy& present = best_of(world);
-  const VirtualRun run(world, {.links = {1, 10}, .stragglers = {{Rank(3), 2.5}}}, present);
-  const cost::Prices prices = cost::price(run.step(), world.model, present, world.cluster);
-  graph::Timeline timeline;
-  timeline.tasks = run.play(0).tasks;
-  const ObservedMachine machine =
-      observe(run.step(), prices, world.cluster, sim::play(run.step(), prices, false), timeline);
+  Request request = world.request();
+  request.fixed.pp = 2;  // between the nodes; gradients are summed inside
+  request.fixed.ep = request.fixed.tp = 1;
+  const Truth truth{.links = {1, 10}, .stragglers = {{Rank(3), 2.5}}};
+  const auto observed = [&](const Strategy& s) {
+    const VirtualRun run(world, truth, s);
+    const cost::Prices prices = cost::price(run.step(), world.model, s, world.cluster);
+    graph::Timeline timeline;
+    timeline.tasks = run.play(0).tasks;
+    return observe(run.step(), prices, world.cluster, sim::play(run.step(), prices, false),
+                   timeline);
+  };
+  const ObservedMachine apart = observed(search(request).ranked.front().strategy);
   for (size_t rank = 0; rank < 4; ++rank)
-    CHECK(machine.compute[rank] == doctest::Approx(rank == 3 ? 2.5 : 1));
-  CHECK(machine.links[0] == doctest::Approx(1).epsilon(0.02));
-  CHECK(machine.links[1] == doctest::Approx(10).epsilon(0.1));
+    CHECK(apart.compute[rank] == doctest::Approx(rank == 3 ? 2.5 : 1));
+  CHECK(apart.links[0] == doctest::Approx(1).epsilon(0.02));
+  CHECK(apart.links[1] == doctest::Approx(10).epsilon(0.1));
+  // One exchange among all four says of both levels what it knows of both together.
+  request.fixed.pp = 1;
+  request.fixed.ep = 4;
+  const ObservedMachine together = observed(search(request).ranked.front().strategy);
+  CHECK(together.links[1] > 5);
+  CHECK(together.links[0] == together.links[1]);
 }
 
-TEST_CASE("a slow link: within twenty steps a strategy that spares it, as fast as it says") {
+TEST_CASE("slow links: within twenty steps a strategy that spares it, as fast as it says") {
   const World world;
   const Strategy& present = best_of(world);
-  const Truth truth{.links = {30}};
+  const Truth truth{.links = {30, 30}};
   const auto found = proposed(world, present, truth, 40);
   REQUIRE(found.has_value());
   CHECK(found->why.find("messages within a node take") == 0);
@@ -174,7 +186,7 @@ TEST_CASE("steps that only scatter propose nothing in a thousand") {
 TEST_CASE("a change that the steps left do not earn back is none") {
   const World world;
   const Strategy& present = best_of(world);
-  const VirtualRun run(world, {.links = {30}}, present);
+  const VirtualRun run(world, {.links = {30, 30}}, present);
   const Request request = world.request();
   for (const auto& [left, expected] : {std::pair<int64_t, bool>{1'000'000, true}, {20, false}}) {
     Replanner replanner(request, run.step(), present, {.kind = Replan::kAsk},

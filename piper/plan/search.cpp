@@ -3,6 +3,7 @@
 #include <piper/plan/contradictions.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/frontier.h>
+#include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/plan/search.h>
 #include <piper/plan/shapes.h>
@@ -244,6 +245,12 @@ class Search {
       done = gather_round(done);
       visit_round(done);
     }
+    if (r_.has_exact_costs() && num_with_moe_schedule_ == 0)
+      throw InvalidInput(fmt::format(
+          "--moe-schedule {} --moe-chunks {}: no mesh of {} devices allows it; allowed on every "
+          "mesh: plain, and chunked where experts are divided (--ep from 2)",
+          r_.fixed.moe_schedule ? strategy::name(*r_.fixed.moe_schedule) : "(open)",
+          r_.fixed.moe_chunks ? std::to_string(*r_.fixed.moe_chunks) : "(open)", r_.num_devices));
     Plan plan = std::move(kept_).plan();
     plan.num_shapes = std::ssize(shapes_);
     plan.num_passed_over = num_passed_over_;
@@ -301,6 +308,7 @@ class Search {
 
   void visit_round(int64_t looked_at) {
     choose_exchanges();
+    choose_moe_schedules();
     std::vector<std::optional<Frontier>> found(round_.size());
     const int64_t before = looked_at - std::ssize(round_);
     share_items(
@@ -317,6 +325,22 @@ class Search {
     std::vector<double> imbalances;
     for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
     exchange_.choose(round_, imbalances, num_threads_);
+  }
+
+  // Leaves out shapes that do not allow what is fixed.
+  void choose_moe_schedules() {
+    if (!r_.has_exact_costs()) return;
+    std::vector<char> allowed(round_.size());
+    share_items(num_threads_, std::ssize(round_), [&](int64_t thread, int64_t item) {
+      const auto i = static_cast<size_t>(item);
+      allowed[i] = choose_moe_schedule(estimator(thread), r_.fixed, round_[i],
+                                       r_.imbalance_at(round_[i].mesh.ep));
+    });
+    std::vector<Strategy> kept;
+    for (size_t i = 0; i < round_.size(); ++i)
+      if (allowed[i]) kept.push_back(std::move(round_[i]));
+    num_with_moe_schedule_ += std::ssize(kept);
+    round_ = std::move(kept);
   }
 
   // A few hundred times in all.
@@ -336,7 +360,7 @@ class Search {
   std::vector<Bounded> bounded_;
   std::vector<Strategy> round_;
   Frontier kept_;
-  int64_t num_visited_ = 0, num_passed_over_ = 0, next_shown_ = 0;
+  int64_t num_visited_ = 0, num_passed_over_ = 0, next_shown_ = 0, num_with_moe_schedule_ = 0;
 };
 
 }  // namespace

@@ -53,10 +53,13 @@ struct FixedAxes {
   std::optional<strategy::Placement> placement;
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
-  strategy::Capacity capacity;                   // dropless unless the user lets experts drop
-  bool offered = true;      // only what the trainer's profile offers (cost::Offers)
-  bool runnable = false;    // only what strategy::not_runnable() has nothing against
-  bool paper_form = false;  // only the paper's space, above
+  // Where costs are exact (moe_schedule_axis.h); else plain.
+  std::optional<strategy::MoeSchedule> moe_schedule;
+  std::optional<int64_t> moe_chunks;
+  strategy::Capacity capacity;  // dropless unless the user lets experts drop
+  bool offered = true;          // only what the trainer's profile offers (cost::Offers)
+  bool runnable = false;        // only what strategy::not_runnable() has nothing against
+  bool paper_form = false;      // only the paper's space, above
 };
 
 struct Request {
