@@ -151,19 +151,6 @@ void print_not_trained(const std::vector<Row>& rows) {
     fmt::print("not trained: {}: {}\n", fmt::join(names, ", "), reason);
 }
 
-// Where an order that is trained is not executed as the paper, and this price, have it.
-std::string trained_otherwise(const std::vector<Row>& rows, int64_t etp) {
-  std::vector<std::string> names;
-  for (const Row& row : rows)
-    if (row.not_trained.empty() && row.price.name.starts_with("parm-"))
-      names.push_back(row.price.name);
-  if (etp == 1 || names.empty()) return "";
-  return fmt::format(
-      "{} {} priced as the paper has it, with one exchange over ep and etp; `train` exchanges over "
-      "ep and gathers over etp, as monta-o1 does",
-      fmt::join(names, " and "), names.size() == 1 ? "is" : "are");
-}
-
 // The cheapest against plain, or plain against the next one.
 std::string verdict(const std::vector<MoeSchedulePrice>& prices) {
   const size_t best = cost::cheapest(prices);
@@ -203,7 +190,7 @@ int run(const Flags& flags) {
   const std::vector<MoeSchedulePrice> prices = cost::price_moe_schedules(f, setting, machine);
   std::vector<Row> rows;
   for (const MoeSchedulePrice& p : prices) rows.push_back({p, not_trained(p, s, model)});
-  const std::string why = verdict(prices), otherwise = trained_otherwise(rows, flags.etp);
+  const std::string why = verdict(prices);
   if (flags.json) {
     Json json{{"model", model.name},
               {"cluster", machine.name},
@@ -217,7 +204,6 @@ int run(const Flags& flags) {
               {"why", why},
               {"schedules", Json::array()}};
     for (const Row& row : rows) json["schedules"].push_back(to_json(row));
-    if (!otherwise.empty()) json["note"] = otherwise;
     std::cout << json.dump(2) << "\n";
     return 0;
   }
@@ -228,7 +214,6 @@ int run(const Flags& flags) {
       model.name, machine.name, layer, f.num_experts, f.top_k, flags.tp, flags.etp, flags.ep,
       s.mesh.world(), flags.micro_batch, flags.sequence, to_text(rows));
   fmt::print("{}\n", why);
-  if (!otherwise.empty()) fmt::print("note: {}\n", otherwise);
   print_not_trained(rows);
   return 0;
 }

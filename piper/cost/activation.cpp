@@ -360,7 +360,8 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
   const int64_t ffn = f.ffn / work.by.experts;
   // Rows from several peers are copied together, an expert at a time.
-  const bool has_peers = work.local_experts < f.num_experts || work.by.gathers_rows;
+  const bool has_peers =
+      work.local_experts < f.num_experts || work.by.gathers_rows || work.by.fuses_exchange;
   const int64_t scratch = has_peers ? largest * model.hidden : 0;
   const int64_t transient = e * (largest * ffn + scratch);
   const SegmentBytes rows{
@@ -469,6 +470,7 @@ Division division_of(const strategy::Strategy& s) {
           .routed = strategy::ranks_per_routed_token_set(s),
           .experts = s.mesh.etp,
           .gathers_rows = strategy::gathers_expert_rows(s),
+          .fuses_exchange = strategy::fuses_exchange(s),
           .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
           .copies = strategy::copies_of_rows(s)};
 }
@@ -539,6 +541,11 @@ int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
       : work.by.gathers_rows ? work.received_rows * model.hidden
                              : (work.computed_rows() * model.hidden + ranks - 1) / ranks;
   return (ranks - 1) * std::min(share, kPieces) * work.element_bytes;
+}
+
+int64_t fused_exchange_scratch(const model::Model& model, const SegmentWork& work) {
+  return work.by.fuses_exchange ? work.receivers() * work.rows * model.hidden * work.element_bytes
+                                : 0;
 }
 
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

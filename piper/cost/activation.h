@@ -26,9 +26,10 @@ struct Division {
   int64_t tokens = 1;   // tokens between the blocks: as many, or all ranks of `tensor` hold all
   int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge
   int64_t experts = 1;  // an expert's matrices
-  bool gathers_rows = false;  // those ranks have rows of their own, else all of them the same
-  int64_t rows = 1;           // of the tokens that ranks of `tensor` route alike: among them
-  int64_t copies = 1;         // strategy::copies_of_rows
+  bool gathers_rows = false;    // those ranks have rows of their own, else all of them the same
+  bool fuses_exchange = false;  // those ranks are all sent the rows of an expert
+  int64_t rows = 1;             // of the tokens that ranks of `tensor` route alike: among them
+  int64_t copies = 1;           // strategy::copies_of_rows
   auto operator<=>(const Division&) const = default;
 };
 Division division_of(const strategy::Strategy& strategy);
@@ -73,6 +74,8 @@ struct SegmentWork {
   int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
   int64_t merged_rows() const { return rows + others_rows; }
   bool deduplicated() const { return received_tokens >= 0; }
+  // Ranks that each row is sent to.
+  int64_t receivers() const { return by.fuses_exchange ? by.experts : 1; }
   int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };
 
@@ -110,6 +113,10 @@ int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks)
 // pieces of each at a time (comm/operations.h).
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
                     const SegmentWork& work);
+
+// Beside an exchange over ep x etp (strategy::fuses_exchange): the rows as they are sent to each rank,
+// or their parts as they come back; 0 where none is.
+int64_t fused_exchange_scratch(const model::Model& model, const SegmentWork& work);
 
 // Bytes of a slot of this kind.
 int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,

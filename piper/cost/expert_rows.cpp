@@ -196,15 +196,17 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member,
         for (const int64_t rows : routed(layer, micro_batch, sharer, chunk))
           work.others_rows += rows;
       });
-  const strategy::Members peers = layout.members(strategy::Axis::kExpert, member);
-  const int64_t ep_index = (member - peers.first) / peers.stride;
+  const strategy::Axis exchanged =
+      work.by.fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
+  const strategy::Members peers = layout.members(exchanged, member);
+  const int64_t ep_index = (member - peers.first) / peers.stride / work.receivers();
   // By expert, of this rank and of all whose rows it gathers.
   std::vector<int64_t> received(static_cast<size_t>(work.local_experts), 0);
   work.received_rows = 0;
   const strategy::Axis gathered =
       work.by.gathers_rows ? strategy::Axis::kExpertTensor : strategy::Axis::kRank;
   each_of(layout.members(gathered, member), [&](int64_t sharer) {
-    each_of(layout.members(strategy::Axis::kExpert, sharer), [&](int64_t peer) {
+    each_of(layout.members(exchanged, sharer), [&](int64_t peer) {
       const std::vector<int64_t> rows = routed(layer, micro_batch, peer, chunk);
       for (int64_t e = 0; e < work.local_experts; ++e) {
         const int64_t more = rows[static_cast<size_t>(ep_index * work.local_experts + e)];
@@ -234,9 +236,9 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
     for (int64_t to = 0; to < strategy_.mesh.ep; ++to) work.rows += rows_to(layer, to);
     work.others_rows = work.rows * (work.by.rows - 1);
   }
-  work.received_rows = strategy_.mesh.ep * rows_to(layer, ep_index);
-  const int64_t gathered = work.by.gathers_rows ? work.by.experts : 1;
-  work.gathered_rows = work.received_rows * gathered;
+  work.received_rows = strategy_.mesh.ep * work.receivers() * rows_to(layer, ep_index);
+  const int64_t gathered = work.by.gathers_rows ? work.by.experts : work.receivers();
+  work.gathered_rows = strategy_.mesh.ep * gathered * rows_to(layer, ep_index);
   std::vector<int64_t> received;
   for (const int32_t expert : held(layer, ep_index))
     received.push_back(strategy_.mesh.ep * gathered * rows_of_expert(layer, expert));
@@ -245,7 +247,7 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
 }
 
 ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
+                   const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
   ExpertLoad load;
   load.share.resize(model.layers.size());
   if (strategy.capacity.is_limited()) load.kept.assign(model.layers.size(), 1.0);

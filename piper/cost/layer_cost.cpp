@@ -86,7 +86,7 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
       std::min(work.routed_tokens() * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
   work.rows = (all_rows + by.rows - 1) / by.rows;
   work.others_rows = all_rows - work.rows;
-  work.received_rows = work.rows;
+  work.received_rows = work.rows * work.receivers();
   work.local_experts = ff.num_experts / ep;
   work.gathered_rows = work.received_rows * by.experts;
   work.largest_expert_rows = (work.computed_rows() + work.local_experts - 1) / work.local_experts;
@@ -197,12 +197,14 @@ Routed LayerCosts::routed(int32_t layer) const {
 
 int64_t LayerCosts::exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
                                      const ExchangeForm& form) const {
-  if (ep == 1 || is_plain(form.algorithm)) return 0;
-  const auto bytes = static_cast<double>(std::max(work.rows, work.received_rows) * model_.hidden *
-                                         work.element_bytes);
-  const ExchangeSite site(cluster_, {.size = ep});
-  return std::llround(
-      scratch_bytes(site, form, bytes / static_cast<double>(ep), routed(layer).on(site)));
+  const int64_t copies = fused_exchange_scratch(model_, work), ranks = ep * work.receivers();
+  if (ranks == 1 || is_plain(form.algorithm)) return copies;
+  const auto bytes =
+      static_cast<double>(std::max(work.rows * work.receivers(), work.received_rows) *
+                          model_.hidden * work.element_bytes);
+  const ExchangeSite site(cluster_, {.size = ranks});
+  return copies + std::llround(scratch_bytes(site, form, bytes / static_cast<double>(ranks),
+                                             routed(layer).on(site)));
 }
 
 std::vector<int64_t> LayerCosts::fullest_ep_indices(const strategy::Strategy& s,
@@ -253,7 +255,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   if (exchanged) {
     const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
-    const Group group{.size = mesh.ep};
+    const Group group{.size = mesh.ep * work.receivers()};
     const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
                                   form_factor(cluster_, group, form, pair_bytes, routed(layer)));
     cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
@@ -353,17 +355,19 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
   std::vector<double> to_bytes;
   if (load_ != nullptr)
-    for (int64_t to = 0; to < mesh.ep; ++to)
-      to_bytes.push_back(static_cast<double>(rows(s).rows_to(layer, to)) *
+    for (int64_t to = 0; to < mesh.ep * work.receivers(); ++to)
+      to_bytes.push_back(static_cast<double>(rows(s).rows_to(layer, to / work.receivers())) *
                          static_cast<double>(model_.hidden * work.element_bytes) /
                          static_cast<double>(num_chunks));
+  const strategy::Axis axis =
+      work.by.fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
   strategy::Mesh one_stage{.ep = mesh.ep, .dp = mesh.world(), .etp = mesh.etp};
   const strategy::RankLayout layout(one_stage);
   for (int64_t i = 0; i < groups; ++i) {
-    const strategy::Members members = layout.members(strategy::Axis::kExpert, i * mesh.ep);
+    const strategy::Members members = layout.members(axis, i * mesh.ep);
     const Group group{.first = members.first, .stride = members.stride, .size = members.size};
     const std::span<const double> uneven(to_bytes);
     longest.rows = std::max(longest.rows,

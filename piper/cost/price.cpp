@@ -127,8 +127,10 @@ class StepPricer {
     // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
     // group (or the two ends), rows of all.
     const bool compute = task.kind == TaskKind::kCompute;
-    const bool is_by_member = rows_.exact() && task.group.valid() &&
-                              step_.segment(task).kind == SegmentKind::kExpertTensor;
+    const bool is_by_member =
+        rows_.exact() && task.group.valid() &&
+        (step_.segment(task).kind == SegmentKind::kExpertTensor ||
+         (task.kind == TaskKind::kAllToAll && strategy::fuses_exchange(strategy_)));
     const int64_t place = (compute && task.phase != Phase::kUpdate) || is_by_member
                               ? place_of(task.rank, task.micro_batch)
                           : task.group.valid() ? group_place(task)
@@ -356,9 +358,11 @@ class StepPricer {
   }
 
   int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {
-    if (is_plain(form.algorithm)) return 0;
+    const int64_t copies = fused_exchange_scratch(
+        model_, work_of(step_.segment(task), place_of(task.rank, task.micro_batch)));
+    if (is_plain(form.algorithm)) return copies;
     const ExchangeSite site(cluster_, group(task));
-    return std::llround(scratch_bytes(site, form, bytes, routed(task).on(site)));
+    return copies + std::llround(scratch_bytes(site, form, bytes, routed(task).on(site)));
   }
 
   double row_bytes() const {
@@ -367,9 +371,12 @@ class StepPricer {
   }
 
   double pair_bytes(const Task& task) const {
-    const double rows = static_cast<double>(work_of(step_.segment(task), 0).rows);
-    return rows * row_bytes() / static_cast<double>(step_.graph.group(task.group).size());
+    const SegmentWork work = work_of(step_.segment(task), 0);
+    return static_cast<double>(work.rows * work.receivers()) * row_bytes() /
+           static_cast<double>(step_.graph.group(task.group).size());
   }
+
+  int64_t receivers() const { return strategy::fuses_exchange(strategy_) ? strategy_.mesh.etp : 1; }
 
   // From any member to each; where all rows are known, the mean of all members.
   std::vector<double> bytes_to(const Task& task) const {
@@ -384,7 +391,8 @@ class StepPricer {
     const Segment& segment = step_.segment(task);
     for (int64_t to = 0; to < size; ++to)
       bytes[static_cast<size_t>(to)] =
-          row_bytes() * static_cast<double>(rows_.rows_to(segment.layer, to, segment.chunk));
+          row_bytes() *
+          static_cast<double>(rows_.rows_to(segment.layer, to / receivers(), segment.chunk));
     return bytes;
   }
 
@@ -398,9 +406,10 @@ class StepPricer {
     std::vector<double> bytes;
     for (const Rank from : members)
       for (int64_t to = 0; to < std::ssize(members); ++to)
-        bytes.push_back(row_bytes() * static_cast<double>(rows_.rows_between(
-                                          step_.segment(task).layer, task.micro_batch,
-                                          layout_.member(from), to, step_.segment(task).chunk)));
+        bytes.push_back(row_bytes() *
+                        static_cast<double>(rows_.rows_between(
+                            step_.segment(task).layer, task.micro_batch, layout_.member(from),
+                            to / receivers(), step_.segment(task).chunk)));
     return bytes;
   }
 

@@ -307,8 +307,9 @@ class Sender {
     return written == SlotKind::kReceived || written == SlotKind::kExpertRowsGradient;
   }
 
-  // Of member `from`'s tokens, the rows for the experts of member `to`.
-  int64_t routed_rows(const Task& task, int64_t from, int64_t to) const {
+  // Of member `from`'s tokens, the rows for the experts of `member`.
+  int64_t routed_rows(const Task& task, int64_t from, int64_t member) const {
+    const int64_t to = strategy::fuses_exchange(strategy_) ? member / strategy_.mesh.etp : member;
     const auto [layer, chunk] = std::pair(step_.segment(task).layer, step_.segment(task).chunk);
     if (rows_.exact()) {
       const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];

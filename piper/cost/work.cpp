@@ -264,7 +264,8 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
   const auto rows = static_cast<double>(work.computed_rows());
   const auto count = static_cast<double>(work.local_experts);
   const auto largest = std::min(static_cast<double>(work.largest_expert_rows), rows);
-  const double sources = work.by.gathers_rows ? static_cast<double>(work.by.experts) : 1;
+  const double sources =
+      static_cast<double>(work.by.gathers_rows ? work.by.experts : work.receivers());
   const double peers = static_cast<double>(ff.num_experts) * sources / count;
   if (peers > 1) list.row_copies(rows / (count * peers) * d, count * peers);
   if (largest * count <= rows * 1.001 || work.local_experts == 1)

@@ -264,6 +264,7 @@ class Bench {
           bytes_of(routing.weights) + bytes_of(routing.token) + bytes_of(routing.position) +
               (routing.sequence_counts.defined() ? bytes_of(routing.sequence_counts) : 0));
     if (ep > 1) imagine_peers(ep, routing);
+    if (by_.fuses_exchange) imagine_peers(expert_ranks_, routing, 1);
     for (int64_t i = 0; by_.gathers_rows && i < expert_ranks_; ++i)
       routing.shared_counts.insert(routing.shared_counts.end(), routing.received_counts.begin(),
                                    routing.received_counts.end());
@@ -412,9 +413,13 @@ class Bench {
     else
       stage_->projection_forward(0, x_, shape_.sequence, nullptr);
   }
-  void imagine_peers(int64_t ep, Routing& routing) const {
+  void imagine_peers(int64_t peers, Routing& routing) const {
+    imagine_peers(peers, routing, peers);
+  }
+  void imagine_peers(int64_t peers, Routing& routing, int64_t ep) const {
     const auto local = static_cast<std::ptrdiff_t>(routing.counts.size()) / ep;
-    for (int64_t peer = 0; peer < ep; ++peer)
+    routing.received_counts.clear();
+    for (int64_t peer = 0; peer < peers; ++peer)
       routing.received_counts.insert(routing.received_counts.end(), routing.counts.begin(),
                                      routing.counts.begin() + local);
   }

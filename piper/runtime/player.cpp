@@ -240,6 +240,7 @@ void Player::finish(const Task& task) {
     else
       keep_gradient_share(task);
   }
+  if (is_fused(task)) end_fused_exchange(task);
   leave(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;

@@ -123,6 +123,7 @@ class Player {
     at::Tensor tensor;
     std::unique_ptr<nn::Routing> routing;
     std::unique_ptr<nn::Tape> tape;
+    at::Tensor sent;  // while an exchange is under way: what it reads in place of a slot
   };
   struct InFlight {
     graph::TaskId task;
@@ -193,6 +194,13 @@ class Player {
   std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,
                                                         comm::OperationName name);
   void keep_own_share(const graph::Task& task);
+  // Of exchanges over ep x etp (strategy::fuses_exchange): the rows for each expert, once for each
+  // rank that has a part of it, as the group's members follow each other; and the sums of the parts
+  // that come back in this order.
+  bool is_fused(const graph::Task& task) const;
+  std::vector<int64_t> sent_counts(const nn::Routing& routing) const;
+  at::Tensor repeated(const at::Tensor& rows, const nn::Routing& routing) const;
+  void end_fused_exchange(const graph::Task& task);
   // Before a segment adds to gradients, and behind their reduce-scatter.
   void open_gradients(const graph::Task& task);
   void keep_gradient_share(const graph::Task& task);

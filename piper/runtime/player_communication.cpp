@@ -144,10 +144,14 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
   const std::vector<nn::Routing*> chunks = routings_of(task);
   const comm::Group group = group_of(task);
   const auto num_peers = std::ssize(group.members);
-  for (nn::Routing* routing : chunks) routing->received_counts.assign(routing->counts.size(), 0);
-  const int64_t num_experts = std::ssize(chunks[0]->counts) / num_peers;  // of each peer
+  std::vector<std::vector<int64_t>> counts;
+  for (nn::Routing* routing : chunks) {
+    counts.push_back(sent_counts(*routing));
+    routing->received_counts.assign(counts.back().size(), 0);
+  }
+  const int64_t num_experts = std::ssize(counts[0]) / num_peers;  // of each peer
   const collective::ToldCounts& told = exchange_of(task, group).told;
-  if (told.empty() && chunks.size() == 1)
+  if (told.empty() && chunks.size() == 1 && !strategy::fuses_exchange(strategy_))
     return comm::start_exchange_counts(transport_, group, std::move(name), num_experts,
                                        chunks[0]->counts, chunks[0]->received_counts);
 
@@ -158,9 +162,9 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
   for (int64_t p = 0; p < num_peers; ++p) {
     const std::vector<int32_t>& to_tell = told.empty() ? none : told.to_tell(p);
     const std::vector<int32_t>& to_hear = told.empty() ? none : told.to_hear(p);
-    for (const nn::Routing* routing : chunks) {
-      const std::vector<int64_t> rows = bytes_per_peer(routing->counts, num_peers, 1);
-      const auto first = routing->counts.begin() + p * num_experts;
+    for (const std::vector<int64_t>& of_chunk : counts) {
+      const std::vector<int64_t> rows = bytes_per_peer(of_chunk, num_peers, 1);
+      const auto first = of_chunk.begin() + p * num_experts;
       messages.sent.insert(messages.sent.end(), first, first + num_experts);
       for (const int32_t about : to_tell) messages.sent.push_back(rows[static_cast<size_t>(about)]);
     }
@@ -183,7 +187,7 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
 
 void Player::read_counts(const CountMessages& messages, int16_t chunk, nn::Routing& routing) const {
   const auto num_peers = messages.first_received.size();
-  const size_t num_experts = routing.counts.size() / num_peers;
+  const size_t num_experts = routing.received_counts.size() / num_peers;
   for (size_t p = 0; p < num_peers; ++p)
     std::copy_n(messages.received.begin() + static_cast<std::ptrdiff_t>(messages.place(p, chunk)),
                 num_experts,
@@ -200,9 +204,9 @@ collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
   const CountMessages* messages =
       told->empty() ? nullptr : &count_messages_.at({step_.segment(task).layer, task.micro_batch});
   return [=, self = group.index, chunk = place_of_chunk(step_.segment(task)),
-          out = bytes_per_peer(routing.counts, num_peers, row_bytes),
+          out = bytes_per_peer(sent_counts(routing), num_peers, row_bytes),
           in = bytes_per_peer(routing.received_counts, num_peers, row_bytes),
-          num_experts = std::ssize(routing.counts) / num_peers](int64_t from, int64_t to) {
+          num_experts = std::ssize(routing.received_counts) / num_peers](int64_t from, int64_t to) {
     if (!to_experts) std::swap(from, to);  // what went out comes back
     if (from == self) return out[static_cast<size_t>(to)];
     if (to == self) return in[static_cast<size_t>(from)];
@@ -231,9 +235,10 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
       read_counts(told->second, place_of_chunk(segment), routing);
     received_counts_[key_of(task)] = routing.received_counts;
   }
-  const std::vector<int64_t>& received = to_experts ? routing.received_counts : routing.counts;
-  const at::Tensor& source = read(task, 0).tensor;
+  const std::vector<int64_t> received = to_experts ? routing.received_counts : sent_counts(routing);
   SlotValue& target = value(written);
+  if (is_fused(task) && to_experts) target.sent = repeated(read(task, 0).tensor, routing);
+  const at::Tensor& source = target.sent.defined() ? target.sent : read(task, 0).tensor;
   target.tensor =
       empty({std::accumulate(received.begin(), received.end(), int64_t{0}), model_.hidden});
   collective::AllToAllOptions how;
@@ -245,6 +250,52 @@ std::unique_ptr<comm::Operation> Player::start_all_to_all(const Task& task,
       bytes_of(source), mutable_bytes_of(target.tensor), counted_scratch());
   operation->start(name.key);
   return operation;
+}
+
+bool Player::is_fused(const Task& task) const {
+  return task.kind == TaskKind::kAllToAll && strategy::fuses_exchange(strategy_);
+}
+
+std::vector<int64_t> Player::sent_counts(const nn::Routing& routing) const {
+  if (!strategy::fuses_exchange(strategy_)) return routing.counts;
+  const auto each = std::ssize(routing.counts) / strategy_.mesh.ep;
+  std::vector<int64_t> counts;
+  for (auto block = routing.counts.begin(); block != routing.counts.end(); block += each)
+    for (int64_t i = 0; i < strategy_.mesh.etp; ++i)
+      counts.insert(counts.end(), block, block + each);
+  return counts;
+}
+
+at::Tensor Player::repeated(const at::Tensor& rows, const nn::Routing& routing) const {
+  std::vector<at::Tensor> blocks;
+  int64_t first = 0;
+  for (const int64_t count : bytes_per_peer(routing.counts, strategy_.mesh.ep, 1)) {
+    blocks.insert(blocks.end(), static_cast<size_t>(strategy_.mesh.etp),
+                  rows.narrow(0, first, count));
+    first += count;
+  }
+  return at::cat(blocks);
+}
+
+void Player::end_fused_exchange(const Task& task) {
+  SlotValue& target = value(step_.graph.writes(task)[0]);
+  if (target.sent.defined()) {
+    target.sent.reset();
+    return;
+  }
+  const std::vector<int64_t> counts = bytes_per_peer(routing_of(task).counts, strategy_.mesh.ep, 1);
+  const at::Tensor sum =
+      empty({std::accumulate(counts.begin(), counts.end(), int64_t{0}), model_.hidden});
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    const at::Tensor own = sum.narrow(0, first, count);
+    const int64_t parts = strategy_.mesh.etp * first;
+    own.copy_(target.tensor.narrow(0, parts, count));
+    for (int64_t i = 1; i < strategy_.mesh.etp; ++i)
+      own.add_(target.tensor.narrow(0, parts + i * count, count));
+    first += count;
+  }
+  target.tensor = sum;
 }
 
 TokenExchange& Player::token_exchange_of(const Task& task) {

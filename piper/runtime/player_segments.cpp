@@ -122,8 +122,8 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       for (size_t c = 0; c < chunks.size(); ++c) {
         nn::Routing& routing = chunks[c];
         const ChunkKey key{layer, task.micro_batch, step_.meaning(writes[2 * c]).segment.chunk};
-        if (task.phase == Phase::kRecompute && strategy_.mesh.ep > 1 &&
-            !strategy::deduplicates(strategy_))
+        const bool exchanges = strategy_.mesh.ep > 1 || strategy::fuses_exchange(strategy_);
+        if (task.phase == Phase::kRecompute && exchanges && !strategy::deduplicates(strategy_))
           routing.received_counts = received_counts_.at(key);
         if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
           routing.shared_counts = shared_counts_.at(key);

@@ -127,8 +127,9 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
 LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
                      const ExecutionStyle& style) {
   const bool is_moe = layer.feed_forward.is_moe();
-  const bool exchanges = is_moe && s.mesh.ep > 1, is_divided = s.mesh.tp > 1;
-  // Trainers gather whatever their ranks hold.
+  // Trainers gather whatever their ranks hold, and fuse nothing.
+  const bool fuses = is_moe && strategy::fuses_exchange(s) && style.exchanges_counts;
+  const bool exchanges = is_moe && (s.mesh.ep > 1 || fuses), is_divided = s.mesh.tp > 1;
   const bool gathers_rows =
       is_moe && s.mesh.etp > 1 && (!style.exchanges_counts || strategy::gathers_expert_rows(s));
   return {.is_moe = is_moe,
@@ -144,9 +145,10 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
                               style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
           .counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts,
-          .shares_experts = is_moe && s.mesh.etp > 1,
+          .shares_experts = is_moe && s.mesh.etp > 1 && !fuses,
           .gathers_rows = gathers_rows,
           .divides_rows = is_moe && strategy::divides_rows(s),
+          .fuses_exchange = fuses,
           .counts_shared_rows = gathers_rows && style.exchanges_counts,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,

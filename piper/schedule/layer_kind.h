@@ -27,7 +27,12 @@ struct LayerKind {
   // (tensor-, context-parallel ones).
   bool counts_sequences = false, counts_context = false;
   bool shares_experts = false, gathers_rows = false;
-  bool divides_rows = false;  // of a mixture: strategy::divides_rows
+  bool divides_rows = false;    // of a mixture: strategy::divides_rows
+  bool fuses_exchange = false;  // of a mixture: strategy::fuses_exchange
+  // Whom its rows are exchanged with.
+  strategy::Axis exchange_axis() const {
+    return fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
+  }
   // Of ranks that gather rows: they tell each other how many they have received, and gather them
   // again in the backward.
   bool counts_shared_rows = false;

@@ -279,6 +279,20 @@ TEST_CASE("MoNTA's O1: the plain order, with the rows that came back and the gra
             "F0 L0 divided rows all-gather", "F0 L0 merge", "F0 head"});
 }
 
+TEST_CASE(
+    "Parm's S2 sends a row to all ranks that share its expert, and gathers and sums nothing") {
+  Case c{example::model({4}), example::strategy({.ep = 2, .dp = 2, .etp = 2, .tp = 2}, 1, 1)};
+  c.strategy.moe_schedule = strategy::MoeSchedule::kParmS2;
+  const StepGraph step = write(c);
+  CHECK(names_of_first(step, Phase::kForward) ==
+        std::vector<std::string>{
+            "F0 embedding", "F0 L0 attention", "F0 L0 tensor collective all-reduce", "F0 L0 gate",
+            "F0 L0 counts counts", "F0 L0 dispatch all-to-all", "F0 L0 experts",
+            "F0 L0 combine all-to-all", "F0 L0 divided rows all-gather", "F0 L0 merge", "F0 head"});
+  for (const graph::Task& task : step.graph.tasks())
+    if (task.kind == graph::TaskKind::kAllToAll) CHECK(step.graph.group(task.group).size() == 4);
+}
+
 TEST_CASE("ZeRO: what is gathered and scattered, and when") {
   const auto count = [](const StepGraph& step, SegmentKind kind, Phase phase) {
     return std::ranges::count_if(step.graph.tasks(), [&](const Task& task) {

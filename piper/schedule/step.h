@@ -288,6 +288,11 @@ struct SlotMeaning {
 // rows where etp divides tp, unless they divide them: nothing is counted or gathered, and the sums
 // are all-reduces.
 //
+// Where exchanges are fused (strategy::fuses_exchange), counts, dispatch and combine are over the
+// ep x etp ranks of a layer's experts (Axis::kExpertSet), and the shared experts' gathers and sums are
+// left out: received has the rows of all these ranks, and expert rows are this rank's part of them.
+// What comes back is a part from each of etp ranks, which the exchange adds up by ascending rank.
+//
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its
 // own (Segment::chunk 1 to N). Tasks of all tokens read and write the chunks' slots in this order:

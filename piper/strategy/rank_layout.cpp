@@ -72,6 +72,8 @@ Members RankLayout::members(Axis axis, int64_t member) const {
       return {member / mesh_.etp * mesh_.etp, 1, mesh_.etp};
     case Axis::kExpert:
       return {member / layer * layer + member % mesh_.etp, mesh_.etp, mesh_.ep};
+    case Axis::kExpertSet:
+      return {member / layer * layer, 1, layer};
     case Axis::kExpertData:
       return {member % layer, layer, members_ / layer};
     case Axis::kStage:
@@ -114,6 +116,7 @@ int64_t RankLayout::distance(Axis axis) const {
     case Axis::kContext:
     case Axis::kExpertTensor:
     case Axis::kExpert:
+    case Axis::kExpertSet:
       return members(axis, 0).stride;
     case Axis::kData:
     case Axis::kExpertData:

@@ -27,6 +27,7 @@ namespace piper::strategy {
 // Every kind of group that communicates, and what its ranks share:
 //   kExpert        the experts of a layer: tokens are exchanged here
 //   kExpertTensor  the matrices of an expert
+//   kExpertSet     both: the ep x etp ranks that together hold a layer's experts
 //   kTensor        the matrices of a layer (not of its experts)
 //   kContext       a sequence
 //   kPipeline      the layers: the same member of every stage
@@ -41,6 +42,7 @@ namespace piper::strategy {
 enum class Axis : uint8_t {
   kExpert,
   kExpertTensor,
+  kExpertSet,
   kTensor,
   kContext,
   kPipeline,
@@ -53,6 +55,7 @@ enum class Axis : uint8_t {
 };
 inline constexpr std::array kAxisTraits{NamedValue<Axis>{Axis::kExpert, "expert"},
                                         NamedValue<Axis>{Axis::kExpertTensor, "expert tensor"},
+                                        NamedValue<Axis>{Axis::kExpertSet, "expert set"},
                                         NamedValue<Axis>{Axis::kTensor, "tensor"},
                                         NamedValue<Axis>{Axis::kContext, "context"},
                                         NamedValue<Axis>{Axis::kPipeline, "pipeline"},

@@ -62,6 +62,7 @@ TEST_CASE("two meshes over one stage: tp 2 cp 2 dp 2 and etp 2 ep 2 edp 2") {
   CHECK(values(layout.group(Axis::kData, Rank(13))) == std::vector{9, 11, 13, 15});
   CHECK(values(layout.group(Axis::kExpertTensor, Rank(13))) == std::vector{12, 13});
   CHECK(values(layout.group(Axis::kExpert, Rank(13))) == std::vector{13, 15});
+  CHECK(values(layout.group(Axis::kExpertSet, Rank(13))) == std::vector{12, 13, 14, 15});
   CHECK(values(layout.group(Axis::kExpertData, Rank(13))) == std::vector{9, 13});
   CHECK(values(layout.group(Axis::kEnds, Rank(13))) == std::vector{5, 13});
 }

@@ -214,17 +214,25 @@ struct MoeScheduleTraits {
   bool has_chunks;         // Strategy::moe_chunks counts
   bool needs_held_tokens;  // of ranks that share matrices and hold the same tokens
   bool divides_rows;       // of the same tokens among them, behind the gate
+  bool fuses_exchange;     // with what ranks that share experts' matrices gather and sum
 };
 inline constexpr std::array kMoeScheduleTraits{
-    MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false},
-    MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false},
-    MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kPlain, false, true,
+    MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false,
                       false},
-    MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false},
-    MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true},
-    MoeScheduleTraits{MoeSchedule::kMontaO1, "monta-o1", MoeSchedule::kMontaO1, false, true, true},
-    MoeScheduleTraits{MoeSchedule::kMontaO2, "monta-o2", MoeSchedule::kMontaO2, true, true, true},
-    MoeScheduleTraits{MoeSchedule::kMontaO3, "monta-o3", MoeSchedule::kMontaO2, true, true, true}};
+    MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false,
+                      false},
+    MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kPlain, false, true,
+                      false, false},
+    MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false,
+                      true},
+    MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true,
+                      true},
+    MoeScheduleTraits{MoeSchedule::kMontaO1, "monta-o1", MoeSchedule::kMontaO1, false, true, true,
+                      false},
+    MoeScheduleTraits{MoeSchedule::kMontaO2, "monta-o2", MoeSchedule::kMontaO2, true, true, true,
+                      false},
+    MoeScheduleTraits{MoeSchedule::kMontaO3, "monta-o3", MoeSchedule::kMontaO2, true, true, true,
+                      false}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
@@ -331,10 +339,17 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
+// Whether a row is sent to all ranks that share its expert's matrices, in one exchange over ep x etp
+// that brings back a part of its result from each (Parm's EP&ESP-AlltoAll); else to one of them.
+constexpr bool fuses_exchange(const Strategy& s) {
+  return s.mesh.etp > 1 && traits(s.moe_schedule).fuses_exchange;
+}
+
 // Whether ranks that share an expert's matrices receive other rows each, and gather them; else all
 // of them receive the same ones, as inside a group of ranks that route the same tokens.
 constexpr bool gathers_expert_rows(const Strategy& s) {
-  return s.mesh.etp > 1 && !(repeats_rows(s) && !divides_rows(s) && s.mesh.tp % s.mesh.etp == 0);
+  return s.mesh.etp > 1 && !fuses_exchange(s) &&
+         !(repeats_rows(s) && !divides_rows(s) && s.mesh.tp % s.mesh.etp == 0);
 }
 
 // How often every row reaches each part of its expert's matrices.

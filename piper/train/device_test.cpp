@@ -103,6 +103,10 @@ std::vector<Case> all_cases() {
   cases.back().strategy.sequence_parallel = false;
   cases.back().strategy.moe_schedule = strategy::MoeSchedule::kMontaO2;
   cases.back().strategy.moe_chunks = 2;
+  cases.push_back(make_case(small_model(), mesh_of(1, 2, 2, 2)));
+  cases.back().strategy.mesh.etp = 2;
+  cases.back().strategy.sequence_parallel = false;
+  cases.back().strategy.moe_schedule = strategy::MoeSchedule::kParmS1;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 4)));

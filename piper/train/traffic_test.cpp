@@ -132,7 +132,7 @@ TEST_CASE("sums that all keep, and the gathers of S1, are counted as they are pr
       if (row.phase == "forward") sent[row.what] += row.sent_bytes;
     return sent;
   };
-  Case c{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}, .sequence_parallel = false};
+  Case c{.mesh = {.ep = 4, .dp = 2, .tp = 2}, .sequence_parallel = false};
   const auto plain = counted(c);
   CHECK(plain.at("all-reduce") > 0);
   CHECK(!plain.contains("reduce-scatter"));

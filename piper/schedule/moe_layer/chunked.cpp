@@ -90,7 +90,7 @@ class ChunkedMixture {
     writes.push_back(gate_tape_);
     f.compute(kGate, {x1_}, writes);
     sequence_counts_ = sum_sequence_counts(p_, kind_, chunks_.front().routing);
-    if (kind_.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, routings);
+    if (kind_.exchanges_counts) f.exchange_counts(kind_.exchange_axis(), kGate, routings);
     if (kind_.counts_shared_rows) f.exchange_counts(Axis::kExpertTensor, kExpertTensor, routings);
   }
 
@@ -120,7 +120,7 @@ class ChunkedMixture {
     c.returned = c.expert_rows;
     if (kind_.exchanges) {
       c.returned = p_.slot(kReturned, kExperts, c.number);
-      f.all_to_all(Axis::kExpert, kExperts, {c.expert_rows, c.routing}, {c.returned});
+      f.all_to_all(kind_.exchange_axis(), kExperts, {c.expert_rows, c.routing}, {c.returned});
     }
     c.returned = gather_divided_rows(p_, f, kind_, kReturned, c.returned, c.routing);
   }
@@ -162,7 +162,7 @@ class ChunkedMixture {
     if (kind_.exchanges) {
       const LayerSlot g_received = c.g_rows;
       c.g_rows = p_.slot(kRowsGradient, kGate, c.number);
-      b.all_to_all(Axis::kExpert, kGate, {g_received, c.routing}, {c.g_rows});
+      b.all_to_all(kind_.exchange_axis(), kGate, {g_received, c.routing}, {c.g_rows});
     }
     c.g_rows = gather_divided_rows(p_, b, kind_, kRowsGradient, c.g_rows, c.routing);
   }
@@ -184,12 +184,12 @@ class ChunkedMixture {
   }
 
   // Towards the experts: behind the chunk before.
-  static void exchange(LayerPass& pass, const Chunk& c, SegmentKind whose,
-                       const LayerSlotList& reads, const LayerSlotList& writes) {
+  void exchange(LayerPass& pass, const Chunk& c, SegmentKind whose, const LayerSlotList& reads,
+                const LayerSlotList& writes) const {
     if (c.number == 1)
-      pass.all_to_all(Axis::kExpert, whose, reads, writes);
+      pass.all_to_all(kind_.exchange_axis(), whose, reads, writes);
     else
-      pass.all_to_all_behind(Axis::kExpert, whose, reads, writes);
+      pass.all_to_all_behind(kind_.exchange_axis(), whose, reads, writes);
   }
 
   // What merge reads of the chunks.

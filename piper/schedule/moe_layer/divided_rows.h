@@ -12,8 +12,8 @@
 //
 // At once it is O1, or S2 with its exchange and gather one behind the other (AAS). In chunks of
 // tokens (chunked.h) it is O2, and S2 with the gather of one slice beside the exchange of the next
-// (SAA). Where ranks share an expert's matrices they gather their rows, which now are not the same
-// ones, over etp.
+// (SAA). Where ranks share an expert's matrices, those of O1 and O2 gather their rows, which now are
+// not the same ones, over etp; S2 sends a row to each of them (strategy::fuses_exchange).
 #pragma once
 
 #include <piper/schedule/layer_kind.h>

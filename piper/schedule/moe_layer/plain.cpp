@@ -13,7 +13,7 @@ namespace {
 // Sends rows to their experts or back. Where the trainer splits, some experts compute meanwhile.
 void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share share,
               const LayerSlotList& reads, const LayerSlotList& writes) {
-  pass.all_to_all(Axis::kExpert, whose, reads, writes);
+  pass.all_to_all(kind.exchange_axis(), whose, reads, writes);
   if (kind.splits_exchange) pass.compute_part(kExperts, share);
 }
 
@@ -58,7 +58,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   LayerSlot received = rows;
   if (kind.exchanges) {
     received = p.slot(kReceived, kGate);
-    if (kind.exchanges_counts) f.exchange_counts(Axis::kExpert, kGate, {routing});
+    if (kind.exchanges_counts) f.exchange_counts(kind.exchange_axis(), kGate, {routing});
     count_shared_rows();
     exchange(f, kind, kGate, Share::kBefore, {rows, routing}, {received});
   } else {
