@@ -114,8 +114,8 @@ int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks)
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
                     const SegmentWork& work);
 
-// Beside an exchange over ep x etp (strategy::fuses_exchange): the rows as they are sent to each rank,
-// or their parts as they come back; 0 where none is.
+// Beside an exchange over ep x etp (strategy::fuses_exchange): the rows as they are sent to each
+// rank, or their parts as they come back; 0 where none is.
 int64_t fused_exchange_scratch(const model::Model& model, const SegmentWork& work);
 
 // Bytes of a slot of this kind.

@@ -309,10 +309,11 @@ class Sender {
 
   // Of member `from`'s tokens, the rows for the experts of `member`.
   int64_t routed_rows(const Task& task, int64_t from, int64_t member) const {
-    const int64_t to = strategy::fuses_exchange(strategy_) ? member / strategy_.mesh.etp : member;
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const int64_t to = layout_.coordinates(members[static_cast<size_t>(member)]).ep;
     const auto [layer, chunk] = std::pair(step_.segment(task).layer, step_.segment(task).chunk);
     if (rows_.exact()) {
-      const Rank rank = step_.graph.group(task.group)[static_cast<size_t>(from)];
+      const Rank rank = members[static_cast<size_t>(from)];
       return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to, chunk);
     }
     if (rows_.balanced()) return rows_.work(layer, 0, chunk).rows / strategy_.mesh.ep;

@@ -244,8 +244,8 @@ struct SlotMeaning {
 //                B    gradient(x1) of own tokens                   gradient(x1)
 // Where they divide the rows of the tokens that all of them route (strategy::divides_rows), rows,
 // returned and their gradients are those of a rank's own share, and a routing has the weights and
-// positions of all. What merge reads, and what the gate's backward reads, is gathered (kDividedRows;
-// moe_layer/divided_rows.h):
+// positions of all. What merge reads, and what the gate's backward reads, is gathered
+// (kDividedRows; moe_layer/divided_rows.h):
 //   gather       F    returned [expert rows], routing              returned of all
 //   merge        B    gradient(x), returned of all, routing        returned gradient, routing
 //                                                                  gradient of all
@@ -289,9 +289,9 @@ struct SlotMeaning {
 // are all-reduces.
 //
 // Where exchanges are fused (strategy::fuses_exchange), counts, dispatch and combine are over the
-// ep x etp ranks of a layer's experts (Axis::kExpertSet), and the shared experts' gathers and sums are
-// left out: received has the rows of all these ranks, and expert rows are this rank's part of them.
-// What comes back is a part from each of etp ranks, which the exchange adds up by ascending rank.
+// ep x etp ranks of a layer's experts (Axis::kExpertSet), without gathers and sums among etp:
+// received has the rows of all these ranks, and expert rows are this rank's part of the results.
+// A part comes back from each of etp ranks; the exchange adds them up by ascending rank.
 //
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its

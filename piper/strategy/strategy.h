@@ -186,8 +186,8 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
-// How a mixture layer's parts follow each other (piper/schedule/moe_layer). Parm's (Pan et al. 2024)
-// and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
+// How a mixture layer's parts follow each other (piper/schedule/moe_layer). Parm's (Pan et al.
+// 2024) and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
 //   kPlain          one after the other
 //   kChunked        rows in chunks of tokens: one chunk travels while another is computed
 //   kParmBaseline   the tokens of ranks that share experts are gathered before the gate
@@ -339,8 +339,8 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
-// Whether a row is sent to all ranks that share its expert's matrices, in one exchange over ep x etp
-// that brings back a part of its result from each (Parm's EP&ESP-AlltoAll); else to one of them.
+// Whether a row is sent to all ranks that share its expert's matrices, in one exchange over ep x
+// etp that brings a part of its result back from each (Parm's EP&ESP-AlltoAll); else to one.
 constexpr bool fuses_exchange(const Strategy& s) {
   return s.mesh.etp > 1 && traits(s.moe_schedule).fuses_exchange;
 }

@@ -1,9 +1,10 @@
 // Parm's schedule S1 (Pan et al. 2024, section IV, Fig. 3b) of tokens that tensor-parallel ranks
 // hold alike: each takes its own share of them in front of the gate, and all gather the layer's
 // output. So every token is routed, sent and computed once, where the plain layer does it once a
-// rank. Between the two it is the plain layer of a rank's own tokens. Where ranks share the experts'
-// matrices, its exchanges are over all ranks that hold a layer's experts (strategy::fuses_exchange):
-// a row goes to each that has a part of its expert, and a part of its result comes back from each.
+// rank. Between the two it is the plain layer of a rank's own tokens. Where ranks share the
+// experts' matrices, its exchanges are over all ranks that hold a layer's experts
+// (strategy::fuses_exchange): a row goes to each that has a part of its expert, and a part of its
+// result comes back from each.
 //
 //   forward     own share   plain layer   all-gather of x
 //   backward    own share   plain layer   all-gather of gradient(x1)
