@@ -23,8 +23,10 @@ Strategy with(const Strategy& s, MoeSchedule schedule, int64_t chunks) {
   return other;
 }
 
-// Parm's S2 is the tasks of MoNTA's O1 and O2 under another name.
-bool is_of_its_own(MoeSchedule schedule) { return schedule != MoeSchedule::kParmS2; }
+// Parm's S2 is the tasks of MoNTA's O1 and O2 under another name where no ranks share an expert.
+bool is_of_its_own(MoeSchedule schedule, const Strategy& s) {
+  return schedule != MoeSchedule::kParmS2 || s.mesh.etp > 1;
+}
 
 class Options {
  public:
@@ -39,7 +41,7 @@ class Options {
   std::vector<MoeScheduleOption> take() {
     for (const MoeSchedule schedule : strategy::kMoeSchedules) {
       if (!strategy::runs(schedule)) continue;
-      if (fixed_.moe_schedule ? *fixed_.moe_schedule != schedule : !is_of_its_own(schedule))
+      if (fixed_.moe_schedule ? *fixed_.moe_schedule != schedule : !is_of_its_own(schedule, s_))
         continue;
       if (!strategy::has_chunks(schedule))
         add(schedule, 1);
@@ -68,7 +70,8 @@ class Options {
 
   void add_chunked(MoeSchedule schedule) {
     std::optional<double> before;
-    for (int64_t chunks = 2; chunks <= strategy::kMaxMoeChunks; chunks *= 2) {
+    for (int64_t chunks = schedule == MoeSchedule::kParmS2 ? 1 : 2;
+         chunks <= strategy::kMaxMoeChunks; chunks *= 2) {
       const std::optional<double> seconds = add(schedule, chunks);
       if (!seconds || (before && *seconds >= *before)) return;
       before = seconds;
@@ -83,7 +86,8 @@ class Options {
 };
 
 bool is_open(const cost::Estimator& estimator, const Strategy& s) {
-  return estimator.model().num_moe_layers() > 0 && s.mesh.ep * s.mesh.etp * s.mesh.tp > 1;
+  return estimator.model().num_moe_layers() > 0 &&
+         (s.mesh.ranks_per_expert_set() > 1 || s.mesh.tp > 1);
 }
 
 std::string words(const MoeScheduleOption& option) {

@@ -22,7 +22,7 @@ struct MoeScheduleOption {
 
 // What is tried for this shape, plain first where it is: schedules that the mesh allows, with 2, 4,
 // 8, ... chunks as long as more of them are faster. Of schedules that are the same tasks (Parm's S2
-// and MoNTA's O1 and O2) one. Only what `fixed` leaves; empty where the shape does not allow that.
+// and MoNTA's O1 and O2 with etp 1) one. Only what `fixed` leaves; empty where the shape does not allow that.
 // `strategy`: as the search has it before it looks at schedules, with its exchange.
 std::vector<MoeScheduleOption> moe_schedule_options(cost::Estimator& estimator,
                                                     const FixedAxes& fixed,
