@@ -8,6 +8,7 @@
 #include <tests/switches.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace piper::plan {
@@ -111,6 +112,24 @@ TEST_CASE("what is fixed is kept, and what no mesh allows is refused in one line
                        InvalidInput);
 }
 
+TEST_CASE("an order of tokens that ranks hold alike is searched where they hold them alike") {
+  const World world;
+  for (const MoeSchedule schedule : strategy::kMoeSchedules) {
+    if (!strategy::runs(schedule) || !strategy::needs_held_tokens(schedule)) continue;
+    CAPTURE(strategy::name(schedule));
+    Request r = world.request();
+    r.fixed.moe_schedule = schedule;
+    const Plan plan = search(r);
+    REQUIRE(!plan.ranked.empty());
+    for (const Candidate& c : plan.ranked) {
+      CHECK(c.strategy.moe_schedule == schedule);
+      CHECK(c.strategy.mesh.tp > 1);
+      CHECK_FALSE(c.strategy.sequence_parallel);
+      CHECK(strategy::contradictions(c.strategy, world.model).empty());
+    }
+  }
+}
+
 TEST_CASE("a search with the axis finds nothing slower than one without, and all of it runs") {
   const World world;
   Request r = world.request();
@@ -122,6 +141,50 @@ TEST_CASE("a search with the axis finds nothing slower than one without, and all
     CHECK(strategy::contradictions(c.strategy, world.model).empty());
     CHECK(strategy::not_runnable(c.strategy).empty());
   }
+}
+
+// Against every schedule and count that the record allows, tried by the search or not. The share of
+// right choices, within 1 %, is asked of the 500: of the first 60 it is 56, of all 493.
+TEST_CASE("no schedule and count that is allowed is simulated to be much faster than the choice") {
+  const int64_t num_cases = testing::repetitions({.usual = 60, .full = 500});
+  int64_t num_right = 0;
+  double regret = 0;
+  cost::Random random({2026, 28});
+  const auto one_of = [&](auto... values) {
+    const std::array all{values...};
+    return all[static_cast<size_t>(random.uniform() * static_cast<double>(all.size()))];
+  };
+  for (int64_t i = 0; i < num_cases; ++i) {
+    World world;
+    world.cluster.levels = {
+        {.name = "node", .num_members = 4, .link = {one_of(1e-7, 1e-6, 5e-6), 100e9}},
+        {.name = "group",
+         .num_members = 2,
+         .link = {one_of(5e-7, 5e-6, 25e-6), one_of(50e9, 12e9, 3e9, 0.8e9)}}};
+    world.cluster.fixed_task_seconds = one_of(0.0, 1e-6, 5e-6);
+    const int64_t tp = one_of(1, 1, 2), ep = one_of(2, 4, 8);
+    Strategy s = world.strategy(ep, tp, tp > 1 && random.uniform() < 0.5);
+    s.recompute = one_of(strategy::Recompute::kNone, strategy::Recompute::kFull);
+    CAPTURE(i);
+    CAPTURE(describe(s));
+    const auto estimator = world.estimator();
+    const Strategy choice = simulated_moe_schedule(*estimator, {}, chosen(world, s), 1);
+    const double own = simulated_seconds(*estimator, choice);
+    double best = own;
+    for (const MoeSchedule schedule : strategy::kMoeSchedules)
+      for (s.moe_chunks = 1; s.moe_chunks <= strategy::kMaxMoeChunks; ++s.moe_chunks) {
+        s.moe_schedule = schedule;
+        if (!strategy::contradictions(s, world.model).empty()) break;
+        best = std::min(best, simulated_seconds(*estimator, s));
+      }
+    num_right += own <= best * 1.01 ? 1 : 0;
+    regret += own / best - 1;
+  }
+  MESSAGE(num_right, " of ", num_cases, " within 1 % of the best of all, mean regret ",
+          100 * regret / static_cast<double>(num_cases), " %");
+  if (num_cases >= 500)
+    CHECK(static_cast<double>(num_right) >= 0.97 * static_cast<double>(num_cases));
+  CHECK(regret <= 0.01 * static_cast<double>(num_cases));
 }
 
 // Machines and meshes drawn over what a mixture layer feels; every option simulated as a whole step.
