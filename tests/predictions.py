@@ -50,6 +50,13 @@ MIXTURES = [  # orders of a mixture layer
     ((1, 2, 2, "1f1b", "none", 2, 2, 1, False), "monta-o1", 1), ((1, 2, 2, "1f1b", "full", 2, 2, 2, False), "monta-o2", 3),
     ((1, 2, 2, "zb-h1", "experts", 1, 2, 2, False), "parm-s2", 2), ((1, 4, 1, "1f1b", "attention", 2, 4, 1, False), "parm-s1", 1),
 ]
+DIVIDED = [  # gradients
+    ((1, 1, 2, "1f1b", "none", 1), "fp32"), ((1, 1, 2, "1f1b", "full", 1), "bf16"), ((1, 2, 2, "1f1b", "experts", 1), "bf16"),
+    ((1, 1, 2, "1f1b", "none", 1, 2), "fp32"), ((1, 2, 2, "1f1b", "attention", 1, 2), "bf16"), ((2, 1, 2, "1f1b", "none", 1), "fp32"),
+    ((2, 2, 2, "1f1b", "full", 1), "bf16"), ((2, 1, 2, "gpipe", "none", 1), "bf16"), ((2, 1, 2, "interleaved", "none", 1), "fp32"),
+    ((2, 1, 2, "zb-h1", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "none", 1), "bf16"), ((2, 2, 2, "dualpipev", "none", 1), "fp32"),
+    ((2, 1, 2, "dualpipev", "full", 1), "bf16"), ((1, 1, 2, "1f1b", "none", 1, 1, 1, True, 2), "fp32"),
+]
 RANKS = 4  # of the profile
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
@@ -129,6 +136,10 @@ def main():
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         families += [run_one(options, cluster, folder, axes_, mixture=(schedule, chunks)) | {"family": f"{schedule} {chunks}"}
                      for axes_, schedule, chunks in MIXTURES]
+        # Gradients as well; schedules with chunks and backwards in two parts among them.
+        for axes_, precision in [((1, 2, 4, "1f1b", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "full", 1), "bf16"),
+                                 *(DIVIDED if in_full else [])]:
+            families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=2) | {"family": f"{precision} zero 2"})
         # More ranks than the profile has: their memory and order alone.
         families += [run_one(options, "rtx4090x8", folder, a) | {"family": f"{ranks_of(a)} ranks"} for a in larger]
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.

@@ -214,7 +214,7 @@ def main():
         print(f"seed {seed}")
         write_inputs(root, MODEL, [2, 2, 0, 0, 0, 0, 0, 0])
         check_same(root)
-        for zero in (0, 1):
+        for zero in (0, 2):
             check_kills(root, zero)
         check_refused(root)
 

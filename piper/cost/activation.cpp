@@ -518,6 +518,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
+    case SegmentKind::kKeepGradients:
     case SegmentKind::kWait:
       return {};
   }
@@ -606,8 +607,9 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
                                                               : work.all_tokens()) *
              row;
     case SlotKind::kExpertState:
+    case SlotKind::kGradients:
     case SlotKind::kKept:
-      PIPER_CHECK(false, "no exact bytes of an axis that this Piper does not execute");
+      PIPER_CHECK(false, "no activation of a layer that this Piper executes");
   }
   PIPER_CHECK(false, "an unknown slot");
   return 0;

@@ -13,6 +13,7 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace piper::cost {
 namespace {
@@ -93,6 +94,8 @@ ExecutorEstimator::ExecutorEstimator(const model::Model& model, const cluster::C
   constexpr double kMany = 1e9;
   norm_per_parameter_ =
       update_seconds(schedule::SegmentKind::kGradientNorm, kMany, cluster, precision) / kMany;
+  keep_per_parameter_ =
+      update_seconds(schedule::SegmentKind::kKeepGradients, kMany, cluster, precision) / kMany;
   optimizer_per_parameter_ =
       update_seconds(schedule::SegmentKind::kOptimizer, kMany, cluster, precision) / kMany;
 }
@@ -285,6 +288,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     stage.slowed = last.slowed;
     stage.message_slowed = last.message;
   }
+  if (s.zero >= 2) price_scattered(s, index, first_layer, stage);
   const bool is_end = index == 0 || index == s.mesh.num_virtual_stages() - 1;
   if (model_.shares_embedding() && strategy::ends_apart(s) && is_end)
     stage.reductions += all_reduce_seconds(
@@ -330,6 +334,25 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     }
   }
   stage.gathers = index == 0 ? computed - compute : gathered;
+}
+
+// What is left of them behind a backward travels beside the first layer that is computed next.
+void ExecutorEstimator::price_scattered(const Strategy& s, int64_t index, int64_t first_layer,
+                                        Stage& stage) const {
+  const strategy::RankLayout layout(s);
+  int64_t kept = 0;
+  for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
+    if (layout.size(axis) > 1)
+      kept += collective::reduce_share(0, layout.size(axis), parameters).count;
+  });
+  const double keeps = static_cast<double>(kept) * keep_per_parameter_;
+  stage.backward += keeps;
+  stage.backward_weights += keeps;
+  const auto num_layers =
+      static_cast<double>(std::max<int64_t>(1, s.layers_per_stage[static_cast<size_t>(index)]));
+  const double beside = (stage.forward + stage.exchange_forward) / num_layers;
+  stage.exchange_backward +=
+      std::exchange(stage.slowed, 0) + std::max(0.0, stage.reductions - beside);
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as
@@ -520,11 +543,12 @@ cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision p
 // Of one rank of each ep index that may be the fullest.
 StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
   std::vector<int32_t> layers;
-  int64_t held = 0, own = 0;
+  int64_t held = 0, own = 0, gradients = 0;
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
     for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
     held += parameters(s, chunk.stage, chunk.first_layer).total();
     own += optimized(s, chunk.stage, chunk.first_layer);
+    gradients += gradient_parameters(model_, s, chunk.stage, 0);
   }
   Strategy walked = s;
   walked.num_micro_batches = micro_batches_to_walk(s);
@@ -538,7 +562,7 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
     StageMemory memory = walked_memory(
         step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
     memory.weights = held * bytes.weight;
-    memory.gradients = held * bytes.gradient;
+    memory.gradients += gradients * bytes.gradient;
     memory.optimizer = own * bytes.optimizer;
     if (memory.total() > fullest.total()) fullest = memory;
   }
@@ -600,7 +624,8 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
 
 std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
   std::vector<StageMemory> stages;
-  if (!has_closed_form(s)) {
+  // Buffers of divided gradients live from one task to another: the walk follows them.
+  if (!has_closed_form(s) || s.zero >= 2) {
     for (int64_t i = 0; i < s.mesh.pp; ++i) stages.push_back(rank_memory(s, i));
     return stages;
   }

@@ -141,6 +141,9 @@ class ExecutorEstimator : public Estimator {
   Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   // Those whose optimizer states the stage's first member has, which has the most.
   int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  // ZeRO 2: what each micro-batch's reductions add to a stage's backward, by how the last one fares.
+  void price_scattered(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                       Stage& stage) const;
   // Of each virtual stage.
   std::vector<ChunkSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& chunks) const;
@@ -162,7 +165,7 @@ class ExecutorEstimator : public Estimator {
   LayerCosts costs_;
   std::vector<TypeParameters> type_parameters_;
   int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
-  double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0;
+  double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0, keep_per_parameter_ = 0;
   PipelinePlayers players_;
   std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
 };

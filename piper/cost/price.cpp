@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/known_routes.h>
 #include <piper/cost/dedup_form.h>
 #include <piper/cost/exchange_form.h>
@@ -51,7 +52,7 @@ class StepPricer {
       here.experts += more.experts;
     }
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
-      optimized_.push_back(optimized(layout_.rank(stage, 0)));
+      optimized_.push_back(of_rank(layout_.rank(stage, 0), optimized_parameters));
   }
 
   Prices price() {
@@ -65,8 +66,10 @@ class StepPricer {
     for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
       const StateBytes bytes = state_bytes(strategy_.precision);
-      prices.static_bytes.push_back(shard(Rank(rank)).total() * (bytes.weight + bytes.gradient) +
-                                    optimized(Rank(rank)) * bytes.optimizer);
+      // Buffers of divided gradients are slots.
+      prices.static_bytes.push_back(shard(Rank(rank)).total() * bytes.weight +
+                                    of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
+                                    of_rank(Rank(rank), optimized_parameters) * bytes.optimizer);
     }
     for (const Task& task : step_.graph.tasks()) {
       const TaskPrice& p = of(task);
@@ -284,8 +287,24 @@ class StepPricer {
     return task.segment.valid() && step_.segment(task).expert >= 0;
   }
 
+  // Of a layer's buffers, as reductions cut them.
+  double own_gradients(const Task& task) const {
+    int64_t own = 0;
+    for (const graph::SlotId slot : step_.graph.reads(task)) {
+      const Segment& buffer = step_.meaning(slot).segment;
+      const strategy::Members group = layout_.members(
+          schedule::axis_of(TaskKind::kReduceScatter, buffer.kind), layout_.member(task.rank));
+      own += collective::reduce_share(0, group.size,
+                                      reduced_buffer(buffer, model_, strategy_).elements)
+                 .count;
+    }
+    return static_cast<double>(own);
+  }
+
   TaskPrice compute(const Task& task) const {
     const Segment& segment = step_.segment(task);
+    if (segment.kind == SegmentKind::kKeepGradients)
+      return {update_seconds(segment.kind, own_gradients(task), cluster_, strategy_.precision)};
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
     const double seconds =
@@ -297,12 +316,14 @@ class StepPricer {
     return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};
   }
 
-  int64_t optimized(Rank rank) const {
+  // Of all virtual stages.
+  template <class Parameters>
+  int64_t of_rank(Rank rank, Parameters of_stage) const {
     int64_t parameters = 0;
     for (int64_t stage = 0; stage < strategy_.mesh.num_virtual_stages(); ++stage)
       if (schedule::rank_of_stage(strategy_.schedule, strategy_.mesh.pp, stage) ==
           layout_.stage(rank))
-        parameters += optimized_parameters(model_, strategy_, stage, layout_.member(rank));
+        parameters += of_stage(model_, strategy_, stage, layout_.member(rank));
     return parameters;
   }
 
@@ -450,6 +471,8 @@ class StepPricer {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
       if (meaning.kind == SlotKind::kExpertState)
         return found->second = meaning.parameters * state_bytes(strategy_.precision).moved();
+      if (meaning.kind == SlotKind::kGradients)
+        return found->second = reduced_buffer(meaning.segment, model_, strategy_).bytes();
       found->second = slot_bytes(model_, meaning,
                                  work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));
     }

@@ -409,6 +409,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
+    case SegmentKind::kKeepGradients:
     case SegmentKind::kWait:
       break;
   }

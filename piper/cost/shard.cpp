@@ -2,6 +2,7 @@
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/cost/shard.h>
 #include <piper/model/shared_layer.h>
+#include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
@@ -80,7 +81,8 @@ int64_t moved_expert_bytes(const model::Model& model, int32_t layer,
 
 namespace {
 
-// Every gradient buffer of a rank of the stage: f(axis over which it is summed, its parameters).
+// Every gradient buffer of a rank of the stage: f(axis over which it is summed, its parameters, its
+// layer).
 template <class F>
 void for_each_buffer(const model::Model& model, const strategy::Strategy& strategy, int64_t stage,
                      F f) {
@@ -91,18 +93,19 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
   const Axis whole = strategy::axis_of_whole(strategy);
   const auto add_layers = [&](int64_t from, int64_t to) {
     for (auto layer = static_cast<int32_t>(from); layer < to; ++layer) {
-      f(whole, whole_parameters(model, layer, strategy));
+      f(whole, whole_parameters(model, layer, strategy), layer);
       if (const int64_t parts = part_parameters(model, layer, strategy); parts > 0)
-        f(Axis::kData, parts);
-      f(Axis::kExpertData, expert_parameters(model, layer, strategy.mesh.ranks_per_expert_set()));
+        f(Axis::kData, parts, layer);
+      f(Axis::kExpertData, expert_parameters(model, layer, strategy.mesh.ranks_per_expert_set()),
+        layer);
     }
   };
   add_layers(first, end);
-  if (stage == 0) f(whole, dense_parameters(model, -1, pp));
+  if (stage == 0) f(whole, dense_parameters(model, -1, pp), -1);
   if (stage < last) return;
-  f(whole, dense_parameters(model, -2, pp));
+  f(whole, dense_parameters(model, -2, pp), -2);
   if (strategy::ends_apart(strategy) && model.copies_embedding())
-    f(whole, model.vocabulary * model.hidden);
+    f(whole, model.vocabulary * model.hidden, -1);
   add_layers(model.num_layers(), std::ssize(model.layers));
 }
 
@@ -110,7 +113,7 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
 
 Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
   Shard shard;
-  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters) {
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t) {
     (axis == Axis::kExpertData                   ? shard.experts
      : axis == strategy::axis_of_whole(strategy) ? shard.dense
                                                  : shard.parts) += parameters;
@@ -118,17 +121,37 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   return shard;
 }
 
+namespace {
+
+// Of the buffers of divided layers the rank's own share, of others all.
+template <class Divides>
+int64_t held_of_divided(const model::Model& model, const strategy::Strategy& strategy,
+                        int64_t stage, int64_t member, Divides divides) {
+  const strategy::RankLayout layout(strategy);
+  int64_t held = 0;
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t layer) {
+    const strategy::Members group = layout.members(axis, member);
+    held += divides(layer) ? collective::reduce_share((member - group.first) / group.stride,
+                                                      group.size, parameters)
+                                 .count
+                           : parameters;
+  });
+  return held;
+}
+
+}  // namespace
+
 int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
                              int64_t stage, int64_t member) {
-  if (strategy.zero == 0) return shard_of(model, strategy, stage).total();
-  const strategy::RankLayout layout(strategy);
-  int64_t own = 0;
-  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters) {
-    const strategy::Members group = layout.members(axis, member);
-    own += collective::reduce_share((member - group.first) / group.stride, group.size, parameters)
-               .count;
+  return held_of_divided(model, strategy, stage, member,
+                         [&](int32_t) { return strategy.zero > 0; });
+}
+
+int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                            int64_t stage, int64_t member) {
+  return held_of_divided(model, strategy, stage, member, [&](int32_t layer) {
+    return strategy::divides_gradients(strategy, model, layer);
   });
-  return own;
 }
 
 }  // namespace piper::cost

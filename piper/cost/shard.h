@@ -49,6 +49,11 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
 int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
                              int64_t stage, int64_t member);
 
+// Of a rank's parameters those whose gradients it has all step: all, or of divided ones
+// (strategy::divides_gradients) its own share of each buffer.
+int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                            int64_t stage, int64_t member);
+
 // The parameters behind one gradient buffer: schedule::SegmentKind::kDenseGradients with `layer` -1
 // (embedding), -2 (final norm and head; with tied embeddings the table too when the stages differ)
 // or a layer.

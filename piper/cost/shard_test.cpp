@@ -39,6 +39,25 @@ TEST_CASE("with ZeRO every optimizer state is on one of the ranks that hold the 
     }
 }
 
+TEST_CASE("with ZeRO 2 a rank holds the sums of its own gradients, and tables of both ends whole") {
+  const model::Model plain = example::mixture(5);
+  strategy::Strategy s = example::strategy(plain, 2, 2, 6);
+  for (const int64_t member : {0, 5})
+    for (const int64_t stage : {0, 1}) {
+      s.zero = 1;
+      CHECK(gradient_parameters(plain, s, stage, member) == shard_of(plain, s, stage).total());
+      s.zero = 2;
+      CHECK(gradient_parameters(plain, s, stage, member) ==
+            optimized_parameters(plain, s, stage, member));
+    }
+  const model::Model tied = example::mixture(5, true);
+  const int64_t table = tied.vocabulary * tied.hidden;
+  // The last stage's norm is in the buffer of its table.
+  for (const auto& [stage, whole] : {std::pair{0, table}, {1, table + tied.hidden}})
+    CHECK(gradient_parameters(tied, s, stage, 0) ==
+          optimized_parameters(tied, s, stage, 0) - (whole + 5) / 6 + whole);
+}
+
 TEST_CASE("every parameter is on exactly pp x (dp or ep) ranks, tied tables on both ends") {
   for (const bool tied : {false, true})
     for (const int64_t pp : {1, 2, 3}) {

@@ -74,11 +74,16 @@ class Walk {
     most_ = live_ + beside;
     fullest_ = {};
     for (size_t i = 0; i < is_live_.size(); ++i) {
-      if (is_live_[i] == 0 || step_.graph.slots()[i].micro_batch == micro_batch) continue;
+      if (is_live_[i] == 0) continue;
       const schedule::SlotMeaning& meaning = step_.meaning(SlotId(static_cast<int32_t>(i)));
+      if (meaning.kind == schedule::SlotKind::kGradients)
+        fullest_.gradients += prices_.slot_bytes[i];
+      if (meaning.kind == schedule::SlotKind::kGradients ||
+          step_.graph.slots()[i].micro_batch == micro_batch)
+        continue;
       part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += prices_.slot_bytes[i];
     }
-    fullest_.working = most_ - fullest_.activations.total();
+    fullest_.working = most_ - fullest_.activations.total() - fullest_.gradients;
   }
 
   const schedule::StepGraph& step_;

@@ -422,6 +422,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
+    case SegmentKind::kKeepGradients:
     case SegmentKind::kWait:
       PIPER_CHECK(false, "no work of a layer or an end of the model");
   }
@@ -434,6 +435,9 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   const auto gradient = static_cast<double>(bytes.gradient);
   if (kind == SegmentKind::kGradientNorm)
     return {{.operation = Operation::kFromMemory, .amount = num_parameters * gradient}};
+  // The share and its sum are read, the sum is written.
+  if (kind == SegmentKind::kKeepGradients)
+    return {{.operation = Operation::kOptimizer, .amount = num_parameters * 3 * gradient}};
   // A copy of the state, read and written; a put rounds the weights besides.
   if (kind == SegmentKind::kTakeExpert || kind == SegmentKind::kPutExpert) {
     const bool rounds = kind == SegmentKind::kPutExpert && bytes.moved() == bytes.optimizer;

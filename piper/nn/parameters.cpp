@@ -22,9 +22,26 @@ at::Tensor view_of(const at::Tensor& stored, const PieceSpec& piece) {
       .narrow(0, piece.first, piece.count);
 }
 
+// A storage without memory keeps its views; they are views of its next memory.
+void give_back(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+}
+
+bool has_memory(const at::Tensor& tensor) {
+  return tensor.storage().nbytes() > 0 || tensor.numel() == 0;
+}
+
+void take_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
 void settle_weight(Weight& weight) {
-  // Memory that was given back (ZeRO 2) has nothing to be read.
-  if (weight.gradient.storage().nbytes() == 0 && weight.gradient.numel() > 0) return;
+  if (!has_memory(weight.gradient)) return;
   if (weight.beta() == 0) weight.gradient.zero_();
 }
 
@@ -46,11 +63,13 @@ Weight* ParameterStore::add(WeightSpec spec) {
   return &weights_.emplace_back();
 }
 
-void ParameterStore::allocate(at::ScalarType dtype, at::Device device) {
+void ParameterStore::allocate(at::ScalarType dtype, at::Device device,
+                              const std::function<bool(int32_t, strategy::Axis)>& is_divided) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   for (auto& [key, buffer] : buffers_) {
     buffer.value = at::empty({buffer.elements}, options);
     buffer.gradient = at::empty({buffer.elements}, options.dtype(main_type(dtype)));
+    if (is_divided && is_divided(key.first, key.second)) give_back(buffer.gradient);
   }
   std::map<Key, int64_t> offset;
   for (size_t i = 0; i < specs_.size(); ++i) {
@@ -123,6 +142,20 @@ at::Tensor ParameterStore::gradients(int32_t layer, strategy::Axis replicas) {
     if (Key{specs_[i].layer, specs_[i].sharding.replicas} == found->first)
       settle_weight(weights_[i]);
   return found->second.gradient;
+}
+
+at::Tensor ParameterStore::hold_gradients(int32_t layer, strategy::Axis replicas) {
+  const Key key{layer, replicas};
+  const at::Tensor buffer = buffers_.at(key).gradient;
+  if (has_memory(buffer)) return buffer;
+  take_memory(buffer);
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (Key{specs_[i].layer, specs_[i].sharding.replicas} == key) weights_[i].untouched = true;
+  return buffer;
+}
+
+void ParameterStore::release_gradients(int32_t layer, strategy::Axis replicas) {
+  give_back(buffers_.at({layer, replicas}).gradient);
 }
 
 at::Tensor ParameterStore::values(int32_t layer, strategy::Axis replicas) const {

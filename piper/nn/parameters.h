@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -61,8 +62,11 @@ class ParameterStore {
  public:
   // Declares a parameter. The pointer stays valid; its tensors exist after allocate().
   Weight* add(WeightSpec spec);
-  // Makes the buffers, in the order of add() within each. Gradients start untouched.
-  void allocate(at::ScalarType dtype, at::Device device);
+  // Makes the buffers, in the order of add() within each. Gradients start untouched; those of
+  // a layer and axis that `is_divided` names (none when empty) have no memory until
+  // hold_gradients().
+  void allocate(at::ScalarType dtype, at::Device device,
+                const std::function<bool(int32_t, strategy::Axis)>& is_divided = {});
   // Initial values (init.h): normal(0, range), ones for what does not decay.
   void initialise(uint64_t seed, double range);
 
@@ -76,6 +80,9 @@ class ParameterStore {
   void settle();
   // Undefined when the rank holds none. Settled.
   at::Tensor gradients(int32_t layer, strategy::Axis replicas);
+  // Stage::hold_gradients() and release_gradients(), of a divided axis.
+  at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
+  void release_gradients(int32_t layer, strategy::Axis replicas);
   // The values in the same order. Undefined when the rank holds none.
   at::Tensor values(int32_t layer, strategy::Axis replicas) const;
   std::vector<Parameter>& parameters() { return parameters_; }

@@ -7,6 +7,7 @@
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/schedule/rank_chunks.h>
+#include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <utility>
@@ -26,7 +27,10 @@ class ModelStage final : public Stage {
         share_(share),
         sequence_(strategy.sequence),
         blocks_(declare_weights(model, share, store_)) {
-    store_.allocate(options.dtype, options.device);
+    store_.allocate(options.dtype, options.device, [&](int32_t layer, strategy::Axis axis) {
+      return strategy::divides_gradients(strategy, model, layer) &&
+             strategy::RankLayout(strategy).size(axis) > 1;
+    });
     store_.initialise(options.seed, model.initializer_range);
     blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
     const auto sequences = static_cast<double>(options.global_sequences);
@@ -273,6 +277,12 @@ class ModelStage final : public Stage {
   at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
     return store_.gradients(layer, replicas);
   }
+  at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas) override {
+    return store_.hold_gradients(layer, replicas);
+  }
+  void release_gradients(int32_t layer, strategy::Axis replicas) override {
+    store_.release_gradients(layer, replicas);
+  }
   at::Tensor weights(int32_t layer, strategy::Axis replicas) override {
     return store_.values(layer, replicas);
   }
@@ -423,6 +433,12 @@ namespace {
 
 }  // namespace
 
+at::Tensor Stage::hold_gradients(int32_t, strategy::Axis) {
+  PIPER_CHECK(false, "a stage that divides no gradients");
+}
+void Stage::release_gradients(int32_t, strategy::Axis) {
+  PIPER_CHECK(false, "a stage that divides no gradients");
+}
 Stage::Projection Stage::projection_forward(int32_t, const at::Tensor&, int64_t, Tape*) {
   shares_no_sequence();
 }
@@ -457,17 +473,6 @@ std::vector<std::string> untrainable(const model::Model& model,
           "sequence ({}); allowed: a sequence up to {}",
           model.name, i, window, strategy.sequence, window));
   }
-  // Ends that hold a table together sum the whole of it, and a module's head adds to others' norms.
-  if (strategy.zero >= 2 && model.mtp_depth > 0)
-    problems.push_back(fmt::format(
-        "'zero' is {} beside modules of multi-token prediction, which is not trainable yet; "
-        "allowed: 0 and 1",
-        strategy.zero));
-  else if (strategy.zero >= 2 && model.tied_embeddings && strategy::ends_apart(strategy))
-    problems.push_back(fmt::format(
-        "'zero' is {} with a table that the first and the last stage hold, which is not trainable "
-        "yet; allowed: 0 and 1",
-        strategy.zero));
   return problems;
 }
 

@@ -306,6 +306,11 @@ class Stage {
   // One contiguous buffer per reduction: the gradients of a layer (-1 embedding, -2 head) that are
   // summed over this axis (Sharding::replicas). Undefined when there is none.
   virtual at::Tensor gradients(int32_t layer, strategy::Axis replicas) = 0;
+  // Of such a buffer that a strategy divides (zero 2 and more, over at least two ranks), which has
+  // no memory but from hold to release; both leave one that has it, or has none, as it is. The
+  // gradients are then marked as zero. Returns the buffer as it is.
+  virtual at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
+  virtual void release_gradients(int32_t layer, strategy::Axis replicas);
   // The weights of the same buffer, element by element (but for those that are kept in another
   // precision than the layers compute in: they lie elsewhere).
   virtual at::Tensor weights(int32_t layer, strategy::Axis replicas) = 0;

@@ -341,17 +341,23 @@ TEST_CASE("chunks of tokens: time within 10 % and memory within three messages")
   MESSAGE("worst error: " << worst);
 }
 
-TEST_CASE("with divided optimizer states memory is the simulation's, time within 10 %") {
+TEST_CASE(
+    "with divided optimizer states and gradients memory is the simulation's, time within 10 %") {
   const cluster::Cluster cluster = example::nodes();
   double worst = 0;
-  for (const model::Model& model :
-       {example::mixture(4), example::mixture(7, true), model::load_model("piper-10m"),
-        model::with_mtp(model::load_model("piper-10m"), 2)}) {
+  for (const auto& [model, zero] : {std::pair{example::mixture(4), 1},
+                                    {example::mixture(7, true), 1},
+                                    {model::load_model("piper-10m"), 1},
+                                    {model::with_mtp(model::load_model("piper-10m"), 2), 1},
+                                    {example::mixture(4), 2},
+                                    {example::mixture(7, true), 2},
+                                    {model::load_model("piper-10m"), 2}}) {
     CAPTURE(model.name);
     CAPTURE(model.mtp_depth);
+    CAPTURE(zero);
     for_each(model, kMeshes, [&](const Strategy& whole) {
       Strategy s = whole;
-      s.zero = 1;
+      s.zero = zero;
       const graph::Timeline timeline = simulate(model, s, cluster);
       const cost::ExactEstimate closed = estimate(model, s, cluster);
       // What is wanted of a step's time (docs/validation.md): gathers share links as they come.

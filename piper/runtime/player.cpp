@@ -93,8 +93,7 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   received_rows_.clear();
   routed_rows_.clear();
   distinct_tokens_.clear();
-  if (options_.gradient_shares != nullptr)
-    for (auto& [key, share] : *options_.gradient_shares) share.num_added = 0;
+  if (options_.gradient_shares != nullptr) options_.gradient_shares->start_step();
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
   streams_.start();
@@ -226,7 +225,7 @@ void Player::run_compute(const Task& task) {
   if (!core_) core_.emplace(cores_);
   const double start = now_seconds();
   const DeviceStreams::Use use = enter(task);
-  open_gradients(task);
+  hold_gradients(task);
   run_segment(task);
   if (timeline_) timeline_->tasks[task.id.index()] = {start, now_seconds()};
   finish(task);
@@ -234,15 +233,12 @@ void Player::run_compute(const Task& task) {
 
 void Player::finish(const Task& task) {
   last_progress_seconds_ = now_seconds();
-  if (task.kind == graph::TaskKind::kReduceScatter) {
-    if (schedule::moves_rows(step_.segment(task).kind))
-      keep_own_share(task);
-    else
-      keep_gradient_share(task);
-  }
+  if (task.kind == graph::TaskKind::kReduceScatter &&
+      schedule::moves_rows(step_.segment(task).kind))
+    keep_own_share(task);
   if (is_fused(task)) end_fused_exchange(task);
   leave(task);
-  for (const graph::SlotId slot : step_.graph.frees(task)) value(slot) = SlotValue{};
+  for (const graph::SlotId slot : step_.graph.frees(task)) free(slot);
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;
   ++num_done_;
   if (timeline_ && options_.live_bytes)

@@ -19,6 +19,7 @@
 #include <piper/nn/stage.h>
 #include <piper/runtime/cores.h>
 #include <piper/runtime/device_streams.h>
+#include <piper/runtime/gradient_shares.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -56,22 +57,6 @@ struct Update {
   std::function<void(graph::SegmentId, const at::Tensor& state)> put_expert;
 };
 
-// ZeRO 2: of the gradients of a layer over one axis (nn::Stage::gradients) a rank keeps the sums of
-// its own elements. The buffer of all has memory from the first segment that adds to it until its
-// reduce-scatter is done.
-struct GradientShare {
-  at::Tensor whole;       // the buffer; its storage is empty between its uses
-  at::Tensor sum;         // of the elements from `begin` on, over the micro-batches in their order
-  int64_t begin = 0;      // collective::reduce_share
-  int64_t num_added = 0;  // micro-batches of this step
-};
-using GradientShares = std::map<std::pair<int32_t, strategy::Axis>, GradientShare>;
-
-// Gives the memory of the buffer back, and takes some again: zeros where something was added
-// already, else whatever it holds.
-void give_back(GradientShare& share);
-void take_again(GradientShare& share);
-
 struct PlayerOptions {
   double timeout_seconds = 120;  // without any progress on this rank
   // Called after every task; for measuring memory over time. Returns this rank's live bytes.
@@ -85,7 +70,7 @@ struct PlayerOptions {
   // the same rank's endpoint for tensors (comm/device_transport.h); null: the host's as well.
   at::Device device = at::kCPU;
   comm::Transport* device_transport = nullptr;
-  // Of all buffers that are reduced with every micro-batch; outlives the player. Null: none is.
+  // Of all gradients that the graph divides; outlives the player. Null: it divides none.
   GradientShares* gradient_shares = nullptr;
 };
 
@@ -201,9 +186,11 @@ class Player {
   std::vector<int64_t> sent_counts(const nn::Routing& routing) const;
   at::Tensor repeated(const at::Tensor& rows, const nn::Routing& routing) const;
   void end_fused_exchange(const graph::Task& task);
-  // Before a segment adds to gradients, and behind their reduce-scatter.
-  void open_gradients(const graph::Task& task);
-  void keep_gradient_share(const graph::Task& task);
+  // Divided gradients: the task's new buffers take memory, its layer's are added to the shares, and
+  // what a slot holds has its memory given back.
+  void hold_gradients(const graph::Task& task);
+  void keep_gradients(const graph::Task& task);
+  void free(graph::SlotId slot);
   void read_shared_counts(const graph::Task& task, nn::Routing& routing) const;
   struct OwnRows {
     std::vector<int64_t> rows;             // by member of the group

@@ -477,10 +477,7 @@ std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
                                                               comm::OperationName name) {
   const schedule::Segment& segment = step_.segment(task);
   const strategy::Axis axis = schedule::axis_of(task.kind, segment.kind);
-  // Where a weights' part comes after other micro-batches' inputs, what was added of this one may
-  // have left with the one before: then these are zeros.
-  if (options_.gradient_shares != nullptr)
-    take_again(options_.gradient_shares->at({segment.layer, axis}));
+  hold_gradients(task);  // where nothing was added: zeros
   const at::Tensor buffer = stage_.gradients(segment.layer, axis);
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Group group = group_of(task);

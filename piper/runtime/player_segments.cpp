@@ -63,8 +63,40 @@ int64_t Player::own_tokens() const {
          strategy::ranks_per_token_set(strategy_);
 }
 
+namespace {
+
+GradientShares::Key buffer_of(const schedule::SlotMeaning& gradients) {
+  return {gradients.segment.layer,
+          schedule::axis_of(graph::TaskKind::kReduceScatter, gradients.segment.kind)};
+}
+
+}  // namespace
+
+void Player::hold_gradients(const Task& task) {
+  for (const graph::SlotId slot : step_.graph.writes(task)) {
+    const schedule::SlotMeaning& meaning = step_.meaning(slot);
+    if (meaning.kind != SlotKind::kGradients) continue;
+    const auto [layer, axis] = buffer_of(meaning);
+    value(slot).tensor = stage_.hold_gradients(layer, axis);
+  }
+}
+
+void Player::keep_gradients(const Task& task) {
+  PIPER_CHECK(options_.gradient_shares != nullptr, "no shares of divided gradients");
+  for (const graph::SlotId slot : step_.graph.reads(task))
+    options_.gradient_shares->keep(buffer_of(step_.meaning(slot)), value(slot).tensor);
+}
+
+void Player::free(graph::SlotId slot) {
+  value(slot) = SlotValue{};
+  if (step_.meaning(slot).kind != SlotKind::kGradients) return;
+  const auto [layer, axis] = buffer_of(step_.meaning(slot));
+  stage_.release_gradients(layer, axis);
+}
+
 void Player::run_segment(const Task& task) {
   const Segment& segment = step_.segment(task);
+  if (segment.kind == SegmentKind::kKeepGradients) return keep_gradients(task);
   switch (task.phase) {
     case Phase::kForward:
     case Phase::kRecompute:

@@ -38,6 +38,8 @@ struct ExecutionStyle {
   // else everything dense is summed over the data group.
   bool divides_ends_by_tokens = true;
   // --- weights and gradients ---
+  // Divided gradients are slots (step.h); else a trainer's profile counts them as states.
+  bool states_in_slots = true;
   bool states_have_a_stream = false;  // they travel beside everything else, else among exchanges
   bool states_beside = true;          // a part of them travels beside compute
   bool states_later = false;          // a part of them is waited for

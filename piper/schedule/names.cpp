@@ -26,7 +26,8 @@ std::string place(const Segment& segment) {
   if (segment.layer >= 0) return fmt::format(" L{}", segment.layer);
   const bool is_of_ends =
       segment.kind == SegmentKind::kDenseGradients || segment.kind == SegmentKind::kDenseWeights ||
-      segment.kind == SegmentKind::kStageGradients || segment.kind == SegmentKind::kStageWeights;
+      segment.kind == SegmentKind::kStageGradients || segment.kind == SegmentKind::kStageWeights ||
+      segment.kind == SegmentKind::kKeepGradients;
   if (!is_of_ends) return "";
   if (segment.share == Share::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
@@ -102,6 +103,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
       return Axis::kWorld;
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
+    case SegmentKind::kKeepGradients:
     case SegmentKind::kHostCopy:
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
@@ -179,6 +181,8 @@ const char* name(SegmentKind kind) {
       return "take";
     case SegmentKind::kPutExpert:
       return "put";
+    case SegmentKind::kKeepGradients:
+      return "keep gradients";
     case SegmentKind::kWait:
       return "wait";
   }

@@ -2,10 +2,12 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace piper::schedule {
 
 using graph::Phase;
+using graph::SlotId;
 using graph::TaskId;
 using graph::TaskKind;
 using strategy::Axis;
@@ -20,18 +22,8 @@ States::States(RankWriter& writer)
   reduces_always_ = zero_ >= 2 && !keeps;
 }
 
-bool States::is_moe(int32_t layer) const {
-  return layer >= 0 &&
-         writer_.step().model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
-}
-
-bool States::sums_over_stage() const {
-  return style_.divides_ends_by_tokens &&
-         strategy::axis_of_whole(writer_.step().strategy) == Axis::kStage;
-}
-
 TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,
-                        bool is_waited_for) {
+                        bool is_waited_for, const Slots& slots) {
   const bool gathers = what == What::kGather;
   // Updated weights wait for nobody.
   const bool is_free = gathers && writer_.phase() == Phase::kForward && !gathers_always_;
@@ -45,28 +37,23 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
     last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
     return last_state_;
   }
-  const bool in_full = zero_ == 0 || (zero_ == 1 && is_summed_by_ends(segment.layer));
+  const bool in_full =
+      zero_ == 0 || (is_summed_by_ends(segment.layer) && (zero_ == 1 || style_.states_in_slots));
   const TaskKind kind = gathers   ? TaskKind::kAllGather
                         : in_full ? TaskKind::kAllReduce
                                   : TaskKind::kReduceScatter;
-  return writer_.collective(kind, axis, segment, {}, after);
+  return writer_.collective(kind, axis, segment, slots, after);
 }
 
 States::Tasks States::post(What what, int32_t layer, Share share, const Posted& behind,
                            bool is_waited_for) {
   Tasks posted;
   if (what == What::kGather && zero_ == 0) return posted;
-  const auto add = [&](SegmentKind weights, SegmentKind gradients) {
-    const SegmentKind kind = what == What::kGather ? weights : gradients;
-    const Axis axis = axis_of(TaskKind::kAllReduce, kind);
-    if (writer_.step().layout.size(axis) < 2) return;
-    posted.push_back(post_one(what, axis, {kind, layer, share}, behind, is_waited_for));
-  };
-  // Of the ends nothing is cut.
-  if (sums_over_stage()) add(SegmentKind::kStageWeights, SegmentKind::kStageGradients);
-  if (layer >= 0 || !sums_over_stage())
-    add(SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
-  if (is_moe(layer)) add(SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
+  for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
+    const SegmentKind kind = what == What::kGather ? buffer.weights : buffer.gradients;
+    posted.push_back(post_one(what, axis_of(TaskKind::kAllReduce, kind), {kind, layer, share},
+                              behind, is_waited_for));
+  }
   if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
     for (const TaskId task : posted) reduced_.push_back(task);
   return posted;
@@ -78,17 +65,51 @@ void States::gather_ahead(const std::vector<Ahead>& layers) {
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
+void States::scatter(int32_t layer, const Posted& behind) {
+  Travelling of{.layer = layer, .phase = writer_.phase(), .micro_batch = writer_.micro_batch()};
+  for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
+    const Segment segment{buffer.gradients, layer};
+    Slots slots;
+    SlotId added = writer_.take_gradients(segment);
+    if (added.valid())
+      slots.reads = {added};
+    else
+      slots.writes = {added = writer_.slot(SlotKind::kGradients, segment)};
+    of.tasks.push_back(post_one(What::kReduce, axis_of(TaskKind::kAllReduce, segment.kind), segment,
+                                behind, false, slots));
+    of.buffers.push_back(added);
+  }
+  if (!of.buffers.empty()) travelling_.push_back(of);
+}
+
+void States::keep(const Travelling& of) {
+  const Phase phase = writer_.phase();
+  const int32_t micro_batch = writer_.micro_batch();
+  writer_.begin(of.phase, of.micro_batch);
+  writer_.compute({SegmentKind::kKeepGradients, of.layer},
+                  {.reads = of.buffers, .frees = of.buffers}, of.tasks);
+  writer_.begin(phase, micro_batch);
+}
+
+void States::keep(size_t num_first) {
+  for (size_t i = 0; i < num_first; ++i) keep(travelling_[i]);
+  travelling_.erase(travelling_.begin(),
+                    travelling_.begin() + static_cast<std::ptrdiff_t>(num_first));
+}
+
 // A head adds to its gradients in the forward already, to the embedding's where that is its table.
-void States::wait_for_reduced(int32_t layer, const Place& place, Posted& posted) const {
+void States::keep_before(int32_t layer, const Place& place) {
   if (place.phase == Phase::kForward && layer != kHead) return;
   const bool has_table = layer == kHead && writer_.step().model.tied_embeddings;
-  for (const int32_t added : {layer, has_table ? kEmbedding : layer})
-    if (const auto found = reduced_last_.find(added); found != reduced_last_.end())
-      for (const TaskId task : found->second) posted.wait_for(task);
+  for (auto of = travelling_.begin(); of != travelling_.end();) {
+    const bool is_added_to = of->layer == layer || (has_table && of->layer == kEmbedding);
+    if (is_added_to) keep(*of);
+    of = is_added_to ? travelling_.erase(of) : of + 1;
+  }
 }
 
 void States::begin(int32_t layer, const Place& place, Posted& posted) {
-  wait_for_reduced(layer, place, posted);
+  keep_before(layer, place);
   if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
     const Share waited = style_.states_later ? Share::kRest : Share::kWhole;
     for (const TaskId task : post(What::kGather, layer, waited, posted, true))
@@ -108,14 +129,21 @@ void States::begin(int32_t layer, const Place& place, Posted& posted) {
 
 void States::end(int32_t layer, const Place& place, Posted& posted) {
   for (const TaskId task : std::exchange(posted.beside, {})) posted.wait_for(task);
+  if (divides_gradients(writer_.step(), layer)) {
+    const size_t before = travelling_.size();
+    if (place.makes_gradients) scatter(layer, posted);
+    // The ends are too short for others to travel beside them.
+    if (layer >= 0) keep(before);
+    return;
+  }
   if (!place.makes_gradients) return;
-  if (reduces_always_) {
+  const bool is_in_full = style_.states_in_slots && is_summed_by_ends(layer);
+  if (reduces_always_ && !is_in_full) {
     if (style_.states_later)
       for (const TaskId task : post(What::kReduce, layer, Share::kRest, posted, true))
         posted.wait_for(task);
-    else if (Tasks reduced = post(What::kReduce, layer, beside_, posted, false);
-             !style_.states_have_a_stream)
-      reduced_last_[layer] = std::move(reduced);
+    else
+      post(What::kReduce, layer, beside_, posted, false);
   } else if (place.is_last && style_.states_beside) {
     writer_.begin(Phase::kUpdate, -1);
     post(What::kReduce, layer, beside_, posted, false);
@@ -161,6 +189,7 @@ void States::post_rest(What what, TaskId behind) {
 }
 
 void States::write_update() {
+  keep(travelling_.size());
   writer_.begin(Phase::kUpdate, -1);
   post_rest(What::kReduce, TaskId::none());
   reduced_.push_back(last_state_);

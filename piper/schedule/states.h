@@ -4,8 +4,9 @@
 //   ZeRO 0     gradients are all-reduced behind the last backward that adds to them
 //   ZeRO 1     they are scattered there; updated weights are gathered before the step's first
 //              forward, or behind the update
-//   ZeRO 2     they are scattered behind every backward; the executor has one buffer for a layer's,
-//              so its next backward (or a head's forward) waits for the reduce-scatter
+//   ZeRO 2     they are scattered behind every backward, from buffers that live for a while alone
+//              (step.h): behind the next layer the rank adds its share to its sums and gives them
+//              back
 //   ZeRO 3     and weights are gathered before every forward and backward
 //
 // With ZeRO 1 a table that the first and the last stage both hold is all-reduced all the same: they
@@ -15,10 +16,10 @@
 // rest (execution_style.h).
 #pragma once
 
+#include <piper/schedule/state_buffers.h>
 #include <piper/schedule/writer.h>
 
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,7 @@ namespace piper::schedule {
 // final norm) have dense ones.
 class States {
  public:
-  static constexpr int32_t kEmbedding = -1, kHead = -2;
+  static constexpr int32_t kEmbedding = kEmbeddingLayer, kHead = kHeadLayer;
 
   explicit States(RankWriter& writer);
 
@@ -70,15 +71,23 @@ class States {
 
   Tasks post(What what, int32_t layer, Share share, const Posted& behind, bool is_waited_for);
   graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
-                         const Posted& behind, bool is_waited_for);
+                         const Posted& behind, bool is_waited_for, const Slots& slots = {});
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
-  bool is_moe(int32_t layer) const;
-  // What adds to a layer's gradients comes behind their last reduce-scatter, which then gives their
-  // memory back.
-  void wait_for_reduced(int32_t layer, const Place& place, Posted& posted) const;
-  // Whether the ends' tables and what else all ranks of a stage hold is summed over the stage.
-  bool sums_over_stage() const;
+  // Divided gradients on their way: a layer's reduce-scatters, and the buffers that they read.
+  struct Travelling {
+    int32_t layer = 0;
+    graph::Phase phase = graph::Phase::kBackward;
+    int32_t micro_batch = -1;
+    graph::ShortList<graph::TaskId> tasks;
+    graph::ShortList<graph::SlotId> buffers;
+  };
+  void scatter(int32_t layer, const Posted& behind);
+  // Keeps this rank's share of the first so many, and gives their buffers back.
+  void keep(size_t num_first);
+  void keep(const Travelling& of);
+  // What adds to a layer's gradients comes behind their last reduce-scatter.
+  void keep_before(int32_t layer, const Place& place);
   // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
   bool is_summed_by_ends(int32_t layer) const;
 
@@ -88,7 +97,7 @@ class States {
   bool gathers_always_, reduces_always_;              // with every micro-batch
   Share beside_;                                      // what travels beside compute
   graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
-  std::map<int32_t, Tasks> reduced_last_;             // with every micro-batch, by layer
+  std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
 };

@@ -74,7 +74,10 @@ enum class SegmentKind : uint8_t {
   kHostCopy,       // activations or optimizer states, to the host or back
   kTakeExpert,     // compute: an expert's state into a slot; what is sent of it (migration.h)
   kPutExpert,      // compute: an expert's state out of a slot
-  kWait,           // compute: waits for communication, a part of which nothing hides
+  // compute: adds this rank's share of a layer's reduced gradients to its sums, and gives their
+  // buffers back (ZeRO 2)
+  kKeepGradients,
+  kWait,  // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -126,7 +129,10 @@ enum class SlotKind : uint8_t {
   // Of kAttention: this rank's part of that of all ranks' tokens; of kContext: of own tokens.
   kKeysAndValuesGradient,
   kExpertState,  // master weights and both moments of (a part of) an expert, of the main type
-  kKept,         // ExecutionStyle::keeps_by_layer
+  // ZeRO 2: a buffer of gradients (segment: kDenseGradients, ...) that lives for a part of a
+  // micro-batch, of the main type
+  kGradients,
+  kKept,  // ExecutionStyle::keeps_by_layer
 };
 
 struct SlotMeaning {
@@ -169,7 +175,8 @@ struct SlotMeaning {
 //
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
 // combine, forward and backward alike. The embedding's and the model's head's layer is -1.
-// Reductions and update tasks read and write no slots. A layer with shared experts merges into (x1
+// Reductions and update tasks read and write no slots but those of divided gradients (below). A
+// layer with shared experts merges into (x1
 // + shared), and its gate's backward reads gradient(x1 + shared). merge's backward leaves
 // gradient(x) to the gate's backward, which adds it as the residual's gradient. A slot is freed by
 // its last reader; one that is sent to another stage, by the send.
@@ -292,6 +299,16 @@ struct SlotMeaning {
 // ep x etp ranks of a layer's experts (Axis::kExpertSet), without gathers and sums among etp:
 // received has the rows of all these ranks, and expert rows are this rank's part of the results.
 // A part comes back from each of etp ranks; the exchange adds them up by ascending rank.
+//
+// Divided gradients (ZeRO 2): the first task of a micro-batch that adds to a buffer of gradients
+// writes it as well, behind everything else; later ones read it. A reduce-scatter, and the task
+// that keeps the rank's own share of what it brought:
+//   gradients           B  gradients                               [gradients]
+//   keep gradients      B  gradients of the layer's axes
+// The latter frees them. It stands behind the next layer that the rank computes, so that no more
+// than two layers' gradients have memory, or in front of what adds to the same layer's before
+// that. A reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its
+// norms' with another's) writes the buffer itself.
 //
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its

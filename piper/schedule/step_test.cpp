@@ -66,6 +66,8 @@ const char* short_name(SlotKind kind) {
       return "deferred";
     case SlotKind::kExpertState:
       return "expert_state";
+    case SlotKind::kGradients:
+      return "gradients";
     case SlotKind::kKept:
       return "kept";
   }

@@ -74,6 +74,101 @@ TEST_CASE("with ZeRO 1 gradients are scattered, and weights gathered ahead of wh
   CHECK(after(step, find(step, 3, "F0 head")) == Names{"F0 head dense weights"});
 }
 
+namespace {
+
+// Where buffers of divided gradients begin (+) and end (-), in the order of the rank's tasks.
+Names lives_of_gradients(const StepGraph& step, int rank) {
+  Names lives;
+  for (const Task& task : step.graph.tasks()) {
+    if (task.rank != Rank(rank)) continue;
+    std::string text;
+    const auto add = [&](char sign, std::span<const graph::SlotId> slots) {
+      for (const graph::SlotId slot : slots) {
+        if (step.meaning(slot).kind != SlotKind::kGradients) continue;
+        const Segment& buffer = step.meaning(slot).segment;
+        text += std::string(" ") + sign + name(buffer.kind) + std::to_string(buffer.layer);
+      }
+    };
+    add('+', step.graph.writes(task));
+    add('-', step.graph.frees(task));
+    if (!text.empty()) lives.push_back(task_name(step, task) + text);
+  }
+  return lives;
+}
+
+}  // namespace
+
+TEST_CASE("with ZeRO 2 gradients live from what adds to them until they are kept") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 4}, 2, 2);
+  s.zero = 2;
+  const StepGraph step = write_step(example::model({4, 0}), s);
+  // A layer's are kept behind the next layer, whichever way that goes; the ends are no layers.
+  CHECK(lives_of_gradients(step, 3) ==
+        Names{"F0 head +dense gradients-2", "B0 L1 dense mlp +dense gradients1",
+              "B0 head keep gradients -dense gradients-2", "B0 L0 experts +expert gradients0",
+              "B0 L0 gate +dense gradients0", "B0 L1 keep gradients -dense gradients1",
+              "B0 embedding +dense gradients-1",
+              "B0 L0 keep gradients -dense gradients0 -expert gradients0",
+              "B0 embedding keep gradients -dense gradients-1", "F1 head +dense gradients-2",
+              "B1 L1 dense mlp +dense gradients1", "B1 head keep gradients -dense gradients-2",
+              "B1 L0 experts +expert gradients0", "B1 L0 gate +dense gradients0",
+              "B1 L1 keep gradients -dense gradients1", "B1 embedding +dense gradients-1",
+              "B1 L0 keep gradients -dense gradients0 -expert gradients0",
+              "B1 embedding keep gradients -dense gradients-1"});
+  CHECK(after(step, find(step, 3, "B0 L0 keep gradients")) ==
+        Names{"B0 L0 dense gradients", "B0 L0 expert gradients"});
+  const auto place = [&](const char* title) { return find(step, 3, title).id; };
+  CHECK(place("B0 L0 dense gradients") < place("B0 L1 keep gradients"));
+  CHECK(place("F1 L0 merge") < place("B0 L0 keep gradients"));
+  CHECK(place("B0 embedding keep gradients") < place("F1 L1 attention"));
+}
+
+TEST_CASE("with ZeRO 2 no buffer of gradients has memory twice at a time, under any schedule") {
+  for (const strategy::PipelineSchedule schedule : strategy::kPipelineSchedules)
+    for (const strategy::Recompute recompute :
+         {strategy::Recompute::kNone, strategy::Recompute::kFull})
+      for (const bool tied : {false, true}) {
+        const bool has_chunks =
+            strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved;
+        strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .dp = 4}, 4, 4);
+        s.mesh.vpp = has_chunks ? 2 : 1;
+        s.layers_per_stage = strategy::even_split(4, s.mesh.num_virtual_stages());
+        s.schedule = schedule;
+        s.recompute = recompute;
+        s.zero = 2;
+        CAPTURE(strategy::name(schedule));
+        CAPTURE(tied);
+        const model::Model model = example::model({4, 0, 4, 4}, tied);
+        REQUIRE(strategy::contradictions(s, model).empty());
+        const StepGraph step = write_step(model, s);
+        CHECK(graph::validate(step.graph).empty());
+        CHECK(graph::find_deadlock(step.graph) == "");
+        int64_t num_lives = 0;
+        for (int rank = 0; rank < 8; ++rank) {
+          std::map<std::pair<SegmentKind, int32_t>, int> live;
+          for (const Task& task : step.graph.tasks()) {
+            if (task.rank != Rank(rank)) continue;
+            const auto count = [&](std::span<const graph::SlotId> slots, int by) {
+              for (const graph::SlotId slot : slots) {
+                if (step.meaning(slot).kind != SlotKind::kGradients) continue;
+                const Segment& buffer = step.meaning(slot).segment;
+                const int now = live[{buffer.kind, buffer.layer}] += by;
+                CHECK(now >= 0);
+                CHECK(now <= 1);
+                num_lives += by > 0;
+              }
+            };
+            count(step.graph.writes(task), 1);
+            count(step.graph.frees(task), -1);
+          }
+        }
+        // Four micro-batches of four layers, and of two ends unless both hold the table; experts of
+        // three layers.
+        const int64_t ends = tied && strategy::ends_apart(s) ? 0 : 2;
+        CHECK(num_lives == 4 * 4 * (4 + ends + 3));
+      }
+}
+
 TEST_CASE(
     "with ZeRO 1 a table of both ends is reduced in full, and what modules read is gathered") {
   for (const bool tied : {false, true}) {

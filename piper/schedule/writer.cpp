@@ -1,3 +1,4 @@
+#include <piper/schedule/state_buffers.h>
 #include <piper/schedule/writer.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/token_chunk.h>
@@ -22,7 +23,7 @@ constexpr int32_t kFirstLayer = -2;
 // parts with what is left of it.
 bool has_weights_part(const Segment& segment) {
   return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
-         segment.kind != SegmentKind::kWait &&
+         segment.kind != SegmentKind::kKeepGradients && segment.kind != SegmentKind::kWait &&
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
@@ -217,10 +218,28 @@ TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
     }
     leave_weights({.kind = segment.kind, .layer = segment.layer, .chunk = segment.chunk}, here);
   }
+  add_to_gradients(segment, here);
   NewTask task{.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after};
   for (const TaskId waited : std::exchange(waited_for_, {})) task.dependencies.push_back(waited);
   last_compute_ = write(task, here);
   return last_compute_;
+}
+
+void RankWriter::add_to_gradients(const Segment& segment, Slots& slots) {
+  for (const Segment& buffer : divided_gradients_of(step_, segment, phase_)) {
+    const auto [found, is_new] =
+        gradients_.try_emplace({buffer.kind, buffer.layer}, SlotId::none());
+    if (is_new) found->second = slot(SlotKind::kGradients, buffer);
+    (is_new ? slots.writes : slots.reads).push_back(found->second);
+  }
+}
+
+SlotId RankWriter::take_gradients(const Segment& buffer) {
+  const auto found = gradients_.find({buffer.kind, buffer.layer});
+  if (found == gradients_.end()) return SlotId::none();
+  const SlotId slot = found->second;
+  gradients_.erase(found);
+  return slot;
 }
 
 void RankWriter::wait_for_earlier(Posted& posted) {

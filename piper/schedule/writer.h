@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -107,6 +108,9 @@ class RankWriter {
   // Between the ranks of the group. `segment` is the one whose rows, counts or gradients move.
   graph::TaskId collective(graph::TaskKind kind, strategy::Axis axis, const Segment& segment,
                            const Slots& slots, const graph::ShortList<graph::TaskId>& after);
+  // Divided gradients (step.h): the buffer that has been added to since it was last taken, none()
+  // where nothing was. What adds to it later has a new one.
+  graph::SlotId take_gradients(const Segment& buffer);
   // Between this rank and its host.
   graph::TaskId host_copy(int32_t layer, const Slots& slots,
                           const graph::ShortList<graph::TaskId>& after);
@@ -137,6 +141,7 @@ class RankWriter {
  private:
   graph::TaskId write(graph::NewTask task, const Slots& slots);
   void leave_weights(const Segment& segment, Slots& slots);
+  void add_to_gradients(const Segment& segment, Slots& slots);
   void wait_for_writers(graph::NewTask& task, const Slots& slots) const;
 
   StepWriter& step_;
@@ -151,6 +156,7 @@ class RankWriter {
   std::array<graph::GroupId, strategy::kNumAxes> groups_;  // none() until it is used
   std::vector<std::pair<graph::GroupId, size_t>> num_exchanges_;
   std::vector<WeightsDue> weights_due_;
+  std::map<std::pair<SegmentKind, int32_t>, graph::SlotId> gradients_;  // by kind and layer
 };
 
 }  // namespace piper::schedule

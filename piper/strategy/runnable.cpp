@@ -8,8 +8,10 @@
 namespace piper::strategy {
 namespace {
 
-// Sharded optimizer states. The player also runs sharded gradients, whose memory is not predicted.
-constexpr int64_t kMostZero = 1;
+constexpr int64_t kMostZero = 2;  // sharded optimizer states and gradients
+
+// A module of multi-token prediction adds to the gradients of what stands before it as well.
+int64_t most_zero(const Strategy& s) { return s.mtp_depth > 0 ? 1 : kMostZero; }
 
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
@@ -63,8 +65,12 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   };
   if (!runs(s.precision)) word("precision", name(s.precision));
   if (s.zero > kMostZero)
-    lines.push_back(fmt::format("'zero' is {}: sharded {} are priced, not executed", s.zero,
-                                s.zero == 2 ? "gradients" : "weights"));
+    lines.push_back(fmt::format("'zero' is {}: sharded weights are priced, not executed", s.zero));
+  else if (s.zero > most_zero(s))
+    lines.push_back(fmt::format(
+        "'zero' is {} beside modules of multi-token prediction: sharded gradients are priced, not "
+        "executed, where a module adds to those of another layer; allowed: 0 and 1",
+        s.zero));
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
   return lines;
@@ -83,7 +89,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t cp = s.capacity.is_limited() || model.mtp_depth > 0 ? 1 : s.mesh.cp;
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
-  r.zero = std::min(s.zero, kMostZero);
+  r.zero = std::min(s.zero, most_zero(s));
   r.sequence_parallel = shares && s.sequence_parallel;
   if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
   r.offload = Offload::kNone;

@@ -136,6 +136,30 @@ TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that run
   CHECK(not_runnable(near).empty());
 }
 
+TEST_CASE("sharded gradients run, sharded weights not, and modules keep whole gradients") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy strategy = wide(model);
+  strategy.precision = Precision::kBf16;
+  strategy.zero = 2;
+  CHECK(not_runnable(strategy).empty());
+  CHECK(nearest_runnable(strategy, model).zero == 2);
+  strategy.zero = 3;
+  CHECK(not_runnable(strategy) ==
+        std::vector<std::string>{"'zero' is 3: sharded weights are priced, not executed"});
+  CHECK(nearest_runnable(strategy, model).zero == 2);
+  const model::Model with_modules = model::with_mtp(model, 1);
+  strategy.zero = 2;
+  strategy.mtp_depth = 1;
+  strategy.mesh.cp = 1;
+  strategy.mesh.dp = 8;
+  strategy.num_micro_batches = 32;
+  REQUIRE(contradictions(strategy, with_modules).empty());
+  REQUIRE(not_runnable(strategy).size() == 1);
+  CHECK(not_runnable(strategy).front().starts_with(
+      "'zero' is 2 beside modules of multi-token prediction"));
+  CHECK(nearest_runnable(strategy, with_modules).zero == 1);
+}
+
 TEST_CASE("a strategy with every axis is written and read back as it was") {
   const model::Model model = model::load_model("mixtral-8x7b");
   Strategy strategy = wide(model);

@@ -85,8 +85,8 @@ std::vector<NamedTensor> written_tensors(nn::Stage& stage, const AdamW& optimize
     const strategy::Axis replicas = writer.parameter_of(piece).sharding.replicas;
     const bool mine =
         index++ % layout.size(replicas) == index_among_replicas(layout, replicas, rank);
-    const bool first_stage_has_it =
-        tied.defined() && piece.gradient.const_data_ptr() == tied.const_data_ptr();
+    const bool first_stage_has_it = tied.defined() && piece.gradient.is_alias_of(tied) &&
+                                    piece.gradient.storage_offset() == tied.storage_offset();
     if (!first_stage_has_it) writer.add_piece(piece, mine);
   }
   if (rank == Rank(0)) writer.add_num_steps();

@@ -59,7 +59,12 @@ TEST_CASE("every pipeline schedule, divided backwards and divided states with ch
              {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
               .schedule = kDualPipeV,
               .recompute = Recompute::kExperts,
-              .zero = 1}}));
+              .zero = 1},
+             {.mesh = {.ep = 2, .dp = 4}, .chunks = 3, .recompute = Recompute::kFull, .zero = 2},
+             {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+              .chunks = 4,
+              .schedule = kDualPipeV,
+              .zero = 2}}));
 }
 
 TEST_CASE("ranks that share a layer's or an expert's matrices, with chunks") {

@@ -168,19 +168,22 @@ TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
   constexpr auto kS1 = strategy::MoeSchedule::kParmS1;
   model::Model model = small_model();
   model.router_z_coefficient = 0.01;
-  check_runs(model, with_all_tokens({{.mesh = {.tp = 2}},
-                                     {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
-                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
-                                     {.mesh = {.ep = 2, .etp = 2, .tp = 4},
-                                      .recompute = Recompute::kExperts,
-                                      .all_to_all = strategy::AllToAll::kHalo},
-                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                      .schedule = kZbH1,
-                                      .micro_batch = 2,
-                                      .zero = 1},
-                                     {.mesh = {.ep = 4, .dp = 2, .tp = 2},
-                                      .all_to_all = strategy::AllToAll::kHaloDedup}},
-                                    kS1));
+  check_runs(
+      model,
+      with_all_tokens(
+          {{.mesh = {.tp = 2}},
+           {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
+           {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
+           {.mesh = {.ep = 2, .etp = 2, .tp = 4},
+            .recompute = Recompute::kExperts,
+            .all_to_all = strategy::AllToAll::kHalo},
+           {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+            .schedule = kZbH1,
+            .micro_batch = 2,
+            .zero = 1},
+           {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kAttention, .zero = 2},
+           {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .all_to_all = strategy::AllToAll::kHaloDedup}},
+          kS1));
   check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
                                                {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
                                                 .schedule = kDualPipeV,
@@ -277,7 +280,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
         strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
     run.recompute = pick(strategy::kRecomputes);
     run.micro_batch = pick(kDegrees);
-    run.zero = static_cast<int64_t>(random() % 2);
+    run.zero = static_cast<int64_t>(random() % 3);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     run.sequence_parallel = random() % 2 == 0;
     if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)

@@ -72,6 +72,11 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .schedule = PipelineSchedule::kDualPipeV,
        .precision = strategy::Precision::kFp64,
        .zero = 1},
+      {.mesh = {.ep = 2, .dp = 4}, .zero = 2},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 4},
+       .schedule = PipelineSchedule::kZbH1,
+       .precision = strategy::Precision::kBf16,
+       .zero = 2},
       {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .zero = 1},
       {.mesh = {.ep = 2, .dp = 2, .cp = 2}, .zero = 1},
       // Other schedules of the mixture layer.

@@ -52,28 +52,24 @@ nn::Parameter restricted(const std::vector<nn::Parameter>& parameters,
 }
 
 runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
-                                        Rank rank) {
+                                        Rank rank, const std::function<bool(int32_t)>& is_divided) {
   runtime::GradientShares shares;
   for (const nn::Parameter& p : stage.parameters()) {
-    const std::pair key{p.layer, p.sharding.replicas};
-    if (layout.size(key.second) < 2 || shares.contains(key)) continue;
+    const runtime::GradientShares::Key key{p.layer, p.sharding.replicas};
+    if (!is_divided(p.layer) || layout.size(key.second) < 2 || shares.contains(key)) continue;
     const at::Tensor whole = stage.gradients(key.first, key.second);
     const collective::Block mine = collective::reduce_share(
         index_among_replicas(layout, key.second, rank), layout.size(key.second), whole.numel());
-    shares.emplace(key, runtime::GradientShare{.whole = whole,
-                                               .sum = at::zeros({mine.count}, whole.options()),
-                                               .begin = mine.offset});
+    shares.add(key, mine.offset, mine.count, whole.options());
   }
-  for (auto& [key, share] : shares) runtime::give_back(share);
   return shares;
 }
 
 at::Tensor gradient_of(const nn::Parameter& parameter, int64_t begin, int64_t end,
                        const runtime::GradientShares& shares) {
-  const auto found = shares.find({parameter.layer, parameter.sharding.replicas});
-  if (found == shares.end()) return parameter.gradient.reshape({-1}).narrow(0, begin, end - begin);
-  const runtime::GradientShare& share = found->second;
-  return share.sum.narrow(0, parameter.offset + begin - share.begin, end - begin);
+  const runtime::GradientShares::Key key{parameter.layer, parameter.sharding.replicas};
+  if (!shares.contains(key)) return parameter.gradient.reshape({-1}).narrow(0, begin, end - begin);
+  return shares.sums(key, parameter.offset + begin, parameter.offset + end);
 }
 
 }  // namespace piper::train

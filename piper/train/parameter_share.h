@@ -15,6 +15,7 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace piper::train {
@@ -42,9 +43,9 @@ std::vector<ParameterShare> own_shares(const std::vector<nn::Parameter>& paramet
 nn::Parameter restricted(const std::vector<nn::Parameter>& parameters, const ParameterShare& share);
 
 // Under ZeRO 2 a rank has the sums of its own gradients alone: where they are, of each buffer that
-// ranks share. Gives the memory of the buffers back.
+// ranks share, of the layers that are divided (strategy::divides_gradients).
 runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
-                                        Rank rank);
+                                        Rank rank, const std::function<bool(int32_t)>& is_divided);
 
 // Elements [begin, end) of a parameter's gradient, flat: of its share, or of itself where its
 // buffer is not among them.

@@ -3,6 +3,7 @@
 #include <piper/runtime/tensor_device_operations.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
+#include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/parameter_share.h>
 #include <piper/train/rank_trainer.h>
@@ -85,14 +86,17 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
                    ? std::make_unique<AdamW>(parameters, run.options.adamw, norm_shares_)
                    : std::make_unique<AdamW>(parameters, run.options.adamw);
   if (run.strategy.zero >= 2) {
-    gradient_shares_ = gradient_shares(*stage_, layout_, rank_);
+    gradient_shares_ = gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
+      return strategy::divides_gradients(run.strategy, run.model, layer);
+    });
     optimizer_->read_gradients(gradient_shares_);
   }
   // A table that both ends hold counts on the first stage.
   if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
       tied.defined())
     std::erase_if(norm_shares_, [&](const ParameterShare& share) {
-      return parameters[share.parameter].gradient.const_data_ptr() == tied.const_data_ptr();
+      const at::Tensor& gradient = parameters[share.parameter].gradient;
+      return gradient.is_alias_of(tied) && gradient.storage_offset() == tied.storage_offset();
     });
   player_ = std::make_unique<runtime::Player>(
       run.step, run.strategy, run.model, rank_, *stage_, transport, cores,

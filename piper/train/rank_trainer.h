@@ -132,6 +132,7 @@ class RankTrainer {
     return player_->distinct_tokens();
   }
   AdamW& optimizer() { return *optimizer_; }
+  const runtime::GradientShares& gradient_shares() const { return gradient_shares_; }
 
   // Under ZeRO a step leaves the weights of a rank's own share updated, and the next step gathers
   // the others' before it computes. Does so now, for who reads weights between steps (saving,

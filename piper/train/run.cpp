@@ -20,8 +20,11 @@ HeldState held_state(RankTrainer& trainer, int64_t live) {
   HeldState held{0, 0, 0};
   for (const nn::Parameter& parameter : trainer.stage().parameters()) {
     held.weights += static_cast<int64_t>(parameter.value.nbytes());
-    held.gradients += static_cast<int64_t>(parameter.gradient.nbytes());
+    // Without memory between steps where they are divided.
+    if (parameter.gradient.storage().nbytes() > 0)
+      held.gradients += static_cast<int64_t>(parameter.gradient.nbytes());
   }
+  held.gradients += trainer.gradient_shares().bytes();
   held.optimizer = std::max<int64_t>(0, live - held.weights - held.gradients);
   return held;
 }

@@ -265,6 +265,35 @@ TEST_CASE("the counters agree with the prediction where optimizer states are div
   }
 }
 
+TEST_CASE("divided gradients travel with every micro-batch, as many bytes as predicted") {
+  using strategy::PipelineSchedule;
+  for (const Case& c :
+       {Case{.mesh = {.dp = 2}, .zero = 2}, Case{.mesh = {.pp = 2, .ep = 2, .dp = 4}, .zero = 2},
+        Case{.mesh = {.ep = 2, .dp = 4},
+        .precision = strategy::Precision::kBf16,
+        .zero = 2,
+        .reduction = strategy::Reduction::kHierarchical},
+        Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .tp = 2},
+        .recompute = strategy::Recompute::kFull,
+        .zero = 2,
+        .schedule = PipelineSchedule::kZbH1},
+        Case{.mesh = {.ep = 2, .dp = 2, .cp = 2}, .zero = 2}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    const auto scattered = [](const Traffic& of) {
+      int64_t bytes = 0;
+      for (const TrafficRow& row : of.rows)
+        if (row.what == "reduce-scatter" && row.phase != "forward") bytes += row.sent_bytes;
+      return bytes;
+    };
+    Case once = c;
+    once.zero = 1;
+    if (c.mesh.tp == 1)  // three micro-batches
+      CHECK(scattered(traffic) == 3 * scattered(run(once).traffic));
+  }
+}
+
 TEST_CASE("the counters agree with the prediction whichever way the rows travel") {
   for (const strategy::AllToAll algorithm : strategy::kAllToAlls) {
     // Two nodes of four devices with two cards: example::nodes().

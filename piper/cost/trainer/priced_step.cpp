@@ -27,8 +27,8 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
               1, .in_order = true, .exchanges_counts = false, .mixture_is_one_segment = true,
               .gathers_inputs_again = trainer.gathers_twice, .gathers_keys = false,
               .reruns_whole_layers = true, .reruns_first = true, .has_mtp_modules = false,
-              .keeps_by_layer = true, .divides_ends_by_tokens = false, .states_have_a_stream = true,
-              .states_beside = trainer.hidden_gradients> 0,
+              .keeps_by_layer = true, .divides_ends_by_tokens = false, .states_in_slots = false,
+              .states_have_a_stream = true, .states_beside = trainer.hidden_gradients> 0,
           .states_later = trainer.hidden_gradients < 1,
           .keeps_weights_in_pipelines = trainer.keeps_weights_in_pipelines};
 }

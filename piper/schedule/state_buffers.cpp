@@ -1,0 +1,101 @@
+#include <piper/schedule/state_buffers.h>
+#include <piper/strategy/divided_states.h>
+#include <piper/strategy/rank_layout.h>
+
+namespace piper::schedule {
+namespace {
+
+using graph::Phase;
+using graph::TaskKind;
+using strategy::Axis;
+
+// Whether what all ranks of a stage hold is summed over the stage.
+bool sums_over_stage(const StepWriter& step) {
+  return step.style.divides_ends_by_tokens &&
+         strategy::axis_of_whole(step.strategy) == Axis::kStage;
+}
+
+bool is_moe(const StepWriter& step, int32_t layer) {
+  return layer >= 0 && step.model.layers[static_cast<size_t>(layer)].feed_forward.is_moe();
+}
+
+// Which gradients of its layer a segment's backward adds to.
+bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKind gradients) {
+  const bool is_of_experts = gradients == SegmentKind::kExpertGradients;
+  switch (segment) {
+    case SegmentKind::kExperts:
+      return is_of_experts && phase != Phase::kBackwardInput;
+    case SegmentKind::kEmbedding:
+    case SegmentKind::kAttention:
+    case SegmentKind::kProjection:
+    case SegmentKind::kDenseMlp:
+    case SegmentKind::kHead:
+    case SegmentKind::kMtpJoin:
+      return !is_of_experts;
+    case SegmentKind::kGate:  // held whole by ranks that share matrices
+    case SegmentKind::kSharedExperts:
+      return !is_of_experts &&
+             (gradients == SegmentKind::kStageGradients || !sums_over_stage(step));
+    case SegmentKind::kMerge:
+    case SegmentKind::kDenseGradients:
+    case SegmentKind::kExpertGradients:
+    case SegmentKind::kStageGradients:
+    case SegmentKind::kTiedEmbedding:
+    case SegmentKind::kGradientNorm:
+    case SegmentKind::kStatistics:
+    case SegmentKind::kOptimizer:
+    case SegmentKind::kTensor:
+    case SegmentKind::kSequenceCounts:
+    case SegmentKind::kExpertTensor:
+    case SegmentKind::kContext:
+    case SegmentKind::kDenseWeights:
+    case SegmentKind::kExpertWeights:
+    case SegmentKind::kStageWeights:
+    case SegmentKind::kHostCopy:
+    case SegmentKind::kTakeExpert:
+    case SegmentKind::kPutExpert:
+    case SegmentKind::kKeepGradients:
+    case SegmentKind::kWait:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+graph::ShortList<StateBuffer> state_buffers(const StepWriter& step, int32_t layer) {
+  graph::ShortList<StateBuffer> buffers;
+  const auto add = [&](SegmentKind weights, SegmentKind gradients) {
+    if (step.layout.size(axis_of(TaskKind::kAllReduce, gradients)) > 1)
+      buffers.push_back({weights, gradients});
+  };
+  // Of the ends nothing is cut.
+  if (sums_over_stage(step)) add(SegmentKind::kStageWeights, SegmentKind::kStageGradients);
+  if (layer >= 0 || !sums_over_stage(step))
+    add(SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
+  if (is_moe(step, layer)) add(SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
+  return buffers;
+}
+
+bool divides_gradients(const StepWriter& step, int32_t layer) {
+  return step.style.states_in_slots &&
+         strategy::divides_gradients(step.strategy, step.model, layer);
+}
+
+graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
+                                               Phase phase) {
+  graph::ShortList<Segment> added;
+  const bool is_head = segment.kind == SegmentKind::kHead;
+  if (!graph::is_backward(phase) && !(is_head && phase == Phase::kForward)) return added;
+  int32_t layer = segment.layer;
+  if (segment.kind == SegmentKind::kEmbedding) layer = kEmbeddingLayer;
+  if (is_head)
+    layer = phase == Phase::kForward && step.model.tied_embeddings ? kEmbeddingLayer : kHeadLayer;
+  if (!divides_gradients(step, layer)) return added;
+  for (const StateBuffer& buffer : state_buffers(step, layer))
+    if (adds_to(step, segment.kind, phase, buffer.gradients))
+      added.push_back({buffer.gradients, layer});
+  return added;
+}
+
+}  // namespace piper::schedule
