@@ -22,22 +22,19 @@ at::Tensor view_of(const at::Tensor& stored, const PieceSpec& piece) {
       .narrow(0, piece.first, piece.count);
 }
 
-// A storage without memory keeps its views; they are views of its next memory.
+// A storage without memory keeps its size and its views, which are views of its next memory.
 void give_back(const at::Tensor& tensor) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor.device()));
-  storage->set_nbytes(0);
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr(nullptr, tensor.device()));
 }
 
 bool has_memory(const at::Tensor& tensor) {
-  return tensor.storage().nbytes() > 0 || tensor.numel() == 0;
+  return tensor.storage().data() != nullptr || tensor.numel() == 0;
 }
 
 void take_memory(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(storage->nbytes()));
 }
 
 void settle_weight(Weight& weight) {

@@ -154,7 +154,7 @@ inline Trained run_training(
     const std::lock_guard lock(mutex);
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces()) {
       place(result.values[piece.name], piece.value.cpu(), piece.part);
-      if (piece.gradient.storage().nbytes() > 0)  // under ZeRO 2 they are given back
+      if (piece.gradient.storage().data() != nullptr)  // under ZeRO 2 they are given back
         place(result.gradients[piece.name], piece.gradient.cpu(), piece.part);
     }
     if (transport.rank() == Rank(0)) {

@@ -86,7 +86,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
                    ? std::make_unique<AdamW>(parameters, run.options.adamw, norm_shares_)
                    : std::make_unique<AdamW>(parameters, run.options.adamw);
   if (run.strategy.zero >= 2) {
-    gradient_shares_ = gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
+    gradient_shares_ = train::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
       return strategy::divides_gradients(run.strategy, run.model, layer);
     });
     optimizer_->read_gradients(gradient_shares_);

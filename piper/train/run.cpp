@@ -21,7 +21,7 @@ HeldState held_state(RankTrainer& trainer, int64_t live) {
   for (const nn::Parameter& parameter : trainer.stage().parameters()) {
     held.weights += static_cast<int64_t>(parameter.value.nbytes());
     // Without memory between steps where they are divided.
-    if (parameter.gradient.storage().nbytes() > 0)
+    if (parameter.gradient.storage().data() != nullptr)
       held.gradients += static_cast<int64_t>(parameter.gradient.nbytes());
   }
   held.gradients += trainer.gradient_shares().bytes();
