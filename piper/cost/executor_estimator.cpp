@@ -351,8 +351,10 @@ void ExecutorEstimator::price_scattered(const Strategy& s, int64_t index, int64_
   const auto num_layers =
       static_cast<double>(std::max<int64_t>(1, s.layers_per_stage[static_cast<size_t>(index)]));
   const double beside = (stage.forward + stage.exchange_forward) / num_layers;
+  // Behind the last one nothing is computed: that rest is in `reductions`.
+  const double others = 1 - 1 / static_cast<double>(s.num_micro_batches);
   stage.exchange_backward +=
-      std::exchange(stage.slowed, 0) + std::max(0.0, stage.reductions - beside);
+      std::exchange(stage.slowed, 0) + others * std::max(0.0, stage.reductions - beside);
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as
