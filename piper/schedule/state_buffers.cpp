@@ -47,6 +47,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kTensor:
     case SegmentKind::kSequenceCounts:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kDividedRows:
     case SegmentKind::kContext:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
