@@ -13,7 +13,6 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace piper::cost {
 namespace {
@@ -346,15 +345,19 @@ void ExecutorEstimator::price_scattered(const Strategy& s, int64_t index, int64_
       kept += collective::reduce_share(0, layout.size(axis), parameters).count;
   });
   const double keeps = static_cast<double>(kept) * keep_per_parameter_;
-  stage.backward += keeps;
-  stage.backward_weights += keeps;
   const auto num_layers =
       static_cast<double>(std::max<int64_t>(1, s.layers_per_stage[static_cast<size_t>(index)]));
-  const double beside = (stage.forward + stage.exchange_forward) / num_layers;
-  // Behind the last one nothing is computed: that rest is in `reductions`.
+  // The layer that a backward ends with is kept behind the message to the stage before: beside the
+  // next micro-batch, and that of the last one behind its reduce-scatter.
   const double others = 1 - 1 / static_cast<double>(s.num_micro_batches);
-  stage.exchange_backward +=
-      std::exchange(stage.slowed, 0) + others * std::max(0.0, stage.reductions - beside);
+  const double behind = keeps / num_layers;
+  stage.backward += keeps - (1 - others) * behind;
+  stage.backward_weights += keeps - (1 - others) * behind;
+  const double beside = (stage.forward + stage.exchange_forward) / num_layers;
+  // Behind the last one nothing is computed: that rest is in `reductions`, and what slowed it delays
+  // those before it (delay_last_backwards).
+  stage.exchange_backward += others * (stage.slowed + std::max(0.0, stage.reductions - beside));
+  stage.reductions += behind;
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as
