@@ -118,6 +118,12 @@ void play_ranked(const Request& r, Plan& plan, int64_t count) {
     plays += std::ssize(next);
     std::ranges::stable_sort(plan.ranked, quicker);
   }
+  // Where there were more to play than may be, a closed form that nobody has checked stands behind
+  // what was played: it is the more hopeful of the two.
+  if (!next_played(*estimator, plan, count, 1).empty())
+    std::ranges::stable_partition(plan.ranked, [&](const Candidate& c) {
+      return c.played_seconds > 0 || !may_simulate(*estimator, c.strategy);
+    });
   play_moe_schedules(r, *estimator, plan);
   renew_front(plan);
 }
