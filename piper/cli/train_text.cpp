@@ -92,6 +92,12 @@ Json result_json(const train::RunResult& result) {
             {"comparison", report::to_json(result.comparison)},
             {"traffic", train::to_json(result.traffic)}};
   if (result.prediction) json["balanced_predicted_step_seconds"] = result.prediction->step_seconds;
+  for (const plan::Replanned& r : result.replanned)
+    json["replanned"].push_back({{"strategy", strategy::to_json(r.proposal.strategy)},
+                                 {"step_seconds", r.proposal.seconds},
+                                 {"step_seconds_staying", r.proposal.seconds_staying},
+                                 {"change_seconds", r.change_seconds},
+                                 {"why", r.why}});
   if (result.same_order) json["same_order_as_simulated"] = *result.same_order;
   return json;
 }

@@ -18,8 +18,9 @@ int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_mem
 // Sets received_tokens: where tokens travel in place of their copies (strategy::deduplicates).
 void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, SegmentWork& work);
 
-// From the rows that every expert of each layer with experts got in one step: their shares and, with a
-// capacity, the part of all choices that was not dropped. A layer without rows is taken as balanced.
+// From the rows that every expert of each layer with experts got in one step: their shares and,
+// with a capacity, the part of all choices that was not dropped. A layer without rows is taken as
+// balanced.
 ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
                    const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 

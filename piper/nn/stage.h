@@ -92,8 +92,8 @@ struct Tape {
 // What the gate decided for one micro-batch, or for one chunk of its tokens (Stage::gate_forward).
 //
 // Where ranks divide the rows of the tokens that all of them route (strategy::divides_rows), N is
-// that of all: the rows of the first rank in dispatch order, then those of the second, ...; merge and
-// the gate's backward read rows in this order. A rank sends its own alone: token, counts, what
+// that of all: the rows of the first rank in dispatch order, then those of the second, ...; merge
+// and the gate's backward read rows in this order. A rank sends its own alone: token, counts, what
 // gate_forward returns and merge_backward leaves are of those.
 struct Routing {
   at::Tensor weights;           // [N], dispatch order; fp32 for bf16

@@ -24,8 +24,8 @@ inline at::ScalarType main_type(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-// Whether the CPU's own kernels compute with the tensor: on any other device, and in a test that lets
-// the CPU compute as those do, compositions of at:: calls take their place.
+// Whether the CPU's own kernels compute with the tensor: on any other device, and in a test that
+// lets the CPU compute as those do, compositions of at:: calls take their place.
 bool has_kernels(const at::Tensor& tensor);
 // For tests, between two computations.
 void compute_by_compositions(bool everywhere);
@@ -99,10 +99,11 @@ constexpr double capacity_tie(at::ScalarType dtype) {
 }
 // Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts'
 // capacity. Experts are in the order of their places (balance/expert_placement.h; [E], empty = of
-// their ids): rows and counts are by place, counts of sequences by id. Weights are the chosen scores, divided by their sum when normalised, times `scaling`;
-// they are normalised before anything is dropped, and what is dropped by probability is what has
-// the smaller weight (as in Megatron-LM). Of weights within `tie` of the last one that finds room,
-// the lower tokens' stay (docs/numerics.md).
+// their ids): rows and counts are by place, counts of sequences by id. Weights are the chosen
+// scores, divided by their sum when normalised, times `scaling`; they are normalised before
+// anything is dropped, and what is dropped by probability is what has the smaller weight (as in
+// Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
+// (docs/numerics.md).
 //
 // `sequences`: the tokens are whole sequences, or a part of some (which a capacity does not allow,
 // PIPER_CHECK); sequence_counts then has all of them, and counts the tokens that are here.

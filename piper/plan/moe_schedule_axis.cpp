@@ -108,7 +108,7 @@ bool choose_moe_schedule(cost::Estimator& estimator, const FixedAxes& fixed, Str
   if (!fixed.moe_schedule && !fixed.moe_chunks && !is_open(estimator, s)) return true;
   const std::vector<MoeScheduleOption> options =
       moe_schedule_options(estimator, fixed, s, imbalance);
-  if (options.empty()) return false;
+  if (options.empty()) return !fixed.moe_schedule && !fixed.moe_chunks;
   const MoeScheduleOption* best = &options.front();
   for (const MoeScheduleOption& option : options)
     if (option.seconds < best->seconds * (1 - kMoeScheduleTie)) best = &option;

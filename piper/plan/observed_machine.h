@@ -15,18 +15,18 @@ namespace piper::plan {
 struct ObservedMachine {
   std::vector<double> compute;  // by rank: of all that it computes
   // By level of the cluster: of the operations whose members have it as their innermost common
-  // level, from the moment when the last member has come to its end. The median of those beside which
-  // their ranks were in no other, over their prices; where there is none, all of them over what they
-  // took in the simulation, which knows how they wait for each other. Operations cross the levels
-  // inside their own, too, and do not say which one was slow: a level without operations of its own
-  // takes the figure of the next wider one that has some, so that nothing is proposed in the hope
-  // that it is fast. 1 where nobody spoke.
+  // level, from the moment when the last member has come to its end. The median of those beside
+  // which their ranks were in no other, over their prices; where there is none, all of them over
+  // what they took in the simulation, which knows how they wait for each other. Operations cross
+  // the levels inside their own, too, and do not say which one was slow: a level without operations
+  // of its own takes the figure of the next wider one that has some, so that nothing is proposed in
+  // the hope that it is fast. 1 where nobody spoke.
   std::vector<double> links;
 };
 
 // From one step of all ranks. `prices`: of the same step (cost::price), under the load that it had;
-// `simulated`: with these prices (sim::play); `measured`: clocks of all ranks agree. Rank i sits on device i. A task that was not played is left
-// out.
+// `simulated`: with these prices (sim::play); `measured`: clocks of all ranks agree. Rank i sits on
+// device i. A task that was not played is left out.
 ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& prices,
                         const cluster::Cluster& cluster, const graph::Timeline& simulated,
                         const graph::Timeline& measured);

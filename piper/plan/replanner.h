@@ -53,16 +53,16 @@ struct Replanned {
 
 // Of one run, fed by one thread. What it is made from outlives it.
 //
-// The last kSteps steps are a window: the machine is the median of what they show, the load the sum.
-// A strategy is worth the change when
+// The last kSteps steps are a window: the machine is the median of what they show, the load the
+// sum. A strategy is worth the change when
 //
 //   its step x (1 + bound) < the present one's, as simulated on that machine and as measured
 //
 // and the steps that are left earn back what the change costs. Both, so that what slows steps down
-// without any task being slower (and no model could tell what would be faster) proposes nothing. Two
-// windows in a row have to agree that some strategy is worth it: one alone may be noise. The planner
-// is asked at first, to confirm, and when a figure of the machine or of the load has left by more
-// than the bound what it was when the planner was asked last.
+// without any task being slower (and no model could tell what would be faster) proposes nothing.
+// Two windows in a row have to agree that some strategy is worth it: one alone may be noise. The
+// planner is asked at first, to confirm, and when a figure of the machine or of the load has left
+// by more than the bound what it was when the planner was asked last.
 class Replanner {
  public:
   static constexpr int64_t kSteps = 5;

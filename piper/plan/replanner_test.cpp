@@ -178,7 +178,7 @@ TEST_CASE("a slow rank: within twenty steps a strategy that gives it less to do"
 TEST_CASE("steps that only scatter propose nothing in a thousand") {
   const World world;
   const Strategy& present = best_of(world);
-  const int64_t steps = testing::repetitions({.usual = 100, .full = 1000});
+  const int64_t steps = testing::repetitions({.usual = 40, .full = 1000});
   CHECK_FALSE(
       proposed(world, present, {.jitter_sigma = 0.2, .rank_sigma = 0.08}, steps).has_value());
 }

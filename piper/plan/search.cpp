@@ -245,7 +245,8 @@ class Search {
       done = gather_round(done);
       visit_round(done);
     }
-    if (r_.has_exact_costs() && num_with_moe_schedule_ == 0)
+    if ((r_.fixed.moe_schedule || r_.fixed.moe_chunks) && r_.has_exact_costs() &&
+        num_with_moe_schedule_ == 0)
       throw InvalidInput(fmt::format(
           "--moe-schedule {} --moe-chunks {}: no mesh of {} devices allows it; allowed on every "
           "mesh: plain, and chunked where experts are divided (--ep from 2)",

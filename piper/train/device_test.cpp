@@ -160,8 +160,8 @@ TEST_CASE(
   int64_t num_needed = 0;
   for (Case of : all_cases()) {
     const int64_t num_ranks = of.strategy.mesh.world();
-    // With tensor parallelism, deduplication and divided gradients some tasks wait for what a later
-    // one reads.
+    // With tensor parallelism and deduplication some tasks wait for what a later one reads. Left out
+    // with divided gradients, too: one wait was found whose absence races nothing, unexplained so far.
     if (num_ranks == 1 || of.strategy.mesh.tp > 1 || of.strategy.zero == 2 ||
         strategy::deduplicates(of.strategy))
       continue;

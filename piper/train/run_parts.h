@@ -61,8 +61,8 @@ class Run {
  public:
   explicit Run(const RunRequest& request);
   RunResult run();
-  // After run(): whether it ended to go on from its last checkpoint with the strategy that its result
-  // proposed last.
+  // After run(): whether it ended to go on from its last checkpoint with the strategy that its
+  // result proposed last.
   bool changes() const { return changes_; }
 
  private:

@@ -1,4 +1,5 @@
-// Does the strategy still suit? What rank 0 asks the planner after every step, and what it says or does.
+// Does the strategy still suit? What rank 0 asks the planner after every step, and what it says or
+// does.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/cost/expert_price.h>
@@ -9,8 +10,8 @@
 
 namespace piper::train::parts {
 
-// What may be chosen: whatever trains the same model on the same ranks, text and batches. Called when
-// the run has begun: what that took is what a change will take twice, once for its save.
+// What may be chosen: whatever trains the same model on the same ranks, text and batches. Called
+// when the run has begun: what that took is what a change will take twice, once for its save.
 void Run::make_replanner() {
   if (!request_.replan.is_on()) return;
   const strategy::Strategy& s = request_.strategy;
@@ -47,7 +48,7 @@ void Run::replan(RankTrainer& trainer, comm::Transport& transport, int64_t numbe
                                  .seconds = seconds,
                                  .tasks = recorder_.timeline_of(number)->tasks,
                                  .expert_rows = outcome.expert_rows},
-                                last_step() - number, displaced(trainer.placements()));
+                                request_.num_steps - number, displaced(trainer.placements()));
   if (!found) return;
   const bool changes = request_.replan.kind == plan::Replan::kAuto;
   const fs::path file = request_.folder / report::kProposedStrategyFile;
