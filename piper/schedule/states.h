@@ -9,8 +9,8 @@
 //              back
 //   ZeRO 3     and weights are gathered before every forward and backward
 //
-// With ZeRO 1 a table that the first and the last stage both hold is all-reduced all the same: they
-// cut their buffers differently, and sum the whole of it.
+// With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
+// same: they cut their buffers differently, and sum the whole of it.
 //
 // (Rajbhandari et al. 2020.) A trainer lets a part of this travel beside compute, and waits for the
 // rest (execution_style.h).

@@ -72,9 +72,14 @@ TEST_CASE("a run that is to ask says what would be faster, leaves it in its fold
   CHECK(read_json_file(r.folder / report::kStrategyFile) == strategy::to_json(r.strategy));
 }
 
-TEST_CASE("a cluster without figures leaves nothing to compare with") {
+TEST_CASE("a cluster without figures, or one that is described, leaves nothing to compare with") {
   const TestFolder folder;
   RunRequest r = poor_choice(folder.path() / "run", plan::Replan::kAsk);
+  r.cluster.kind = "gpu";
+  CHECK_THROWS_WITH_AS(run_training(r),
+                       "--replan compares by this Piper's own costs, which are known of a machine "
+                       "that `piper profile` measured, and nodes is described; allowed here: off",
+                       InvalidInput);
   r.cluster.compute.erase("fp32");
   CHECK_THROWS_WITH_AS(run_training(r),
                        "--replan has nothing to compare with (cluster nodes has no compute figures "

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/cost/estimator.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/links.h>
 #include <piper/cost/segment_time.h>
@@ -57,6 +58,21 @@ Run::Run(const RunRequest& request)
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
 }
 
+void Run::check_replanning(std::vector<std::string>& problems) const {
+  const std::string missing = cost::unpriced(request_.cluster, request_.strategy.precision);
+  if (!missing.empty())
+    problems.push_back("--replan has nothing to compare with (" + missing + "); allowed here: off");
+  else if (!cost::has_exact_costs(request_.cluster, cost::load_trainer("piper")))
+    problems.push_back(fmt::format(
+        "--replan compares by this Piper's own costs, which are known of a machine that `piper "
+        "profile` measured, and {} is described; allowed here: off",
+        request_.cluster.name));
+  if (request_.replan.kind == plan::Replan::kAuto && !is_alone())
+    problems.push_back(
+        "--replan auto changes a run whose ranks are threads of one process; allowed under a "
+        "launcher: ask");
+}
+
 void Run::check() const {
   const strategy::Strategy& s = request_.strategy;
   std::vector<std::string> problems = nn::untrainable(request_.model, s);
@@ -66,13 +82,7 @@ void Run::check() const {
   for (std::string& problem :
        train::problems(request_.rebalance, s, cost::expert_bytes(request_.model, s.precision)))
     problems.push_back(std::move(problem));
-  if (const std::string missing = cost::unpriced(request_.cluster, s.precision);
-      request_.replan.is_on() && !missing.empty())
-    problems.push_back("--replan has nothing to compare with (" + missing + "); allowed here: off");
-  if (request_.replan.kind == plan::Replan::kAuto && !is_alone())
-    problems.push_back(
-        "--replan auto changes a run whose ranks are threads of one process; allowed under a "
-        "launcher: ask");
+  if (request_.replan.is_on()) check_replanning(problems);
   if (!problems.empty()) throw InvalidInput(problems);
   if (!request_.devices.empty() && !is_alone())
     throw InvalidInput(

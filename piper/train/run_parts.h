@@ -76,6 +76,7 @@ class Run {
                                    : request_.num_steps;
   }
   void check() const;
+  void check_replanning(std::vector<std::string>& problems) const;
   void agree() const;
   void open_folder();
   void share_cores();
