@@ -52,36 +52,100 @@ ExpertPlacement::ExpertPlacement(std::vector<std::vector<int32_t>> held, int64_t
   index(num_experts);
 }
 
-ExpertPlacement ExpertPlacement::plain(int64_t num_experts, int64_t num_ranks) {
+ExpertPlacement ExpertPlacement::plain(int64_t num_experts, int64_t num_ranks, int64_t redundant) {
   PIPER_CHECK(num_ranks > 0 && num_experts % num_ranks == 0, "experts divide among the ranks");
   ExpertPlacement placement;
-  const int64_t each = num_experts / num_ranks;
+  const int64_t each = num_experts / num_ranks, copies = redundant / num_ranks;
+  PIPER_CHECK(redundant % num_ranks == 0 && copies <= num_experts - each,
+              "copies divide among the ranks, of experts that these have not");
   placement.held_.resize(static_cast<size_t>(num_ranks));
   for (int64_t e = 0; e < num_experts; ++e)
     placement.held_[static_cast<size_t>(e / each)].push_back(static_cast<int32_t>(e));
+  for (int64_t rank = 0; rank < num_ranks; ++rank)
+    for (int64_t slot = 0; slot < copies; ++slot)
+      placement.held_[static_cast<size_t>(rank)].push_back(
+          static_cast<int32_t>(((rank + 1) * each + slot) % num_experts));
   placement.index(num_experts);
   return placement;
 }
 
 void ExpertPlacement::index(int64_t num_experts) {
-  first_place_.assign(static_cast<size_t>(num_experts), -1);
-  rank_of_.assign(static_cast<size_t>(num_experts), -1);
+  const auto experts = static_cast<size_t>(num_experts);
+  first_place_.assign(experts, -1);
+  rank_of_.assign(experts, -1);
+  std::vector<size_t> depth(experts);
+  std::vector<std::vector<int32_t>> copies(experts);
   int32_t place = 0;
   for (size_t rank = 0; rank < held_.size(); ++rank)
-    for (const int32_t expert : held_[rank]) {
-      int32_t& first = first_place_[static_cast<size_t>(expert)];
-      if (first < 0) {
-        first = place;
-        rank_of_[static_cast<size_t>(expert)] = static_cast<int32_t>(rank);
-      }
-      ++place;
+    for (size_t i = 0; i < held_[rank].size(); ++i, ++place) {
+      const auto e = static_cast<size_t>(held_[rank][i]);
+      copies[e].push_back(place);
+      if (first_place_[e] >= 0 && i >= depth[e]) continue;
+      depth[e] = i;
+      first_place_[e] = place;
+      rank_of_[e] = static_cast<int32_t>(rank);
     }
+  copies_.clear();
+  first_copy_ = {0};
+  for (const std::vector<int32_t>& of : copies) {
+    copies_.insert(copies_.end(), of.begin(), of.end());
+    first_copy_.push_back(static_cast<int32_t>(copies_.size()));
+  }
   has_one_copy_ = place == num_experts;
 }
 
 bool ExpertPlacement::is_even() const {
   return std::ranges::all_of(
       held_, [&](const std::vector<int32_t>& of) { return of.size() == held_[0].size(); });
+}
+
+bool ExpertPlacement::has_homes_first() const {
+  if (!is_even() || num_experts() % num_ranks() != 0) return false;
+  const auto num_homes = static_cast<size_t>(num_experts() / num_ranks());
+  for (size_t rank = 0; rank < held_.size(); ++rank)
+    for (size_t i = 0; i < num_homes; ++i)
+      if (rank_of(held_[rank][i]) != static_cast<int64_t>(rank)) return false;
+  return true;
+}
+
+std::span<const int32_t> ExpertPlacement::copies_of(int64_t expert) const {
+  const auto e = static_cast<size_t>(expert);
+  const auto first = static_cast<size_t>(first_copy_[e]);
+  return std::span(copies_).subspan(first, static_cast<size_t>(first_copy_[e + 1]) - first);
+}
+
+ExpertPlacement ExpertPlacement::homes() const {
+  ExpertPlacement result;
+  for (size_t rank = 0; rank < held_.size(); ++rank) {
+    result.held_.emplace_back();
+    for (const int32_t expert : held_[rank])
+      if (rank_of(expert) == static_cast<int64_t>(rank)) result.held_.back().push_back(expert);
+  }
+  result.index(num_experts());
+  return result;
+}
+
+ExpertPlacement ExpertPlacement::with_copies(
+    const std::vector<std::vector<int32_t>>& by_rank) const {
+  PIPER_CHECK(by_rank.size() == held_.size(), "copies of every rank");
+  std::vector<std::vector<int32_t>> held = homes().held_;
+  for (size_t rank = 0; rank < held.size(); ++rank)
+    held[rank].insert(held[rank].end(), by_rank[rank].begin(), by_rank[rank].end());
+  return {std::move(held), num_experts()};
+}
+
+std::vector<int32_t> ExpertPlacement::places_from(int64_t expert, int64_t rank) const {
+  const std::span<const int32_t> copies = copies_of(expert);
+  std::vector<int32_t> places(copies.begin(), copies.end());
+  if (places.size() == 1) return places;
+  int32_t first = 0;
+  for (int64_t r = 0; r < rank; ++r)
+    first += static_cast<int32_t>(held_[static_cast<size_t>(r)].size());
+  const auto end = first + static_cast<int32_t>(held_[static_cast<size_t>(rank)].size());
+  for (const int32_t place : places)
+    if (place >= first && place < end) return {place};
+  std::ranges::rotate(places, places.begin() + rank % std::ssize(places));
+  return places;
 }
 
 bool ExpertPlacement::is_plain() const {
@@ -105,6 +169,7 @@ ExpertPlacement ExpertPlacement::swapped(int64_t expert, int64_t other) const {
             result.first_place_[static_cast<size_t>(other)]);
   std::swap(result.rank_of_[static_cast<size_t>(expert)],
             result.rank_of_[static_cast<size_t>(other)]);
+  result.copies_ = result.first_place_;
   return result;
 }
 

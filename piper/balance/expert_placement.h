@@ -7,14 +7,21 @@
 // the order of places, and a rank stores its experts in that order. An expert's id stays what it
 // was when the run began: it is the router's row, the name in a checkpoint, the entry of a load.
 //
-// The type has room for several copies of an expert (on different ranks). What executes, swaps and
-// prices a placement today needs one copy of each and asks has_one_copy().
+// An expert may have several copies, each on another rank. One is its home, which is trained and
+// saved; the others are sent its weights before a step and bring their gradients back to it, so they
+// may be of other experts in every step at no cost (schedule/copies.h). Home is the copy that stands
+// nearest the front of its rank's experts, of equals that on the first rank:
+//
+//   two copies more on each rank:  0 1 2 7 | 2 3 4 7 | 4 5 6 7 | 6 7 0 2
+//
+// What moves homes asks for a placement with one copy of each (has_one_copy(), homes()).
 #pragma once
 
 #include <piper/base/json_fwd.h>
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +38,9 @@ class ExpertPlacement {
   ExpertPlacement(std::vector<std::vector<int32_t>> held, int64_t num_experts,
                   const std::string& source = "placement");
   // Expert e on rank e / (num_experts / num_ranks). Requires that num_ranks divides (PIPER_CHECK).
-  static ExpertPlacement plain(int64_t num_experts, int64_t num_ranks);
+  // With `redundant` slots over all ranks, which divide among them and are at most those that make
+  // every rank hold every expert, rank r's are copies of the experts of ranks r + 1, r + 2, ...
+  static ExpertPlacement plain(int64_t num_experts, int64_t num_ranks, int64_t redundant = 0);
 
   int64_t num_experts() const { return static_cast<int64_t>(first_place_.size()); }
   int64_t num_ranks() const { return static_cast<int64_t>(held_.size()); }
@@ -40,12 +49,24 @@ class ExpertPlacement {
 
   bool is_plain() const;
   bool has_one_copy() const { return has_one_copy_; }
-  // Every rank holds equally many: what the executor requires.
+  // Every rank holds equally many.
   bool is_even() const;
+  // And as many homes, which are the first of its experts: what the executor requires.
+  bool has_homes_first() const;
 
-  // Of the first copy.
+  // Of its home.
   int64_t rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }
   int64_t place_of(int64_t expert) const { return first_place_[static_cast<size_t>(expert)]; }
+  // Of all its copies, ascending.
+  std::span<const int32_t> copies_of(int64_t expert) const;
+  int64_t num_places() const { return std::ssize(copies_); }
+  // The homes alone, in their order; and with these copies behind every rank's. with_copies()
+  // throws as the constructor does.
+  ExpertPlacement homes() const;
+  ExpertPlacement with_copies(const std::vector<std::vector<int32_t>>& by_rank) const;
+  // Which of them the rank of this index sends an expert's rows to, one after the other: to its own
+  // copy where it has one, else to all of them in turn, each such rank beginning with another.
+  std::vector<int32_t> places_from(int64_t expert, int64_t rank) const;
   // By expert; requires has_one_copy().
   const std::vector<int32_t>& places() const { return first_place_; }
 
@@ -74,7 +95,8 @@ class ExpertPlacement {
   void index(int64_t num_experts);
 
   std::vector<std::vector<int32_t>> held_;
-  std::vector<int32_t> first_place_, rank_of_;  // by expert
+  std::vector<int32_t> first_place_, rank_of_;  // by expert, of its home
+  std::vector<int32_t> copies_, first_copy_;    // places by expert, and where an expert's begin
   bool has_one_copy_ = true;
 };
 

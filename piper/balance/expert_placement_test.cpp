@@ -60,8 +60,22 @@ TEST_CASE("several copies of an expert have room, and are told from one copy eac
   const ExpertPlacement replicated({{0, 1}, {1, 2}}, 3);
   CHECK(!replicated.has_one_copy());
   CHECK(!replicated.is_plain());
-  CHECK(replicated.rank_of(1) == 0);
+  CHECK(replicated.rank_of(1) == 1);  // where it stands nearer the front
   CHECK(replicated.place_of(2) == 3);
+  CHECK(replicated.homes() == ExpertPlacement({{0}, {1, 2}}, 3));
+  CHECK(!replicated.has_homes_first());
+}
+
+TEST_CASE("rows of an expert go to the rank's own copy, or to all copies in turn") {
+  const ExpertPlacement plain = ExpertPlacement::plain(8, 4, 8);
+  CHECK(to_text(plain) == "0 1 2 3 | 2 3 4 5 | 4 5 6 7 | 6 7 0 1");
+  CHECK(plain.has_homes_first());
+  CHECK(plain.homes() == ExpertPlacement::plain(8, 4));
+  CHECK(plain.places_from(2, 0) == std::vector<int32_t>{2});
+  CHECK(plain.places_from(2, 1) == std::vector<int32_t>{4});
+  CHECK(plain.places_from(2, 2) == std::vector<int32_t>{2, 4});
+  CHECK(plain.places_from(2, 3) == std::vector<int32_t>{4, 2});
+  CHECK(plain.homes().with_copies({{2}, {0}, {0}, {0}}).copies_of(0).size() == 4);
 }
 
 TEST_CASE("moves between placements name what travels and what only changes its order") {

@@ -1,3 +1,4 @@
+#include <piper/balance/copies.h>
 #include <piper/balance/hill_climb.h>
 #include <piper/balance/longest_first.h>
 #include <piper/balance/pair_search.h>
@@ -46,6 +47,10 @@ class Layer {
             {pair_search(now_, loads_, limits(input_.policy.number, max_migrated)), "pair search"});
       case RebalanceKind::kPrice:
         return by_price(max_migrated);
+      case RebalanceKind::kReplicate:
+        return decision({{most_even(), 0}, "replication"});
+      case RebalanceKind::kShadow:
+        return decision({{shadow(now_, loads_, slots_for_copies(now_)), 0}, "shadowing"});
       case RebalanceKind::kRandom:
         return decision({exchanged(max_migrated), "random"});
     }
@@ -66,7 +71,7 @@ class Layer {
 
   LayerDecision decision(Candidate candidate) const {
     LayerDecision made{.layer = layer_, .placement = std::move(candidate.result.placement)};
-    made.moves = moves_between(now_, made.placement);
+    made.moves = moves_between(now_.homes(), made.placement.homes());
     made.by = candidate.by;
     made.imbalance = imbalance_now();
     made.imbalance_after = imbalance(made.placement, loads_);
@@ -74,6 +79,15 @@ class Layer {
     made.cost_seconds = price_.seconds_per_expert *
                         static_cast<double>(busiest_transfers(made.moves, now_.num_ranks()));
     return made;
+  }
+
+  // What stays is not changed for nothing.
+  ExpertPlacement most_even() const {
+    ExpertPlacement best = now_;
+    const int64_t slots = slots_for_copies(now_);
+    for (ExpertPlacement next : {share_hot(now_, loads_, slots), shadow(now_, loads_, slots)})
+      if (busiest(next, loads_) < busiest(best, loads_)) best = std::move(next);
+    return best;
   }
 
   double trust() const {
@@ -177,7 +191,7 @@ std::vector<LayerDecision> rebalance(const RebalanceInput& input, const LoadWind
     const bool limited = input.policy.budget_bytes > 0;
     LayerDecision made = layers[i].decide(limited ? left / std::max<int64_t>(1, bytes)
                                                   : std::numeric_limits<int64_t>::max());
-    if (made.moves.empty()) continue;
+    if (made.placement == input.placements.at(made.layer)) continue;
     left -= limited ? bytes * num_migrated(made.moves) : 0;
     decisions.push_back(std::move(made));
   }

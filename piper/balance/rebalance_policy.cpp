@@ -41,4 +41,21 @@ std::string to_text(const RebalancePolicy& policy) {
   return row.largest > 0 ? fmt::format("{}:{}", row.name, policy.number) : row.name;
 }
 
+std::string contradiction(const RebalancePolicy& policy, int64_t redundant_experts) {
+  if (!policy.is_on()) return "";
+  const bool copies = traits(policy.kind).copies;
+  if (copies && redundant_experts == 0)
+    return fmt::format(
+        "--rebalance is {}, but no slots hold copies of experts; allowed: off, threshold, price "
+        "and "
+        "random, or a strategy with --redundant-experts",
+        to_text(policy));
+  if (!copies && redundant_experts > 0)
+    return fmt::format(
+        "--rebalance is {} beside --redundant-experts {}: homes of experts that have copies stay; "
+        "allowed: off, replicate and shadow",
+        to_text(policy), redundant_experts);
+  return "";
+}
+
 }  // namespace piper::balance

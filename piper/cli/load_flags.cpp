@@ -29,7 +29,9 @@ void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every
                   when +
                       "when experts move to other ranks of their group: off, threshold:X (the "
                       "busiest rank has more than X times the mean), price (what is saved exceeds "
-                      "what moving costs), random:F (that part of them, for measuring)")
+                      "what moving costs), replicate or shadow (slots of --redundant-experts hold "
+                      "copies of those with most rows: where ranks become most even, or on every "
+                      "rank), random:F (that part of them, for measuring)")
       .show_default();
   command
       .add_option("--rebalance-every", every,

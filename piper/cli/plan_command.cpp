@@ -71,6 +71,9 @@ std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
     throw InvalidInput("--for says by what of --load to rank; give --load too");
   const balance::RebalancePolicy rebalance =
       rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
+  // Of the strategies that are tried none has slots for copies.
+  if (const std::string line = balance::contradiction(rebalance, 0); !line.empty())
+    throw InvalidInput(line);
   if (!load) return std::nullopt;
   if (flags.imbalance > 1) throw InvalidInput("--load draws the imbalance; leave out --imbalance");
   cost::LoadSamples samples{.load = *load,

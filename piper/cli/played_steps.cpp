@@ -94,6 +94,10 @@ std::vector<Rank> ranks_to_play(const Priced& priced, const PlayRequest& request
 // between them.
 std::vector<sim::RebalancedStep> steps_of(const Priced& priced, const PlayRequest& request) {
   if (!request.load) return {};
+  if (const std::string line =
+          balance::contradiction(request.rebalance, priced.strategy.redundant_experts);
+      !line.empty())
+    throw InvalidInput(line);
   return sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,
                                priced.cluster, request.seed, request.num_samples);
 }

@@ -58,6 +58,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--reduction", !f.reduction.empty());
   note("--moe-schedule", !f.moe_schedule.empty());
   note("--moe-chunks", f.moe_chunks.has_value());
+  note("--redundant-experts", f.redundant_experts.has_value());
   return given;
 }
 
@@ -139,6 +140,7 @@ std::string in_flags(std::string line) {
       {"'capacity_factor'", "--capacity-factor"},
       {"'moe_schedule'", "--moe-schedule"},
       {"'moe_chunks'", "--moe-chunks"},
+      {"'redundant_experts'", "--redundant-experts"},
       {"'mtp_depth'", "--mtp-depth"}};
   for (const auto& [key, flag] : flags)
     for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
@@ -180,6 +182,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   if (!f.moe_schedule.empty())
     s.moe_schedule = parse_word<strategy::MoeSchedule>("--moe-schedule", f.moe_schedule);
   s.moe_chunks = f.moe_chunks.value_or(1);
+  s.redundant_experts = f.redundant_experts.value_or(0);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
                                   : parse_word<PipelineSchedule>("--schedule", f.schedule);
   s.mesh.vpp = f.vpp.value_or(strategy::is_v(s.schedule) ? 2 : 1);
@@ -261,6 +264,11 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .add_option("--moe-chunks", f.moe_chunks,
                   "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens (1)")
       .check(integer_in(1, strategy::kMaxMoeChunks));
+  command
+      .add_option("--redundant-experts", f.redundant_experts,
+                  "slots for copies of experts in every mixture layer, a multiple of ep; "
+                  "--rebalance replicate chooses of which (0)")
+      .check(integer_in(0, strategy::kMaxCount));
   command.add_option("--schedule", f.schedule,
                      "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1)").check(count);

@@ -360,8 +360,8 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
   const int64_t ffn = f.ffn / work.by.experts;
   // Rows from several peers are copied together, an expert at a time.
-  const bool has_peers =
-      work.local_experts < f.num_experts || work.by.gathers_rows || work.by.fuses_exchange;
+  const bool has_peers = work.local_experts - work.by.copied_experts < f.num_experts ||
+                         work.by.gathers_rows || work.by.fuses_exchange;
   const int64_t scratch = has_peers ? largest * model.hidden : 0;
   const int64_t transient = e * (largest * ffn + scratch);
   const SegmentBytes rows{
@@ -472,7 +472,8 @@ Division division_of(const strategy::Strategy& s) {
           .gathers_rows = strategy::gathers_expert_rows(s),
           .fuses_exchange = strategy::fuses_exchange(s),
           .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
-          .copies = strategy::copies_of_rows(s)};
+          .copies = strategy::copies_of_rows(s),
+          .copied_experts = s.redundant_experts / s.mesh.ep};
 }
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,
@@ -515,6 +516,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kStageWeights:
+    case SegmentKind::kCopiedWeights:
+    case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

@@ -30,6 +30,7 @@ struct Division {
   bool fuses_exchange = false;  // those ranks are all sent the rows of an expert
   int64_t rows = 1;             // of the tokens that ranks of `tensor` route alike: among them
   int64_t copies = 1;           // strategy::copies_of_rows
+  int64_t copied_experts = 0;   // that a rank holds beside those whose home it is
   auto operator<=>(const Division&) const = default;
 };
 Division division_of(const strategy::Strategy& strategy);

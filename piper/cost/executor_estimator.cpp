@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/cost/bubble.h>
+#include <piper/cost/copied_experts.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/outside_measured.h>
@@ -231,6 +232,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
                             .transfer = again.exchange * cost.moving_part},
                .dense = dense(held),
                .experts = moved(Axis::kExpertData, held.experts)};
+      known.experts.latency += copied_seconds(s, index, layer, true);
       known_type = type;
     }
     turns.push_back(known);
@@ -252,6 +254,18 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
     turns.push_back(
         {.compute = ends.embedding_backward, .dense = ends_table(embedding_parameters_)});
   return turns;
+}
+
+double ExecutorEstimator::copied_seconds(const Strategy& s, int64_t index, int32_t layer,
+                                         bool homeward) const {
+  const model::FeedForward& net = model_.layers[static_cast<size_t>(layer)].feed_forward;
+  if (s.redundant_experts == 0 || !net.is_moe()) return 0;
+  const balance::ExpertPlacement placement =
+      balance::ExpertPlacement::plain(net.num_experts, s.mesh.ep, s.redundant_experts);
+  const strategy::RankLayout layout(s);
+  return cost::copied_seconds(cluster_,
+                              layout.group(Axis::kExpert, layout.rank(rank_of(s, index), 0)),
+                              copied_bytes(model_, s, layer, placement, homeward));
 }
 
 // Reductions start layer by layer, from the last to the first, as the last backward leaves them.
@@ -298,10 +312,11 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
   stage.optimizer =
       static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
-  if (s.zero == 0) return;
+  if (s.zero == 0 && s.redundant_experts == 0) return;
   // A layer's forward waits for its weights, which arrive one layer after the other.
   const auto weight = static_cast<double>(state_bytes(precision_).weight);
   const auto gather = [&](Axis axis, int64_t parameters) {
+    if (s.zero == 0) return 0.0;
     return all_gather_seconds(cluster_, group_of(layout, axis, rank),
                               weight * static_cast<double>(parameters), s.reduction);
   };
@@ -317,7 +332,8 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     const LayerCost& cost = costs_.layer(type, s);
     const Shard held = parameters(s, static_cast<int32_t>(i));
     forward(gather(whole, held.dense) + gather(Axis::kData, held.parts) +
-                gather(Axis::kExpertData, held.experts),
+                gather(Axis::kExpertData, held.experts) +
+                copied_seconds(s, index, static_cast<int32_t>(i), false),
             cost.forward + cost.exchange_forward);
   };
   const EndCost& ends = costs_.ends(s);
@@ -551,7 +567,9 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
   int64_t held = 0, own = 0, gradients = 0;
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
     for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
-    held += parameters(s, chunk.stage, chunk.first_layer).total();
+    const int64_t copied = copied_parameters(model_, s, chunk.stage);
+    held += parameters(s, chunk.stage, chunk.first_layer).total() + copied;
+    gradients += copied;
     own += optimized(s, chunk.stage, chunk.first_layer);
     gradients += gradient_parameters(model_, s, chunk.stage, 0);
   }
@@ -611,7 +629,8 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
   for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
 
   const StateBytes bytes = state_bytes(precision_);
-  const int64_t held = parameters(s, index, first_layer).total();
+  const int64_t held =
+      parameters(s, index, first_layer).total() + copied_parameters(model_, s, index);
   StageMemory memory{
       .weights = held * bytes.weight,
       .gradients = held * bytes.gradient,

@@ -139,6 +139,9 @@ class ExecutorEstimator : public Estimator {
                        F f) const;
   Shard parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
   Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  // Of a layer's copies of experts; 0 without any.
+  double copied_seconds(const strategy::Strategy& strategy, int64_t index, int32_t layer,
+                        bool homeward) const;
   // Those whose optimizer states the stage's first member has, which has the most.
   int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
   // ZeRO 2: what each micro-batch's reductions add to a stage's backward, by how the last one fares.

@@ -59,15 +59,18 @@ TEST_CASE("a step whose experts are well placed takes as long as one with an eve
   CHECK(exchanges(skewed) > 1.01 * exchanges(even));
 }
 
-TEST_CASE("a placement on another group, or with two copies, is refused by the prices") {
+TEST_CASE(
+    "a placement on another group, or with other copies than the strategy's, is refused by the "
+    "prices") {
   const model::Model model = example::mixture(1);
   const strategy::Strategy s = example::strategy(model, 1, 2, 2);
   ExpertLoad load;
   load.placements.emplace(0, ExpertPlacement::plain(4, 4));
-  CHECK_THROWS_WITH_AS(ExpertRows(model, s, load),
-                       "expert load: a placement of layer 0 has 4 experts on 4 ranks; allowed: one "
-                       "copy of each of the layer's on the 2 ranks of an expert group",
-                       InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      ExpertRows(model, s, load),
+      "expert load: a placement of layer 0 has 4 experts and 0 copies on 4 ranks; "
+      "allowed: the layer's experts and 0 copies on the 2 ranks of an expert group",
+      InvalidInput);
   load.placements.insert_or_assign(0, ExpertPlacement({{0, 1, 2}, {2, 3}}, 4));
   CHECK_THROWS_AS(ExpertRows(model, s, load), InvalidInput);
 }

@@ -34,7 +34,9 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
   for (const auto& [key, rows] : load.routed)
     if (std::get<0>(key) < 0 || std::get<0>(key) >= std::ssize(model.layers) ||
         std::ssize(rows) !=
-            model.layers[static_cast<size_t>(std::get<0>(key))].feed_forward.num_experts *
+            strategy::num_places(
+                strategy,
+                model.layers[static_cast<size_t>(std::get<0>(key))].feed_forward.num_experts) *
                 strategy::num_moe_chunks(strategy))
       throw InvalidInput(
           fmt::format("expert load: rows of layer {} for {} experts; allowed: those of {}",
@@ -61,14 +63,16 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
           fmt::format("expert load: the shares of layer {} sum to {}; allowed: 1", layer, sum));
   }
   for (const auto& [layer, placement] : load.placements)
-    if (layer < 0 || layer >= std::ssize(model.layers) || !placement.has_one_copy() ||
+    if (layer < 0 || layer >= std::ssize(model.layers) ||
+        placement.num_places() != placement.num_experts() + strategy.redundant_experts ||
         placement.num_ranks() != strategy.mesh.ep ||
         placement.num_experts() !=
             model.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
       problems.push_back(fmt::format(
-          "expert load: a placement of layer {} has {} experts on {} ranks; allowed: one copy of "
-          "each of the layer's on the {} ranks of an expert group",
-          layer, placement.num_experts(), placement.num_ranks(), strategy.mesh.ep));
+          "expert load: a placement of layer {} has {} experts and {} copies on {} ranks; allowed: "
+          "the layer's experts and {} copies on the {} ranks of an expert group",
+          layer, placement.num_experts(), placement.num_places() - placement.num_experts(),
+          placement.num_ranks(), strategy.redundant_experts, strategy.mesh.ep));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
@@ -90,20 +94,33 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   return std::min(wanted, strategy_.micro_batch_sequences * capacity / sharers);
 }
 
-std::vector<int32_t> ExpertRows::held(int32_t layer, int64_t to) const {
+balance::ExpertPlacement ExpertRows::placement(int32_t layer) const {
   if (const auto found = load_.placements.find(layer); found != load_.placements.end())
-    return found->second.held(to);
-  const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
-  const strategy::ExpertRange range = strategy::experts_of(strategy_.mesh, ff.num_experts, to);
-  std::vector<int32_t> experts(static_cast<size_t>(range.count));
-  std::iota(experts.begin(), experts.end(), static_cast<int32_t>(range.first));
-  return experts;
+    return found->second;
+  return balance::ExpertPlacement::plain(
+      model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts, strategy_.mesh.ep,
+      strategy_.redundant_experts);
+}
+
+std::vector<int64_t> ExpertRows::rows_of_rank(int32_t layer, int64_t to) const {
+  const balance::ExpertPlacement placed = placement(layer);
+  std::vector<int64_t> rows;
+  for (const int32_t expert : placed.held(to)) {
+    const std::span<const int32_t> copies = placed.copies_of(expert);
+    const int64_t all = rows_of_expert(layer, expert), num = std::ssize(copies);
+    // What does not divide goes to the first of them.
+    const auto on_rank = placed.num_places() / placed.num_ranks();
+    const auto at = std::ranges::find_if(
+        copies, [&](int32_t place) { return num == 1 || place / on_rank == to; });
+    rows.push_back(all / num + (at - copies.begin() < all % num ? 1 : 0));
+  }
+  return rows;
 }
 
 int64_t ExpertRows::rows_to(int32_t layer, int64_t to, int16_t chunk) const {
   SegmentWork work = balanced(layer);
-  work.rows = 0;
-  for (const int32_t expert : held(layer, to)) work.rows += rows_of_expert(layer, expert);
+  const std::vector<int64_t> rows = rows_of_rank(layer, to);
+  work.rows = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_)).rows;
 }
 
@@ -144,12 +161,11 @@ const std::vector<int64_t>& ExpertRows::of_rank(const RoutedRows& all, int32_t l
 std::vector<int64_t> ExpertRows::routed(int32_t layer, int32_t micro_batch, int64_t member,
                                         int16_t chunk) const {
   const std::vector<int64_t>& all = of_rank(load_.routed, layer, micro_batch, member);
-  const auto num_experts =
-      static_cast<size_t>(model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
-  std::vector<int64_t> rows(num_experts);
+  const auto places = static_cast<size_t>(strategy::num_places(
+      strategy_, model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts));
+  std::vector<int64_t> rows(places);
   for (size_t i = 0; i < all.size(); ++i)
-    if (chunk == 0 || i / num_experts + 1 == static_cast<size_t>(chunk))
-      rows[i % num_experts] += all[i];
+    if (chunk == 0 || i / places + 1 == static_cast<size_t>(chunk)) rows[i % places] += all[i];
   return rows;
 }
 
@@ -240,8 +256,8 @@ SegmentWork ExpertRows::work(int32_t layer, int64_t ep_index, int16_t chunk) con
   const int64_t gathered = work.by.gathers_rows ? work.by.experts : work.receivers();
   work.gathered_rows = strategy_.mesh.ep * gathered * rows_to(layer, ep_index);
   std::vector<int64_t> received;
-  for (const int32_t expert : held(layer, ep_index))
-    received.push_back(strategy_.mesh.ep * gathered * rows_of_expert(layer, expert));
+  for (const int64_t rows : rows_of_rank(layer, ep_index))
+    received.push_back(strategy_.mesh.ep * gathered * rows);
   set_largest(received, work);
   return work_of_chunk(work, chunk, strategy::num_moe_chunks(strategy_));
 }

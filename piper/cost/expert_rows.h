@@ -29,13 +29,16 @@ ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy
 class ExpertRows {
  public:
   // Throws InvalidInput when `load` does not fit the model (layers, experts, shares not summing to
-  // 1, parts that are none, placements on another group or with several copies).
+  // 1, parts that are none, placements on another group or with other copies than the strategy's).
   ExpertRows(const model::Model& model, const strategy::Strategy& strategy, const ExpertLoad& load);
 
   bool balanced() const { return load_.share.empty() && load_.routed.empty(); }
   // Every micro-batch of every rank is known apart.
   bool exact() const { return !load_.routed.empty(); }
-  // Rows that every rank of an expert group sends to the experts of ep index `to`.
+  // Where the layer's experts are: as given, or plain.
+  balance::ExpertPlacement placement(int32_t layer) const;
+  // Rows that every rank of an expert group sends to the experts of ep index `to`; of an expert with
+  // several copies each has an equal part.
   int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   // `chunk`: schedule::Segment::chunk.
@@ -54,12 +57,12 @@ class ExpertRows {
  private:
   int64_t expected_tokens(int32_t layer, int64_t num_members) const;
   int64_t rows_of_expert(int32_t layer, int64_t expert) const;
-  // Of ep index `to`, ascending by index on the rank.
-  std::vector<int32_t> held(int32_t layer, int64_t to) const;
+  // Of the experts of ep index `to`, by index on the rank.
+  std::vector<int64_t> rows_of_rank(int32_t layer, int64_t to) const;
   SegmentWork balanced(int32_t layer) const;
   const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,
                                       int64_t member) const;
-  // By expert: of a chunk, or of all.
+  // By place of an expert: of a chunk, or of all.
   std::vector<int64_t> routed(int32_t layer, int32_t micro_batch, int64_t member,
                               int16_t chunk) const;
 

@@ -87,7 +87,7 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   work.rows = (all_rows + by.rows - 1) / by.rows;
   work.others_rows = all_rows - work.rows;
   work.received_rows = work.rows * work.receivers();
-  work.local_experts = ff.num_experts / ep;
+  work.local_experts = ff.num_experts / ep + by.copied_experts;
   work.gathered_rows = work.received_rows * by.experts;
   work.largest_expert_rows = (work.computed_rows() + work.local_experts - 1) / work.local_experts;
   return work;
@@ -124,7 +124,8 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .all_to_all = s.all_to_all,
                 .chunk_bytes = s.all_to_all_chunk_bytes,
                 .moe_schedule = s.moe_schedule,
-                .moe_chunks = s.moe_chunks};
+                .moe_chunks = s.moe_chunks,
+                .redundant_experts = s.redundant_experts};
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
   return layers_.emplace(key, make_layer(type, s)).first->second;

@@ -136,6 +136,7 @@ class LayerCosts {
     int64_t chunk_bytes = 0;
     strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
     int64_t moe_chunks = 1;
+    int64_t redundant_experts = 0;
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, LayerCost> layers_;

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/known_routes.h>
+#include <piper/cost/copied_experts.h>
 #include <piper/cost/dedup_form.h>
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/exchange_time.h>
@@ -10,6 +11,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
+#include <piper/schedule/expert_copies.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -69,6 +71,8 @@ class StepPricer {
       // Buffers of divided gradients are slots.
       prices.static_bytes.push_back(shard(Rank(rank)).total() * bytes.weight +
                                     of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
+                                    of_rank(Rank(rank), copied_parameters) *
+                                        (bytes.weight + bytes.gradient) +
                                     of_rank(Rank(rank), optimized_parameters) * bytes.optimizer);
     }
     for (const Task& task : step_.graph.tasks()) {
@@ -172,6 +176,11 @@ class StepPricer {
   }
 
   Transfer transfer_of(const Task& task) const {
+    if (schedule::is_of_copies(step_.segment(task).kind)) {
+      const std::vector<int64_t> bytes = copied_bytes_between(task);
+      return ports_.all_to_all(step_.graph.group(task.group),
+                               std::vector<double>(bytes.begin(), bytes.end()));
+    }
     const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
     if (task.kind != TaskKind::kAllToAll && schedule::moves_rows(step_.segment(task).kind))
       return ports_.all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
@@ -212,8 +221,8 @@ class StepPricer {
                                        message_bytes(task))};
       case TaskKind::kExchangeCounts: {
         const Segment& segment = step_.segment(task);
-        const int64_t experts =
-            model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts;
+        const int64_t experts = strategy::num_places(
+            strategy_, model_.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts);
         const bool is_by_peer = segment.kind == SegmentKind::kExpertTensor;
         return {exchange_counts_seconds(cluster_, group(task),
                                         strategy::num_moe_chunks(strategy_) *
@@ -222,9 +231,11 @@ class StepPricer {
       case TaskKind::kAllToAll:
         return all_to_all(task);
       case TaskKind::kAllGather:
+        if (schedule::is_of_copies(step_.segment(task).kind)) return copies(task);
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
       case TaskKind::kReduceScatter:
+        if (schedule::is_of_copies(step_.segment(task).kind)) return copies(task);
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {
             reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
@@ -237,6 +248,19 @@ class StepPricer {
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
+  }
+
+  // Of weights to copies of experts, or of their gradients home.
+  TaskPrice copies(const Task& task) const {
+    const int32_t layer = step_.segment(task).layer;
+    const bool homeward = step_.segment(task).kind == SegmentKind::kCopiedGradients;
+    return {copied_seconds(cluster_, step_.graph.group(task.group), copied_bytes_between(task)),
+            homeward ? copied_scratch(model_, strategy_, layer, rows_.placement(layer)) : 0};
+  }
+  std::vector<int64_t> copied_bytes_between(const Task& task) const {
+    const Segment& segment = step_.segment(task);
+    return copied_bytes(model_, strategy_, segment.layer, rows_.placement(segment.layer),
+                        segment.kind == SegmentKind::kCopiedGradients);
   }
 
   // A gather and a scatter move as much as the two halves of a direct all-reduce.

@@ -5,9 +5,11 @@
 #include <piper/collective/known_routes.h>
 #include <piper/collective/reductions.h>
 #include <piper/collective/told_counts.h>
+#include <piper/cost/copied_experts.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
+#include <piper/schedule/expert_copies.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -55,13 +57,16 @@ class Sender {
         return add_exchange(task);
       case TaskKind::kAllReduce:
         return add_all_reduce(task);
-      case TaskKind::kAllGather:  // of tokens, to everyone its own, of every slot
+      case TaskKind::
+          kAllGather:  // of copies of experts; of tokens, to everyone its own, of every slot
+        if (schedule::is_of_copies(step_.segment(task).kind)) return add_copies(task);
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (has_own_rows(step_.segment(task).kind)) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) {
           return std::ssize(step_.graph.reads(task)) * gathered_share_bytes(task);
         });
-      case TaskKind::kReduceScatter:  // of tokens, to everyone what it keeps
+      case TaskKind::kReduceScatter:  // of copies; of tokens, to everyone what it keeps
+        if (schedule::is_of_copies(step_.segment(task).kind)) return add_copies(task);
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (has_own_rows(step_.segment(task).kind)) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) { return gathered_share_bytes(task); });
@@ -70,6 +75,19 @@ class Sender {
       case TaskKind::kHostCopy:
         break;  // of axes that are priced, not executed
     }
+  }
+
+  // Only who has a copy of another's expert exchanges a message with it.
+  void add_copies(const Task& task) {
+    const schedule::Segment& segment = step_.segment(task);
+    const std::vector<Rank>& members = step_.graph.group(task.group);
+    const std::vector<int64_t> between =
+        copied_bytes(model_, strategy_, segment.layer, rows_.placement(segment.layer),
+                     segment.kind == SegmentKind::kCopiedGradients);
+    const auto self = static_cast<size_t>(index_of(task));
+    for (size_t to = 0; to < members.size(); ++to)
+      if (const int64_t bytes = between[self * members.size() + to]; bytes > 0)
+        sent_.push_back({task.id, members[to], bytes});
   }
 
   // Hidden states, or an expert that moves.
@@ -125,9 +143,7 @@ class Sender {
   void add_counts(const Task& task) {
     if (step_.segment(task).kind == SegmentKind::kExpertTensor)
       return to_others(task, [&](int64_t, int64_t) {
-        return num_chunks() *
-               model_.layers[static_cast<size_t>(step_.segment(task).layer)]
-                   .feed_forward.num_experts *
+        return num_chunks() * experts_a_member(task) * strategy_.mesh.ep *
                static_cast<int64_t>(sizeof(int64_t));  // by peer and expert of theirs
       });
     if (strategy::deduplicates(strategy_)) return add_routes(task);
@@ -298,7 +314,8 @@ class Sender {
 
   int64_t experts_a_member(const Task& task) const {
     const auto layer = static_cast<size_t>(step_.segment(task).layer);
-    return model_.layers[layer].feed_forward.num_experts / strategy_.mesh.ep;
+    return strategy::num_places(strategy_, model_.layers[layer].feed_forward.num_experts) /
+           strategy_.mesh.ep;
   }
 
   // Dispatch, and the backward of combine.
@@ -406,6 +423,8 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDividedRows:
+    case SegmentKind::kCopiedWeights:
+    case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

@@ -121,6 +121,19 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
   return shard;
 }
 
+int64_t copied_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                          int64_t stage, int64_t) {
+  if (strategy.redundant_experts == 0) return 0;
+  int64_t copied = 0;
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t layer) {
+    if (axis != Axis::kExpertData || parameters == 0) return;
+    const int64_t homes =
+        model.layers[static_cast<size_t>(layer)].feed_forward.num_experts / strategy.mesh.ep;
+    copied += parameters / homes * (strategy.redundant_experts / strategy.mesh.ep);
+  });
+  return copied;
+}
+
 namespace {
 
 // Of the buffers of divided layers the rank's own share, of others all.

@@ -70,6 +70,11 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
 // Routed experts of a layer on one rank of so many that together hold them all.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks);
 
+// Of the copies of experts that a rank of a (virtual) stage holds (balance/expert_placement.h), which
+// have weights and gradients and no optimizer states.
+int64_t copied_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                          int64_t stage, int64_t member = 0);
+
 // Bytes that travel when one expert of a layer changes its rank (schedule/migration.h).
 int64_t moved_expert_bytes(const model::Model& model, int32_t layer, strategy::Precision precision);
 

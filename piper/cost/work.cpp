@@ -419,6 +419,8 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kStageWeights:
+    case SegmentKind::kCopiedWeights:
+    case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:

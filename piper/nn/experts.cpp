@@ -89,17 +89,29 @@ void forward_one(const ExpertsBlock& block, const Work& work, int64_t expert, in
   const int64_t n = work.layout.rows(expert);
   const at::Tensor x_ND = work.layout.gather(received_RD, expert, work.scratch_ND);
   at::Tensor h_N2F = work.h_R2F.narrow(0, start, n);
-  product_out(h_N2F, x_ND, block.gate_up->value.select(0, expert).t());
+  product_out(h_N2F, x_ND, block.gate_up_value(expert).t());
   const at::Tensor act_NF = work.act_NF.narrow(0, 0, n);
   swiglu_out(act_NF, h_N2F);
   at::Tensor to_ND =
       work.layout.destination(out_RD, expert, work.scratch_ND);  // x is not needed any more
-  product_out(to_ND, act_NF, block.down->value.select(0, expert).t());
+  product_out(to_ND, act_NF, block.down_value(expert).t());
   work.layout.scatter(out_RD, expert, to_ND);
 }
 
+// Of homes and of copies, whose gradients are marked apart.
 struct Betas {
-  double gate_up, down;
+  struct Of {
+    double gate_up = 1, down = 1;
+  };
+  int64_t num_homes;
+  Of homes, copies;
+
+  explicit Betas(ExpertsBlock& block)
+      : num_homes(block.num_homes()), homes{block.gate_up->beta(), block.down->beta()} {
+    if (block.copied_gate_up != nullptr)
+      copies = {block.copied_gate_up->beta(), block.copied_down->beta()};
+  }
+  const Of& of(int64_t expert) const { return expert < num_homes ? homes : copies; }
 };
 
 // One expert's rows in the backward.
@@ -114,18 +126,18 @@ struct ExpertRows {
   }
   // act from the gradient of the result; h becomes its gradient.
   void activation(const at::Tensor& g_ND) const {
-    product_out(act_NF, g_ND, block.down->value.select(0, expert));
+    product_out(act_NF, g_ND, block.down_value(expert));
     swiglu_backward_(h_N2F, act_NF);
   }
   void down_gradient(const at::Tensor& g_ND, const Betas& beta) const {
-    accumulate(block.down->gradient.select(0, expert), beta.down, g_ND, act_NF);
+    accumulate(block.down_gradient(expert), beta.of(expert).down, g_ND, act_NF);
   }
   void gate_up_gradient(const at::Tensor& x_ND, const Betas& beta) const {
-    accumulate(block.gate_up->gradient.select(0, expert), beta.gate_up, h_N2F, x_ND);
+    accumulate(block.gate_up_gradient(expert), beta.of(expert).gate_up, h_N2F, x_ND);
   }
   void input_gradient(const at::Tensor& gx_RD) const {
     at::Tensor to_ND = work.layout.destination(gx_RD, expert, work.scratch_ND);
-    product_out(to_ND, h_N2F, block.gate_up->value.select(0, expert));
+    product_out(to_ND, h_N2F, block.gate_up_value(expert));
     work.layout.scatter(gx_RD, expert, to_ND);
   }
 };
@@ -145,11 +157,10 @@ void for_each_expert(const ExpertsBlock& block, const Work& work, bool act_has_a
 
 // The gradients of experts without rows, in their first backward.
 void zero_idle(ExpertsBlock& block, const Layout& layout, const Betas& beta) {
-  if (beta.gate_up != 0) return;
   for (int64_t expert = 0; expert < block.local_experts; ++expert) {
-    if (layout.rows(expert) > 0) continue;
-    block.gate_up->gradient.select(0, expert).zero_();
-    block.down->gradient.select(0, expert).zero_();
+    if (beta.of(expert).gate_up != 0 || layout.rows(expert) > 0) continue;
+    block.gate_up_gradient(expert).zero_();
+    block.down_gradient(expert).zero_();
   }
 }
 
@@ -197,7 +208,7 @@ void experts_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                   .h_R2F = deferred.g_h_R2F,
                   .scratch_ND = layout.scratch(received_RD),
                   .act_NF = deferred.act_RF};
-  const Betas beta{.gate_up = block.gate_up->beta(), .down = block.down->beta()};
+  const Betas beta(block);
   for_each_expert(block, work, true, [&](const ExpertRows& rows) {
     rows.down_gradient(rows.gather(g_out_RD), beta);
     rows.gate_up_gradient(rows.gather(received_RD), beta);
@@ -222,7 +233,7 @@ at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                   .scratch_ND = layout.scratch(received_RD),
                   .act_NF = at::empty({layout.largest(), ffn}, received_RD.options())};
   const at::Tensor gx_RD = at::empty_like(received_RD);
-  const Betas beta{.gate_up = block.gate_up->beta(), .down = block.down->beta()};
+  const Betas beta(block);
   for_each_expert(block, work, false, [&](const ExpertRows& rows) {
     {
       const at::Tensor g_ND = rows.gather(g_out_RD);

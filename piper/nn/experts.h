@@ -21,10 +21,37 @@
 
 namespace piper::nn {
 
+// H homes, then C copies of experts whose home is on another rank (balance/expert_placement.h).
 struct ExpertsBlock {
-  int64_t local_experts = 0;
-  Weight* gate_up = nullptr;  // [L, 2F, D]: gate rows, then up rows
-  Weight* down = nullptr;     // [L, D, F]
+  int64_t local_experts = 0;         // L = H + C
+  Weight* gate_up = nullptr;         // [H, 2F, D]: gate rows, then up rows
+  Weight* down = nullptr;            // [H, D, F]
+  Weight* copied_gate_up = nullptr;  // [C, 2F, D]; null without copies
+  Weight* copied_down = nullptr;     // [C, D, F]
+
+  int64_t num_homes() const { return gate_up->value.size(0); }
+  // Of an expert of the rank.
+  at::Tensor gate_up_value(int64_t expert) const {
+    return of(gate_up, copied_gate_up, expert).value();
+  }
+  at::Tensor down_value(int64_t expert) const { return of(down, copied_down, expert).value(); }
+  at::Tensor gate_up_gradient(int64_t expert) const {
+    return of(gate_up, copied_gate_up, expert).gradient();
+  }
+  at::Tensor down_gradient(int64_t expert) const {
+    return of(down, copied_down, expert).gradient();
+  }
+
+ private:
+  struct One {
+    const Weight* weight;
+    int64_t index;
+    at::Tensor value() const { return weight->value.select(0, index); }
+    at::Tensor gradient() const { return weight->gradient.select(0, index); }
+  };
+  One of(const Weight* homes, const Weight* copies, int64_t expert) const {
+    return expert < num_homes() ? One{homes, expert} : One{copies, expert - num_homes()};
+  }
 };
 
 at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,

@@ -107,7 +107,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   DispatchOrder order = order_rows(s.scores_TE, expert_TK, span, block.normalised, block.scaling,
                                    block.capacity, capacity_tie(x1_TD.scalar_type()), block.places);
   GateOutput out;
-  out.chosen = sum_over_sequences(order.sequence_counts, order.counts.size());
+  out.chosen = sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
   const bool is_shared = block.context_ranks > 1 || x1_TD.size(0) % sequence != 0;
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;

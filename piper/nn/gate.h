@@ -49,6 +49,7 @@
 #include <piper/nn/host_read.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
+#include <piper/nn/tensor_ops.h>
 #include <piper/nn/tensor_share.h>
 
 #include <cstdint>
@@ -73,7 +74,7 @@ struct GateBlock {
   double z_loss = 0;                       // c / global_sequences
   strategy::Capacity capacity;             // of every expert
   bool deduplicated = false;               // rows are tokens (Routing::deduplicated)
-  std::vector<int32_t> places;             // [E] of the experts, in dispatch order; empty: plain
+  ExpertPlaces places;                     // where rows are sent to; empty: plain
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
   Weight* bias = nullptr;    // [E], chooses only; null without one
@@ -83,8 +84,7 @@ struct GateOutput {
   std::vector<at::Tensor> rows;  // by chunk
   Amount auxiliary_loss;
   Amount z_loss;
-  std::vector<int64_t>
-      rows_of_expert;  // [E] that were kept, of all ranks that divide them; by place
+  std::vector<int64_t> rows_of_expert;  // by place, that were kept, of all ranks that divide them
   std::vector<int64_t>
       chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
                // what was kept

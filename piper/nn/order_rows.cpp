@@ -22,7 +22,7 @@ struct Choices {
   int64_t tokens, k, num_experts;
   SequenceSpan span;
   bool normalised;
-  const int32_t* places;  // [num_experts]; null: an expert's place is its id
+  const ExpertPlaces& places;
 
   int64_t num_copies() const { return tokens * k; }
   // Where a copy is counted in [B * E].
@@ -30,9 +30,14 @@ struct Choices {
     return static_cast<size_t>((span.first_token + copy / k) / span.sequence * num_experts +
                                expert[copy]);
   }
-  // Of the copy's expert, in dispatch order.
-  size_t row_group(int64_t copy) const {
-    return static_cast<size_t>(places != nullptr ? places[expert[copy]] : expert[copy]);
+  int64_t num_places() const { return places.empty() ? num_experts : places.num_places; }
+  // In dispatch order. `sent`: by expert, copies that have gone before this one.
+  size_t row_group(int64_t copy, std::vector<int64_t>& sent) const {
+    const auto e = static_cast<size_t>(expert[copy]);
+    if (places.empty()) return e;
+    const int32_t first = places.first[e], num = places.first[e + 1] - first;
+    const int64_t in_turn = num > 1 ? sent[e]++ % num : 0;
+    return static_cast<size_t>(places.place[static_cast<size_t>(first + in_turn)]);
   }
   T score(int64_t copy) const { return scores[copy / k * num_experts + expert[copy]]; }
   // What the scores of a token are divided by.
@@ -124,15 +129,17 @@ Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
 template <class T>
 void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
           DispatchOrder& order) {
-  order.counts.assign(static_cast<size_t>(c.num_experts), 0);
+  order.counts.assign(static_cast<size_t>(c.num_places()), 0);
   order.sequence_counts.assign(static_cast<size_t>(c.span.num_sequences * c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i) ++order.sequence_counts[c.place(i)];
   const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity, tie);
   const auto is_dropped = [&](int64_t copy) {
     return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;
   };
+  std::vector<int64_t> sent(static_cast<size_t>(c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i)
-    if (!is_dropped(i)) ++order.counts[c.row_group(i)];
+    if (!is_dropped(i)) ++order.counts[c.row_group(i, sent)];
+  std::ranges::fill(sent, 0);
   std::vector<int64_t> next(order.counts.size(), 0);
   std::exclusive_scan(order.counts.begin(), order.counts.end(), next.begin(), int64_t{0});
   const int64_t num_rows = next.back() + order.counts.back();
@@ -147,7 +154,7 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
     for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
       position[i] = -1;
       if (is_dropped(i)) continue;
-      const int64_t row = next[c.row_group(i)]++;
+      const int64_t row = next[c.row_group(i, sent)]++;
       token[row] = static_cast<int32_t>(t);
       position[i] = static_cast<int32_t>(row);
       weight[row] = static_cast<T>(scaling) * (c.score(i) / divisor);
@@ -255,9 +262,9 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling,
                          const strategy::Capacity& capacity, double tie,
-                         std::span<const int32_t> places) {
-  PIPER_CHECK(places.empty() || std::ssize(places) == probabilities.size(1),
-              "a place of every expert");
+                         const ExpertPlaces& places) {
+  PIPER_CHECK(places.empty() || std::ssize(places.first) == probabilities.size(1) + 1,
+              "places of every expert");
   SequenceSpan span = sequences;
   const int64_t tokens = expert.size(0);
   PIPER_CHECK(span.sequence > 0, "a sequence without tokens");
@@ -283,7 +290,7 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
                     .num_experts = p.size(1),
                     .span = span,
                     .normalised = normalised,
-                    .places = places.empty() ? nullptr : places.data()},
+                    .places = places},
          scaling, capacity, tie, order);
   };
   if (p.scalar_type() == at::kFloat) {

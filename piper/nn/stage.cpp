@@ -26,11 +26,12 @@ class ModelStage final : public Stage {
         options_(options),
         share_(share),
         sequence_(strategy.sequence),
-        blocks_(declare_weights(model, share, store_)) {
+        blocks_(declare_weights(model, share, store_, copies_)) {
     store_.allocate(options.dtype, options.device, [&](int32_t layer, strategy::Axis axis) {
       return strategy::divides_gradients(strategy, model, layer) &&
              strategy::RankLayout(strategy).size(axis) > 1;
     });
+    copies_.allocate(options.dtype, options.device);
     store_.initialise(options.seed, model.initializer_range);
     blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
     const auto sequences = static_cast<double>(options.global_sequences);
@@ -273,9 +274,12 @@ class ModelStage final : public Stage {
     store_.settle();
     return store_.pieces();
   }
-  void zero_gradients() override { store_.reset(); }
+  void zero_gradients() override {
+    store_.reset();
+    copies_.reset();
+  }
   at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
-    return store_.gradients(layer, replicas);
+    return (is_of_copies(replicas) ? copies_ : store_).gradients(layer, replicas);
   }
   at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas) override {
     return store_.hold_gradients(layer, replicas);
@@ -284,7 +288,7 @@ class ModelStage final : public Stage {
     store_.release_gradients(layer, replicas);
   }
   at::Tensor weights(int32_t layer, strategy::Axis replicas) override {
-    return store_.values(layer, replicas);
+    return (is_of_copies(replicas) ? copies_ : store_).values(layer, replicas);
   }
   at::Tensor tied_embedding_gradient() override {
     if (!model_.shares_embedding() || share_.first_stage == share_.last_stage) return {};
@@ -393,12 +397,18 @@ class ModelStage final : public Stage {
     return table;
   }
 
+  static bool is_of_copies(strategy::Axis replicas) { return replicas == strategy::Axis::kExpert; }
+
   // Rows are by place, statistics by expert.
-  void count_routing(int32_t layer, const GateOutput& out, const std::vector<int32_t>& places) {
+  void count_routing(int32_t layer, const GateOutput& out, const ExpertPlaces& places) {
     std::vector<int64_t> rows = out.rows_of_expert;
-    if (!places.empty())
+    if (!places.empty()) {
+      rows.assign(out.chosen.size(), 0);
       for (size_t e = 0; e < rows.size(); ++e)
-        rows[e] = out.rows_of_expert[static_cast<size_t>(places[e])];
+        for (auto i = static_cast<size_t>(places.first[e]);
+             i < static_cast<size_t>(places.first[e + 1]); ++i)
+          rows[e] += out.rows_of_expert[static_cast<size_t>(places.place[i])];
+    }
     sums_.auxiliary_loss += out.auxiliary_loss;
     sums_.z_loss += out.z_loss;
     const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
@@ -413,7 +423,7 @@ class ModelStage final : public Stage {
   const StageOptions options_;
   const StageShare share_;
   const int64_t sequence_;
-  ParameterStore store_;
+  ParameterStore store_, copies_;
   StageBlocks blocks_;
   std::map<int64_t, RopeTable> rope_;
   std::map<std::pair<int64_t, int64_t>, RopeTable> own_rope_;  // by head size and sequence
@@ -494,7 +504,8 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .copies = strategy::copies_of_rows(strategy),
                    .first_stage = false,
                    .last_stage = false,
-                   .placements = options.placements};
+                   .placements = options.placements,
+                   .redundant_experts = strategy.redundant_experts};
   for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, at.pp)) {
     for (int32_t i = 0; i < chunk.num_layers; ++i) share.layers.push_back(chunk.first_layer + i);
     share.first_stage |= chunk.is_first;

@@ -96,10 +96,11 @@ struct Tape {
 // and the gate's backward read rows in this order. A rank sends its own alone: token, counts, what
 // gate_forward returns and merge_backward leaves are of those.
 struct Routing {
-  at::Tensor weights;           // [N], dispatch order; fp32 for bf16
-  at::Tensor token;             // [N] int64 (or int32): source token of each row, in the chunk
-  at::Tensor position;          // [T, K]: row of token t's j-th copy; -1 = dropped
-  std::vector<int64_t> counts;  // [E] rows for each expert from this rank, by place
+  at::Tensor weights;   // [N], dispatch order; fp32 for bf16
+  at::Tensor token;     // [N] int64 (or int32): source token of each row, in the chunk
+  at::Tensor position;  // [T, K]: row of token t's j-th copy; -1 = dropped
+  std::vector<int64_t>
+      counts;  // rows for each place of an expert from this rank, [E] without copies
   // Filled by the caller after the counts exchange; for ep = 1 by gate_forward: rows received from
   // each peer for each local expert, [P * L], peer-major. Received rows are ordered by peer, then
   // local expert.
@@ -153,8 +154,8 @@ struct StageOptions {
   // losses.
   double mtp_weight = 0;
   std::vector<int64_t> mtp_target_tokens;
-  // Where the experts of each layer begin; those that are not here have the plain placement. Each
-  // is even and holds one copy of each expert.
+  // Where the experts of each layer begin; those that are not here have the plain placement, with
+  // the strategy's redundant slots. Each is even and has as many.
   balance::Placements placements;
 };
 
@@ -304,7 +305,9 @@ class Stage {
   // which zero what no backward has reached.
   virtual void zero_gradients() = 0;
   // One contiguous buffer per reduction: the gradients of a layer (-1 embedding, -2 head) that are
-  // summed over this axis (Sharding::replicas). Undefined when there is none.
+  // summed over this axis (Sharding::replicas). Undefined when there is none. Of Axis::kExpert: those
+  // of the copies of experts, which are no parameters: both stored parameters one behind the other,
+  // as the homes' are under Axis::kExpertData.
   virtual at::Tensor gradients(int32_t layer, strategy::Axis replicas) = 0;
   // Of such a buffer that a strategy divides (zero 2 and more, over at least two ranks), which has
   // no memory but from hold to release; both leave one that has it, or has none, as it is. The

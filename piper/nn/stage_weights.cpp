@@ -34,6 +34,7 @@ Cut cut_of(const TensorShare& tensor, int64_t dim, int64_t count) {
 // Declares the parameters of a stage whose ranks share matrices as `tensor` says.
 struct Declaring {
   ParameterStore& store;
+  ParameterStore& copies;  // of experts
   TensorShare tensor;
 
   Weight* add(WeightSpec spec) const {
@@ -249,16 +250,41 @@ ExpertPieces expert_pieces(const model::Model& model, int32_t layer,
   return pieces;
 }
 
+// The homes of a rank's experts.
+std::vector<int32_t> homes_of(const balance::ExpertPlacement& placement, int64_t ep_index) {
+  std::vector<int32_t> held = placement.held(ep_index);
+  held.resize(static_cast<size_t>(placement.num_experts() / placement.num_ranks()));
+  return held;
+}
+
+// Ranks that route the same tokens send their rows to the same places.
+ExpertPlaces places_of(const StageShare& share, const balance::ExpertPlacement& placement) {
+  ExpertPlaces places;
+  if (placement.is_plain()) return places;
+  places.num_places = placement.num_places();
+  places.first = {0};
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    const std::vector<int32_t> in_turn =
+        share.divides_routed
+            ? placement.places_from(e, share.ep_index)
+            : std::vector(placement.copies_of(e).begin(), placement.copies_of(e).end());
+    places.place.insert(places.place.end(), in_turn.begin(), in_turn.end());
+    places.first.push_back(static_cast<int32_t>(places.place.size()));
+  }
+  return places;
+}
+
 void declare_experts(const model::Model& model, int32_t layer, const model::FeedForward& mixture,
                      const StageShare& share, LayerBlocks& blocks, const Declaring& to) {
   const FeedForwardNames names = names_of(model, layer, true);
   const int64_t ffn = mixture.ffn / share.experts.count;
   const balance::ExpertPlacement placement = placement_of(share, layer, mixture.num_experts);
-  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index), share.experts);
-  const int64_t local = std::ssize(placement.held(share.ep_index));
-  if (!placement.is_plain()) blocks.gate.places = placement.places();
+  const std::vector<int32_t> homes = homes_of(placement, share.ep_index);
+  ExpertPieces pieces = expert_pieces(model, layer, homes, share.experts);
+  const int64_t local = std::ssize(homes);
+  blocks.gate.places = places_of(share, placement);
   ExpertsBlock& block = blocks.experts;
-  block.local_experts = local;
+  block.local_experts = std::ssize(placement.held(share.ep_index));
   const TensorShare& shared = share.experts;
   const Sharding sharding{.replicas = strategy::Axis::kExpertData,
                           .index = share.ep_index * shared.count + shared.index,
@@ -273,6 +299,17 @@ void declare_experts(const model::Model& model, int32_t layer, const model::Feed
                              .sharding = sharding,
                              .layer = layer,
                              .pieces = std::move(pieces.down)});
+  const int64_t copies = block.local_experts - local;
+  if (copies == 0) return;
+  const Sharding copied{.replicas = strategy::Axis::kExpert};
+  block.copied_gate_up = to.copies.add({.name = names.prefix + ".experts.copied_gate_up_proj",
+                                        .shape = {copies, 2 * ffn, model.hidden},
+                                        .sharding = copied,
+                                        .layer = layer});
+  block.copied_down = to.copies.add({.name = names.prefix + ".experts.copied_down_proj",
+                                     .shape = {copies, model.hidden, ffn},
+                                     .sharding = copied,
+                                     .layer = layer});
 }
 
 void declare_layer(const model::Model& model, int32_t layer, const StageShare& share,
@@ -374,10 +411,11 @@ void declare_module(const model::Model& model, int32_t layer, const StageShare& 
 balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, int64_t num_experts) {
   const auto found = share.placements.find(layer);
   if (found == share.placements.end())
-    return balance::ExpertPlacement::plain(num_experts, share.ep);
+    return balance::ExpertPlacement::plain(num_experts, share.ep, share.redundant_experts);
   const balance::ExpertPlacement& placement = found->second;
   PIPER_CHECK(placement.num_ranks() == share.ep && placement.num_experts() == num_experts &&
-                  placement.is_even() && placement.has_one_copy(),
+                  placement.has_homes_first() &&
+                  placement.num_places() == num_experts + share.redundant_experts,
               "a placement of this layer's experts on this group, equally many on every rank");
   return placement;
 }
@@ -385,15 +423,16 @@ balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, in
 void place_experts(const model::Model& model, int32_t layer, const StageShare& share,
                    const balance::ExpertPlacement& placement, LayerBlocks& blocks,
                    ParameterStore& store) {
-  ExpertPieces pieces = expert_pieces(model, layer, placement.held(share.ep_index), share.experts);
+  ExpertPieces pieces =
+      expert_pieces(model, layer, homes_of(placement, share.ep_index), share.experts);
   store.rename(blocks.experts.gate_up, std::move(pieces.gate_up));
   store.rename(blocks.experts.down, std::move(pieces.down));
-  blocks.gate.places = placement.is_plain() ? std::vector<int32_t>() : placement.places();
+  blocks.gate.places = places_of(share, placement);
 }
 
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
-                            ParameterStore& store) {
-  const Declaring to{store, share.tensor};
+                            ParameterStore& store, ParameterStore& copies) {
+  const Declaring to{store, copies, share.tensor};
   StageBlocks blocks;
   if (share.first_stage || (share.last_stage && model.copies_embedding()))
     blocks.embedding = to.matrix(kEmbeddingLayer, kEmbeddingName, model.vocabulary, model.hidden);

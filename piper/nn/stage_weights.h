@@ -37,6 +37,7 @@ struct StageShare {
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions
+  int64_t redundant_experts = 0;   // Strategy::redundant_experts
 };
 
 // Of a layer with this many experts: the one given, or the plain one.
@@ -57,11 +58,12 @@ struct StageBlocks {
   std::map<int32_t, MtpBlock> modules;    // last stage, by the global index of their layer
 };
 
-// Declares everything in `store`; the caller allocates. Tied embeddings on one stage: head.table is
+// Declares everything in `store`, but copies of experts, which nobody trains, in `copies` (by layer,
+// over the expert group); the caller allocates. Tied embeddings on one stage: head.table is
 // the embedding; on several, the last stage's table comes first in the buffer of layer -2.
 // Parameters of a module of multi-token prediction are in the buffers of its layer.
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,
-                            ParameterStore& store);
+                            ParameterStore& store, ParameterStore& copies);
 
 // The layer's experts are those of the placement from now on: names of pieces and the gate's
 // places. What the parameters hold is the caller's to move.

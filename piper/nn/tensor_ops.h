@@ -49,7 +49,7 @@ struct DispatchOrder {
   at::Tensor token;                      // [N]
   at::Tensor position;                   // [T, K]; -1 = dropped
   at::Tensor weights;                    // [N]
-  std::vector<int64_t> counts;           // [E]
+  std::vector<int64_t> counts;           // by place
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
   at::Tensor sequence_counts_BE;         // the same where they are on a device; else undefined
   // Behind divide_order(), of one rank's share of the rows: how many each has, and how many are
@@ -97,9 +97,16 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 constexpr double capacity_tie(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-5 : 0x1p-12;
 }
-// Sorts the T*K copies of tokens by expert, then token, without those that exceed the experts'
-// capacity. Experts are in the order of their places (balance/expert_placement.h; [E], empty = of
-// their ids): rows and counts are by place, counts of sequences by id. Weights are the chosen
+// Where a rank sends the rows of each expert (balance/expert_placement.h): to its place, or to those
+// of its copies in turn. Empty: to the place that is its id.
+struct ExpertPlaces {
+  std::vector<int32_t> place;  // by expert, then as ExpertPlacement::places_from() has them
+  std::vector<int32_t> first;  // [E + 1]: where those of an expert begin
+  int64_t num_places = 0;      // of all ranks
+  bool empty() const { return place.empty(); }
+};
+// Sorts the T*K copies of tokens by place of their expert, then token, without those that exceed the
+// experts' capacity. Rows and counts are by place, counts of sequences by expert. Weights are the chosen
 // scores, divided by their sum when normalised, times `scaling`; they are normalised before
 // anything is dropped, and what is dropped by probability is what has the smaller weight (as in
 // Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
@@ -118,8 +125,7 @@ struct SequenceSpan {
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
-                         double tie = capacity_tie(at::kFloat),
-                         std::span<const int32_t> places = {});
+                         double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {});
 // The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
 // first, and the counts of sequences stay behind. On a device the host waits once more.
 std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);
@@ -160,7 +166,7 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& span, bool normalised, double scaling,
-                         std::span<const int32_t> places);  // without a capacity
+                         const ExpertPlaces& places);  // without a capacity
 Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 }  // namespace any_device
 

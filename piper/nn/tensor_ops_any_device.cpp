@@ -159,14 +159,31 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
 
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& span, bool normalised, double scaling,
-                         std::span<const int32_t> places) {
+                         const ExpertPlaces& places) {
   const int64_t tokens = expert.size(0), k = expert.size(1), num_experts = scores.size(1);
   const at::Tensor chosen_TK = expert.to(at::kLong);
   at::Tensor place = chosen_TK.reshape({-1});
-  if (!places.empty())
-    place = at::tensor(at::ArrayRef<int32_t>(places.data(), places.size()))
-                .to(place.options())
-                .index_select(0, place);
+  const int64_t num_places = places.empty() ? num_experts : places.num_places;
+  if (!places.empty()) {
+    const auto table = [&](const std::vector<int32_t>& values) {
+      return at::tensor(at::ArrayRef<int32_t>(values)).to(place.options());
+    };
+    const at::Tensor first_E1 = table(places.first);
+    at::Tensor entry = first_E1.index_select(0, place);
+    if (std::ssize(places.place) > num_experts) {
+      // Of copies of one expert the i-th goes to its (i mod number)-th place.
+      const at::Tensor by_expert = at::argsort(place, /*stable=*/true, 0, /*descending=*/false);
+      const at::Tensor sorted = place.index_select(0, by_expert);
+      const at::Tensor rank = at::arange(place.numel(), place.options());
+      const at::Tensor in_turn =
+          at::empty_like(place).scatter_(0, by_expert, rank - at::searchsorted(sorted, sorted));
+      const at::Tensor num =
+          (first_E1.narrow(0, 1, num_experts) - first_E1.narrow(0, 0, num_experts))
+              .index_select(0, place);
+      entry = entry + at::remainder(in_turn, num);
+    }
+    place = table(places.place).index_select(0, entry);
+  }
   // By place, then by copy, which is by token.
   const at::Tensor copy_of_row = at::argsort(place, /*stable=*/true, 0, /*descending=*/false);
   const at::Tensor copies = at::arange(tokens * k, place.options());
@@ -181,15 +198,14 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
   const at::Tensor sequence =
       at::floor_divide(at::floor_divide(copies, k) + span.first_token, span.sequence);
   const at::Tensor ones = at::ones_like(copies);
-  const at::Tensor counts_E =
-      at::zeros({num_experts}, place.options()).scatter_add_(0, place, ones);
+  const at::Tensor counts_P = at::zeros({num_places}, place.options()).scatter_add_(0, place, ones);
   order.sequence_counts_BE =
       at::zeros({span.num_sequences * num_experts}, place.options())
           .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), ones);
-  const at::Tensor on_host = read_on_host(at::cat({counts_E, order.sequence_counts_BE}));
+  const at::Tensor on_host = read_on_host(at::cat({counts_P, order.sequence_counts_BE}));
   const auto* count = on_host.const_data_ptr<int64_t>();
-  order.counts.assign(count, count + num_experts);
-  order.sequence_counts.assign(count + num_experts, count + on_host.size(0));
+  order.counts.assign(count, count + num_places);
+  order.sequence_counts.assign(count + num_places, count + on_host.size(0));
   order.sequence_counts_BE = order.sequence_counts_BE.view({-1, num_experts});
   return order;
 }

@@ -12,6 +12,7 @@
 // Thread safety: one player belongs to its rank's thread.
 #pragma once
 
+#include <piper/balance/expert_placement.h>
 #include <piper/collective/told_counts.h>
 #include <piper/comm/operations.h>
 #include <piper/graph/timeline.h>
@@ -70,6 +71,9 @@ struct PlayerOptions {
   // the same rank's endpoint for tensors (comm/device_transport.h); null: the host's as well.
   at::Device device = at::kCPU;
   comm::Transport* device_transport = nullptr;
+  // Of every layer of the graph whose experts have copies, as they are when a step begins; outlives
+  // the player. Null: no expert has any.
+  const balance::Placements* placements = nullptr;
   // Of all gradients that the graph divides; outlives the player. Null: it divides none.
   GradientShares* gradient_shares = nullptr;
 };
@@ -203,6 +207,8 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
                                                         comm::OperationName name);
+  // Of copies of experts: their weights from home, or their gradients home.
+  std::unique_ptr<comm::Operation> start_copies(const graph::Task& task, comm::OperationName name);
 
   SlotValue& value(graph::SlotId slot) { return values_[local_slot_[slot.index()]]; }
   SlotValue& read(const graph::Task& task, size_t i) { return value(step_.graph.reads(task)[i]); }

@@ -7,8 +7,11 @@
 #include <piper/runtime/player.h>
 #include <piper/runtime/tensor_bytes.h>
 #include <piper/runtime/token_exchange.h>
+#include <piper/schedule/expert_copies.h>
+#include <piper/schedule/migration.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace piper::runtime {
@@ -97,10 +100,14 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kAllReduce:
       return start_all_reduce(task, std::move(name));
     case TaskKind::kAllGather:
+      if (step_.segment(task).kind == SegmentKind::kCopiedWeights)
+        return start_copies(task, std::move(name));
       return schedule::moves_rows(step_.segment(task).kind)
                  ? start_tokens_gather(task, std::move(name))
                  : start_weights_gather(task, std::move(name));
     case TaskKind::kReduceScatter:
+      if (step_.segment(task).kind == SegmentKind::kCopiedGradients)
+        return start_copies(task, std::move(name));
       return schedule::moves_rows(step_.segment(task).kind)
                  ? start_tokens_scatter(task, std::move(name))
                  : start_reduce_scatter(task, std::move(name));
@@ -495,6 +502,34 @@ std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
   const comm::Group group = group_of(task);
   return start_gather(tensors_, group, std::move(name), buffer, strategy_.reduction,
                       topology_of(group));
+}
+
+std::unique_ptr<comm::Operation> Player::start_copies(const Task& task, comm::OperationName name) {
+  const schedule::Segment& segment = step_.segment(task);
+  PIPER_CHECK(options_.placements != nullptr && options_.placements->contains(segment.layer),
+              "copies of experts that nobody has placed");
+  const balance::ExpertPlacement& placement = options_.placements->at(segment.layer);
+  const std::array<int64_t, 2> elements =
+      schedule::expert_tensors(model_, strategy_, segment.layer);
+  const std::vector<collective::CopiedBlock> blocks = schedule::copied_blocks(placement, elements);
+  const collective::CopiedBuffers buffers = schedule::copied_buffers(placement, elements);
+  const comm::Group group = group_of(task);
+  const bool spreads = segment.kind == SegmentKind::kCopiedWeights;
+  const auto buffer_of = [&](strategy::Axis axis, int64_t count) {
+    const at::Tensor buffer =
+        spreads ? stage_.weights(segment.layer, axis) : stage_.gradients(segment.layer, axis);
+    PIPER_CHECK(buffer.defined() && buffer.numel() == count, "other experts in " + name.what);
+    return buffer;
+  };
+  const at::Tensor homes = buffer_of(strategy::Axis::kExpertData, buffers.homes),
+                   copies = buffer_of(strategy::Axis::kExpert, buffers.copies);
+  const auto& write_steps = spreads ? collective::spread_copies : collective::collect_copies;
+  auto operation = comm::make_exchange(
+      tensors_, group, name.what, write_steps(group.index, buffers, blocks),
+      bytes_of(spreads ? homes : copies), mutable_bytes_of(spreads ? copies : homes),
+      counted_scratch(), element_of(homes));
+  operation->start(name.key);
+  return operation;
 }
 
 std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,

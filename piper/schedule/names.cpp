@@ -101,6 +101,9 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
       return Axis::kEnds;
     case SegmentKind::kStatistics:
       return Axis::kWorld;
+    case SegmentKind::kCopiedWeights:
+    case SegmentKind::kCopiedGradients:
+      return Axis::kExpert;
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
@@ -171,6 +174,10 @@ const char* name(SegmentKind kind) {
       return "keys and values";
     case SegmentKind::kDenseWeights:
       return "dense weights";
+    case SegmentKind::kCopiedWeights:
+      return "copied weights";
+    case SegmentKind::kCopiedGradients:
+      return "copied gradients";
     case SegmentKind::kExpertWeights:
       return "expert weights";
     case SegmentKind::kStageWeights:

@@ -52,6 +52,8 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
     case SegmentKind::kStageWeights:
+    case SegmentKind::kCopiedWeights:
+    case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
@@ -76,6 +78,10 @@ graph::ShortList<StateBuffer> state_buffers(const StepWriter& step, int32_t laye
     add(SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);
   if (is_moe(step, layer)) add(SegmentKind::kExpertWeights, SegmentKind::kExpertGradients);
   return buffers;
+}
+
+bool copies_experts(const StepWriter& step, int32_t layer) {
+  return step.strategy.redundant_experts > 0 && is_moe(step, layer);
 }
 
 bool divides_gradients(const StepWriter& step, int32_t layer) {

@@ -21,6 +21,9 @@ struct StateBuffer {
 // Of a layer (>= 0) or an end those that at least two ranks hold alike.
 graph::ShortList<StateBuffer> state_buffers(const StepWriter& step, int32_t layer);
 
+// Whether experts of a layer have copies on other ranks (expert_copies.h).
+bool copies_experts(const StepWriter& step, int32_t layer);
+
 // Whether the gradients of such buffers have memory for a part of a micro-batch alone
 // (SlotKind::kGradients).
 bool divides_gradients(const StepWriter& step, int32_t layer);

@@ -48,11 +48,26 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
 States::Tasks States::post(What what, int32_t layer, Share share, const Posted& behind,
                            bool is_waited_for) {
   Tasks posted;
-  if (what == What::kGather && zero_ == 0) return posted;
-  for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
-    const SegmentKind kind = what == What::kGather ? buffer.weights : buffer.gradients;
-    posted.push_back(post_one(what, axis_of(TaskKind::kAllReduce, kind), {kind, layer, share},
-                              behind, is_waited_for));
+  Posted behind_copies = behind;
+  if (what == What::kReduce && copies_experts(writer_.step(), layer)) {
+    graph::ShortList<TaskId> after = behind.earlier;
+    after.push_back(writer_.last_compute());
+    posted.push_back(writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
+                                        {SegmentKind::kCopiedGradients, layer}, {}, after));
+    behind_copies.wait_for(posted.back());
+  }
+  if (what == What::kReduce || zero_ > 0)
+    for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
+      const SegmentKind kind = what == What::kGather ? buffer.weights : buffer.gradients;
+      const bool is_of_experts = kind == SegmentKind::kExpertGradients;
+      posted.push_back(post_one(what, axis_of(TaskKind::kAllReduce, kind), {kind, layer, share},
+                                is_of_experts ? behind_copies : behind, is_waited_for));
+    }
+  if (what == What::kGather && copies_experts(writer_.step(), layer)) {
+    graph::ShortList<TaskId> after;
+    for (const TaskId task : posted) after.push_back(task);
+    posted.push_back(writer_.collective(TaskKind::kAllGather, Axis::kExpert,
+                                        {SegmentKind::kCopiedWeights, layer}, {}, after));
   }
   if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
     for (const TaskId task : posted) reduced_.push_back(task);

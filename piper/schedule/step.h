@@ -71,9 +71,13 @@ enum class SegmentKind : uint8_t {
   kDenseWeights,   // weights that are gathered over the data group (ZeRO)
   kExpertWeights,  // the same over the expert-data group
   kStageWeights,   // the same over all ranks of a stage
-  kHostCopy,       // activations or optimizer states, to the host or back
-  kTakeExpert,     // compute: an expert's state into a slot; what is sent of it (migration.h)
-  kPutExpert,      // compute: an expert's state out of a slot
+  // Experts with several copies (expert_copies.h): an all-gather, from each home to its copies, and
+  // a reduce-scatter, from the copies to their home
+  kCopiedWeights,
+  kCopiedGradients,
+  kHostCopy,    // activations or optimizer states, to the host or back
+  kTakeExpert,  // compute: an expert's state into a slot; what is sent of it (migration.h)
+  kPutExpert,   // compute: an expert's state out of a slot
   // compute: adds this rank's share of a layer's reduced gradients to its sums, and gives their
   // buffers back (ZeRO 2)
   kKeepGradients,
@@ -309,6 +313,11 @@ struct SlotMeaning {
 // than two layers' gradients have memory, or in front of what adds to the same layer's before
 // that. A reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its
 // norms' with another's) writes the buffer itself.
+//
+// Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
+// forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home
+// behind its last backward, before the sum over replicas (kCopiedGradients, U). Both read and write
+// buffers that live as long as the weights, and no slots.
 //
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its

@@ -38,10 +38,10 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
   balance::RebalanceInput input{.policy = policy, .seed = seed};
   if (policy.is_on()) input.prices = cost::expert_prices(model, strategy, cluster);
   for (const auto& [layer, price] : input.prices)
-    input.placements.emplace(
-        layer,
-        balance::ExpertPlacement::plain(
-            model.layers[static_cast<size_t>(layer)].feed_forward.num_experts, strategy.mesh.ep));
+    input.placements.emplace(layer,
+                             balance::ExpertPlacement::plain(
+                                 model.layers[static_cast<size_t>(layer)].feed_forward.num_experts,
+                                 strategy.mesh.ep, strategy.redundant_experts));
   balance::LoadWindow window(policy.every);
   std::vector<RebalancedStep> steps;
   for (int64_t i = 0; i < num_steps; ++i) {

@@ -51,6 +51,9 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   if (s.moe_chunks < 1 || s.moe_chunks > kMaxMoeChunks)
     lines.push_back(fmt::format("'moe_chunks' is {}; allowed: an integer from 1 to {}",
                                 s.moe_chunks, kMaxMoeChunks));
+  if (s.redundant_experts < 0 || s.redundant_experts > kMaxCount)
+    lines.push_back(fmt::format("'redundant_experts' is {}; allowed: an integer from 0 to {}",
+                                s.redundant_experts, kMaxCount));
   check("micro_batch_sequences", s.micro_batch_sequences);
   check("num_micro_batches", s.num_micro_batches);
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
@@ -170,6 +173,38 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
                     s.moe_chunks, tokens));
 }
 
+// Every rank of an expert group has equally many slots for copies.
+void check_redundant_experts(const Strategy& s, std::vector<std::string>& lines) {
+  if (s.redundant_experts == 0) return;
+  if (s.mesh.ep == 1)
+    lines.push_back(
+        fmt::format("'redundant_experts' is {} with 'mesh.ep' 1, where one rank holds all experts; "
+                    "allowed: 0",
+                    s.redundant_experts));
+  else if (s.redundant_experts % s.mesh.ep != 0)
+    lines.push_back(
+        fmt::format("'redundant_experts' is {}; allowed: a multiple of 'mesh.ep' {}, as many on "
+                    "every rank",
+                    s.redundant_experts, s.mesh.ep));
+}
+
+// Of a layer whose experts a rank holds once.
+void check_redundant_experts(const Strategy& s, const model::Model& model,
+                             std::vector<std::string>& lines) {
+  if (s.redundant_experts == 0 || s.mesh.ep == 1) return;
+  int64_t fewest = 0;
+  for (const model::Layer& layer : model.layers)
+    if (const int64_t experts = layer.feed_forward.num_experts;
+        experts > 0 && (fewest == 0 || experts < fewest))
+      fewest = experts;
+  const int64_t most = (fewest - fewest / s.mesh.ep) * s.mesh.ep;
+  if (s.redundant_experts > most)
+    lines.push_back(
+        fmt::format("'redundant_experts' is {}; allowed: at most {}, when every rank has a copy of "
+                    "each expert of the others",
+                    s.redundant_experts, most));
+}
+
 // Tokens that ranks hold alike.
 void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
   if (!needs_held_tokens(s.moe_schedule)) return;
@@ -282,6 +317,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
   if (!lines.empty()) return lines;
   check_axes(s, lines);
   check_moe_schedule(s, lines);
+  check_redundant_experts(s, lines);
   check_schedule(s, lines);
   if (s.mesh.world() > kMaxWorld)
     lines.push_back(fmt::format(
@@ -309,6 +345,12 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
     lines.push_back(
         fmt::format("'moe_schedule' is {}, but {} is dense (no experts); allowed: plain",
                     name(s.moe_schedule), model.name));
+  if (s.redundant_experts > 0 && model.num_moe_layers() == 0)
+    lines.push_back(
+        fmt::format("'redundant_experts' is {}, but {} is dense (no experts); allowed: 0",
+                    s.redundant_experts, model.name));
+  if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount && model.num_moe_layers() > 0)
+    check_redundant_experts(s, model, lines);
   if (s.capacity.is_limited() && model.num_moe_layers() == 0)
     lines.push_back(
         fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",

@@ -71,6 +71,11 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "'zero' is {} beside modules of multi-token prediction: sharded gradients are priced, not "
         "executed, where a module adds to those of another layer; allowed: 0 and 1",
         s.zero));
+  if (s.redundant_experts > 0 && s.zero > 1)
+    lines.push_back(
+        fmt::format("'redundant_experts' is {} beside 'zero' {}: copies of experts are priced, not "
+                    "executed, where gradients are sharded; allowed: 'zero' 0 and 1",
+                    s.redundant_experts, s.zero));
   if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
   return lines;
@@ -90,6 +95,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.zero = std::min(s.zero, most_zero(s));
+  if (s.redundant_experts > 0) r.zero = std::min<int64_t>(r.zero, 1);
   r.sequence_parallel = shares && s.sequence_parallel;
   if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
   r.offload = Offload::kNone;

@@ -103,6 +103,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.reduction = choose_or_first<Reduction>(reader, "reduction");
   s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
   s.moe_chunks = reader.integer("moe_chunks", 1, kMaxMoeChunks, 1);
+  s.redundant_experts = reader.integer("redundant_experts", 0, kMaxCount, 0);
   read_recompute_per_stage(reader, s.recompute_per_stage);
 }
 
@@ -168,6 +169,7 @@ void write_options(const Strategy& s, Json& json) {
   if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
   if (s.moe_chunks > 1) json["moe_chunks"] = s.moe_chunks;
+  if (s.redundant_experts > 0) json["redundant_experts"] = s.redundant_experts;
 }
 
 }  // namespace

@@ -299,7 +299,10 @@ struct Strategy {
   Reduction reduction = Reduction::kDirect;  // of gradients
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
-  int64_t mtp_depth = 0;   // modules of multi-token prediction: model::Model::mtp_depth
+  // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:
+  // each has as many (balance/expert_placement.h)
+  int64_t redundant_experts = 0;
+  int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
     return recompute_per_stage.empty() ? recompute
                                        : recompute_per_stage[static_cast<size_t>(stage)];
@@ -358,6 +361,11 @@ constexpr int64_t copies_of_rows(const Strategy& s) {
   return gathers_expert_rows(s) ? s.mesh.tp : s.mesh.tp / s.mesh.etp;
 }
 
+// Places of a mixture layer's experts, copies among them: what rows are counted and sent by.
+constexpr int64_t num_places(const Strategy& s, int64_t num_experts) {
+  return num_experts + s.redundant_experts;
+}
+
 // Whether tokens travel in place of their copies: results are then weighted where the experts are.
 constexpr bool deduplicates(const Strategy& s) {
   return s.all_to_all == AllToAll::kHaloDedup && s.mesh.ep > 1;
@@ -372,8 +380,8 @@ std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 Json to_json(const Strategy& strategy);
 // Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not
 // done when left out (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth:
-// none) and `placement`, `all_to_all`, `reduction`, `moe_schedule` (the first of their list) is
-// required: a strategy has no silent defaults. Throws InvalidInput with all problems (also
+// none; redundant_experts: 0) and `placement`, `all_to_all`, `reduction`, `moe_schedule` (the first
+// of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also
 // contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:

@@ -25,6 +25,7 @@ struct MeshRun {
   int64_t zero = 0;
   bool sequence_parallel = true;  // beside tp
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  int64_t redundant = 0;  // experts
 };
 
 inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {
@@ -40,6 +41,7 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
                        ? strategy::MoeSchedule::kChunked
                        : run.moe_schedule;
   if (run.chunks > 0) s.moe_chunks = run.chunks;
+  s.redundant_experts = run.redundant;
   return s;
 }
 
@@ -48,11 +50,11 @@ inline std::string text(const MeshRun& run) {
   return fmt::format(
       "pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} "
       "zero "
-      "{} {} chunks {}",
+      "{} {} chunks {} redundant {}",
       m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.cp, m.ep, m.etp, m.dp,
       strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
       strategy::name(run.all_to_all), run.capacity.factor, run.zero,
-      strategy::name(run.moe_schedule), run.chunks);
+      strategy::name(run.moe_schedule), run.chunks, run.redundant);
 }
 
 // Ranks of a node are two.

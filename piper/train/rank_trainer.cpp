@@ -107,6 +107,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
           .note = hooks_.note,
           .device = device_,
           .device_transport = device_transport_,
+          .placements = &placements_,
           .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
@@ -116,7 +117,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
     placements_.emplace(
         layer, given != run.placements.end()
                    ? given->second
-                   : balance::ExpertPlacement::plain(num_experts(layer), run.strategy.mesh.ep));
+                   : balance::ExpertPlacement::plain(num_experts(layer), run.strategy.mesh.ep,
+                                                     run.strategy.redundant_experts));
   }
   update_.num_statistics = cost::num_statistics(run.model, run.strategy);
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
@@ -241,7 +243,17 @@ void RankTrainer::apply(std::span<const double> statistics) {
 void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
   schedule::LayerMoves moves;
   for (const auto& [layer, placement] : next)
-    moves[layer] = balance::moves_between(placements_.at(layer), placement);
+    moves[layer] = balance::moves_between(placements_.at(layer).homes(), placement.homes());
+  if (std::ranges::any_of(moves, [](const auto& of) { return !of.second.empty(); }))
+    move_homes(number, next, moves);
+  for (const auto& [layer, placement] : next) {
+    stage_->place_experts(layer, placement);
+    placements_.insert_or_assign(layer, placement);
+  }
+}
+
+void RankTrainer::move_homes(int64_t number, const balance::Placements& next,
+                             const schedule::LayerMoves& moves) {
   const schedule::Migration migration = schedule::write_migration(run_.model, run_.strategy, moves);
   const schedule::StepGraph& graph = migration.step;
   runtime::Player player(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
@@ -261,10 +273,6 @@ void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
   next_ = &next;
   player.play(number, {}, update, nullptr);
   next_ = nullptr;
-  for (const auto& [layer, placement] : next) {
-    stage_->place_experts(layer, placement);
-    placements_.insert_or_assign(layer, placement);
-  }
 }
 
 namespace {

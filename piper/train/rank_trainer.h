@@ -115,7 +115,8 @@ class RankTrainer {
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
   // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
-  // the same placements. It plays schedule::write_migration. `number` is apart from those of steps
+  // the same placements; copies change with the next step. It plays schedule::write_migration where
+  // homes move. `number` is apart from those of steps
   // and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
   // not is unknown, so the run ends.
   void migrate(int64_t number, const balance::Placements& next);
@@ -149,6 +150,8 @@ class RankTrainer {
   const double* take_counts(const double* next,
                             std::map<int32_t, std::vector<int64_t>>& counts) const;
   void balance();
+  void move_homes(int64_t number, const balance::Placements& next,
+                  const schedule::LayerMoves& moves);
   // Of a migration: the elements that a piece is, of an expert at this index of the rank's.
   std::vector<ParameterShare> elements_of(int32_t layer, int64_t index,
                                           const schedule::StatePieces& pieces);

@@ -20,6 +20,8 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
     problems.push_back(what +
                        ", but ep is 1: no rank could take an expert; allowed: off, or ep "
                        "from 2");
+  if (std::string line = balance::contradiction(policy, strategy.redundant_experts); !line.empty())
+    problems.push_back(std::move(line));
   int64_t smallest = std::numeric_limits<int64_t>::max();
   for (const auto& [layer, price] : experts) smallest = std::min(smallest, price.bytes);
   if (policy.budget_bytes > 0 && !experts.empty() && policy.budget_bytes < 2 * smallest)
@@ -39,18 +41,22 @@ std::map<int32_t, int64_t> num_experts_by_layer(const model::Model& model) {
   return num;
 }
 
+bool suits(const balance::ExpertPlacement& placement, const strategy::Strategy& strategy) {
+  return placement.has_homes_first() &&
+         placement.num_places() == strategy::num_places(strategy, placement.num_experts());
+}
+
 balance::Placements read_placements(const std::string& path, const model::Model& model,
                                     const strategy::Strategy& strategy) {
   balance::Placements placements =
       balance::placements_from_json(read_json_file(path), num_experts_by_layer(model), path);
   std::vector<std::string> problems;
   for (const auto& [layer, placement] : placements)
-    if (placement.num_ranks() != strategy.mesh.ep || !placement.is_even() ||
-        !placement.has_one_copy())
+    if (placement.num_ranks() != strategy.mesh.ep || !suits(placement, strategy))
       problems.push_back(fmt::format(
-          "{}: layer {} is placed as {}; allowed: one copy of each expert, equally many on each of "
-          "the {} ranks of an expert group",
-          path, layer, balance::to_text(placement), strategy.mesh.ep));
+          "{}: layer {} is placed as {}; allowed: the home of each expert, and {} copies of others "
+          "behind, equally many on each of the {} ranks of an expert group",
+          path, layer, balance::to_text(placement), strategy.redundant_experts, strategy.mesh.ep));
   if (!problems.empty()) throw InvalidInput(problems);
   return placements;
 }
@@ -99,7 +105,10 @@ std::vector<balance::LayerDecision> Rebalancer::decide(
 balance::Placements displaced(const balance::Placements& placements) {
   balance::Placements some;
   for (const auto& [layer, placement] : placements)
-    if (!placement.is_plain()) some.emplace(layer, placement);
+    if (placement !=
+        balance::ExpertPlacement::plain(placement.num_experts(), placement.num_ranks(),
+                                        placement.num_places() - placement.num_experts()))
+      some.emplace(layer, placement);
   return some;
 }
 

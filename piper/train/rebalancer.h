@@ -32,8 +32,11 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
 // By layer with experts.
 std::map<int32_t, int64_t> num_experts_by_layer(const model::Model& model);
 
+// Whether it has the strategy's copies, and homes first, as many on every rank.
+bool suits(const balance::ExpertPlacement& placement, const strategy::Strategy& strategy);
+
 // Placements for this model and expert group, from a file (as in a manifest). Throws IoError,
-// InvalidInput: not even, several copies, another number of ranks, and what balance says.
+// InvalidInput: what does not suit, another number of ranks, and what balance says.
 balance::Placements read_placements(const std::string& path, const model::Model& model,
                                     const strategy::Strategy& strategy);
 

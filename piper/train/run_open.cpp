@@ -2,6 +2,7 @@
 // go on from.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/balance/copies.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cost/estimator.h>
@@ -363,10 +364,15 @@ void Run::place_as_saved() {
                       placement.num_ranks(), request_.strategy.mesh.ep));
       return;
     }
-    if (!placement.is_even() || !placement.has_one_copy())
+    if (suits(placement, request_.strategy)) continue;
+    if (!placement.homes().has_homes_first())
       throw InvalidInput(fmt::format(
-          "{}: layer {} is placed as {}; allowed: one copy of each expert, equally many on a rank",
+          "{}: layer {} is placed as {}; allowed: the homes of experts equally many on a rank",
           source, layer, balance::to_text(placement)));
+    // More or fewer copies than before: which ones, a decision says when loads have been seen.
+    const balance::Loads none(static_cast<size_t>(placement.num_experts()));
+    placement = balance::share_hot(placement.homes(), none,
+                                   request_.strategy.redundant_experts / placement.num_ranks());
   }
   shared_.placements = std::move(placements);
 }

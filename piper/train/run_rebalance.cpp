@@ -103,6 +103,17 @@ void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision
                         format_seconds(migrated.predicted_seconds),
                         format_seconds(std::max(0.0, migrated.saved_seconds)))
           : "";
+  if (migrated.experts == 0) {
+    say(fmt::format(
+        "before step {}: slots of layer{} {} hold copies of other experts{}; the busiest "
+        "rank of those layers had {:.2f} times the mean, {:.2f} now",
+        number, layers.size() > 1 ? "s" : "", fmt::join(layers, ", "),
+        migrated.saved_seconds > 0 ? fmt::format(" ({} saved a step, as predicted)",
+                                                 format_seconds(migrated.saved_seconds))
+                                   : "",
+        before, after));
+    return;
+  }
   say(
       fmt::format("before step {}: {} experts of layer{} {} move, {} in {}{}; the busiest rank of "
                   "those layers had {:.2f} times the mean, {:.2f} now",

@@ -1,0 +1,37 @@
+// Copies of experts (balance/expert_placement.h) in a step: before a layer's first forward each home
+// sends its weights to the ranks that hold a copy, and behind its last backward these send it their
+// gradients, which it adds to its own. The homes alone are reduced over their replicas, updated and
+// saved.
+//
+//   weights updated (gathered) --> copied weights --> forward, backward, ... --> copied gradients
+//                                                                       --> expert gradients
+//
+// So a copy has no optimizer state, and may be of another expert in the next step: that costs nothing
+// but what every step costs (He et al. 2022, FasterMoE, section 4.2, calls such copies shadows;
+// DeepSeek's EPLB has redundant experts, which its inference does not have to sum).
+#pragma once
+
+#include <piper/balance/expert_placement.h>
+#include <piper/collective/expert_copies.h>
+#include <piper/schedule/step.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace piper::schedule {
+
+// Whether a collective of this segment moves copies' weights or gradients.
+constexpr bool is_of_copies(SegmentKind kind) {
+  return kind == SegmentKind::kCopiedWeights || kind == SegmentKind::kCopiedGradients;
+}
+
+// Of a layer's two tensors of `elements` each an expert (migration.h: expert_tensors), which lie in
+// the homes' and in the copies' buffer one behind the other: ascending by expert, then holder.
+// Members are ranks of the expert group. Requires placement.has_homes_first().
+std::vector<collective::CopiedBlock> copied_blocks(const balance::ExpertPlacement& placement,
+                                                   const std::array<int64_t, 2>& elements);
+collective::CopiedBuffers copied_buffers(const balance::ExpertPlacement& placement,
+                                         const std::array<int64_t, 2>& elements);
+
+}  // namespace piper::schedule
