@@ -103,6 +103,23 @@ def check_same(root):
     print(f"rebalance: losses equal to the bit; the busiest rank from {before:.2f} to {after:.2f} times the mean")
 
 
+def check_copies(root):
+    """Hot experts 0 and 1 get copies on the other rank: the same losses but for the order of sums, on threads and in processes."""
+    weights = ["--weights", str(root / "weights")]
+    still = metrics(root / "still")
+    for name, launcher in launchers():
+        for policy in ("replicate", "shadow"):
+            folder = root / f"{name}-{policy}"
+            run(launched(launcher, train_command(root, folder, *weights, "--redundant-experts", "4", "--rebalance", policy, "--rebalance-every", "4")))
+            copied = metrics(folder)
+            for a, b in zip(still, copied, strict=True):
+                assert abs(a["loss"] - b["loss"]) < 1e-5 * a["loss"], (name, policy, a, b)
+            assert sum(line["migrated_experts"] for line in copied) == 0, (name, policy)
+            first, last = copied[0]["rank_imbalance"], copied[-1]["rank_imbalance"]
+            assert last < 1.2, (name, policy, first, last)
+    print(f"rebalance: copies of hot experts: the busiest rank has {last:.2f} times the mean")
+
+
 def check_kills(root, zero):
     """kill -9 while experts move before every step; under ZeRO 1 their states in pieces, between four ranks."""
     kills = 25 if FULL_COUNTS else 2
@@ -140,6 +157,10 @@ def check_refused(root):
         said = run(train_command(root, root / "refused", *flags), code=2).strip()
         assert len(said.splitlines()) == 1 and says in said, said
     refused("--rebalance", "thresold:1.3", says="allowed: off, threshold:X")
+    refused("--rebalance", "replicate", says="or a strategy with --redundant-experts")
+    refused("--rebalance", "price", "--redundant-experts", "2", says="homes of experts that have copies stay")
+    refused("--redundant-experts", "3", says="a multiple of --ep 2")
+    refused("--redundant-experts", "10", says="at most 8")
     refused("--rebalance", "threshold:1.3", "--rebalance-budget", "1K", says="at least the two experts of an exchange")
     for text, says in (('{"0": [[0, 1, 2, 3], [4, 5, 6]]}', "no rank holds expert 7"), ('{"0": [[0, 1, 2, 3, 3], [4, 5, 6, 7]]}', "rank 0 holds expert 3 twice"),
                        ('{"0": [[0, 1, 2, 3], [4, 5, 6, 7]', "placement.json")):
@@ -158,14 +179,14 @@ def processor_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measured(root, policy, every, steps, behind):
+def measured(root, policy, every, steps, behind, *more):
     """A run on two processes: the lines of metrics.jsonl, and the processor seconds a step of each process behind step `behind`, which other work on
     the machine does not change: on cores of their own a step takes what the busier of the two needs."""
     folder = root / "run"
     shutil.rmtree(folder, ignore_errors=True)
     lines = folder / "metrics.jsonl"
     process = subprocess.Popen(launched([PIPER, "launch", "-n", "2"], train_command(root, folder, "--weights", str(root / "weights"), "--rebalance", policy,
-                                                                                   "--rebalance-every", str(every), steps=steps, **SHAPE)),
+                                                                                   "--rebalance-every", str(every), *more, steps=steps, **SHAPE)),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     first, last = {}, {}
     while process.poll() is None:
@@ -191,8 +212,8 @@ def figures(root):
         at = root / name.replace(" ", "-")
         at.mkdir()
         write_inputs(at, LARGE, bias, **SHAPE)
-        for policy in ("off", "threshold:1.05", "price"):
-            lines, seconds = measured(at, policy, 6, 24, 8)
+        for policy, *more in (("off",), ("threshold:1.05",), ("price",), ("replicate", "--redundant-experts", "2"), ("shadow", "--redundant-experts", "2")):
+            lines, seconds = measured(at, policy, 6, 24, 8, *more)
             print(f"{name}, {policy}: {1e3 * seconds[1]:.0f} and {1e3 * seconds[0]:.0f} processor ms a step; busiest rank {lines[0].get('rank_imbalance', 0):.2f} -> "
                   f"{lines[-1].get('rank_imbalance', 0):.2f}; moved {sum(line.get('migrated_experts', 0) for line in lines)} experts", flush=True)
     for part in (0.1, 1):
@@ -214,6 +235,7 @@ def main():
         print(f"seed {seed}")
         write_inputs(root, MODEL, [2, 2, 0, 0, 0, 0, 0, 0])
         check_same(root)
+        check_copies(root)
         for zero in (0, 2):
             check_kills(root, zero)
         check_refused(root)

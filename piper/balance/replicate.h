@@ -5,8 +5,8 @@
 //   2  on a node every redundant slot goes to the expert whose copies have the most rows each
 //   3  copies, heaviest first, go to the node's lightest rank that has room and none of the same
 //
-// What executes a placement today needs one copy of each expert, so this says what redundant slots
-// would bring (`piper bench balance`).
+// Homes move as well, so this is what redundant slots can bring at most (`piper bench balance`); a
+// run, whose homes stay, chooses its copies by copies.h.
 #pragma once
 
 #include <piper/balance/rank_load.h>

@@ -263,6 +263,24 @@ TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
   CHECK(at::allclose(order.weights, at::tensor({.6 / .9, .5 / .8, .3 / .8, .3 / .9}, at::kDouble)));
 }
 
+// Expert 1 has copies at places 1 and 4, expert 2 is at place 3; place 2 is of an expert's copy that
+// this rank sends nothing to.
+TEST_CASE("rows of an expert with several copies go to their places in turn, on any device") {
+  const at::Tensor p = at::rand({7, 3}, at::kDouble) + 0.1;
+  const at::Tensor expert =
+      at::tensor({1, 0, 1, 2, 1, 0, 2, 1, 1, 2, 0, 1, 1, 0}, at::kInt).view({7, 2});
+  const ExpertPlaces places{.place = {0, 1, 4, 3}, .first = {0, 1, 3, 4}, .num_places = 5};
+  const DispatchOrder order = order_rows(p, expert, {7}, true, 1, {}, 0, places);
+  CHECK(order.counts == std::vector<int64_t>{4, 4, 0, 3, 3});
+  CHECK(order.sequence_counts == std::vector<int64_t>{4, 7, 3});
+  CHECK(at::equal(order.token, at::tensor({0, 2, 5, 6, 0, 2, 4, 6, 1, 3, 4, 1, 3, 5}, at::kInt)));
+  const DispatchOrder composed = any_device::order_rows(p, expert, {7, 0, 1}, true, 1, places);
+  CHECK(composed.counts == order.counts);
+  CHECK(at::equal(composed.token, order.token));
+  CHECK(at::equal(composed.position, order.position));
+  CHECK(at::equal(composed.weights, order.weights));
+}
+
 // Two sequences of 4 tokens, one choice each among 3 experts; experts take 2 rows of a sequence at
 // factor 1.
 TEST_CASE("beyond the capacity the smaller weight or the later token goes, sequence by sequence") {

@@ -189,3 +189,32 @@ TEST_CASE("modules of multi-token prediction need a sequence longer than they ar
   CHECK(contradictions(s, mixture(4, 8)) ==
         Lines{"'mtp_depth' is 3; allowed: 0, the modules of tiny"});
 }
+
+TEST_CASE("slots for copies of experts divide among the ranks of a group, up to all experts") {
+  model::Model model = mixture(4, 8);
+  for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 4;
+  Strategy s = of({.ep = 2, .dp = 4}, {4});
+  for (const int64_t fits : {0, 2, 8}) {
+    s.redundant_experts = fits;
+    CHECK(contradictions(s, model) == Lines{});
+  }
+  s.redundant_experts = 3;
+  CHECK(
+      contradictions(s, model) ==
+      Lines{"'redundant_experts' is 3; allowed: a multiple of 'mesh.ep' 2, as many on every rank"});
+  s.redundant_experts = 10;
+  CHECK(contradictions(s, model) ==
+        Lines{"'redundant_experts' is 10; allowed: at most 8, when every rank has a copy of each "
+              "expert of the others"});
+  s.redundant_experts = -2;
+  CHECK(contradictions(s, model).front() ==
+        "'redundant_experts' is -2; allowed: an integer from 0 to 1000000");
+  s.mesh.ep = 1;
+  s.redundant_experts = 2;
+  CHECK(contradictions(s, model) ==
+        Lines{"'redundant_experts' is 2 with 'mesh.ep' 1, where one rank "
+              "holds all experts; allowed: 0"});
+  s.mesh.ep = 2;
+  CHECK(contradictions(s, mixture(4, 0)).back() ==
+        "'redundant_experts' is 2, but tiny is dense (no experts); allowed: 0");
+}

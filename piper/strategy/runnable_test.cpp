@@ -147,6 +147,14 @@ TEST_CASE("sharded gradients run, sharded weights not, and modules keep whole gr
   CHECK(not_runnable(strategy) ==
         std::vector<std::string>{"'zero' is 3: sharded weights are priced, not executed"});
   CHECK(nearest_runnable(strategy, model).zero == 2);
+  strategy.zero = 2;
+  strategy.redundant_experts = strategy.mesh.ep;
+  CHECK(not_runnable(strategy).front().ends_with("allowed: 'zero' 0 and 1"));
+  CHECK(nearest_runnable(strategy, model).zero == 1);
+  CHECK(nearest_runnable(strategy, model).redundant_experts %
+            nearest_runnable(strategy, model).mesh.ep ==
+        0);
+  strategy.redundant_experts = 0;
   const model::Model with_modules = model::with_mtp(model, 1);
   strategy.zero = 2;
   strategy.mtp_depth = 1;

@@ -278,6 +278,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     run.schedule = pick(strategy::kPipelineSchedules);
     run.mesh.vpp =
         strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+    if (run.mesh.num_virtual_stages() > small_model().num_layers()) continue;
     run.recompute = pick(strategy::kRecomputes);
     run.micro_batch = pick(kDegrees);
     run.zero = static_cast<int64_t>(random() % 3);
@@ -286,6 +287,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)
       run.moe_schedule = pick(strategy::kMoeSchedules);
     if (random() % 3 == 0) run.chunks = pick(kShares);
+    if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
     const size_t which = random() % std::size(models);
     const strategy::Strategy s = strategy_of(models[which], run);
     if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())

@@ -54,9 +54,14 @@ balance::Placements read_placements(const std::string& path, const model::Model&
   for (const auto& [layer, placement] : placements)
     if (placement.num_ranks() != strategy.mesh.ep || !suits(placement, strategy))
       problems.push_back(fmt::format(
-          "{}: layer {} is placed as {}; allowed: the home of each expert, and {} copies of others "
-          "behind, equally many on each of the {} ranks of an expert group",
-          path, layer, balance::to_text(placement), strategy.redundant_experts, strategy.mesh.ep));
+          "{}: layer {} is placed as {}; allowed: one copy of each expert{}, equally many on each "
+          "of "
+          "the {} ranks of an expert group",
+          path, layer, balance::to_text(placement),
+          strategy.redundant_experts > 0
+              ? fmt::format(", then {} more of others' experts", strategy.redundant_experts)
+              : "",
+          strategy.mesh.ep));
   if (!problems.empty()) throw InvalidInput(problems);
   return placements;
 }

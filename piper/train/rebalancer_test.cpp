@@ -198,6 +198,53 @@ TEST_CASE("a rank that fails while experts move leaves the last checkpoint intac
     CHECK(metrics.loss == expected.metrics[static_cast<size_t>(metrics.step - 1)].loss);
 }
 
+TEST_CASE("copies of hot experts are chosen again and again, and the busiest rank has fewer rows") {
+  const TestFolder folder;
+  RunRequest r = request(folder, {.pp = 2, .ep = 2, .dp = 4}, "replicate");
+  r.strategy.redundant_experts = 4;
+  std::string said;
+  r.say = [&](const std::string& line) { said += line + "\n"; };
+  const RunResult expected = run_training(r);
+  CHECK(said.find("hold copies of other experts") != std::string::npos);
+  CHECK(migrated(expected) == 0);
+  RunRequest off = request(folder, {.pp = 2, .ep = 2, .dp = 4}, "threshold:1000000");
+  const RunResult plain = run_training(off);
+  for (size_t i = 0; i < expected.metrics.size(); ++i)
+    CHECK(expected.metrics[i].loss == doctest::Approx(plain.metrics[i].loss).epsilon(1e-4));
+  const auto imbalance = [](const RunResult& result) {
+    double sum = 0;
+    for (size_t i = 4; i < 8; ++i)
+      sum += result.metrics[i].extra.at("rank_imbalance").get<double>();
+    return sum;
+  };
+  CHECK(imbalance(expected) < imbalance(plain));
+  // Stopped and gone on with, to the bit; and with other slots than before.
+  r.folder = folder.path() / "stopped";
+  r.checkpoint_every = 1;
+  r.stop_after = 5;
+  run_training(r);
+  r.stop_after = 0;
+  r.resume = true;
+  for (const int64_t redundant : {4, 2, 0}) {
+    CAPTURE(redundant);
+    RunRequest rest = r;
+    rest.strategy.redundant_experts = redundant;
+    if (redundant == 0) rest.rebalance = {};
+    rest.folder = folder.path() / ("rest" + std::to_string(redundant));
+    std::filesystem::create_directories(rest.folder);
+    std::filesystem::copy(r.folder / "checkpoints", rest.folder / "checkpoints",
+                          std::filesystem::copy_options::recursive);
+    const RunResult result = run_training(rest);
+    for (const StepMetrics& metrics : result.metrics) {
+      const double same = expected.metrics[static_cast<size_t>(metrics.step - 1)].loss;
+      if (redundant == 4)
+        CHECK(metrics.loss == same);
+      else
+        CHECK(metrics.loss == doctest::Approx(same).epsilon(1e-4));
+    }
+  }
+}
+
 TEST_CASE("a run begins with the placement of a file, and refuses one that is none") {
   const TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 2, .dp = 2};

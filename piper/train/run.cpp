@@ -92,6 +92,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     recorder_.set_peak_bytes(number, rank, memory.peak_bytes());
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
+    if (rank == Rank(0)) recorder_.set_placements(number, displaced(trainer.placements()));
     recorder_.set_traffic(number, rank, take_traffic());
     const double after = runtime::now_seconds();
     rebalancer.note(outcome);
@@ -123,7 +124,6 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (outcome.stop) stopped_ = true;
     if (check_speed(number, transport)) before = runtime::now_seconds();
   }
-  if (rank == Rank(0)) last_placements_ = displaced(trainer.placements());
   if (!is_alone()) gather_parts(transport);
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
 }

@@ -89,7 +89,6 @@ RunResult Run::finish() {
   cost::ExpertLoad load =
       cost::load_of(request_.model, request_.strategy, recorder_.measured_rows());
   recorder_.measured_routing(load);
-  load.placements = last_placements_;
   if (result.prediction)
     result.prediction_with_load =
         predict(step_, request_.model, request_.strategy, request_.cluster, load,

@@ -161,7 +161,6 @@ class Run {
   std::optional<WeightFolder> weights_;
   std::optional<CheckpointReader> resumed_;
   std::map<int32_t, balance::ExpertPrice> expert_prices_;  // by layer with experts
-  balance::Placements last_placements_;                    // rank 0's, after its last step
   // Rank 0's: steps between two decisions, what they took before and since the last one, and what
   // the one before a step promised of each; 0: nothing moved.
   struct Gain {

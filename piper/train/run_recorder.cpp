@@ -131,12 +131,18 @@ CountedTraffic RunRecorder::measured_traffic() const {
   return found == traffic_.end() ? CountedTraffic{} : found->second;
 }
 
+void RunRecorder::set_placements(int64_t step_number, const balance::Placements& placements) {
+  const std::lock_guard lock(mutex_);
+  routed_[step_number].placements = placements;
+}
+
 void RunRecorder::measured_routing(cost::ExpertLoad& load) const {
   const int64_t step = median_step();
   const std::lock_guard lock(mutex_);
   const auto found = routed_.find(step);
   if (found == routed_.end()) return;
   const Routed& routed = found->second;
+  load.placements = routed.placements;
   std::set<int32_t> layers;
   for (const auto& [key, rows] : routed.rows) layers.insert(std::get<0>(key));
   const auto all = std::ssize(layers) * strategy_.num_micro_batches * layout_.num_members();

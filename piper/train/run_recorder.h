@@ -50,7 +50,10 @@ class RunRecorder {
   using ByMicroBatch = std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>;
   void set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,
                   const ByMicroBatch& distinct);
-  // Of the median step, into load.routed and load.distinct; nothing when not all of it is known.
+  // Where experts were in a step, those that are not plain (displaced()); rank 0's process.
+  void set_placements(int64_t step_number, const balance::Placements& placements);
+  // Of the median step: load.placements; load.routed and load.distinct, nothing when not all of it is
+  // known.
   void measured_routing(cost::ExpertLoad& load) const;
   // What a rank's transport counted in a step; operations of other steps are left out.
   void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);
@@ -87,6 +90,7 @@ class RunRecorder {
   int64_t stride_ = 1;  // older steps are kept when it divides their number
   struct Routed {
     cost::RoutedRows rows, distinct;
+    balance::Placements placements;
   };
   std::map<int64_t, Routed> routed_;           // by step number, of the steps in timelines_
   std::map<int64_t, CountedTraffic> traffic_;  // likewise
