@@ -220,6 +220,10 @@ TEST_CASE("a refusal names the axis, what the trainer runs and the nearest of it
       says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
            "etp 2 beside tp 4: torchtitan divides one expert by 1 or by tp; the nearest: --etp 4"));
   CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).cannot, "--etp 1"));
+  s.redundant_experts = 2;
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s).cannot,
+             "redundant-experts 2: Megatron Core holds one copy of each expert; the nearest: "
+             "--redundant-experts 0"));
 }
 
 namespace {

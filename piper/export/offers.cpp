@@ -96,6 +96,9 @@ std::vector<std::string> not_offered(std::string_view software, const Offers& of
            by_tensor ? "divides one expert by 1 or by tp" : "divides no expert",
            fmt::format("etp {}", by_tensor ? s.mesh.tp : 1));
   }
+  if (s.redundant_experts > 0)
+    refuse(fmt::format("redundant-experts {}", s.redundant_experts),
+           "holds one copy of each expert", "redundant-experts 0");
   if (s.moe_schedule != strategy::MoeSchedule::kPlain)
     refuse(fmt::format("moe-schedule {}", strategy::name(s.moe_schedule)),
            "runs mixture layers of its own order", "moe-schedule plain");

@@ -62,6 +62,11 @@ void TrainerEstimator::set_compute_efficiency(double efficiency) {
 }
 
 void TrainerEstimator::require_priced(const Strategy& s) const {
+  if (s.redundant_experts > 0)
+    throw InvalidInput(fmt::format(
+        "'redundant_experts' is {}: copies of experts have a price where piper runs on a machine "
+        "that piper profile has measured, not by the profile of trainer {} on {}; allowed: 0",
+        s.redundant_experts, trainer_.name, cluster_.name));
   const bool is_divided = strategy::divides_rows(s);
   if (strategy::num_moe_chunks(s) == 1 && !is_divided) return;
   throw InvalidInput(fmt::format(

@@ -1,6 +1,7 @@
 // What must hold of every strategy, whatever it is: 200 random ones.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/cost/trainer/strategy_draw.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
@@ -253,4 +254,18 @@ TEST_CASE("twice the tensor parallelism needs less memory") {
     if (!strategy::contradictions(s, w.model).empty()) return;
     CHECK(estimator.estimate(s).peak_bytes < before);
   });
+}
+
+TEST_CASE("copies of experts have no price by a trainer's profile, and say so") {
+  const World world;
+  Strategy s =
+      example::StrategyDraw(kDrawnFrom, 1).strategy(world.model, [](const Strategy& drawn) {
+        return drawn.mesh.ep > 1;
+      });
+  s.redundant_experts = s.mesh.ep;
+  TrainerEstimator estimator = world.estimator();
+  CHECK_THROWS_WITH_AS(estimator.estimate(s),
+                       doctest::Contains("copies of experts have a price where piper runs on a "
+                                         "machine that piper profile has measured"),
+                       InvalidInput);
 }
