@@ -131,6 +131,11 @@ def variants(name):
     for tp in (1, 2):
         yield f"cp-2-tp-{tp}", ["--cp", 2, "--ep", 4, "--dp", RANKS // 2 // tp, *(["--tp", tp, "--sequence-parallel"] if tp > 1 else []),
                                 "--num-micro-batches", 2, "--micro-batch", WINDOWS * 2 * tp // RANKS // 2]
+    # Weights divided among replicas, alone and with both; and experts with copies.
+    yield "zero-3", ["--zero", 3, "--ep", 2, "--dp", RANKS, "--num-micro-batches", 2]
+    yield "zero-3-cp-2-tp-2-ep-2", ["--zero", 3, "--cp", 2, "--tp", 2, "--sequence-parallel", "--ep", 2, "--dp", RANKS // 4, "--num-micro-batches", 2,
+                                    "--micro-batch", WINDOWS * 4 // RANKS // 2]
+    yield "copies", ["--redundant-experts", 4, "--rebalance", "replicate", "--rebalance-every", 1, "--ep", 4, "--dp", RANKS, "--num-micro-batches", 2]
 
 
 def main():
@@ -165,7 +170,7 @@ def main():
                     apart = (value - after[key]).norm() / (after[key] - before[key]).norm().clamp(min=1e-6)
                     assert apart < MOVED, (name, exchange, key, apart)
                     worst = max(worst, apart.item())
-            print(f"hf_exchanges: {name}: {num_variants} {'schedules, two of them with tp and ZeRO 1' if name == 'chunked' else 'exchanges and meshes with tp, etp and cp'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
+            print(f"hf_exchanges: {name}: {num_variants} {'schedules, two of them with tp and ZeRO 1' if name == 'chunked' else 'exchanges and meshes with tp, etp, cp, ZeRO 3 and copies of experts'}, {STEPS} steps as transformers'; the ways of tensors within {worst:.1e}")
     return 0
 
 

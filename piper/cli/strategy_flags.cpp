@@ -277,8 +277,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command
       .add_option("--vpp", f.vpp, "chunks of layers a rank holds (1; 2 under zb-v and dualpipev)")
       .check(count);
-  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0); 3 priced, not trained")
-      .check(integer_in(0, 3));
+  command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0)").check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "tokens divided over tp between the blocks of a layer");
   command.add_option("--offload", f.offload,

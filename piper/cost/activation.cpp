@@ -522,6 +522,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
+    case SegmentKind::kDropWeights:
     case SegmentKind::kWait:
       return {};
   }
@@ -611,6 +612,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
              row;
     case SlotKind::kExpertState:
     case SlotKind::kGradients:
+    case SlotKind::kWeights:
     case SlotKind::kKept:
       PIPER_CHECK(false, "no activation of a layer that this Piper executes");
   }

@@ -313,6 +313,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   stage.optimizer =
       static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
   if (s.zero == 0 && s.redundant_experts == 0) return;
+  if (s.zero == 3) return price_gathered(s, index, first_layer, stage);
   // A layer's forward waits for its weights, which arrive one layer after the other.
   const auto weight = static_cast<double>(state_bytes(precision_).weight);
   const auto gather = [&](Axis axis, int64_t parameters) {
@@ -374,6 +375,90 @@ void ExecutorEstimator::price_scattered(const Strategy& s, int64_t index, int64_
   // those before it (delay_last_backwards).
   stage.exchange_backward += others * (stage.slowed + std::max(0.0, stage.reductions - beside));
   stage.reductions += behind;
+}
+
+namespace {
+
+// A layer or an end in a pass: its weights are gathered from the moment on at which what it follows
+// begins.
+struct GatheredTurn {
+  double gather = 0, compute = 0;
+};
+
+// By how much a pass outlasts its compute, when its first gather starts `ahead` before it.
+double exposed_gathers(const std::vector<GatheredTurn>& turns, double ahead) {
+  double gathered = -ahead, begins = 0, ends = 0, compute = 0;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    // From where the turn before began; and one after the other.
+    const double starts = i == 0 ? -ahead : std::max(gathered, begins);
+    gathered = starts + turns[i].gather;
+    begins = std::max(ends, gathered);
+    ends = begins + turns[i].compute;
+    compute += turns[i].compute;
+  }
+  return ends - compute;
+}
+
+}  // namespace
+
+void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t first_layer,
+                                       Stage& stage) {
+  const strategy::RankLayout layout(s);
+  const int64_t rank = rank_of(s, index);
+  const auto weight = static_cast<double>(state_bytes(precision_).weight);
+  const auto gather = [&](Axis axis, int64_t parameters) {
+    return all_gather_seconds(cluster_, group_of(layout, axis, rank),
+                              weight * static_cast<double>(parameters), s.reduction);
+  };
+  const Axis whole = strategy::axis_of_whole(s);
+  const EndCost& ends = costs_.ends(s);
+  std::vector<GatheredTurn> forward, backward;  // the latter from the end
+  if (index == 0) forward.push_back({gather(whole, embedding_parameters_), ends.embedding_forward});
+  const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
+  for (int64_t i = first_layer; i < end; ++i) {
+    const auto layer = static_cast<int32_t>(i);
+    const LayerCost& cost = costs_.layer(costs_.type_of(layer), s);
+    const RecomputeCost& again = cost.with(recompute_of(s, index));
+    const Shard held = parameters(s, layer);
+    const double seconds = gather(whole, held.dense) + gather(Axis::kData, held.parts) +
+                           gather(Axis::kExpertData, held.experts);
+    forward.push_back({seconds, cost.forward + cost.exchange_forward});
+    backward.push_back({seconds, cost.backward + again.compute + again.exchange});
+  }
+  // A head keeps its weights from its forward to its backward.
+  const bool is_last = index == s.mesh.num_virtual_stages() - 1;
+  if (is_last) {
+    const int64_t table = model_.tied_embeddings && !strategy::ends_apart(s) ? embedding_parameters_
+                          : strategy::ends_apart(s)                          ? tied_parameters_
+                                                                             : 0;
+    forward.push_back({gather(whole, head_parameters_ + table), ends.head.forward});
+    backward.push_back({0, ends.head.backward});
+  }
+  std::ranges::reverse(backward);
+  if (forward.empty()) return;
+  // The first gather of a pass travels beside the last layer of the pass before, unless that was
+  // the same layer's, as where forwards and backwards take turns: then beside the message.
+  const bool alternates = s.schedule != strategy::PipelineSchedule::kGPipe;
+  const auto message = [&](bool arrives, int64_t from) {
+    if (!arrives) return 0.0;
+    return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
+                                  layout.rank(rank, 0).value,
+                                  static_cast<double>(ends.hidden_bytes));
+  };
+  const double before_forward = alternates ? message(index > 0, index - 1) : forward.back().compute,
+               before_backward =
+                   alternates ? message(!is_last, index + 1) : backward.back().compute;
+  // While the pipeline fills and drains, what is waited for comes before the weights are missed;
+  // and the first forward's are `gathers`.
+  const int64_t waiting = s.mesh.pp - 1 - rank;
+  const auto part = [&](int64_t hidden) {
+    return 1 - static_cast<double>(std::min(s.num_micro_batches, hidden)) /
+                   static_cast<double>(s.num_micro_batches);
+  };
+  stage.exchange_forward +=
+      part(std::max<int64_t>(1, waiting)) * exposed_gathers(forward, before_forward);
+  stage.exchange_backward += part(waiting) * exposed_gathers(backward, before_backward);
+  stage.gathers = forward.front().gather;
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as
@@ -568,7 +653,7 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
     for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
     const int64_t copied = copied_parameters(model_, s, chunk.stage);
-    held += parameters(s, chunk.stage, chunk.first_layer).total() + copied;
+    held += weight_parameters(model_, s, chunk.stage, 0) + copied;
     gradients += copied;
     own += optimized(s, chunk.stage, chunk.first_layer);
     gradients += gradient_parameters(model_, s, chunk.stage, 0);
@@ -584,7 +669,7 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
     const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
     StageMemory memory = walked_memory(
         step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
-    memory.weights = held * bytes.weight;
+    memory.weights += held * bytes.weight;
     memory.gradients += gradients * bytes.gradient;
     memory.optimizer = own * bytes.optimizer;
     if (memory.total() > fullest.total()) fullest = memory;

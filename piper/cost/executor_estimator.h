@@ -147,6 +147,10 @@ class ExecutorEstimator : public Estimator {
   // ZeRO 2: what each micro-batch's reductions add to a stage's backward, by how the last one fares.
   void price_scattered(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                        Stage& stage) const;
+  // ZeRO 3: what a micro-batch waits for weights beyond what it computes meanwhile, in either
+  // direction; and the first gather of a step.
+  void price_gathered(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
+                      Stage& stage);
   // Of each virtual stage.
   std::vector<ChunkSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& chunks) const;

@@ -69,7 +69,7 @@ class StepPricer {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
       const StateBytes bytes = state_bytes(strategy_.precision);
       // Buffers of divided gradients are slots.
-      prices.static_bytes.push_back(shard(Rank(rank)).total() * bytes.weight +
+      prices.static_bytes.push_back(of_rank(Rank(rank), weight_parameters) * bytes.weight +
                                     of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
                                     of_rank(Rank(rank), copied_parameters) *
                                         (bytes.weight + bytes.gradient) +
@@ -181,7 +181,9 @@ class StepPricer {
       return ports_.all_to_all(step_.graph.group(task.group),
                                std::vector<double>(bytes.begin(), bytes.end()));
     }
-    const bool is_half = task.kind == TaskKind::kReduceScatter || task.kind == TaskKind::kAllGather;
+    const bool is_half = task.kind == TaskKind::kReduceScatter ||
+                         task.kind == TaskKind::kAllGather ||
+                         task.kind == TaskKind::kStateCollective;
     if (task.kind != TaskKind::kAllToAll && schedule::moves_rows(step_.segment(task).kind))
       return ports_.all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
     if (task.kind == TaskKind::kAllReduce || is_half) {
@@ -239,8 +241,10 @@ class StepPricer {
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {
             reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
-      case TaskKind::kRing:
       case TaskKind::kStateCollective:
+        PIPER_CHECK(!schedule::moves_rows(step_.segment(task).kind), "a gather of weights");
+        return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
+      case TaskKind::kRing:
       case TaskKind::kHostCopy:
         PIPER_CHECK(false, "no exact price of what this Piper does not execute");
       case TaskKind::kAllReduce:
@@ -327,6 +331,7 @@ class StepPricer {
 
   TaskPrice compute(const Task& task) const {
     const Segment& segment = step_.segment(task);
+    if (segment.kind == SegmentKind::kDropWeights) return {};
     if (segment.kind == SegmentKind::kKeepGradients)
       return {update_seconds(segment.kind, own_gradients(task), cluster_, strategy_.precision)};
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
@@ -495,7 +500,7 @@ class StepPricer {
       const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
       if (meaning.kind == SlotKind::kExpertState)
         return found->second = meaning.parameters * state_bytes(strategy_.precision).moved();
-      if (meaning.kind == SlotKind::kGradients)
+      if (meaning.kind == SlotKind::kGradients || meaning.kind == SlotKind::kWeights)
         return found->second = reduced_buffer(meaning.segment, model_, strategy_).bytes();
       found->second = slot_bytes(model_, meaning,
                                  work_of(meaning.segment, place_of(slot.rank, slot.micro_batch)));

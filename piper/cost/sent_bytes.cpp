@@ -70,8 +70,9 @@ class Sender {
         if (!schedule::moves_rows(step_.segment(task).kind)) return add_half(task);
         if (has_own_rows(step_.segment(task).kind)) return add_rows(task);
         return to_others(task, [&](int64_t, int64_t) { return gathered_share_bytes(task); });
+      case TaskKind::kStateCollective:  // of weights
+        return add_half(task);
       case TaskKind::kRing:
-      case TaskKind::kStateCollective:
       case TaskKind::kHostCopy:
         break;  // of axes that are priced, not executed
     }
@@ -255,7 +256,7 @@ class Sender {
                                                ? collective::ReductionForm::kHierarchical
                                                : collective::ReductionForm::kDirect;
     const auto& half =
-        task.kind == TaskKind::kAllGather ? collective::all_gather : collective::reduce_scatter;
+        task.kind == TaskKind::kReduceScatter ? collective::reduce_scatter : collective::all_gather;
     const collective::MemberSteps steps =
         half(form, index_of(task), collective::topology_among(topology_, members), buffer.elements);
     std::vector<int64_t> bytes(members.size(), -1);  // -1: no message
@@ -429,6 +430,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
+    case SegmentKind::kDropWeights:
     case SegmentKind::kWait:
       break;
   }

@@ -160,6 +160,12 @@ int64_t optimized_parameters(const model::Model& model, const strategy::Strategy
                          [&](int32_t) { return strategy.zero > 0; });
 }
 
+int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                          int64_t stage, int64_t member) {
+  return held_of_divided(model, strategy, stage, member,
+                         [&](int32_t) { return strategy.zero == 3; });
+}
+
 int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,
                             int64_t stage, int64_t member) {
   return held_of_divided(model, strategy, stage, member, [&](int32_t layer) {

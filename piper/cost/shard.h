@@ -49,6 +49,11 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
 int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
                              int64_t stage, int64_t member);
 
+// Of a rank's parameters those whose weights it has all step: all, or with ZeRO 3 its own share of
+// every buffer.
+int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                          int64_t stage, int64_t member);
+
 // Of a rank's parameters those whose gradients it has all step: all, or of divided ones
 // (strategy::divides_gradients) its own share of each buffer.
 int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,

@@ -1,6 +1,7 @@
 #include <piper/cost/walked_memory.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 namespace piper::cost {
@@ -9,6 +10,7 @@ namespace {
 using graph::SlotId;
 using graph::Stream;
 using graph::Task;
+using graph::TaskId;
 using graph::TaskKind;
 
 class Walk {
@@ -17,23 +19,51 @@ class Walk {
       : step_(step), prices_(prices), is_live_(step.graph.slots().size()) {}
 
   StageMemory run() {
+    find_ahead();
+    start_ahead(TaskId::none());
     for (const Task& task : step_.graph.tasks()) {
-      for (const graph::TaskId before : step_.graph.dependencies(task)) end(before);
-      for (const SlotId slot : step_.graph.writes(task)) add(slot);
-      if (task.kind != TaskKind::kCompute) {
-        live_ += transient(task);
-        in_flight_.push_back(task.id);
-        look(0, task.micro_batch);
-        continue;
-      }
-      look(transient(task), task.micro_batch);
-      release(task);
-      end_sends();
+      if (gathers_ahead(task)) continue;
+      walk(task);
+      start_ahead(task.id);
     }
     return fullest_;
   }
 
  private:
+  // A gather of weights travels ahead of those who come before it in the graph: it takes memory as
+  // soon as what it waits for is done.
+  bool gathers_ahead(const Task& task) const {
+    return task.kind == TaskKind::kStateCollective && !step_.graph.writes(task).empty();
+  }
+  void find_ahead() {
+    for (const Task& task : step_.graph.tasks()) {
+      if (!gathers_ahead(task)) continue;
+      TaskId last = TaskId::none();
+      for (const TaskId before : step_.graph.dependencies(task))
+        if (before.valid() && (!last.valid() || last < before)) last = before;
+      ahead_[last].push_back(task.id);
+    }
+  }
+  void start_ahead(TaskId behind) {
+    const auto found = ahead_.find(behind);
+    if (found == ahead_.end()) return;
+    for (const TaskId id : found->second) walk(step_.graph.task(id));
+  }
+
+  void walk(const Task& task) {
+    for (const TaskId before : step_.graph.dependencies(task)) end(before);
+    for (const SlotId slot : step_.graph.writes(task)) add(slot);
+    if (task.kind != TaskKind::kCompute) {
+      live_ += transient(task);
+      in_flight_.push_back(task.id);
+      look(0, task.micro_batch);
+      return;
+    }
+    look(transient(task), task.micro_batch);
+    release(task);
+    end_sends();
+  }
+
   int64_t bytes(SlotId slot) const { return prices_.slot_bytes[slot.index()]; }
   int64_t transient(const Task& task) const { return prices_.transient_bytes[task.id.index()]; }
 
@@ -76,20 +106,22 @@ class Walk {
     for (size_t i = 0; i < is_live_.size(); ++i) {
       if (is_live_[i] == 0) continue;
       const schedule::SlotMeaning& meaning = step_.meaning(SlotId(static_cast<int32_t>(i)));
-      if (meaning.kind == schedule::SlotKind::kGradients)
-        fullest_.gradients += prices_.slot_bytes[i];
-      if (meaning.kind == schedule::SlotKind::kGradients ||
-          step_.graph.slots()[i].micro_batch == micro_batch)
+      const bool is_of_gradients = meaning.kind == schedule::SlotKind::kGradients,
+                 is_of_weights = meaning.kind == schedule::SlotKind::kWeights;
+      if (is_of_gradients) fullest_.gradients += prices_.slot_bytes[i];
+      if (is_of_weights) fullest_.weights += prices_.slot_bytes[i];
+      if (is_of_gradients || is_of_weights || step_.graph.slots()[i].micro_batch == micro_batch)
         continue;
       part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += prices_.slot_bytes[i];
     }
-    fullest_.working = most_ - fullest_.activations.total() - fullest_.gradients;
+    fullest_.working = most_ - fullest_.activations.total() - fullest_.gradients - fullest_.weights;
   }
 
   const schedule::StepGraph& step_;
   const Prices& prices_;
   std::vector<char> is_live_;  // by slot
   std::vector<graph::TaskId> in_flight_;
+  std::map<TaskId, std::vector<TaskId>> ahead_;  // gathers, by what they wait for
   int64_t live_ = 0, most_ = 0;
   StageMemory fullest_;
 };

@@ -425,6 +425,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
+    case SegmentKind::kDropWeights:
     case SegmentKind::kWait:
       PIPER_CHECK(false, "no work of a layer or an end of the model");
   }

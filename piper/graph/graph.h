@@ -50,10 +50,9 @@ enum class TaskKind : uint8_t {
   kExchangeCounts,  // every member tells every other how many rows will come
   kAllToAll,        // rows of slot reads[0] to slot writes[0], by the counts exchanged before
   kAllReduce,       // sums a buffer named by `segment` over the group, in rank order
-  // The next two are executed for rows, weights and gradients; those behind them not yet.
-  kAllGather,      // slots reads[i] of all members, put together, to slots writes[i]
-  kReduceScatter,  // sums slots reads[i]; each member's part goes to its slot writes[i]
-  kRing,           // what each member has passes through all of them, beside compute
+  kAllGather,       // slots reads[i] of all members, put together, to slots writes[i]
+  kReduceScatter,   // sums slots reads[i]; each member's part goes to its slot writes[i]
+  kRing,            // what each member has passes through all of them, beside compute
   // Gathers or reductions of weights and gradients on a stream of their own, beside everything else
   kStateCollective,
   // A copy between the device and its host, on a stream of its own; the group is the rank alone

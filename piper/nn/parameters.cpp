@@ -155,6 +155,16 @@ void ParameterStore::release_gradients(int32_t layer, strategy::Axis replicas) {
   give_back(buffers_.at({layer, replicas}).gradient);
 }
 
+at::Tensor ParameterStore::hold_values(int32_t layer, strategy::Axis replicas) {
+  const at::Tensor buffer = buffers_.at({layer, replicas}).value;
+  if (!has_memory(buffer)) take_memory(buffer);
+  return buffer;
+}
+
+void ParameterStore::release_values(int32_t layer, strategy::Axis replicas) {
+  give_back(buffers_.at({layer, replicas}).value);
+}
+
 at::Tensor ParameterStore::values(int32_t layer, strategy::Axis replicas) const {
   const auto found = buffers_.find({layer, replicas});
   return found == buffers_.end() ? at::Tensor() : found->second.value;

@@ -83,6 +83,9 @@ class ParameterStore {
   // Stage::hold_gradients() and release_gradients(), of a divided axis.
   at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
   void release_gradients(int32_t layer, strategy::Axis replicas);
+  // Stage::hold_weights() and release_weights(), of any buffer.
+  at::Tensor hold_values(int32_t layer, strategy::Axis replicas);
+  void release_values(int32_t layer, strategy::Axis replicas);
   // The values in the same order. Undefined when the rank holds none.
   at::Tensor values(int32_t layer, strategy::Axis replicas) const;
   std::vector<Parameter>& parameters() { return parameters_; }

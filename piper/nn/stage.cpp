@@ -287,6 +287,12 @@ class ModelStage final : public Stage {
   void release_gradients(int32_t layer, strategy::Axis replicas) override {
     store_.release_gradients(layer, replicas);
   }
+  at::Tensor hold_weights(int32_t layer, strategy::Axis replicas) override {
+    return store_.hold_values(layer, replicas);
+  }
+  void release_weights(int32_t layer, strategy::Axis replicas) override {
+    store_.release_values(layer, replicas);
+  }
   at::Tensor weights(int32_t layer, strategy::Axis replicas) override {
     return (is_of_copies(replicas) ? copies_ : store_).values(layer, replicas);
   }
@@ -448,6 +454,12 @@ at::Tensor Stage::hold_gradients(int32_t, strategy::Axis) {
 }
 void Stage::release_gradients(int32_t, strategy::Axis) {
   PIPER_CHECK(false, "a stage that divides no gradients");
+}
+at::Tensor Stage::hold_weights(int32_t, strategy::Axis) {
+  PIPER_CHECK(false, "a stage that divides no weights");
+}
+void Stage::release_weights(int32_t, strategy::Axis) {
+  PIPER_CHECK(false, "a stage that divides no weights");
 }
 Stage::Projection Stage::projection_forward(int32_t, const at::Tensor&, int64_t, Tape*) {
   shares_no_sequence();

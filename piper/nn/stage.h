@@ -314,6 +314,10 @@ class Stage {
   // gradients are then marked as zero. Returns the buffer as it is.
   virtual at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
   virtual void release_gradients(int32_t layer, strategy::Axis replicas);
+  // The same of a buffer of weights (zero 3): it has memory when the stage is made, and none between
+  // release and hold, after which it holds anything.
+  virtual at::Tensor hold_weights(int32_t layer, strategy::Axis replicas);
+  virtual void release_weights(int32_t layer, strategy::Axis replicas);
   // The weights of the same buffer, element by element (but for those that are kept in another
   // precision than the layers compute in: they lie elsewhere).
   virtual at::Tensor weights(int32_t layer, strategy::Axis replicas) = 0;

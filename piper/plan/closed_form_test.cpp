@@ -351,7 +351,10 @@ TEST_CASE(
                                     {model::with_mtp(model::load_model("piper-10m"), 2), 1},
                                     {example::mixture(4), 2},
                                     {example::mixture(7, true), 2},
-                                    {model::load_model("piper-10m"), 2}}) {
+                                    {model::load_model("piper-10m"), 2},
+                                    {example::mixture(4), 3},
+                                    {example::mixture(7, true), 3},
+                                    {model::load_model("piper-10m"), 3}}) {
     CAPTURE(model.name);
     CAPTURE(model.mtp_depth);
     CAPTURE(zero);

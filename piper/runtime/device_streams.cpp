@@ -5,7 +5,7 @@ namespace piper::runtime {
 namespace {
 
 constexpr graph::Stream kCommunication[] = {graph::Stream::kExchange, graph::Stream::kSend,
-                                            graph::Stream::kReceive};
+                                            graph::Stream::kReceive, graph::Stream::kStates};
 
 c10::impl::VirtualGuardImpl driver(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
@@ -23,7 +23,9 @@ void DeviceStreams::start() {
   if (!is_device()) return;
   auto& compute = streams_[static_cast<size_t>(graph::Stream::kCompute)];
   compute = driver(device_).getStream(device_);
-  wait(graph::Stream::kExchange, record(graph::Stream::kCompute));
+  // What reads weights that the step before updated.
+  for (const graph::Stream of : {graph::Stream::kExchange, graph::Stream::kStates})
+    wait(of, record(graph::Stream::kCompute));
 }
 
 DeviceStreams::Use DeviceStreams::use(graph::Stream of) const {

@@ -16,7 +16,8 @@ using graph::TaskId;
 
 namespace {
 
-constexpr Stream kCommunicationStreams[] = {Stream::kReceive, Stream::kExchange, Stream::kSend};
+constexpr Stream kCommunicationStreams[] = {Stream::kReceive, Stream::kExchange, Stream::kSend,
+                                            Stream::kStates};
 
 }  // namespace
 

@@ -21,6 +21,7 @@
 #include <piper/runtime/cores.h>
 #include <piper/runtime/device_streams.h>
 #include <piper/runtime/gradient_shares.h>
+#include <piper/runtime/weight_shares.h>
 #include <piper/schedule/step.h>
 
 #include <cstdint>
@@ -76,6 +77,8 @@ struct PlayerOptions {
   const balance::Placements* placements = nullptr;
   // Of all gradients that the graph divides; outlives the player. Null: it divides none.
   GradientShares* gradient_shares = nullptr;
+  // Of all weights that the graph divides; outlives the player. Null: it divides none.
+  const WeightShares* weight_shares = nullptr;
 };
 
 class Player {

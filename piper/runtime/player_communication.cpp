@@ -111,8 +111,9 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
       return schedule::moves_rows(step_.segment(task).kind)
                  ? start_tokens_scatter(task, std::move(name))
                  : start_reduce_scatter(task, std::move(name));
-    case TaskKind::kRing:
     case TaskKind::kStateCollective:
+      return start_weights_gather(task, std::move(name));
+    case TaskKind::kRing:
     case TaskKind::kHostCopy:
     case TaskKind::kCompute:
       break;
@@ -496,8 +497,15 @@ std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
 std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,
                                                               comm::OperationName name) {
   const schedule::Segment& segment = step_.segment(task);
-  const at::Tensor buffer =
-      stage_.weights(segment.layer, schedule::axis_of(task.kind, segment.kind));
+  const strategy::Axis axis = schedule::axis_of(task.kind, segment.kind);
+  at::Tensor buffer;
+  if (task.kind == TaskKind::kStateCollective) {
+    PIPER_CHECK(options_.weight_shares != nullptr, "no shares of divided weights");
+    buffer = write(task, 0).tensor = stage_.hold_weights(segment.layer, axis);
+    options_.weight_shares->fill({segment.layer, axis}, buffer);
+  } else {
+    buffer = stage_.weights(segment.layer, axis);
+  }
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to gather in " + name.what);
   const comm::Group group = group_of(task);
   return start_gather(tensors_, group, std::move(name), buffer, strategy_.reduction,

@@ -89,14 +89,20 @@ void Player::keep_gradients(const Task& task) {
 
 void Player::free(graph::SlotId slot) {
   value(slot) = SlotValue{};
-  if (step_.meaning(slot).kind != SlotKind::kGradients) return;
-  const auto [layer, axis] = buffer_of(step_.meaning(slot));
-  stage_.release_gradients(layer, axis);
+  const schedule::SlotMeaning& meaning = step_.meaning(slot);
+  if (meaning.kind == SlotKind::kGradients) {
+    const auto [layer, axis] = buffer_of(meaning);
+    stage_.release_gradients(layer, axis);
+  } else if (meaning.kind == SlotKind::kWeights) {
+    stage_.release_weights(meaning.segment.layer,
+                           schedule::axis_of(graph::TaskKind::kAllGather, meaning.segment.kind));
+  }
 }
 
 void Player::run_segment(const Task& task) {
   const Segment& segment = step_.segment(task);
   if (segment.kind == SegmentKind::kKeepGradients) return keep_gradients(task);
+  if (segment.kind == SegmentKind::kDropWeights) return;  // its slots are freed behind it
   switch (task.phase) {
     case Phase::kForward:
     case Phase::kRecompute:

@@ -27,7 +27,7 @@ std::string place(const Segment& segment) {
   const bool is_of_ends =
       segment.kind == SegmentKind::kDenseGradients || segment.kind == SegmentKind::kDenseWeights ||
       segment.kind == SegmentKind::kStageGradients || segment.kind == SegmentKind::kStageWeights ||
-      segment.kind == SegmentKind::kKeepGradients;
+      segment.kind == SegmentKind::kKeepGradients || segment.kind == SegmentKind::kDropWeights;
   if (!is_of_ends) return "";
   if (segment.share == Share::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
@@ -107,6 +107,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
+    case SegmentKind::kDropWeights:
     case SegmentKind::kHostCopy:
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
@@ -188,6 +189,8 @@ const char* name(SegmentKind kind) {
       return "take";
     case SegmentKind::kPutExpert:
       return "put";
+    case SegmentKind::kDropWeights:
+      return "drop weights";
     case SegmentKind::kKeepGradients:
       return "keep gradients";
     case SegmentKind::kWait:

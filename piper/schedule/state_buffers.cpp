@@ -58,6 +58,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
+    case SegmentKind::kDropWeights:
     case SegmentKind::kWait:
       return false;
   }

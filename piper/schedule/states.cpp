@@ -20,6 +20,7 @@ States::States(RankWriter& writer)
   const bool keeps = style_.keeps_weights_in_pipelines && writer.step().strategy.mesh.pp > 1;
   gathers_always_ = zero_ == 3 && !keeps;
   reduces_always_ = zero_ >= 2 && !keeps;
+  holds_weights_ = gathers_always_ && style_.states_in_slots;
 }
 
 TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,
@@ -123,9 +124,63 @@ void States::keep_before(int32_t layer, const Place& place) {
   }
 }
 
+// An embedding's backward adds rows to its table, and experts' weights' part multiplies what was
+// kept; a head on the first table's rank computes with that.
+graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Place& place) const {
+  const StepWriter& step = writer_.step();
+  const bool is_weights_part = place.phase == Phase::kBackwardWeights;
+  graph::ShortList<WeightsKey> keys;
+  if (layer == kEmbedding && place.phase != Phase::kForward) return keys;
+  if (layer == kHead && is_weights_part) return keys;
+  const auto add = [&](int32_t of) {
+    for (const StateBuffer& buffer : state_buffers(step, of))
+      if (!is_weights_part || buffer.weights != SegmentKind::kExpertWeights)
+        keys.push_back({buffer.weights, of});
+  };
+  add(layer);
+  if (layer == kHead && step.model.tied_embeddings && !strategy::ends_apart(step.strategy))
+    add(kEmbedding);
+  return keys;
+}
+
+void States::hold_weights(int32_t layer, const Place& place, Posted& posted) {
+  const TaskId before = writer_.last_compute();
+  const bool is_held_already = layer == kHead && place.phase != Phase::kForward;
+  for (const WeightsKey& key : weights_of(layer, place)) {
+    Held& held = held_[key];
+    if (!is_held_already && held.count++ == 0) {
+      const Segment segment{key.first, key.second};
+      held.weights = writer_.slot(SlotKind::kWeights, segment);
+      held.gathered =
+          writer_.collective(TaskKind::kStateCollective, axis_of(TaskKind::kAllGather, key.first),
+                             segment, {.writes = {held.weights}}, {gather_guard_, held.dropped});
+    }
+    posted.wait_for(held.gathered);
+  }
+  gather_guard_ = before;
+}
+
+void States::drop_weights(int32_t layer, const Place& place) {
+  if (layer == kHead && place.phase == Phase::kForward) return;
+  graph::ShortList<SlotId> dropped;
+  graph::ShortList<WeightsKey> keys;
+  for (const WeightsKey& key : weights_of(layer, place)) {
+    Held& held = held_.at(key);
+    if (--held.count > 0) continue;
+    dropped.push_back(held.weights);
+    keys.push_back(key);
+  }
+  if (dropped.empty()) return;
+  const TaskId task =
+      writer_.compute({SegmentKind::kDropWeights, layer}, {.reads = dropped, .frees = dropped});
+  for (const WeightsKey& key : keys) held_.at(key).dropped = task;
+}
+
 void States::begin(int32_t layer, const Place& place, Posted& posted) {
   keep_before(layer, place);
-  if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
+  if (holds_weights_) {
+    hold_weights(layer, place, posted);
+  } else if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
     const Share waited = style_.states_later ? Share::kRest : Share::kWhole;
     for (const TaskId task : post(What::kGather, layer, waited, posted, true))
       posted.wait_for(task);
@@ -144,6 +199,7 @@ void States::begin(int32_t layer, const Place& place, Posted& posted) {
 
 void States::end(int32_t layer, const Place& place, Posted& posted) {
   for (const TaskId task : std::exchange(posted.beside, {})) posted.wait_for(task);
+  if (holds_weights_) drop_weights(layer, place);
   if (divides_gradients(writer_.step(), layer)) {
     const size_t before = travelling_.size();
     if (place.makes_gradients) scatter(layer, posted);

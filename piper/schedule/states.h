@@ -7,7 +7,8 @@
 //   ZeRO 2     they are scattered behind every backward, from buffers that live for a while alone
 //              (step.h): behind the next layer the rank adds its share to its sums and gives them
 //              back
-//   ZeRO 3     and weights are gathered before every forward and backward
+//   ZeRO 3     and weights are gathered before every forward and backward, into buffers that live
+//              until these are done (step.h)
 //
 // With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
 // same: they cut their buffers differently, and sum the whole of it.
@@ -20,6 +21,7 @@
 #include <piper/schedule/writer.h>
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -88,13 +90,27 @@ class States {
   void keep(const Travelling& of);
   // What adds to a layer's gradients comes behind their last reduce-scatter.
   void keep_before(int32_t layer, const Place& place);
+  // Divided weights, where they are slots: those that a layer computes with.
+  struct Held {
+    int count = 0;  // of those who compute with them
+    graph::TaskId gathered = graph::TaskId::none(), dropped = graph::TaskId::none();
+    graph::SlotId weights = graph::SlotId::none();
+  };
+  using WeightsKey = std::pair<SegmentKind, int32_t>;
+  graph::ShortList<WeightsKey> weights_of(int32_t layer, const Place& place) const;
+  void hold_weights(int32_t layer, const Place& place, Posted& posted);
+  void drop_weights(int32_t layer, const Place& place);
   // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
   bool is_summed_by_ends(int32_t layer) const;
 
   RankWriter& writer_;
   const ExecutionStyle& style_;
   int64_t zero_;
-  bool gathers_always_, reduces_always_;              // with every micro-batch
+  bool gathers_always_, reduces_always_;  // with every micro-batch
+  bool holds_weights_;                    // for a while alone, as slots
+  std::map<WeightsKey, Held> held_;
+  // The last compute before the layer last come to: what is gathered waits for it.
+  graph::TaskId gather_guard_ = graph::TaskId::none();
   Share beside_;                                      // what travels beside compute
   graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters

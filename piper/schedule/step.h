@@ -81,7 +81,8 @@ enum class SegmentKind : uint8_t {
   // compute: adds this rank's share of a layer's reduced gradients to its sums, and gives their
   // buffers back (ZeRO 2)
   kKeepGradients,
-  kWait,  // compute: waits for communication, a part of which nothing hides
+  kDropWeights,  // compute: gives back the memory of weights that were gathered (ZeRO 3)
+  kWait,         // compute: waits for communication, a part of which nothing hides
 };
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
@@ -136,6 +137,9 @@ enum class SlotKind : uint8_t {
   // ZeRO 2: a buffer of gradients (segment: kDenseGradients, ...) that lives for a part of a
   // micro-batch, of the main type
   kGradients,
+  // ZeRO 3: a buffer of weights (segment: kDenseWeights, ...) that lives from its gather to the end
+  // of what computes with it
+  kWeights,
   kKept,  // ExecutionStyle::keeps_by_layer
 };
 
@@ -313,6 +317,14 @@ struct SlotMeaning {
 // than two layers' gradients have memory, or in front of what adds to the same layer's before
 // that. A reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its
 // norms' with another's) writes the buffer itself.
+//
+// Divided weights (ZeRO 3): a gather writes a buffer of a layer's weights, on the stream of states;
+// it starts when what was computed before the layer last come to is done, so that it travels beside
+// that layer, and two layers' weights have memory at once.
+//   weights             F, B, W                                    [weights]
+//   drop weights        F, B, W  weights of the layer's axes
+// The latter frees them, behind the layer. A head's stay from its forward to its backward; the
+// embedding's backward and the weights' part of experts need none.
 //
 // Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
 // forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home

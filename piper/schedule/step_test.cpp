@@ -68,6 +68,8 @@ const char* short_name(SlotKind kind) {
       return "expert_state";
     case SlotKind::kGradients:
       return "gradients";
+    case SlotKind::kWeights:
+      return "weights";
     case SlotKind::kKept:
       return "kept";
   }

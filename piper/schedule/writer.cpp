@@ -23,7 +23,8 @@ constexpr int32_t kFirstLayer = -2;
 // parts with what is left of it.
 bool has_weights_part(const Segment& segment) {
   return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
-         segment.kind != SegmentKind::kKeepGradients && segment.kind != SegmentKind::kWait &&
+         segment.kind != SegmentKind::kKeepGradients && segment.kind != SegmentKind::kDropWeights &&
+         segment.kind != SegmentKind::kWait &&
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 

@@ -8,10 +8,8 @@
 namespace piper::strategy {
 namespace {
 
-constexpr int64_t kMostZero = 2;  // sharded optimizer states and gradients
-
 // A module of multi-token prediction adds to the gradients of what stands before it as well.
-int64_t most_zero(const Strategy& s) { return s.mtp_depth > 0 ? 1 : kMostZero; }
+int64_t most_zero(const Strategy& s) { return s.mtp_depth > 0 ? 1 : 3; }
 
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
@@ -64,9 +62,7 @@ std::vector<std::string> not_runnable(const Strategy& s) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
   if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.zero > kMostZero)
-    lines.push_back(fmt::format("'zero' is {}: sharded weights are priced, not executed", s.zero));
-  else if (s.zero > most_zero(s))
+  if (s.zero > most_zero(s))
     lines.push_back(fmt::format(
         "'zero' is {} beside modules of multi-token prediction: sharded gradients are priced, not "
         "executed, where a module adds to those of another layer; allowed: 0 and 1",

@@ -116,6 +116,10 @@ std::vector<Case> all_cases() {
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
   cases.back().strategy.redundant_experts = 2;
+  cases.push_back(make_case(deepseek_like(), mesh_of(1, 4, 2)));
+  cases.back().strategy.zero = 3;
+  cases.push_back(make_case(with_tied_embeddings(), mesh_of(2, 2, 2), PipelineSchedule::kZbH1));
+  cases.back().strategy.zero = 3;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 4)));
   cases.back().strategy.all_to_all = strategy::AllToAll::kHaloDedup;
   cases.push_back(make_case(model::with_mtp(deepseek_like(), 1), mesh_of(2, 1, 1)));

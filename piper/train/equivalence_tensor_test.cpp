@@ -281,7 +281,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     if (run.mesh.num_virtual_stages() > small_model().num_layers()) continue;
     run.recompute = pick(strategy::kRecomputes);
     run.micro_batch = pick(kDegrees);
-    run.zero = static_cast<int64_t>(random() % 3);
+    run.zero = static_cast<int64_t>(random() % 4);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     run.sequence_parallel = random() % 2 == 0;
     if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)

@@ -73,6 +73,8 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
        .precision = strategy::Precision::kFp64,
        .zero = 1},
       {.mesh = {.ep = 2, .dp = 4}, .zero = 2},
+      {.mesh = {.ep = 2, .dp = 4}, .zero = 3},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 8}, .precision = strategy::Precision::kBf16, .zero = 3},
       {.mesh = {.pp = 2, .ep = 2, .dp = 4},
        .schedule = PipelineSchedule::kZbH1,
        .precision = strategy::Precision::kBf16,

@@ -81,6 +81,19 @@ void AdamW::read_gradients(const runtime::GradientShares& shares) {
   }
 }
 
+void AdamW::update_weights(const runtime::WeightShares& shares) {
+  for (Slot& slot : slots_) {
+    nn::Parameter& p = slot.parameter;
+    const runtime::WeightShares::Key key{p.layer, p.sharding.replicas};
+    if (!shares.contains(key)) continue;
+    const int64_t elements = p.value.numel();
+    const at::Tensor own = shares.own(key, p.offset, p.offset + elements).weights;
+    if (own.scalar_type() != p.value.scalar_type()) continue;
+    PIPER_CHECK(own.numel() == elements, "weights of another rank's share: " + p.name);
+    p.value = own.view(p.value.sizes());
+  }
+}
+
 void AdamW::take_parameters() {
   for (Slot& slot : slots_)
     if (slot.master.defined()) slot.master.copy_(slot.parameter.value);

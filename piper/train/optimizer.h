@@ -53,6 +53,10 @@ class AdamW {
   // Reads its gradients there from now on (ZeRO 2).
   void read_gradients(const runtime::GradientShares& shares);
 
+  // Its parameters are there from now on (ZeRO 3), but for those that are kept in another type than
+  // their buffer. What they hold is the caller's.
+  void update_weights(const runtime::WeightShares& shares);
+
   // Whether it has the states of shares, as given.
   bool is_divided() const { return is_divided_; }
 

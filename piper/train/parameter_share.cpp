@@ -65,6 +65,20 @@ runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLa
   return shares;
 }
 
+runtime::WeightShares weight_shares(nn::Stage& stage, const strategy::RankLayout& layout,
+                                    Rank rank) {
+  runtime::WeightShares shares;
+  for (const nn::Parameter& p : stage.parameters()) {
+    const runtime::WeightShares::Key key{p.layer, p.sharding.replicas};
+    if (layout.size(key.second) < 2 || shares.contains(key)) continue;
+    const at::Tensor whole = stage.weights(key.first, key.second);
+    const collective::Block mine = collective::reduce_share(
+        index_among_replicas(layout, key.second, rank), layout.size(key.second), whole.numel());
+    shares.add(key, mine.offset, mine.count, whole.options());
+  }
+  return shares;
+}
+
 at::Tensor gradient_of(const nn::Parameter& parameter, int64_t begin, int64_t end,
                        const runtime::GradientShares& shares) {
   const runtime::GradientShares::Key key{parameter.layer, parameter.sharding.replicas};

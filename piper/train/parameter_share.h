@@ -47,6 +47,10 @@ nn::Parameter restricted(const std::vector<nn::Parameter>& parameters, const Par
 runtime::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
                                         Rank rank, const std::function<bool(int32_t)>& is_divided);
 
+// Under ZeRO 3 a rank has its own weights alone: of each buffer that ranks share.
+runtime::WeightShares weight_shares(nn::Stage& stage, const strategy::RankLayout& layout,
+                                    Rank rank);
+
 // Elements [begin, end) of a parameter's gradient, flat: of its share, or of itself where its
 // buffer is not among them.
 at::Tensor gradient_of(const nn::Parameter& parameter, int64_t begin, int64_t end,

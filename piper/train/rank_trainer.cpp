@@ -91,6 +91,11 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
     });
     optimizer_->read_gradients(gradient_shares_);
   }
+  if (run.strategy.zero == 3) {
+    weight_shares_ = train::weight_shares(*stage_, layout_, rank_);
+    optimizer_->update_weights(weight_shares_);
+    note_selection_biases();
+  }
   // A table that both ends hold counts on the first stage.
   if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
       tied.defined())
@@ -108,7 +113,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
           .device = device_,
           .device_transport = device_transport_,
           .placements = &placements_,
-          .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr});
+          .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
+          .weight_shares = run.strategy.zero == 3 ? &weight_shares_ : nullptr});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -143,6 +149,7 @@ std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
 StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   number_ = number;
   outcome_ = {};
+  keep_weights();
   stage_->zero_gradients();
   const std::vector<runtime::MicroBatch> batches = fetch(run_.batches, number);
   player_->play(number, batches, update_, timeline);
@@ -155,19 +162,47 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
   look.apply = [&](std::span<const double> statistics) {
     sums = {statistics[kLossSum], statistics[kTargetTokens]};
   };
+  keep_weights();
   stage_->zero_gradients();
   player_->play(number, fetch(batches, batch), look, nullptr);
   return sums;
 }
 
+void RankTrainer::keep_weights() {
+  if (weight_shares_.empty() || !has_all_weights_) return;
+  for (const auto& [layer, replicas] : weight_shares_.keys()) {
+    weight_shares_.keep({layer, replicas}, stage_->weights(layer, replicas));
+    stage_->release_weights(layer, replicas);
+  }
+  has_all_weights_ = false;
+}
+
+// In fp32 and fp64 a bias lies among the other weights of its layer.
+void RankTrainer::note_selection_biases() {
+  for (size_t i = 0; i < run_.model.layers.size(); ++i) {
+    const auto layer = static_cast<int32_t>(i);
+    const at::Tensor bias = stage_->selection_bias(layer);
+    if (!bias.defined()) continue;
+    for (const nn::Parameter& p : stage_->parameters()) {
+      const runtime::WeightShares::Key key{p.layer, p.sharding.replicas};
+      if (p.layer == layer && p.value.is_alias_of(stage_->weights(p.layer, p.sharding.replicas)) &&
+          p.value.data_ptr() == bias.data_ptr() && weight_shares_.contains(key))
+        selection_biases_.emplace(layer, p);
+    }
+  }
+}
+
 void RankTrainer::gather_weights(uint64_t key) {
-  if (run_.strategy.zero == 0) return;
+  if (run_.strategy.zero == 0 || (!weight_shares_.empty() && has_all_weights_)) return;
+  has_all_weights_ = true;
   comm::Transport& tensors = device_transport_ != nullptr ? *device_transport_ : transport_;
   std::set<std::pair<int32_t, strategy::Axis>> buffers;
   for (const nn::Parameter& p : stage_->parameters())
     buffers.insert({p.layer, p.sharding.replicas});
   for (const auto& [layer, replicas] : buffers) {
     const at::Tensor weights = stage_->weights(layer, replicas);
+    if (weight_shares_.contains({layer, replicas}))
+      weight_shares_.fill({layer, replicas}, stage_->hold_weights(layer, replicas));
     const comm::Group group{layout_.group(replicas, rank_),
                             index_among_replicas(layout_, replicas, rank_)};
     const std::unique_ptr<comm::Operation> gather = runtime::start_gather(
@@ -241,6 +276,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
 }
 
 void RankTrainer::migrate(int64_t number, const balance::Placements& next) {
+  keep_weights();
   schedule::LayerMoves moves;
   for (const auto& [layer, placement] : next)
     moves[layer] = balance::moves_between(placements_.at(layer).homes(), placement.homes());
@@ -328,9 +364,17 @@ void RankTrainer::balance() {
     const at::Tensor bias = stage_->selection_bias(layer);
     if (!bias.defined()) continue;
     const at::Tensor rows = at::tensor(at::ArrayRef<int64_t>(counts)).to(at::kDouble);
-    const at::Tensor fewer = (rows.mean() - rows).sign();
+    at::Tensor fewer = (rows.mean() - rows).sign();
     at::Tensor moved = bias;
-    moved.add_(fewer.to(bias.options()), run_.options.bias_update);
+    if (const auto divided = selection_biases_.find(layer); divided != selection_biases_.end()) {
+      const nn::Parameter& p = divided->second;
+      const runtime::WeightShares::Part own =
+          weight_shares_.own({p.layer, p.sharding.replicas}, p.offset, p.offset + fewer.numel());
+      if (!own.weights.defined()) continue;
+      moved = own.weights;
+      fewer = fewer.narrow(0, own.first, moved.numel());
+    }
+    moved.add_(fewer.to(moved.options()), run_.options.bias_update);
   }
 }
 

@@ -137,9 +137,13 @@ class RankTrainer {
 
   // Under ZeRO a step leaves the weights of a rank's own share updated, and the next step gathers
   // the others' before it computes. Does so now, for who reads weights between steps (saving,
-  // comparing replicas, exporting); nothing without ZeRO. All ranks call it. `key` and those after
+  // comparing replicas, exporting); nothing without ZeRO. All ranks call it. Under ZeRO 3 the weights
+  // then have memory until keep_weights() or the next step. `key` and those after
   // it, one for each buffer of a rank, name its operations.
   void gather_weights(uint64_t key);
+  // Under ZeRO 3, where a trainer begins with all weights: this rank's own elements of them are what
+  // it goes on with, and the others' memory is given back. A step does so by itself.
+  void keep_weights();
 
  private:
   std::vector<runtime::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
@@ -150,6 +154,7 @@ class RankTrainer {
   const double* take_counts(const double* next,
                             std::map<int32_t, std::vector<int64_t>>& counts) const;
   void balance();
+  void note_selection_biases();
   void move_homes(int64_t number, const balance::Placements& next,
                   const schedule::LayerMoves& moves);
   // Of a migration: the elements that a piece is, of an expert at this index of the rank's.
@@ -175,6 +180,9 @@ class RankTrainer {
   std::vector<ParameterShare> norm_shares_;  // over the mesh every element once
   std::unique_ptr<AdamW> optimizer_;
   runtime::GradientShares gradient_shares_;  // none below ZeRO 2
+  runtime::WeightShares weight_shares_;      // none below ZeRO 3
+  bool has_all_weights_ = true;
+  std::map<int32_t, nn::Parameter> selection_biases_;  // by layer, of those in weight_shares_
   std::unique_ptr<runtime::Player> player_;
   runtime::Update update_;
   std::vector<int32_t> mixture_layers_;

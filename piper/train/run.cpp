@@ -121,6 +121,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       save(trainer, rebalancer, transport, number);
       before = runtime::now_seconds();
     }
+    if (!last) trainer.keep_weights();
     if (outcome.stop) stopped_ = true;
     if (check_speed(number, transport)) before = runtime::now_seconds();
   }

@@ -384,8 +384,10 @@ void Run::load(RankTrainer& trainer) {
                                hosts_[static_cast<size_t>(world_.process())]));
   } else if (weights_) {
     load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
+    trainer.keep_weights();
     trainer.optimizer().take_parameters();
   }
+  trainer.keep_weights();
 }
 
 }  // namespace piper::train::parts
