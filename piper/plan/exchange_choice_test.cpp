@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/sim/fabric.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 #include <cmath>
@@ -51,8 +52,8 @@ TEST_CASE("the choice is within 5 % of the best form of a finer grid, over 500 c
     return *(values.begin() + generator() % values.size());
   };
   double worst = 0, sum = 0;
-  constexpr int kCases = 500;
-  for (int i = 0; i < kCases; ++i) {
+  const int64_t kCases = testing::repetitions({.usual = 150, .full = 500});
+  for (int64_t i = 0; i < kCases; ++i) {
     const auto ranks = static_cast<int64_t>(one_of({1, 2, 4}));
     const Machine machine{static_cast<int64_t>(one_of({1, 2, 3, 4, 6})), ranks,
                           std::min(ranks, static_cast<int64_t>(one_of({1, 2, 4}))),

@@ -44,6 +44,8 @@ struct World {
               .precision = strategy::Precision::kFp32,
               .memory_limit_bytes = 0.96 * static_cast<double>(cluster.memory_bytes)};
     r.fixed.runnable = true;
+    r.fixed.recompute = strategy::Recompute::kNone;
+    r.fixed.cp = 1;
     r.num_kept = 16;
     return r;
   }
