@@ -14,12 +14,12 @@ namespace piper::balance {
 // what EPLB's replication does for a placement from scratch (replicate.h), for homes that stay. Of
 // equals the first expert, then the first rank. O(R E n) for R slots on n ranks.
 //
-// `homes`: copies that it has are left out. Requires homes.has_homes_first(), as many loads as experts and no
-// more slots on a rank than experts of others (PIPER_CHECK); so does shadow().
+// `homes`: copies that it has are left out. Requires homes.has_homes_first(), as many loads as
+// experts and no more slots on a rank than experts of others (PIPER_CHECK); so does shadow().
 ExpertPlacement share_hot(const ExpertPlacement& homes, const Loads& loads, int64_t slots_per_rank);
 
 // The experts with most rows are copied to every other rank, as long as there are slots: a shadow
-// (He et al. 2022, FasterMoE, section 4.2), for which no row leaves its rank.
+// (FasterMoE, He et al. 2022), for which no row leaves its rank.
 ExpertPlacement shadow(const ExpertPlacement& homes, const Loads& loads, int64_t slots_per_rank);
 
 // Slots of a rank for copies.

@@ -8,9 +8,9 @@
 // was when the run began: it is the router's row, the name in a checkpoint, the entry of a load.
 //
 // An expert may have several copies, each on another rank. One is its home, which is trained and
-// saved; the others are sent its weights before a step and bring their gradients back to it, so they
-// may be of other experts in every step at no cost (schedule/copies.h). Home is the copy that stands
-// nearest the front of its rank's experts, of equals that on the first rank:
+// saved; the others are sent its weights before a step and bring their gradients back to it, so
+// they may be of other experts in every step at no cost (schedule/expert_copies.h). Home is the
+// copy that stands nearest the front of its rank's experts, of equals that on the first rank:
 //
 //   two copies more on each rank:  0 1 2 7 | 2 3 4 7 | 4 5 6 7 | 6 7 0 2
 //

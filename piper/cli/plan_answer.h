@@ -47,8 +47,8 @@ struct PlanAnswer {
   plan::Imbalances imbalances;
 };
 
-// Searches, and plays the best. `progress` may be empty. `question` and `trainer` outlive the answer.
-// Throws InvalidInput.
+// Searches, and plays the best. `progress` may be empty. `question` and `trainer` outlive the
+// answer. Throws InvalidInput.
 PlanAnswer plan_answer(const PlanQuestion& question, const cost::TrainerProfile& trainer,
                        const std::function<void(int64_t done, int64_t total)>& progress = {});
 

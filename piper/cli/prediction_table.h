@@ -8,8 +8,8 @@
 
 namespace piper::cli {
 
-// Who is predicted to run it: "as the trainer 'megatron' would run it", or with exact costs "as this
-// Piper trains there".
+// Who is predicted to run it: "as the trainer 'megatron' would run it", or with exact costs "as
+// this Piper trains there".
 std::string run_by(const cost::TrainerProfile& trainer, bool has_exact_costs);
 
 // One figure of a prediction; names of parts are indented.

@@ -68,8 +68,8 @@ struct Priced {
 };
 Priced priced_from_flags(StrategyFlags flags);
 
-// Who is predicted to run the strategy: the trainer that --trainer names, else the one that its file
-// was planned for, else "piper". Throws InvalidInput.
+// Who is predicted to run the strategy: the trainer that --trainer names, else the one that its
+// file was planned for, else "piper". Throws InvalidInput.
 cost::TrainerProfile trainer_of(const std::string& flag, const strategy::Strategy& strategy);
 // Declares --trainer, and --stack as it was called before; `name` outlives `command`. `otherwise`:
 // whose profile is taken where it is not given, in --help.

@@ -1,8 +1,8 @@
 // Blocks that one member has at home and others hold copies of: sent to the holders, and sums of
 // what the holders have made of them sent home.
 //
-// Weights and gradients of experts with several copies (balance/expert_placement.h). Only pairs of a
-// home and a holder exchange a message; whoever has neither takes part with an empty list.
+// Weights and gradients of experts with several copies (balance/expert_placement.h). Only pairs of
+// a home and a holder exchange a message; whoever has neither takes part with an empty list.
 #pragma once
 
 #include <piper/collective/steps.h>

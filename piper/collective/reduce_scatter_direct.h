@@ -4,9 +4,9 @@
 //
 //   owner 2 of 4:   scratch: x0 x1 x3    output: x2      ((x0 + x1) + x2) + x3 in the output
 //
-// A member sends n - 1 messages, all but its own share; scratch is n - 1 times its share. Long shares
-// are worked on in pieces, with a message each: scratch is then two slots of n - 1 pieces, one
-// filling while the other is added.
+// A member sends n - 1 messages, all but its own share; scratch is n - 1 times its share. Long
+// shares are worked on in pieces, with a message each: scratch is then two slots of n - 1 pieces,
+// one filling while the other is added.
 #pragma once
 
 #include <piper/collective/all_reduce_direct.h>
@@ -17,8 +17,8 @@
 
 namespace piper::collective {
 
-// Every share is cut into pieces of `piece` elements (the last one may be shorter), the same for all
-// members. Requires piece >= 1.
+// Every share is cut into pieces of `piece` elements (the last one may be shorter), the same for
+// all members. Requires piece >= 1.
 MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count,
                                   int64_t piece = kWholeShare);
 // Of shares of any sizes, by member, back to back.

@@ -89,10 +89,10 @@ std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group
 // The two halves of an all-reduce. Both work in place on `buffer`, which is cut into one share a
 // member (collective::reduce_share, in elements). After a reduce-scatter the own share is the sum,
 // to the bit what the all-reduce of this form leaves there (kDirect: start_all_reduce,
-// kHierarchical: start_hierarchical_all_reduce); other shares are what they were or partial sums. An
-// all-gather brings every member's own share to everyone; no element is changed. `topology`: of the
-// members. Scratch of the reduce-scatter: directly two pieces of 32 Ki elements for every peer at
-// most; else what collective/'s headers say of the form.
+// kHierarchical: start_hierarchical_all_reduce); other shares are what they were or partial sums.
+// An all-gather brings every member's own share to everyone; no element is changed. `topology`: of
+// the members. Scratch of the reduce-scatter: directly two pieces of 32 Ki elements for every peer
+// at most; else what collective/'s headers say of the form.
 std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, OperationName, Element,
                                                 std::span<std::byte> buffer,
                                                 collective::ReductionForm form,

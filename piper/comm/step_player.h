@@ -14,8 +14,8 @@
 
 namespace piper::comm {
 
-// What the steps' buffers are, on the host or where the transport's are (Transport::memory). `output` is read too (additions, collectives in place); input stays
-// as it is.
+// What the steps' buffers are, on the host or where the transport's are (Transport::memory).
+// `output` is read too (additions, collectives in place); input stays as it is.
 struct PlayBuffers {
   std::span<const std::byte> input;
   std::span<std::byte> output;

@@ -79,8 +79,8 @@ std::string wrong_sum(Transport& transport, uint64_t key, size_t count) {
              : fmt::format("a sum of {}", count);
 }
 
-// A reduce-scatter and an all-gather: the sum as the form adds it, from the owner's neighbour on in a
-// ring, on every rank.
+// A reduce-scatter and an all-gather: the sum as the form adds it, from the owner's neighbour on in
+// a ring, on every rank.
 std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
                          collective::ReductionForm form) {
   const Group group = everyone(transport);

@@ -371,8 +371,8 @@ void ExecutorEstimator::price_scattered(const Strategy& s, int64_t index, int64_
   stage.backward += keeps - (1 - others) * behind;
   stage.backward_weights += keeps - (1 - others) * behind;
   const double beside = (stage.forward + stage.exchange_forward) / num_layers;
-  // Behind the last one nothing is computed: that rest is in `reductions`, and what slowed it delays
-  // those before it (delay_last_backwards).
+  // Behind the last one nothing is computed: that rest is in `reductions`, and what slowed it
+  // delays those before it (delay_last_backwards).
   stage.exchange_backward += others * (stage.slowed + std::max(0.0, stage.reductions - beside));
   stage.reductions += behind;
 }

@@ -144,7 +144,8 @@ class ExecutorEstimator : public Estimator {
                         bool homeward) const;
   // Those whose optimizer states the stage's first member has, which has the most.
   int64_t optimized(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
-  // ZeRO 2: what each micro-batch's reductions add to a stage's backward, by how the last one fares.
+  // ZeRO 2: what each micro-batch's reductions add to a stage's backward, by how the last one
+  // fares.
   void price_scattered(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                        Stage& stage) const;
   // ZeRO 3: what a micro-batch waits for weights beyond what it computes meanwhile, in either

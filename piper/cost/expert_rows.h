@@ -37,8 +37,8 @@ class ExpertRows {
   bool exact() const { return !load_.routed.empty(); }
   // Where the layer's experts are: as given, or plain.
   balance::ExpertPlacement placement(int32_t layer) const;
-  // Rows that every rank of an expert group sends to the experts of ep index `to`; of an expert with
-  // several copies each has an equal part.
+  // Rows that every rank of an expert group sends to the experts of ep index `to`; of an expert
+  // with several copies each has an equal part.
   int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   // `chunk`: schedule::Segment::chunk.

@@ -85,8 +85,8 @@ class Ports {
   Transfer message(Rank from, Rank to, double bytes) const;
 
   // Of operations that are priced elsewhere: `part` is what an end needs of its share of every
-  // level (level_needs in gradient_reduction_overlap.h) for so many seconds. All members send and receive; a
-  // message leaves one and enters the other.
+  // level (level_needs in gradient_reduction_overlap.h) for so many seconds. All members send and
+  // receive; a message leaves one and enters the other.
   Transfer among(std::span<const Rank> members, std::span<const double> part, double seconds) const;
   Transfer message(Rank from, Rank to, std::span<const double> part, double seconds) const;
 

@@ -16,8 +16,9 @@
 
 namespace piper::cost {
 
-// Rows that one rank sends to every place of an expert, by (layer, micro-batch, member of the stage): what a
-// run's routers really chose. Experts are in dispatch order (by place), so no placement is asked.
+// Rows that one rank sends to every place of an expert, by (layer, micro-batch, member of the
+// stage): what a run's routers really chose. Experts are in dispatch order (by place), so no
+// placement is asked.
 using RoutedRows = std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<int64_t>>;
 
 struct ExpertLoad {

@@ -1,5 +1,5 @@
-// For tests: a comparison by relative error, since seconds may be microseconds. doctest's own Approx
-// adds 1 to the scale and accepts any two small numbers.
+// For tests: a comparison by relative error, since seconds may be microseconds. doctest's own
+// Approx adds 1 to the scale and accepts any two small numbers.
 #pragma once
 
 #include <doctest/doctest.h>

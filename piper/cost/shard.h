@@ -75,8 +75,8 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
 // Routed experts of a layer on one rank of so many that together hold them all.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks);
 
-// Of the copies of experts that a rank of a (virtual) stage holds (balance/expert_placement.h), which
-// have weights and gradients and no optimizer states.
+// Of the copies of experts that a rank of a (virtual) stage holds (balance/expert_placement.h),
+// which have weights and gradients and no optimizer states.
 int64_t copied_parameters(const model::Model& model, const strategy::Strategy& strategy,
                           int64_t stage, int64_t member = 0);
 

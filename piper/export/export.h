@@ -52,8 +52,8 @@ static_assert(are_in_order(kTrainerTraits));
 constexpr const auto& rows(Trainer) { return kTrainerTraits; }
 inline constexpr auto kTrainers = values_of<Trainer>();
 
-// Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's profile
-// does not offer.
+// Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's
+// profile does not offer.
 Exported export_strategy(Trainer trainer, const model::Model& model,
                          const strategy::Strategy& strategy);
 

@@ -1,8 +1,8 @@
 // One mixture layer of a training step (gate, experts, merge; forward and backward; norm and
 // residual included) against the matrix products that it cannot do without, on buffers made
 // beforehand: the limit of any implementation on this machine's libraries. Both sides run in turn.
-// On the CPU times are of the thread's processor, so that what else the machine runs does not count;
-// on a device they are of the wall clock, until the device is done.
+// On the CPU times are of the thread's processor, so that what else the machine runs does not
+// count; on a device they are of the wall clock, until the device is done.
 #pragma once
 
 #include <piper/model/model.h>

@@ -10,8 +10,8 @@
 // turns it into its gradient in place. An expert without rows costs nothing but the zeroing of its
 // gradient in its first backward.
 //
-// Where ranks share the experts' matrices, F is this rank's part of the width, rows are those of all
-// these ranks, and results are parts of a sum over them.
+// Where ranks share the experts' matrices, F is this rank's part of the width, rows are those of
+// all these ranks, and results are parts of a sum over them.
 #pragma once
 
 #include <piper/nn/parameters.h>

@@ -31,8 +31,8 @@
 //
 // Where ranks share a sequence's tokens (GateBlock::share, context_ranks), f needs the choices of
 // all of them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them
-// over the ranks, and the loss is found by the backward. A capacity is that of a whole sequence, and
-// takes no part of one (PIPER_CHECK).
+// over the ranks, and the loss is found by the backward. A capacity is that of a whole sequence,
+// and takes no part of one (PIPER_CHECK).
 //
 // Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
 // that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.

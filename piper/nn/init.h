@@ -26,7 +26,8 @@ uint64_t name_hash(std::string_view name);
 std::array<double, 2> normal_pair(uint64_t seed, uint64_t hashed_name, uint64_t pair);
 
 // target := normal(0, range), element index = row-major index within the named tensor, of which
-// target (which may be a strided view, on any device) is this part: all of it, or what a rank holds.
+// target (which may be a strided view, on any device) is this part: all of it, or what a rank
+// holds.
 void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range,
                  const std::optional<TensorPart>& part = {});
 

@@ -1,6 +1,7 @@
 // The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte
-// counts), so the CPU's order is found there, and that of a device with a capacity: a counting sort, which is stable, so rows of one expert
-// stay in token order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
+// counts), so the CPU's order is found there, and that of a device with a capacity: a counting
+// sort, which is stable, so rows of one expert stay in token order. What exceeds an expert's
+// capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/strategy/token_chunk.h>

@@ -1,7 +1,7 @@
 // A rank's parameters and their gradients: one contiguous buffer of each per layer and axis over
-// which gradients are summed, so that a reduction or an optimizer works on one piece of memory. Matrices that are multiplied
-// together are stored together (q, k and v; gate and up; all experts of a layer); NamedPiece shows
-// the parts under their Hugging Face names.
+// which gradients are summed, so that a reduction or an optimizer works on one piece of memory.
+// Matrices that are multiplied together are stored together (q, k and v; gate and up; all experts
+// of a layer); NamedPiece shows the parts under their Hugging Face names.
 //
 // Gradients are never zeroed in advance: reset() marks them untouched, and the first backward of a
 // step overwrites (beta = 0) where later ones add.

@@ -305,17 +305,17 @@ class Stage {
   // which zero what no backward has reached.
   virtual void zero_gradients() = 0;
   // One contiguous buffer per reduction: the gradients of a layer (-1 embedding, -2 head) that are
-  // summed over this axis (Sharding::replicas). Undefined when there is none. Of Axis::kExpert: those
-  // of the copies of experts, which are no parameters: both stored parameters one behind the other,
-  // as the homes' are under Axis::kExpertData.
+  // summed over this axis (Sharding::replicas). Undefined when there is none. Of Axis::kExpert:
+  // those of the copies of experts, which are no parameters: both stored parameters one behind the
+  // other, as the homes' are under Axis::kExpertData.
   virtual at::Tensor gradients(int32_t layer, strategy::Axis replicas) = 0;
   // Of such a buffer that a strategy divides (zero 2 and more, over at least two ranks), which has
   // no memory but from hold to release; both leave one that has it, or has none, as it is. The
   // gradients are then marked as zero. Returns the buffer as it is.
   virtual at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
   virtual void release_gradients(int32_t layer, strategy::Axis replicas);
-  // The same of a buffer of weights (zero 3): it has memory when the stage is made, and none between
-  // release and hold, after which it holds anything.
+  // The same of a buffer of weights (zero 3): it has memory when the stage is made, and none
+  // between release and hold, after which it holds anything.
   virtual at::Tensor hold_weights(int32_t layer, strategy::Axis replicas);
   virtual void release_weights(int32_t layer, strategy::Axis replicas);
   // The weights of the same buffer, element by element (but for those that are kept in another

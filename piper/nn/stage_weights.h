@@ -58,8 +58,8 @@ struct StageBlocks {
   std::map<int32_t, MtpBlock> modules;    // last stage, by the global index of their layer
 };
 
-// Declares everything in `store`, but copies of experts, which nobody trains, in `copies` (by layer,
-// over the expert group); the caller allocates. Tied embeddings on one stage: head.table is
+// Declares everything in `store`, but copies of experts, which nobody trains, in `copies` (by
+// layer, over the expert group); the caller allocates. Tied embeddings on one stage: head.table is
 // the embedding; on several, the last stage's table comes first in the buffer of layer -2.
 // Parameters of a module of multi-token prediction are in the buffers of its layer.
 StageBlocks declare_weights(const model::Model& model, const StageShare& share,

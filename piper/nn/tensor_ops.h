@@ -97,19 +97,19 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 constexpr double capacity_tie(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-5 : 0x1p-12;
 }
-// Where a rank sends the rows of each expert (balance/expert_placement.h): to its place, or to those
-// of its copies in turn. Empty: to the place that is its id.
+// Where a rank sends the rows of each expert (balance/expert_placement.h): to its place, or to
+// those of its copies in turn. Empty: to the place that is its id.
 struct ExpertPlaces {
   std::vector<int32_t> place;  // by expert, then as ExpertPlacement::places_from() has them
   std::vector<int32_t> first;  // [E + 1]: where those of an expert begin
   int64_t num_places = 0;      // of all ranks
   bool empty() const { return place.empty(); }
 };
-// Sorts the T*K copies of tokens by place of their expert, then token, without those that exceed the
-// experts' capacity. Rows and counts are by place, counts of sequences by expert. Weights are the chosen
-// scores, divided by their sum when normalised, times `scaling`; they are normalised before
-// anything is dropped, and what is dropped by probability is what has the smaller weight (as in
-// Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
+// Sorts the T*K copies of tokens by place of their expert, then token, without those that exceed
+// the experts' capacity. Rows and counts are by place, counts of sequences by expert. Weights are
+// the chosen scores, divided by their sum when normalised, times `scaling`; they are normalised
+// before anything is dropped, and what is dropped by probability is what has the smaller weight (as
+// in Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
 // (docs/numerics.md).
 //
 // `sequences`: the tokens are whole sequences, or a part of some (which a capacity does not allow,

@@ -263,8 +263,8 @@ TEST_CASE("dispatch order is by expert, then token, and knows its way back") {
   CHECK(at::allclose(order.weights, at::tensor({.6 / .9, .5 / .8, .3 / .8, .3 / .9}, at::kDouble)));
 }
 
-// Expert 1 has copies at places 1 and 4, expert 2 is at place 3; place 2 is of an expert's copy that
-// this rank sends nothing to.
+// Expert 1 has copies at places 1 and 4, expert 2 is at place 3; place 2 is of an expert's copy
+// that this rank sends nothing to.
 TEST_CASE("rows of an expert with several copies go to their places in turn, on any device") {
   const at::Tensor p = at::rand({7, 3}, at::kDouble) + 0.1;
   const at::Tensor expert =

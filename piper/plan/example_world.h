@@ -1,5 +1,5 @@
-// A machine, a model and a trainer to search over every axis, and a request that refers to them. For
-// tests.
+// A machine, a model and a trainer to search over every axis, and a request that refers to them.
+// For tests.
 #pragma once
 
 #include <piper/model/import.h>

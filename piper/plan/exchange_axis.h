@@ -72,8 +72,8 @@ struct ExchangeOption {
   cost::ExchangeForm form;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
-  // The flat one only: the trainer leaves out what crosses twice; times what playing its order costs;
-  // by the cluster's curve.
+  // The flat one only: the trainer leaves out what crosses twice; times what playing its order
+  // costs; by the cluster's curve.
   bool deduplicated = false, played = false, measured = false;
 };
 struct ExchangeVerdict {

@@ -187,7 +187,8 @@ TEST_CASE("no schedule and count that is allowed is simulated to be much faster 
   CHECK(regret <= 0.01 * static_cast<double>(num_cases));
 }
 
-// Machines and meshes drawn over what a mixture layer feels; every option simulated as a whole step.
+// Machines and meshes drawn over what a mixture layer feels; every option simulated as a whole
+// step.
 TEST_CASE("the choice is the simulated best, or as good") {
   const int64_t num_cases = testing::repetitions({.usual = 40, .full = 500});
   int64_t num_best = 0;

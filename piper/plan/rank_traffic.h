@@ -1,8 +1,8 @@
 // Which ranks of a strategy say how much to each other in one step: what decides where they should
 // sit.
 //
-// Bytes of one step, as the trainers move them (piper/cost/trainer/layer_price.h, stage_state.cpp); m
-// micro-batches of T tokens on a rank, e bytes an element, h the hidden size, P parameters of a
+// Bytes of one step, as the trainers move them (piper/cost/trainer/layer_price.h, stage_state.cpp);
+// m micro-batches of T tokens on a rank, e bytes an element, h the hidden size, P parameters of a
 // stage on a rank, g bytes of a gradient:
 //
 //   experts        pairs   m x 4 exchanges a mixture layer (6 with full recomputation) x T / tp top_k h e / ep

@@ -22,9 +22,10 @@ struct Proposal {
 // too much work to simulate (may_simulate). `request`: of all that may be chosen, with the cluster
 // as it is described and the imbalance that was observed; its ranks are those of `present`.
 //
-// Every device computes as much slower as the fastest rank was (cluster::slowed), and the others are
-// stragglers (sim::Disturbance). Beside what the search finds stands each of its pipelines with the
-// layers divided by how fast the stages are. `accepts`: what else a strategy has to be; empty: all.
+// Every device computes as much slower as the fastest rank was (cluster::slowed), and the others
+// are stragglers (sim::Disturbance). Beside what the search finds stands each of its pipelines with
+// the layers divided by how fast the stages are. `accepts`: what else a strategy has to be; empty:
+// all.
 std::optional<Proposal> propose(const Request& request, const strategy::Strategy& present,
                                 const ObservedMachine& machine, const Accepts& accepts = {});
 

@@ -86,7 +86,8 @@ TEST_CASE("experts that move between samples even out a hot rank as far as whole
   const World world;
   const cost::LoadSamples hot = lasting_heat(true);
   const Imbalances drawn = sampled_imbalances(world.request(), hot, {1, 4, 8});
-  // 8 experts, 2 a rank. After two steps one of the two goes to another rank: 1/4 + 1/12 of all rows, four times.
+  // 8 experts, 2 a rank. After two steps one of the two goes to another rank: 1/4 + 1/12 of all
+  // rows, four times.
   CHECK(drawn.at(4).size() == 5);
   for (size_t i = 0; i < 5; ++i) CHECK(drawn.at(4)[i] == doctest::Approx(i < 2 ? 2.0 : 4 / 3.0));
   for (const int64_t ep : {1, 8})  // no rank can give one away

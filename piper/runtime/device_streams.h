@@ -7,7 +7,8 @@
 // was allocated; what other streams use is told to the allocator (keep_for), which gives it to
 // nobody else before they are through.
 //
-// Works with every device for which libtorch has a DeviceGuardImpl (CUDA, HIP, the tests' stand-in).
+// Works with every device for which libtorch has a DeviceGuardImpl (CUDA, HIP, the tests'
+// stand-in).
 //
 // Thread safety: one rank's, as its player.
 #pragma once
@@ -34,10 +35,10 @@ class DeviceStreams {
   bool is_device() const { return !device_.is_cpu(); }
   at::Device device() const { return device_; }
 
-  // Before a step: the exchange stream, whose first tasks may read what the step before has updated,
-  // comes after what the calling thread has put into its own. (Sends and receives read and write
-  // nothing but what tasks of the step hand them; and what the streams leave behind, a compute task
-  // has waited for.)
+  // Before a step: the exchange stream, whose first tasks may read what the step before has
+  // updated, comes after what the calling thread has put into its own. (Sends and receives read and
+  // write nothing but what tasks of the step hand them; and what the streams leave behind, a
+  // compute task has waited for.)
   void start();
 
   // While it lives, libtorch works in the stream.

@@ -8,10 +8,9 @@
 
 namespace piper::runtime {
 
-// Buffers lie on `device`. On the CPU there are no streams: a call returns when its work is done, and
-// marks mean nothing.
-// The numbers of rows lie on the device from prepare_rows on; a move that picks rows in any order
-// takes libtorch's memory for them while it runs.
+// Buffers lie on `device`. On the CPU there are no streams: a call returns when its work is done,
+// and marks mean nothing. The numbers of rows lie on the device from prepare_rows on; a move that
+// picks rows in any order takes libtorch's memory for them while it runs.
 std::unique_ptr<comm::DeviceMemory> make_tensor_device_operations(const at::Device& device);
 
 }  // namespace piper::runtime

@@ -28,8 +28,9 @@ namespace piper::runtime {
 
 class TokenExchange {
  public:
-  // `transport`: of what members tell each other; `tensors`: of rows, where these are. `topology`: of
-  // the group's members. `chunk_bytes`: of a message at most; 0 = uncut. `scratch`: beside tensors.
+  // `transport`: of what members tell each other; `tensors`: of rows, where these are. `topology`:
+  // of the group's members. `chunk_bytes`: of a message at most; 0 = uncut. `scratch`: beside
+  // tensors.
   TokenExchange(comm::Transport& transport, comm::Transport& tensors, comm::Group group,
                 const collective::Topology& topology, int64_t chunk_bytes, comm::Allocate scratch);
 

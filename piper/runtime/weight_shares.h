@@ -1,6 +1,6 @@
 // ZeRO 3 on one rank: of the weights that others hold alike it keeps its own elements alone, as
-// reductions cut them (train/parameter_share.h), and the optimizer updates these. A buffer of all of
-// them has memory from its gather until what computes with it is done, as the graph says
+// reductions cut them (train/parameter_share.h), and the optimizer updates these. A buffer of all
+// of them has memory from its gather until what computes with it is done, as the graph says
 // (schedule::SlotKind::kWeights; nn::Stage::hold_weights).
 //
 // Thread safety: one object belongs to its rank's thread.
@@ -29,8 +29,8 @@ class WeightShares {
   bool empty() const { return shares_.empty(); }
   bool contains(Key key) const { return shares_.contains(key); }
   std::vector<Key> keys() const;
-  // Of the buffer's elements [begin, end) those that are this rank's, as a view; `first`: where they
-  // begin, counted from `begin`. Undefined where none is.
+  // Of the buffer's elements [begin, end) those that are this rank's, as a view; `first`: where
+  // they begin, counted from `begin`. Undefined where none is.
   struct Part {
     at::Tensor weights;
     int64_t first = 0;

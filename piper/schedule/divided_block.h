@@ -1,6 +1,6 @@
 // A block of a layer (attention, a dense feed-forward, an expert's) whose matrices several ranks
-// share: what is communicated around its segment's compute. The first product is cut by columns, the
-// last by rows (Shoeybi et al. 2019), so that one sum at the end makes it whole.
+// share: what is communicated around its segment's compute. The first product is cut by columns,
+// the last by rows (Shoeybi et al. 2019), so that one sum at the end makes it whole.
 //
 //   tokens divided between the blocks (sequence parallelism, Korthikanti et al. 2022)
 //     forward    all-gather x        compute   reduce-scatter

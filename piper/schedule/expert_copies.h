@@ -1,14 +1,14 @@
-// Copies of experts (balance/expert_placement.h) in a step: before a layer's first forward each home
-// sends its weights to the ranks that hold a copy, and behind its last backward these send it their
-// gradients, which it adds to its own. The homes alone are reduced over their replicas, updated and
-// saved.
+// Copies of experts (balance/expert_placement.h) in a step: before a layer's first forward each
+// home sends its weights to the ranks that hold a copy, and behind its last backward these send it
+// their gradients, which it adds to its own. The homes alone are reduced over their replicas,
+// updated and saved.
 //
 //   weights updated (gathered) --> copied weights --> forward, backward, ... --> copied gradients
 //                                                                       --> expert gradients
 //
-// So a copy has no optimizer state, and may be of another expert in the next step: that costs nothing
-// but what every step costs (He et al. 2022, FasterMoE, section 4.2, calls such copies shadows;
-// DeepSeek's EPLB has redundant experts, which its inference does not have to sum).
+// So a copy has no optimizer state, and may be of another expert in the next step: that costs
+// nothing but what every step costs (FasterMoE, He et al. 2022, calls such copies
+// shadows; DeepSeek's EPLB has redundant experts, which its inference does not have to sum).
 #pragma once
 
 #include <piper/balance/expert_placement.h>

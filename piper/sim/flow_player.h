@@ -90,8 +90,8 @@ class FlowPlayer {
     uint32_t first = kNone, last = kNone;  // sends; each knows the next one
     uint64_t left = 0;                     // bytes of the first
     bool is_leaving = false;               // all of the first is in the port's queue
-    // Where packets on ports are counted (MessageCosts::packets_on_ports). They come in the order in
-    // which they left.
+    // Where packets on ports are counted (MessageCosts::packets_on_ports). They come in the order
+    // in which they left.
     int32_t on_ports = 0;
     bool is_held = false;       // the next packet waits for one to come
     uint32_t coming = kNone;    // the send whose packets come

@@ -22,8 +22,8 @@ namespace {
 
 constexpr double kForward = 3, kInput = 3.5, kWeights = 2.5, kMessage = 0.25;
 
-// The list of actions has a pair's micro-batches one after the other, so the graph does, too, unless
-// they take turns.
+// The list of actions has a pair's micro-batches one after the other, so the graph does, too,
+// unless they take turns.
 StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
                    bool pairs_take_turns = false) {
   const int64_t layers = pp * vpp;

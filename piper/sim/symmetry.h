@@ -25,9 +25,9 @@ namespace piper::sim {
 // "" when the pipeline of data index 0 provably stands for all (a balanced load and undisturbed
 // compute are for the caller to know), else why not, in words. O(ranks x levels).
 std::string why_not_symmetric(const strategy::Strategy& strategy, const cluster::Cluster& cluster);
-// The same of a whole step (cost/trainer/priced_step.h), whose prices are alike for all ranks of a stage:
-// what is left to show is that every port serves devices of one stage, or of whole stages, or as
-// many of every stage.
+// The same of a whole step (cost/trainer/priced_step.h), whose prices are alike for all ranks of a
+// stage: what is left to show is that every port serves devices of one stage, or of whole stages,
+// or as many of every stage.
 std::string why_not_symmetric_whole(const strategy::Strategy& strategy,
                                     const cluster::Cluster& cluster);
 

@@ -381,8 +381,8 @@ Json to_json(const Strategy& strategy);
 // Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not
 // done when left out (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth:
 // none; redundant_experts: 0) and `placement`, `all_to_all`, `reduction`, `moe_schedule` (the first
-// of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all problems (also
-// contradictions: degrees, products, sums).
+// of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all
+// problems (also contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:
 //   'mesh.ep' is 3; allowed: a divisor of 'mesh.dp' 4 (1, 2, 4)

@@ -1,4 +1,5 @@
-// Whole training steps on the tests' own device (tests/stand_in/device.h), held to those of the CPU.
+// Whole training steps on the tests' own device (tests/stand_in/device.h), held to those of the
+// CPU.
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/runtime/tensor_device_operations.h>
@@ -167,8 +168,9 @@ TEST_CASE(
   int64_t num_needed = 0;
   for (Case of : all_cases()) {
     const int64_t num_ranks = of.strategy.mesh.world();
-    // With tensor parallelism and deduplication some tasks wait for what a later one reads. Left out
-    // with divided gradients, too: one wait was found whose absence races nothing, unexplained so far.
+    // With tensor parallelism and deduplication some tasks wait for what a later one reads. Left
+    // out with divided gradients, too: one wait was found whose absence races nothing, unexplained
+    // so far.
     if (num_ranks == 1 || of.strategy.mesh.tp > 1 || of.strategy.zero == 2 ||
         strategy::deduplicates(of.strategy))
       continue;

@@ -30,8 +30,8 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
 void require_memory(const model::Model& model, const strategy::Strategy& strategy,
                     const std::vector<Rank>& ranks, int64_t available = available_memory_bytes());
 
-// The same where the ranks compute: rank r on devices[r mod their number], each device by what it has
-// left; none: on the CPU.
+// The same where the ranks compute: rank r on devices[r mod their number], each device by what it
+// has left; none: on the CPU.
 void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,
                        const std::vector<Rank>& ranks, const std::vector<at::Device>& devices);
 

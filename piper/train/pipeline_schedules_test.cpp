@@ -1,6 +1,6 @@
 // What every pipeline schedule idles and holds when it is executed, on 2 and 4 stages. Products are
-// replaced by a stand-in that sleeps, so that as many stages "compute" at once as there are, however
-// few cores the machine has; all else is the executor's own.
+// replaced by a stand-in that sleeps, so that as many stages "compute" at once as there are,
+// however few cores the machine has; all else is the executor's own.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

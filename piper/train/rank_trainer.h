@@ -137,12 +137,12 @@ class RankTrainer {
 
   // Under ZeRO a step leaves the weights of a rank's own share updated, and the next step gathers
   // the others' before it computes. Does so now, for who reads weights between steps (saving,
-  // comparing replicas, exporting); nothing without ZeRO. All ranks call it. Under ZeRO 3 the weights
-  // then have memory until keep_weights() or the next step. `key` and those after
-  // it, one for each buffer of a rank, name its operations.
+  // comparing replicas, exporting); nothing without ZeRO. All ranks call it. Under ZeRO 3 the
+  // weights then have memory until keep_weights() or the next step. `key` and those after it, one
+  // for each buffer of a rank, name its operations.
   void gather_weights(uint64_t key);
-  // Under ZeRO 3, where a trainer begins with all weights: this rank's own elements of them are what
-  // it goes on with, and the others' memory is given back. A step does so by itself.
+  // Under ZeRO 3, where a trainer begins with all weights: this rank's own elements of them are
+  // what it goes on with, and the others' memory is given back. A step does so by itself.
   void keep_weights();
 
  private:

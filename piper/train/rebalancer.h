@@ -1,9 +1,9 @@
 // When experts move in a run, and where to: a rank's view of balance/rebalance.h. Every rank has
 // seen the same counts and has the same prices, so all come to the same decision without a word.
 //
-// A decision is taken before a step, from the counts of the steps up to the one before. A checkpoint
-// after a step therefore holds the window and the placements before the decision, and a run that
-// goes on from it decides again what the other one decided.
+// A decision is taken before a step, from the counts of the steps up to the one before. A
+// checkpoint after a step therefore holds the window and the placements before the decision, and a
+// run that goes on from it decides again what the other one decided.
 #pragma once
 
 #include <piper/balance/rebalance.h>
@@ -40,8 +40,8 @@ bool suits(const balance::ExpertPlacement& placement, const strategy::Strategy& 
 balance::Placements read_placements(const std::string& path, const model::Model& model,
                                     const strategy::Strategy& strategy);
 
-// Ranks of an expert group's node, in the order of the group; 0 where its nodes are uneven, mixed or
-// one.
+// Ranks of an expert group's node, in the order of the group; 0 where its nodes are uneven, mixed
+// or one.
 int64_t expert_ranks_per_node(const strategy::Strategy& strategy,
                               const collective::Topology& topology);
 

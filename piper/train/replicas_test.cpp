@@ -33,7 +33,8 @@ struct Held {
   std::string hashes() const { return replica_hashes(parameters, optimizer); }
 };
 
-// Rank r holds part r % ep of the experts, with the same values on all here, which parts do not mind.
+// Rank r holds part r % ep of the experts, with the same values on all here, which parts do not
+// mind.
 std::vector<std::string> on_ranks(int64_t num_ranks, at::ScalarType type = at::kFloat,
                                   int64_t ep = 1) {
   std::vector<std::string> hashes;

@@ -71,8 +71,9 @@ struct RunRequest {
   // Run the reference layers before the first step and after every one (speed_check.h), and let
   // `comparison` count how much slower than in its profile the machine was.
   bool speed_check = false;
-  // When experts move between steps (rebalancer.h), and where they are when the run begins; a resumed
-  // run goes on with the placements of its checkpoint, where its expert groups are as large.
+  // When experts move between steps (rebalancer.h), and where they are when the run begins; a
+  // resumed run goes on with the placements of its checkpoint, where its expert groups are as
+  // large.
   balance::RebalancePolicy rebalance;
   balance::Placements placements;
   // Whether the run watches for a strategy that is faster than `strategy` on the machine and under

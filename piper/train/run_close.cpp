@@ -32,7 +32,8 @@ void Run::gather_parts(comm::Transport& transport) {
   gather_step(transport, kGatherKeys + 1, step);
 }
 
-// Process 0's recorder has of this step what all ranks noted. `key` and `key` + 1 name its operations.
+// Process 0's recorder has of this step what all ranks noted. `key` and `key` + 1 name its
+// operations.
 void Run::gather_step(comm::Transport& transport, uint64_t key, int64_t step) {
   const Rank rank = transport.rank();
   std::string mine;

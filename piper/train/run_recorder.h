@@ -52,8 +52,8 @@ class RunRecorder {
                   const ByMicroBatch& distinct);
   // Where experts were in a step, those that are not plain (displaced()); rank 0's process.
   void set_placements(int64_t step_number, const balance::Placements& placements);
-  // Of the median step: load.placements; load.routed and load.distinct, nothing when not all of it is
-  // known.
+  // Of the median step: load.placements; load.routed and load.distinct, nothing when not all of it
+  // is known.
   void measured_routing(cost::ExpertLoad& load) const;
   // What a rank's transport counted in a step; operations of other steps are left out.
   void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);

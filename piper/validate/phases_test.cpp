@@ -56,8 +56,8 @@ TEST_CASE("an exchange of 64 ranks takes its bytes over the NIC's rate, by hand"
   const double entered = 4096 * 7 * (1 - std::pow(7. / 8, 8));
   const auto seconds = [&](double row_bytes) { return entered * row_bytes / 44.625e9 + 27e-6; };
   const std::vector<PricedPhase> phases = price_phases(load_phase_run("deepseek-v3-h800"));
-  // FP8, a scale of 4 bytes for 128 values, 8 choices of 12 bytes; the trainer states five digits of
-  // it.
+  // FP8, a scale of 4 bytes for 128 values, 8 choices of 12 bytes; the trainer states five digits
+  // of it.
   CHECK(phase_of(phases, "dispatch(F)").predicted_seconds ==
         doctest::Approx(seconds(7168 + 56 * 4 + 8 * 12)).scale(0).epsilon(1e-4));
   CHECK(phase_of(phases, "combine(F)").predicted_seconds ==

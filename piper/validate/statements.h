@@ -1,8 +1,8 @@
 // What the Piper paper (Dash and Wang) states in numbers, beside what this project computes for it:
 // the exact statements, with misprints shown as such, and the measured ones, with their misses.
 //
-// One constant is fitted: the compute efficiency of the trainer "piper-frontier", to 39.38 TFLOP/s a
-// GPU with 862 billion parameters on 512 GPUs. The paper states neither PP x EP nor batch of its
+// One constant is fitted: the compute efficiency of the trainer "piper-frontier", to 39.38 TFLOP/s
+// a GPU with 862 billion parameters on 512 GPUs. The paper states neither PP x EP nor batch of its
 // runs; what stands in for them is in statement_assumptions().
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the two ends of a model cost one rank for one micro-batch under a trainer. Seconds, bytes and
-// parameters are divided as layer_price.h says: the vocabulary over tp.
+// What the two ends of a model cost one rank for one micro-batch under a trainer. Seconds, bytes
+// and parameters are divided as layer_price.h says: the vocabulary over tp.
 #pragma once
 
 #include <piper/cost/trainer/layer_price.h>

@@ -1,6 +1,6 @@
-// The estimator of any trainer, by its profile (estimator.h): time and memory of a whole step of any
-// strategy in closed form. The search over every axis prices its candidates with it, and
-// `piper validate` holds it to published steps.
+// The estimator of any trainer, by its profile (estimator.h): time and memory of a whole step of
+// any strategy in closed form. The search over every axis prices its candidates with it, and `piper
+// validate` holds it to published steps.
 //
 //   seconds = m x busiest stage + bubble + exposed messages + exposed reductions + update
 //
@@ -113,8 +113,8 @@ class TrainerEstimator : public Estimator {
   struct ListFacts {
     double paired = 0;          // part of the forwards that run with a backward
     std::vector<double> whole;  // part of each chunk's backwards that are not split
-    // When activations are offloaded (schedule/host_copies.h): micro-batches of each chunk that go to
-    // the host, and how many of the rank's layers are on the device at once.
+    // When activations are offloaded (schedule/host_copies.h): micro-batches of each chunk that go
+    // to the host, and how many of the rank's layers are on the device at once.
     std::vector<int64_t> copied;
     double held = 0;
   };

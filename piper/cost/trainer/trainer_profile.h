@@ -1,6 +1,6 @@
 // A trainer profile: the software that would run a strategy (Megatron-LM, nanotron, torchtitan,
-// this Piper), as far as it decides time and memory: what it keeps, what it overlaps, how far its steps
-// are from the micro-benchmarks.
+// this Piper), as far as it decides time and memory: what it keeps, what it overlaps, how far its
+// steps are from the micro-benchmarks.
 //
 // Data, read from configs/trainers (one file each, embedded). The one constant that is fitted to
 // measured steps is `compute_efficiency`, at most one a device; the rows that it was fitted to are
