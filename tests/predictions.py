@@ -136,10 +136,10 @@ def main():
             families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1) | {"family": f"{precision} zero 1"})
         families += [run_one(options, cluster, folder, axes_, mixture=(schedule, chunks)) | {"family": f"{schedule} {chunks}"}
                      for axes_, schedule, chunks in MIXTURES]
-        # Gradients as well; schedules with chunks and backwards in two parts among them.
+        # Gradients as well, and weights; schedules with chunks and backwards in two parts among them.
         for axes_, precision in [((1, 2, 4, "1f1b", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "full", 1), "bf16"),
                                  *(DIVIDED if in_full else [])]:
-            families.append(run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=2) | {"family": f"{precision} zero 2"})
+            families += [run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=zero) | {"family": f"{precision} zero {zero}"} for zero in (2, 3)]
         # More ranks than the profile has: their memory and order alone.
         families += [run_one(options, "rtx4090x8", folder, a) | {"family": f"{ranks_of(a)} ranks"} for a in larger]
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.

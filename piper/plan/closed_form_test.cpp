@@ -384,6 +384,29 @@ TEST_CASE(
   MESSAGE("worst error of time: " << worst);
 }
 
+TEST_CASE("backwards in two parts with divided gradients and weights are priced within 10 %") {
+  const cluster::Cluster cluster = example::nodes();
+  double worst = 0;
+  for (const model::Model& model : {example::mixture(8), model::load_model("piper-10m")})
+    for (const strategy::Mesh& mesh : {strategy::Mesh{.pp = 2, .ep = 2, .dp = 2},
+                                       {.pp = 2, .ep = 1, .dp = 4},
+                                       {.pp = 4, .ep = 1, .dp = 2}})
+      for (const int64_t zero : {2, 3})
+        for (const int64_t count : {4, 8}) {
+          Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
+          s.schedule = PipelineSchedule::kZbH1;
+          s.sequence = 64;
+          s.zero = zero;
+          INFO(fmt::format("{} pp {} ep {} dp {} zero {} x{}", model.name, mesh.pp, mesh.ep,
+                           mesh.dp, zero, count));
+          const double simulated = simulate(model, s, cluster).seconds();
+          const double closed = estimate(model, s, cluster).seconds;
+          worst = std::max(worst, std::abs(closed / simulated - 1));
+          CHECK(closed == cost::near(simulated).epsilon(0.1));
+        }
+  MESSAGE("worst error of time: " << worst);
+}
+
 // Of ranks that share the cores of one node. Nothing is faster than with a core each, nor than all
 // tasks on cores that never rest. And while a chain of tasks stands still, every core works (Graham
 // 1966): no order that keeps cores busy takes longer than the two together. Copies of exchanges may
