@@ -3,7 +3,8 @@
 processes and MPI; the busiest rank relieved; a run that is killed again and again while experts move goes on as the calm one; bad flags and files
 are refused in one line. PIPER_FULL_COUNTS=1 kills 50 times.
 
-  PIPER=build/release/piper tests/rebalance.py --figures   prints step times of larger runs with a hot expert and a hot rank, with and without"""
+  PIPER=build/release/piper tests/rebalance.py --figures   prints step times of larger runs with a hot expert and a hot rank, with and without
+  PIPER=build/release/piper tests/rebalance.py --gains here.json   steps with and without copies of hot experts, predicted beside measured"""
 import json
 import os
 import pathlib
@@ -225,11 +226,34 @@ def figures(root):
               f"in a migration of {1e3 * of_one:.1f} ms, median of {len(moved)}; a step {1e3 * step:.0f} ms: every 50 steps that is {100 * of_one / (50 * step):.2f} % of the run", flush=True)
 
 
+def gains(root, cluster):
+    """Steps of two ranks that are threads, under an imposed load, without copies of experts and with: predicted with the rows that were routed, and
+    measured. `cluster`: what piper profile has written of this machine."""
+    for name, bias in (("hot experts 0 and 1 on one rank", [2, 2] + [0] * 6), ("hot expert 0", [2] + [0] * 7)):
+        at = root / name.replace(" ", "-")
+        at.mkdir()
+        write_inputs(at, LARGE, bias, **SHAPE)
+        without = None
+        for slots, policy in ((0, "off"), (2, "replicate"), (4, "replicate"), (4, "shadow")):
+            shutil.rmtree(at / "run", ignore_errors=True)
+            command = train_command(at, at / "run", "--weights", str(at / "weights"), "--redundant-experts", str(slots), "--rebalance", policy,
+                                    "--rebalance-every", "4", "--json", steps=24, **SHAPE)
+            command[command.index("--cluster") + 1] = cluster
+            said = run(command)
+            compared = json.loads(said[said.index("{"):said.rindex("}") + 1])["comparison"]
+            predicted, measured = compared["predicted_step_seconds"], compared["measured_step_seconds"]
+            without = without or (predicted, measured)
+            print(f"{name}, {slots} slots, {policy}: {1e3 * predicted:.1f} ms predicted, {1e3 * measured:.1f} ms measured; of a step without copies "
+                  f"{predicted / without[0]:.3f} predicted, {measured / without[1]:.3f} measured", flush=True)
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         if sys.argv[1:] == ["--figures"]:
             return figures(root)
+        if sys.argv[1:2] == ["--gains"]:
+            return gains(root, sys.argv[2])
         seed = time.time_ns() % 2**32
         random.seed(seed)
         print(f"seed {seed}")
