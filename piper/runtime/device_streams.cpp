@@ -23,9 +23,7 @@ void DeviceStreams::start() {
   if (!is_device()) return;
   auto& compute = streams_[static_cast<size_t>(graph::Stream::kCompute)];
   compute = driver(device_).getStream(device_);
-  // What reads weights that the step before updated.
-  for (const graph::Stream of : {graph::Stream::kExchange, graph::Stream::kStates})
-    wait(of, record(graph::Stream::kCompute));
+  wait(graph::Stream::kExchange, record(graph::Stream::kCompute));
 }
 
 DeviceStreams::Use DeviceStreams::use(graph::Stream of) const {

@@ -98,6 +98,9 @@ void Player::play(int64_t step_number, std::span<const MicroBatch> micro_batches
   statistics_.assign(static_cast<size_t>(update.num_statistics), 0.0);
 
   streams_.start();
+  // Gathers read weights that the step before has updated.
+  if (!step_.graph.stream(rank_, Stream::kStates).empty())
+    streams_.wait(Stream::kStates, streams_.record(Stream::kCompute));
   upload(micro_batches);
   if (streams_.is_device() && timeline != nullptr) {
     starts_.resize(done_.size());
