@@ -46,9 +46,8 @@ std::string contradiction(const RebalancePolicy& policy, int64_t redundant_exper
   const bool copies = traits(policy.kind).copies;
   if (copies && redundant_experts == 0)
     return fmt::format(
-        "--rebalance is {}, but no slots hold copies of experts; allowed: off, threshold, price "
-        "and "
-        "random, or a strategy with --redundant-experts",
+        "--rebalance is {}, but no slots hold copies of experts; allowed: off, threshold, "
+        "price and random, or a strategy with --redundant-experts",
         to_text(policy));
   if (!copies && redundant_experts > 0)
     return fmt::format(

@@ -3,8 +3,10 @@
 // are held to, and fast enough for the best candidates of a search: it plays nothing but the lists,
 // no segments, streams or devices (that is sim's work).
 //
-//   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has sent k
-//   backward (or the input's part) when its rank is free, its forward has run and stage v+1 has sent k's gradient
+//   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has
+//            sent k
+//   backward (or the input's part) when its rank is free, its forward has run and stage v+1 has
+//            sent k's gradient
 //   the weights' part when its rank is free
 //
 // each rank in the order of its list. Messages travel while ranks compute; as in the lowered step

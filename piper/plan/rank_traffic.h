@@ -5,15 +5,19 @@
 // m micro-batches of T tokens on a rank, e bytes an element, h the hidden size, P parameters of a
 // stage on a rank, g bytes of a gradient:
 //
-//   experts        pairs   m x 4 exchanges a mixture layer (6 with full recomputation) x T / tp top_k h e / ep
+//   experts        pairs   m x 4 exchanges a mixture layer (6 with full recomputation) x T / tp
+//                          top_k h e / ep
 //   expert tensor  ring    rows gathered and scattered, as often as there are passes
-//   tensor         ring    4 gathers or scatters of T h e a layer forward, as many backward (with sequence parallelism one
-//                          half more)
+//   tensor         ring    4 gathers or scatters of T h e a layer forward, as many backward (with
+//                          sequence parallelism one half more)
 //   context        ring    keys and values, forward once, backward twice
-//   messages       pairs   T h e each way between the same members of neighbouring stages (/ tp with sequence parallelism)
-//   data           ring    gradients of all but experts: 2 P g; ZeRO: P g scattered and 2 P gathered, as often as it does
+//   messages       pairs   T h e each way between the same members of neighbouring stages (/ tp
+//                          with sequence parallelism)
+//   data           ring    gradients of all but experts: 2 P g; ZeRO: P g scattered and 2 P
+//                          gathered, as often as it does
 //   expert data    ring    the same of experts
-//   ends           pairs   the table that first and last stage both hold: tied, or for multi-token prediction
+//   ends           pairs   the table that first and last stage both hold: tied, or for multi-token
+//                          prediction
 //
 // Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy.
 // What it leaves out: counts, statistics, rows that cross once for several experts, uneven loads.

@@ -2,10 +2,11 @@
 // copies (strategy::deduplicates; collective/halo_dedup.h), on one rank:
 //
 //   counts      what members tell each other of routes (collective/known_routes.h)
-//   to experts  tokens [T, D] to rows [U, D]; dispatch forward and, of the output's gradient, combine backward. The forward
-//               dispatch brings the weights of the copies beside them, straight from each rank to each: [N] to [R]
-//   back        rows [U, D], added on the way, to tokens [T, D]; combine forward and dispatch backward, which brings the
-//               gradients of the weights back: [R] to [N]
+//   to experts  tokens [T, D] to rows [U, D]; dispatch forward and, of the output's gradient,
+//               combine backward. The forward dispatch brings the weights of the copies beside
+//               them, straight from each rank to each: [N] to [R]
+//   back        rows [U, D], added on the way, to tokens [T, D]; combine forward and dispatch
+//               backward, which brings the gradients of the weights back: [R] to [N]
 //
 // What was told and the weights are kept for the micro-batch's recomputation, which asks for tokens
 // only.

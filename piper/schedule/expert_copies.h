@@ -7,8 +7,8 @@
 //                                                                       --> expert gradients
 //
 // So a copy has no optimizer state, and may be of another expert in the next step: that costs
-// nothing but what every step costs (FasterMoE, He et al. 2022, calls such copies
-// shadows; DeepSeek's EPLB has redundant experts, which its inference does not have to sum).
+// nothing but what every step costs. (FasterMoE, He et al. 2022, calls such copies shadows;
+// DeepSeek's EPLB has redundant experts, whose gradients nobody has to sum in inference.)
 #pragma once
 
 #include <piper/balance/expert_placement.h>

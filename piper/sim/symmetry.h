@@ -4,8 +4,8 @@
 // same compute tasks with the same prices. They start and end them together at every moment if
 // besides
 //
-//   exchanges, reductions   every rank of the stage moves the same bytes over the same levels in its
-//                           expert group, its expert data group, its data group and the world
+//   exchanges, reductions   every rank of the stage moves the same bytes over the same levels in
+//                           its expert group, its expert data group, its data group and the world
 //   messages                cross the same level whatever the data index
 //   ports                   serve devices of one stage, or whole stages: then each port is asked
 //                           for the same at every moment (links.h)

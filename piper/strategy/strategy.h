@@ -193,8 +193,9 @@ inline constexpr auto kReductions = values_of<Reduction>();
 //   kParmBaseline   the tokens of ranks that share experts are gathered before the gate
 //   kParmS1         each rank takes its share of the tokens before the gate, and all gather the
 //                   layer's output
-//   kParmS2         each rank takes its share of every expert's rows behind the gate, and all gather
-//                   the rows that have come back; in chunks, each beside the next one's exchange
+//   kParmS2         each rank takes its share of every expert's rows behind the gate, and all
+//                   gather the rows that have come back; in chunks, each beside the next one's
+//                   exchange
 //   kMontaO1, -O2   the same, at once and in chunks
 //   kMontaO3        and the copies of a chunk beside the next one's gather
 enum class MoeSchedule : uint8_t {
