@@ -144,7 +144,7 @@ std::vector<int32_t> ExpertPlacement::places_from(int64_t expert, int64_t rank) 
   const auto end = first + static_cast<int32_t>(held_[static_cast<size_t>(rank)].size());
   for (const int32_t place : places)
     if (place >= first && place < end) return {place};
-  std::ranges::rotate(places, places.begin() + rank % std::ssize(places));
+  std::rotate(places.begin(), places.begin() + rank % std::ssize(places), places.end());
   return places;
 }
 
