@@ -42,6 +42,7 @@ class CountedTransport final : public Transport {
   uint64_t wait_completion(uint64_t seen, double timeout_seconds) override {
     return inner_.wait_completion(seen, timeout_seconds);
   }
+  void wake() override { inner_.wake(); }
   void fail(const std::string& reason) override { inner_.fail(reason); }
   std::vector<int64_t> bytes_sent() const override { return inner_.bytes_sent(); }
   std::string unmatched() const override { return inner_.unmatched(); }

@@ -67,6 +67,7 @@ class DeviceTransport final : public Transport {
   uint64_t wait_completion(uint64_t seen, double timeout_seconds) override {
     return inner_.wait_completion(seen, timeout_seconds);
   }
+  void wake() override { inner_.wake(); }
   void fail(const std::string& reason) override { inner_.fail(reason); }
   // Of what lies on the device.
   std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }

@@ -334,6 +334,10 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
   return seen;
 }
 
+void LocalState::wake(Rank rank) {
+  rouse(bells_[rank.index()], [](Bell& bell) { ++bell.num_rings; });
+}
+
 void LocalState::fail(Rank rank, const std::string& reason) {
   {
     const std::lock_guard lock(failure_mutex_);

@@ -137,6 +137,7 @@ class LocalState {
   void withdraw(Posting& posting);
 
   uint64_t wait_completion(Rank rank, uint64_t seen, double timeout_seconds);
+  void wake(Rank rank);
   // The first call counts; all of them wake every rank.
   void fail(Rank rank, const std::string& reason);
   Failure failure() const;

@@ -73,6 +73,7 @@ class LocalTransport final : public Transport {
   uint64_t wait_completion(uint64_t seen, double timeout_seconds) override {
     return state_->wait_completion(rank_, seen, timeout_seconds);
   }
+  void wake() override { state_->wake(rank_); }
 
   void fail(const std::string& reason) override { state_->fail(rank_, reason); }
   std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }

@@ -88,6 +88,8 @@ class Transport {
   // completions; returns at once when it already differs from `seen`. Gives up after
   // `timeout_seconds` by returning `seen`.
   virtual uint64_t wait_completion(uint64_t seen, double timeout_seconds) = 0;
+  // Counts as a completion: ends such a sleep for what is no message. From any thread.
+  virtual void wake() = 0;
 
   // Tells every other rank that this one has failed: their pending and later calls throw CommError
   // naming it.

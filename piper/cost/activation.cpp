@@ -519,6 +519,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kCopiedWeights:
     case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kUpdateLayer:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
@@ -613,6 +614,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kExpertState:
     case SlotKind::kGradients:
     case SlotKind::kWeights:
+    case SlotKind::kOptimizerStates:
     case SlotKind::kKept:
       PIPER_CHECK(false, "no activation of a layer that this Piper executes");
   }

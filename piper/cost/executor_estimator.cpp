@@ -4,6 +4,7 @@
 #include <piper/cost/copied_experts.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/executor_estimator.h>
+#include <piper/cost/host_link.h>
 #include <piper/cost/outside_measured.h>
 #include <piper/cost/pipeline_player.h>
 #include <piper/cost/segment_time.h>
@@ -160,6 +161,8 @@ void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_
   stage.exchange_backward += again.exchange;
   stage.recompute += again.compute;
   stage.recompute_ahead = again.ahead;  // of the last layer, which comes first
+  if (index < model_.num_layers())
+    stage.kept_bytes += static_cast<double>(again.memory.kept.total());
 }
 
 ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t index,
@@ -497,11 +500,55 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   norm += next.norm;
   optimizer += next.optimizer;
   gathers += next.gathers;
+  kept_bytes += next.kept_bytes;
   return *this;
 }
 
+// As schedule/states.cpp orders them: two layers' states are on the device, and copies follow each
+// other.
+double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
+                                           double statistics) const {
+  std::vector<int32_t> layers;
+  const auto add = [&](int64_t layer) {
+    if (std::ranges::find(layers, layer) == layers.end())
+      layers.push_back(static_cast<int32_t>(layer));
+  };
+  std::vector<int64_t> stages;
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
+    stages.push_back(chunk.stage);
+    if (chunk.is_first) add(-1);
+    for (int64_t i = 0; i < chunk.num_layers; ++i) add(chunk.first_layer + i);
+    if (!chunk.is_last) continue;
+    add(-2);
+    if (strategy::ends_apart(s) && model_.copies_embedding()) add(-1);
+    for (int64_t i = model_.num_layers(); i < std::ssize(model_.layers); ++i) add(i);
+  }
+  const double rate = host_bytes_per_second(cluster_);
+  std::vector<double> copies, updates;
+  for (const int32_t layer : layers) {
+    double parameters = 0;
+    for (const int64_t stage : stages)
+      parameters += static_cast<double>(optimized_parameters(model_, s, stage, 0, layer));
+    copies.push_back(parameters * static_cast<double>(state_bytes(precision_).optimizer) / rate);
+    updates.push_back(parameters * optimizer_per_parameter_);
+  }
+  double link = 0, computed = statistics;
+  std::vector<double> brought;
+  const auto bring = [&] {
+    if (brought.size() < copies.size()) brought.push_back(link += copies[brought.size()]);
+  };
+  bring();
+  bring();
+  for (size_t i = 0; i < copies.size(); ++i) {
+    computed = std::max(computed, brought[i]) + updates[i];
+    link = std::max(link, computed) + copies[i];
+    bring();
+  }
+  return std::max(link, computed) - statistics;
+}
+
 bool ExecutorEstimator::has_closed_form(const Strategy& s) {
-  return s.mesh.vpp == 1 && !strategy::splits_backward(s.schedule) &&
+  return s.mesh.vpp == 1 && !strategy::offloads_activations(s.offload) && !strategy::splits_backward(s.schedule) &&
          s.layers_per_stage.back() > 0 &&
          std::ranges::all_of(s.recompute_per_stage,
                              [&](strategy::Recompute r) { return r == s.recompute; });
@@ -529,7 +576,8 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
                        .backward_input = whole - weights,
                        .backward_weights = weights,
                        .backward = whole,
-                       .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0});
+                       .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0,
+                       .copy = c.kept_bytes / host_bytes_per_second(cluster_)});
     if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
     if (i > 0) seconds.back().send_backward = message(i, i - 1);
   }
@@ -556,7 +604,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
   const std::vector<ChunkSeconds> seconds = pipeline(s, chunks);
   std::vector<double> finish =
-      players_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds);
+      players_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds,
+                      strategy::offloads_activations(s.offload));
   if (has_closed_form(s)) delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);
@@ -575,7 +624,6 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     const Stage& stage = stages[i];
     const bool is_end = i == 0 || i + 1 == stages.size();
     until_norm = std::max(until_norm, std::max(reduced(i), is_end ? ends : 0) + stage.norm);
-    optimizer = std::max(optimizer, stage.optimizer);
     compute +=
         m * (stage.forward + stage.backward + stage.recompute) + stage.norm + stage.optimizer;
     longest_pass = std::max(longest_pass, busy[i]);
@@ -584,6 +632,12 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   const Group world{.size = s.mesh.world()};
   const double statistics = all_reduce_seconds(
       cluster_, world, static_cast<double>(num_statistics(model_, s)) * sizeof(double));
+  std::vector<double> updated;
+  for (size_t i = 0; i < stages.size(); ++i)
+    updated.push_back(strategy::offloads_optimizer(s.offload)
+                          ? update_from_host(s, static_cast<int64_t>(i), statistics)
+                          : stages[i].optimizer);
+  optimizer = std::ranges::max(updated);
 
   // What the first stage waits for its weights; a later one has until its first activations arrive.
   double gathered = 0, arrival = 0;
@@ -615,7 +669,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
                    .recompute = m * of.recompute,
                    .exchange = m * (of.exchange_forward + of.exchange_backward),
                    .reductions = of.slowed + of.reductions,
-                   .update = of.norm + statistics + of.optimizer};
+                   .update = of.norm + statistics + of.optimizer,
+                   .offload = std::max(0.0, updated[busiest] - of.optimizer)};
   estimate.time.idle = std::max(0.0, estimate.seconds - estimate.time.total());
   estimate.bubble = estimate.seconds > 0 ? estimate.time.idle / estimate.seconds : 0;
   estimate.busiest_stage = static_cast<int64_t>(busiest);
@@ -671,7 +726,7 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
         step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
     memory.weights += held * bytes.weight;
     memory.gradients += gradients * bytes.gradient;
-    memory.optimizer = own * bytes.optimizer;
+    if (!strategy::offloads_optimizer(s.offload)) memory.optimizer = own * bytes.optimizer;
     if (memory.total() > fullest.total()) fullest = memory;
   }
   fullest.in_flight =
@@ -734,7 +789,8 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
 std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
   std::vector<StageMemory> stages;
   // Buffers of divided gradients live from one task to another: the walk follows them.
-  if (!has_closed_form(s) || s.zero >= 2) {
+  // And so do layers' states that come from the host.
+  if (!has_closed_form(s) || s.zero >= 2 || strategy::offloads_optimizer(s.offload)) {
     for (int64_t i = 0; i < s.mesh.pp; ++i) stages.push_back(rank_memory(s, i));
     return stages;
   }
@@ -752,7 +808,8 @@ Estimate to_estimate(const ExactEstimate& exact) {
                       .exchange = t.exchange,
                       .bubble = t.idle,
                       .reductions = t.reductions,
-                      .update = t.update},
+                      .update = t.update,
+                      .offload = t.offload},
              .peak_bytes = static_cast<double>(exact.peak_bytes),
              .fullest_stage = exact.fullest_stage,
              .busiest_stage = exact.busiest_stage,

@@ -45,9 +45,10 @@ struct StepBreakdown {
   double exchange = 0;    // waiting for dispatch and combine
   double reductions = 0;  // gradient reductions: what outlasts the backward or slows it
   double update = 0;      // norm, statistics, optimizer
+  double offload = 0;     // what the update waits for its states, which live with the host
   double idle = 0;        // pipeline bubble, messages between stages, cores taken by other ranks
   double total() const {
-    return forward + backward + recompute + exchange + reductions + update + idle;
+    return forward + backward + recompute + exchange + reductions + update + offload + idle;
   }
 };
 
@@ -112,6 +113,7 @@ class ExecutorEstimator : public Estimator {
     double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
     double norm = 0, optimizer = 0;
     double gathers = 0;  // of updated weights
+    double kept_bytes = 0;  // of its layers, of a micro-batch
     Stage& operator+=(const Stage& next);
   };
   struct TypeParameters {
@@ -131,6 +133,10 @@ class ExecutorEstimator : public Estimator {
                            int64_t ep_index);
   void price_update(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                     Stage& stage);
+  // Seconds from the optimizer's start, when `statistics` have been summed since the norm, until
+  // the last states are back with the host.
+  double update_from_host(const strategy::Strategy& strategy, int64_t pp_rank,
+                          double statistics) const;
   std::vector<BackwardTurn> backward_turns(const strategy::Strategy& strategy, int64_t index,
                                            int64_t first_layer);
   // Every gradient buffer of a stage: f(axis over which it is summed, its parameters).

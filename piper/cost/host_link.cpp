@@ -10,6 +10,13 @@ namespace {
 constexpr double kNotEnded = -1;
 }
 
+double host_bytes_per_second(const cluster::Cluster& cluster) {
+  constexpr double kPcie = 2.5e10, kCpu = 1e9;
+  const auto stated = cluster.numbers.find("host_copy_bytes_per_second");
+  if (stated != cluster.numbers.end()) return stated->second;
+  return cluster.kind == "cpu" ? kCpu : kPcie;
+}
+
 HostLink::HostLink(size_t most_copies) {
   copies_.reserve(most_copies);
   moving_.reserve(most_copies);

@@ -5,11 +5,18 @@
 //   n copies that move share the link: each goes at 1/n of its speed alone
 #pragma once
 
+#include <piper/cluster/cluster.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace piper::cost {
+
+// Bytes a second, one way: the number "host_copy_bytes_per_second" of a description; else PCIe 4
+// x16 as copied, and of CPUs, whose "host" is memory apart (runtime/host_copies.h), 1 GB/s. Those
+// keep to it when they run.
+double host_bytes_per_second(const cluster::Cluster& cluster);
 
 // Not thread-safe. Allocates when it is made, never later.
 class HostLink {

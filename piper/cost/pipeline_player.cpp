@@ -186,10 +186,11 @@ PipelinePlayer& PipelinePlayers::of(strategy::PipelineSchedule schedule, int64_t
 
 std::vector<double> PipelinePlayers::finish(strategy::PipelineSchedule schedule, int64_t pp,
                                             int64_t vpp, int64_t num_micro_batches,
-                                            std::span<const ChunkSeconds> chunks) {
+                                            std::span<const ChunkSeconds> chunks,
+                                            bool copies_activations) {
   const auto played = [&](int64_t m) {
     std::vector<double> finish;
-    for (const RankSeconds& rank : of(schedule, pp, vpp, m).play(chunks))
+    for (const RankSeconds& rank : of(schedule, pp, vpp, m, copies_activations).play(chunks))
       finish.push_back(rank.finish);
     return finish;
   };

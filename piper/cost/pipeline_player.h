@@ -123,7 +123,8 @@ class PipelinePlayers {
   // When each rank has done its last action; beyond micro_batches_played() at the pace of two more
   // rounds.
   std::vector<double> finish(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                             int64_t num_micro_batches, std::span<const ChunkSeconds> chunks);
+                             int64_t num_micro_batches, std::span<const ChunkSeconds> chunks,
+                             bool copies_activations = false);
 
  private:
   std::map<std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t, bool>,

@@ -7,6 +7,7 @@
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
+#include <piper/cost/host_link.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
@@ -54,7 +55,7 @@ class StepPricer {
       here.experts += more.experts;
     }
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
-      optimized_.push_back(of_rank(layout_.rank(stage, 0), optimized_parameters));
+      optimized_.push_back(of_rank(layout_.rank(stage, 0), all_optimized));
   }
 
   Prices price() {
@@ -73,10 +74,12 @@ class StepPricer {
                                     of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
                                     of_rank(Rank(rank), copied_parameters) *
                                         (bytes.weight + bytes.gradient) +
-                                    of_rank(Rank(rank), optimized_parameters) * bytes.optimizer);
+                                    (strategy::offloads_optimizer(strategy_.offload)
+                                         ? 0
+                                         : of_rank(Rank(rank), all_optimized) * bytes.optimizer));
     }
     for (const Task& task : step_.graph.tasks()) {
-      const TaskPrice& p = of(task);
+      const TaskPrice p = of(task);
       prices.seconds.push_back(p.seconds);
       prices.transient_bytes.push_back(p.transient_bytes);
       if (task.operation.valid()) share_links(task, p.seconds, prices.links);
@@ -93,6 +96,11 @@ class StepPricer {
     for (int64_t rank = 0; rank < graph.num_ranks(); ++rank)
       is_here.push_back(graph.takes_part(Rank(rank)) ? 1 : 0);
     return is_here;
+  }
+
+  static int64_t all_optimized(const model::Model& model, const strategy::Strategy& s,
+                               int64_t stage, int64_t member) {
+    return optimized_parameters(model, s, stage, member);
   }
 
   struct TaskPrice {
@@ -130,7 +138,8 @@ class StepPricer {
                       place % layout_.num_members(), segment.chunk);
   }
 
-  const TaskPrice& of(const Task& task) {
+  TaskPrice of(const Task& task) {
+    if (task.kind == TaskKind::kHostCopy) return host_copy(task);
     // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
     // group (or the two ends), rows of all.
     const bool compute = task.kind == TaskKind::kCompute;
@@ -152,6 +161,10 @@ class StepPricer {
   void share_links(const Task& task, double seconds, Links& links) {
     int32_t& pattern = links.pattern[task.operation.index()];
     if (pattern != kNotYet) return;
+    if (task.kind == TaskKind::kHostCopy) {  // nobody else's link
+      pattern = -1;
+      return;
+    }
     const bool message = task.peer.valid();
     const Rank from = task.kind == TaskKind::kReceive ? task.peer : task.rank;
     const Rank to = task.kind == TaskKind::kReceive ? task.rank : task.peer;
@@ -244,14 +257,22 @@ class StepPricer {
       case TaskKind::kStateCollective:
         PIPER_CHECK(!schedule::moves_rows(step_.segment(task).kind), "a gather of weights");
         return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
-      case TaskKind::kRing:
       case TaskKind::kHostCopy:
+        break;  // by the bytes of its slots
+      case TaskKind::kRing:
         PIPER_CHECK(false, "no exact price of what this Piper does not execute");
       case TaskKind::kAllReduce:
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
+  }
+
+  TaskPrice host_copy(const Task& task) {
+    int64_t bytes = 0;
+    for (const auto slots : {step_.graph.reads(task), step_.graph.writes(task)})
+      for (const graph::SlotId slot : slots) bytes += bytes_of(step_.graph.slot(slot));
+    return {static_cast<double>(bytes) / host_bytes_per_second(cluster_)};
   }
 
   // Of weights to copies of experts, or of their gradients home.
@@ -356,15 +377,27 @@ class StepPricer {
     return parameters;
   }
 
+  int64_t optimized_of_layer(int64_t pp_rank, int64_t member, int32_t layer) const {
+    int64_t parameters = 0;
+    for (int64_t stage = 0; stage < strategy_.mesh.num_virtual_stages(); ++stage)
+      if (schedule::rank_of_stage(strategy_.schedule, strategy_.mesh.pp, stage) == pp_rank)
+        parameters += optimized_parameters(model_, strategy_, stage, member, layer);
+    return parameters;
+  }
+
   TaskPrice update(const Task& task) const {
     const SegmentKind kind = step_.segment(task).kind;
     const Shard& held = shard(task.rank);
     if (is_of_expert(task))
       return {update_seconds(kind, static_cast<double>(moved_parameters(task)), cluster_,
                              strategy_.precision)};
+    const bool is_with_host = strategy::offloads_optimizer(strategy_.offload);
     const double parameters =
-        kind == SegmentKind::kGradientNorm
-            ? held.of_norm(strategy_.mesh)
+        kind == SegmentKind::kGradientNorm ? held.of_norm(strategy_.mesh)
+        : kind == SegmentKind::kUpdateLayer
+            ? static_cast<double>(
+                  optimized_of_layer(layout_.stage(task.rank), 0, step_.segment(task).layer))
+        : is_with_host ? 0.0  // its layers' updates follow
             : static_cast<double>(optimized_[static_cast<size_t>(layout_.stage(task.rank))]);
     return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
   }
@@ -493,6 +526,11 @@ class StepPricer {
   }
 
   int64_t bytes_of(const graph::Slot& slot) {
+    if (const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
+        meaning.kind == SlotKind::kOptimizerStates)
+      return state_bytes(strategy_.precision).optimizer *
+             optimized_of_layer(layout_.stage(slot.rank), layout_.member(slot.rank),
+                                meaning.segment.layer);
     const uint64_t key = (static_cast<uint64_t>(slot.shape.value) << 32) |
                          static_cast<uint64_t>(place_of(slot.rank, slot.micro_batch));
     const auto [found, is_new] = slot_bytes_.try_emplace(key);

@@ -427,6 +427,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kCopiedWeights:
     case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kUpdateLayer:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:

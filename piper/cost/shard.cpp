@@ -136,13 +136,17 @@ int64_t copied_parameters(const model::Model& model, const strategy::Strategy& s
 
 namespace {
 
+constexpr int32_t kAllLayers = -3;
+
 // Of the buffers of divided layers the rank's own share, of others all.
 template <class Divides>
 int64_t held_of_divided(const model::Model& model, const strategy::Strategy& strategy,
-                        int64_t stage, int64_t member, Divides divides) {
+                        int64_t stage, int64_t member, Divides divides,
+                        int32_t only = kAllLayers) {
   const strategy::RankLayout layout(strategy);
   int64_t held = 0;
   for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t layer) {
+    if (only != kAllLayers && layer != only) return;
     const strategy::Members group = layout.members(axis, member);
     held += divides(layer) ? collective::reduce_share((member - group.first) / group.stride,
                                                       group.size, parameters)
@@ -158,6 +162,12 @@ int64_t optimized_parameters(const model::Model& model, const strategy::Strategy
                              int64_t stage, int64_t member) {
   return held_of_divided(model, strategy, stage, member,
                          [&](int32_t) { return strategy.zero > 0; });
+}
+
+int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                             int64_t stage, int64_t member, int32_t layer) {
+  return held_of_divided(
+      model, strategy, stage, member, [&](int32_t) { return strategy.zero > 0; }, layer);
 }
 
 int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,

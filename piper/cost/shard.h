@@ -49,6 +49,10 @@ Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, in
 int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
                              int64_t stage, int64_t member);
 
+// The same of one layer, or end, of the stage (-1 embedding, -2 head).
+int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                             int64_t stage, int64_t member, int32_t layer);
+
 // Of a rank's parameters those whose weights it has all step: all, or with ZeRO 3 its own share of
 // every buffer.
 int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,

@@ -422,6 +422,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kCopiedWeights:
     case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kUpdateLayer:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:
@@ -449,7 +450,8 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
              .amount = num_parameters *
                        (2 * moved + (rounds ? static_cast<double>(bytes.weight) : 0.0))}};
   }
-  PIPER_CHECK(kind == SegmentKind::kOptimizer, "no work of its own");
+  PIPER_CHECK(kind == SegmentKind::kOptimizer || kind == SegmentKind::kUpdateLayer,
+              "no work of its own");
   // Gradient read; moments (and the master copy) read and written; the weight written, and read
   // where no master copy stands in for it. The first backward of a step overwrites gradients:
   // nothing to zero.

@@ -17,7 +17,7 @@ using graph::TaskId;
 namespace {
 
 constexpr Stream kCommunicationStreams[] = {Stream::kReceive, Stream::kExchange, Stream::kSend,
-                                            Stream::kStates};
+                                            Stream::kStates, Stream::kHost};
 
 }  // namespace
 
@@ -166,6 +166,8 @@ void Player::leave(const Task& task) {
 
 void Player::keep_for(Stream stream, const SlotValue& value) const {
   streams_.keep_for(stream, value.tensor);
+  if (stream == Stream::kHost && value.tape != nullptr)
+    for (const at::Tensor& saved : value.tape->saved) streams_.keep_for(stream, saved);
   if (value.routing == nullptr) return;
   const nn::Routing& routing = *value.routing;
   for (const at::Tensor* tensor :
@@ -241,6 +243,7 @@ void Player::finish(const Task& task) {
       schedule::moves_rows(step_.segment(task).kind))
     keep_own_share(task);
   if (is_fused(task)) end_fused_exchange(task);
+  if (task.kind == graph::TaskKind::kHostCopy) end_host_copy(task);
   leave(task);
   for (const graph::SlotId slot : step_.graph.frees(task)) free(slot);
   done_[static_cast<size_t>(local_task_[task.id.index()])] = 1;

@@ -21,6 +21,7 @@
 #include <piper/runtime/cores.h>
 #include <piper/runtime/device_streams.h>
 #include <piper/runtime/gradient_shares.h>
+#include <piper/runtime/host_memory.h>
 #include <piper/runtime/weight_shares.h>
 #include <piper/schedule/step.h>
 
@@ -53,6 +54,10 @@ struct Update {
   // Reads the sums; clips and updates the parameters.
   std::function<void(std::span<const double> statistics)> apply;
   int64_t num_statistics = 0;
+  // Of layers whose optimizer states live with the host (flat, bytes): where; and their update, once
+  // the states are here. Empty: nothing is updated, as after apply() without one.
+  std::function<at::Tensor(int32_t layer)> host_states;
+  std::function<void(int32_t layer, const at::Tensor& states)> update_layer;
   // Of a migration's graph (schedule/migration.h): the state that a segment's task moves,
   // contiguous, and back from what came (bytes of the same).
   std::function<at::Tensor(graph::SegmentId)> take_expert;
@@ -79,6 +84,8 @@ struct PlayerOptions {
   GradientShares* gradient_shares = nullptr;
   // Of all weights that the graph divides; outlives the player. Null: it divides none.
   const WeightShares* weight_shares = nullptr;
+  // Where what the graph copies to the host lives; outlives the player. Null: it copies nothing.
+  HostMemory* host_memory = nullptr;
 };
 
 class Player {
@@ -117,6 +124,20 @@ class Player {
     std::unique_ptr<nn::Tape> tape;
     at::Tensor sent;  // while an exchange is under way: what it reads in place of a slot
   };
+  // What slots held that are with the host: their values without the device's memory, and what of it
+  // each tensor was. Tensors that share memory share it when they are back.
+  struct Away {
+    struct View {
+      size_t memory = 0;
+      int64_t offset = 0;  // elements
+      std::vector<int64_t> sizes, strides;
+    };
+    std::vector<SlotValue> values;  // in the order of the slots
+    std::vector<std::optional<View>> views;  // of the tensors of all of them; none: it stayed
+    std::vector<at::Tensor> memory;
+  };
+  template <class F>
+  static void for_each_tensor(SlotValue& value, F visit);
   struct InFlight {
     graph::TaskId task;
     graph::Stream stream;
@@ -210,6 +231,12 @@ class Player {
                                                         comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
                                                         comm::OperationName name);
+  // What lives with the host (step.h): optimizer states of a layer, or what a chunk of layers keeps
+  // of a micro-batch.
+  std::unique_ptr<comm::Operation> start_host_copy(const graph::Task& task, std::string what);
+  std::unique_ptr<comm::Operation> send_away(const graph::Task& task, std::string what);
+  std::unique_ptr<comm::Operation> bring_back(const graph::Task& task, std::string what);
+  void end_host_copy(const graph::Task& task);
   // Of copies of experts: their weights from home, or their gradients home.
   std::unique_ptr<comm::Operation> start_copies(const graph::Task& task, comm::OperationName name);
 
@@ -263,6 +290,7 @@ class Player {
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> shared_messages_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<TokenExchange>> token_exchanges_;
   std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>> routed_rows_, distinct_tokens_;
+  std::map<std::pair<int32_t, int32_t>, Away> away_;  // by (first layer, micro-batch)
   std::vector<double> statistics_;
 
   int64_t step_number_ = 0;

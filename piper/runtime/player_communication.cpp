@@ -113,8 +113,9 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
                  : start_reduce_scatter(task, std::move(name));
     case TaskKind::kStateCollective:
       return start_weights_gather(task, std::move(name));
-    case TaskKind::kRing:
     case TaskKind::kHostCopy:
+      return start_host_copy(task, std::move(name.what));
+    case TaskKind::kRing:
     case TaskKind::kCompute:
       break;
   }

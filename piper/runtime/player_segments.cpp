@@ -303,6 +303,10 @@ void Player::run_update(const Task& task, const Segment& segment) {
   }
   if (segment.kind == SegmentKind::kPutExpert)
     return update_->put_expert(task.segment, read(task, 0).tensor);
+  if (segment.kind == SegmentKind::kUpdateLayer) {
+    if (update_->update_layer) update_->update_layer(segment.layer, read(task, 0).tensor);
+    return;
+  }
   PIPER_CHECK(segment.kind == SegmentKind::kOptimizer,
               "no update called " + schedule::task_name(step_, task));
   update_->apply(statistics_);

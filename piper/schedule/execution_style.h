@@ -45,6 +45,11 @@ struct ExecutionStyle {
   bool states_later = false;          // a part of them is waited for
   bool keeps_weights_in_pipelines =
       false;  // ZeRO 2 and 3 under a pipeline gather and scatter once a step
+  // --- what lives with the host ---
+  bool copies_in_turn = true;  // one copy after the other, else all that are posted share the link
+  // Optimizer states come to the device layer by layer and go back; else the host updates, and
+  // gradients and weights travel.
+  bool updates_on_device = true;
 };
 
 }  // namespace piper::schedule

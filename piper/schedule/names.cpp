@@ -22,12 +22,16 @@ char letter(graph::Phase phase) {
   return '?';
 }
 
-std::string place(const Segment& segment) {
+std::string place(const StepGraph& step, const graph::Task& task) {
+  const Segment& segment = step.segment(task);
   if (segment.layer >= 0) return fmt::format(" L{}", segment.layer);
   const bool is_of_ends =
       segment.kind == SegmentKind::kDenseGradients || segment.kind == SegmentKind::kDenseWeights ||
       segment.kind == SegmentKind::kStageGradients || segment.kind == SegmentKind::kStageWeights ||
-      segment.kind == SegmentKind::kKeepGradients || segment.kind == SegmentKind::kDropWeights;
+      segment.kind == SegmentKind::kKeepGradients || segment.kind == SegmentKind::kDropWeights ||
+      segment.kind == SegmentKind::kUpdateLayer ||
+      (segment.kind == SegmentKind::kHostCopy &&  // of optimizer states
+       !(step.graph.reads(task).empty() && step.graph.writes(task).empty()));
   if (!is_of_ends) return "";
   if (segment.share == Share::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
@@ -41,13 +45,14 @@ const char* what(const StepGraph& step, const graph::Task& task) {
       return segment.kind == SegmentKind::kExpertTensor ? "shared counts" : "counts";
     case graph::TaskKind::kAllToAll:
       return segment.kind == SegmentKind::kGate ? "dispatch" : "combine";
+    case graph::TaskKind::kHostCopy:
+      return step.graph.writes(task).empty() ? "to the host" : "from the host";
     case graph::TaskKind::kCompute:
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kAllGather:
     case graph::TaskKind::kReduceScatter:
     case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
-    case graph::TaskKind::kHostCopy:
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:
       return name(segment.kind);
@@ -69,7 +74,7 @@ std::string task_name(const StepGraph& step, const graph::Task& task) {
     return fmt::format("{} receive <- {}", text, task.peer.value);
   if (is_of_expert) return fmt::format("{} {}", text, what(step, task));
   const Segment& segment = step.segment(task);
-  text += fmt::format("{} {}", place(segment), what(step, task));
+  text += fmt::format("{} {}", place(step, task), what(step, task));
   if (segment.chunk > 0) text += fmt::format(" c{}", segment.chunk);
   return text;
 }
@@ -109,6 +114,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kKeepGradients:
     case SegmentKind::kDropWeights:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kUpdateLayer:
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:
@@ -185,6 +191,8 @@ const char* name(SegmentKind kind) {
       return "stage weights";
     case SegmentKind::kHostCopy:
       return "host copy";
+    case SegmentKind::kUpdateLayer:
+      return "update";
     case SegmentKind::kTakeExpert:
       return "take";
     case SegmentKind::kPutExpert:

@@ -69,6 +69,8 @@ class RankLowering {
       bring_back();
       ++place_;
     }
+    for (const Chunk& of : chunks_)
+      for (const States::Ahead& held : states_of(of.layers)) states_.updates(held.layer);
     states_.write_update();
   }
 
@@ -226,7 +228,7 @@ class RankLowering {
     if (is_forward) {
       mb.layers.resize(static_cast<size_t>(
           std::max(1, here.layers.last - here.layers.first + 1 + here.layers.num_modules)));
-      if (action == here.first_forward) gather_ahead(here.layers);
+      if (action == here.first_forward) states_.gather_ahead(states_of(here.layers));
     }
     const SlotId arrived = is_forward ? mb.activation : mb.gradient;
     if (step_.style.in_order && arrived.valid()) cursor.posted.wait_for(writer_.writer(arrived));
@@ -240,7 +242,8 @@ class RankLowering {
 
   void begin(const Cursor& c) { writer_.begin(c.phase, c.action.micro_batch); }
 
-  void gather_ahead(const ChunkLayers& layers) {
+  // A chunk's layers and ends, in the order of their forwards.
+  std::vector<States::Ahead> states_of(const ChunkLayers& layers) const {
     std::vector<States::Ahead> list;
     if (layers.is_first) list.push_back({States::kEmbedding, States::kEmbedding});
     for (int32_t layer = layers.first; layer <= layers.last; ++layer)
@@ -251,7 +254,7 @@ class RankLowering {
         strategy::ends_apart(step_.strategy))
       list.push_back({States::kEmbedding, module});
     for (int32_t i = 0; i < layers.num_modules; ++i) list.push_back({module + i, module + i});
-    states_.gather_ahead(list);
+    return list;
   }
 
   // The next step; false at a turn.

@@ -55,6 +55,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kCopiedWeights:
     case SegmentKind::kCopiedGradients:
     case SegmentKind::kHostCopy:
+    case SegmentKind::kUpdateLayer:
     case SegmentKind::kTakeExpert:
     case SegmentKind::kPutExpert:
     case SegmentKind::kKeepGradients:

@@ -81,6 +81,30 @@ void States::gather_ahead(const std::vector<Ahead>& layers) {
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
+void States::updates(int32_t layer) {
+  if (std::ranges::find(updated_, layer) == updated_.end()) updated_.push_back(layer);
+}
+
+// The first layers' states are brought while the world sums the statistics.
+void States::update_from_host(TaskId behind) {
+  constexpr size_t kOnDevice = 2;  // layers
+  std::vector<SlotId> states;
+  const auto bring = [&] {
+    const size_t i = states.size();
+    if (i == updated_.size()) return;
+    states.push_back(
+        writer_.slot(SlotKind::kOptimizerStates, {SegmentKind::kUpdateLayer, updated_[i]}));
+    writer_.host_copy(updated_[i], {.writes = {states[i]}}, {behind});
+  };
+  while (states.size() < std::min(kOnDevice, updated_.size())) bring();
+  for (size_t i = 0; i < updated_.size(); ++i) {
+    const TaskId updated =
+        writer_.compute({SegmentKind::kUpdateLayer, updated_[i]}, {.reads = {states[i]}});
+    writer_.host_copy(updated_[i], {.reads = {states[i]}, .frees = {states[i]}}, {updated});
+    bring();
+  }
+}
+
 void States::scatter(int32_t layer, const Posted& behind) {
   Travelling of{.layer = layer, .phase = writer_.phase(), .micro_batch = writer_.micro_batch()};
   for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
@@ -271,8 +295,12 @@ void States::write_update() {
     summed = writer_.collective(TaskKind::kAllReduce, Axis::kWorld, {SegmentKind::kStatistics, -1},
                                 {}, {norm});
   TaskId last = writer_.compute({SegmentKind::kOptimizer, -1}, {}, {summed});
-  if (strategy::offloads_optimizer(writer_.step().strategy.offload))
-    last = writer_.host_copy(-1, {}, {last});
+  if (strategy::offloads_optimizer(writer_.step().strategy.offload)) {
+    if (style_.updates_on_device)
+      update_from_host(norm);
+    else
+      last = writer_.host_copy(-1, {}, {last});
+  }
   post_rest(What::kGather, last);
 }
 

@@ -53,6 +53,8 @@ class States {
     int32_t layer = 0, needed_by = 0;
   };
   void gather_ahead(const std::vector<Ahead>& layers);
+  // All layers of the rank, once each, before write_update(): those that are updated.
+  void updates(int32_t layer);
   // Around the tasks of a layer in an action.
   void begin(int32_t layer, const Place& place, Posted& posted);
   void end(int32_t layer, const Place& place, Posted& posted);
@@ -76,6 +78,7 @@ class States {
                          const Posted& behind, bool is_waited_for, const Slots& slots = {});
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
+  void update_from_host(graph::TaskId behind);
   // Divided gradients on their way: a layer's reduce-scatters, and the buffers that they read.
   struct Travelling {
     int32_t layer = 0;
@@ -116,6 +119,7 @@ class States {
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
+  std::vector<int32_t> updated_;
 };
 
 }  // namespace piper::schedule

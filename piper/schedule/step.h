@@ -76,6 +76,7 @@ enum class SegmentKind : uint8_t {
   kCopiedWeights,
   kCopiedGradients,
   kHostCopy,    // activations or optimizer states, to the host or back
+  kUpdateLayer,  // compute: AdamW of a layer whose optimizer states came from the host
   kTakeExpert,  // compute: an expert's state into a slot; what is sent of it (migration.h)
   kPutExpert,   // compute: an expert's state out of a slot
   // compute: adds this rank's share of a layer's reduced gradients to its sums, and gives their
@@ -140,6 +141,9 @@ enum class SlotKind : uint8_t {
   // ZeRO 3: a buffer of weights (segment: kDenseWeights, ...) that lives from its gather to the end
   // of what computes with it
   kWeights,
+  // A layer's optimizer states (segment: kUpdateLayer) on their visit from the host, of the main
+  // type
+  kOptimizerStates,
   kKept,  // ExecutionStyle::keeps_by_layer
 };
 
@@ -325,6 +329,15 @@ struct SlotMeaning {
 //   drop weights        F, B, W  weights of the layer's axes
 // The latter frees them, behind the layer. A head's stay from its forward to its backward; the
 // embedding's backward and the weights' part of experts need none.
+//
+// What lives with the host (Strategy::offload) is brought by copies (kHostCopy) on a stream of
+// their own, one after the other. Of activations (host_copies.h) a copy out frees the slots that a
+// chunk keeps of a micro-batch, and a copy back writes others in their place. Optimizer states come
+// layer by layer, two layers' at once; the step's kOptimizer, which decides what is updated and by
+// how much, then updates nothing itself:
+//   host copy           U                                          optimizer states
+//   update layer        U  optimizer states
+//   host copy           U  optimizer states
 //
 // Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
 // forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home

@@ -68,6 +68,8 @@ const char* short_name(SlotKind kind) {
       return "expert_state";
     case SlotKind::kGradients:
       return "gradients";
+    case SlotKind::kOptimizerStates:
+      return "optimizer_states";
     case SlotKind::kWeights:
       return "weights";
     case SlotKind::kKept:

@@ -254,8 +254,11 @@ void RankWriter::wait_for(Posted& posted) {
 
 TaskId RankWriter::host_copy(int32_t layer, const Slots& slots,
                              const graph::ShortList<TaskId>& after) {
-  return collective(TaskKind::kHostCopy, strategy::Axis::kRank, {SegmentKind::kHostCopy, layer},
-                    slots, after);
+  graph::ShortList<TaskId> behind = after;
+  if (step_.style.copies_in_turn) behind.push_back(last_host_copy_);
+  last_host_copy_ = collective(TaskKind::kHostCopy, strategy::Axis::kRank,
+                               {SegmentKind::kHostCopy, layer}, slots, behind);
+  return last_host_copy_;
 }
 
 TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment& segment,

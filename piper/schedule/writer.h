@@ -149,7 +149,7 @@ class RankWriter {
   strategy::Coordinates at_;
   graph::Phase phase_ = graph::Phase::kForward;
   int32_t micro_batch_ = -1;
-  graph::TaskId last_compute_ = graph::TaskId::none();
+  graph::TaskId last_compute_ = graph::TaskId::none(), last_host_copy_ = graph::TaskId::none();
   graph::ShortList<graph::TaskId> waited_for_;
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_

@@ -72,7 +72,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         fmt::format("'redundant_experts' is {} beside 'zero' {}: copies of experts are priced, not "
                     "executed, where gradients are sharded; allowed: 'zero' 0 and 1",
                     s.redundant_experts, s.zero));
-  if (s.offload != Offload::kNone) word("offload", name(s.offload));
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
   return lines;
 }
@@ -94,7 +93,6 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (s.redundant_experts > 0) r.zero = std::min<int64_t>(r.zero, 1);
   r.sequence_parallel = shares && s.sequence_parallel;
   if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
-  r.offload = Offload::kNone;
   r.placement = Placement::kDataInside;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.

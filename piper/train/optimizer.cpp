@@ -47,31 +47,66 @@ nn::Amount squares_of(const at::Tensor& x) {
   return nn::Amount(x.to(at::kDouble).square().sum());
 }
 
-}  // namespace
-
-AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options)
-    : AdamW(parameters, options, all_shares(parameters)) {
-  is_divided_ = false;
+bool has_master(const nn::Parameter& parameter) {
+  return parameter.value.scalar_type() == at::kBFloat16;
 }
 
+}  // namespace
+
 AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
-             const std::vector<ParameterShare>& shares)
-    : options_(options), num_steps_(at::zeros({1}, at::kLong)), is_divided_(true) {
-  for (const ParameterShare& share : shares) {
+             const std::optional<std::vector<ParameterShare>>& shares, const HostBytes& with_host)
+    : options_(options), num_steps_(at::zeros({1}, at::kLong)), is_divided_(shares.has_value()) {
+  for (const ParameterShare& share : shares ? *shares : all_shares(parameters)) {
     const nn::Parameter& whole = parameters.at(share.parameter);
     PIPER_CHECK(whole.value.sizes() == whole.gradient.sizes(), whole.name);
     const int64_t elements = whole.value.numel();
     const bool is_whole = share.end - share.begin == elements;
     const nn::Parameter parameter = is_whole ? whole : restricted(parameters, share);
-    const auto zeros = [&] {
-      return at::zeros_like(parameter.gradient, at::MemoryFormat::Contiguous);
-    };
-    slots_.push_back({.parameter = parameter, .first = zeros(), .second = zeros(), .share = share});
+    slots_.push_back({.parameter = parameter, .share = share});
     if (!is_whole)
       slots_.back().part = nn::elements_of(nn::whole_tensor({elements}), share.begin, share.end);
-    if (parameter.value.scalar_type() == at::kBFloat16) slots_.back().master = zeros();
+  }
+  // Of the host's memory what a layer needs, one slot's states behind the other's.
+  std::map<int32_t, int64_t> bytes;
+  if (with_host)
+    for (Slot& slot : slots_) {
+      int64_t& end = bytes[slot.parameter.layer];
+      slot.offset = end;
+      end += (has_master(slot.parameter) ? 3 : 2) *
+             static_cast<int64_t>(slot.parameter.gradient.numel() *
+                                  slot.parameter.gradient.element_size());
+    }
+  for (const auto& [layer, count] : bytes) with_host_[layer] = with_host(count).zero_();
+  for (Slot& slot : slots_) {
+    const auto zeros = [&] {
+      return at::zeros_like(slot.parameter.gradient, at::MemoryFormat::Contiguous);
+    };
+    States states;
+    if (with_host)
+      states = states_in(with_host_.at(slot.parameter.layer), slot);
+    else
+      states = {zeros(), zeros(), has_master(slot.parameter) ? zeros() : at::Tensor()};
+    slot.first = states.first;
+    slot.second = states.second;
+    slot.master = states.master;
   }
   take_parameters();
+}
+
+AdamW::States AdamW::states_in(const at::Tensor& block, const Slot& slot) {
+  const at::Tensor& like = slot.parameter.gradient;
+  const auto bytes = static_cast<int64_t>(like.numel() * like.element_size());
+  int64_t next = slot.offset;
+  const auto state = [&] {
+    const at::Tensor of = block.narrow(0, next, bytes).view(like.scalar_type());
+    next += bytes;
+    return of.view(like.sizes());
+  };
+  States states;
+  states.first = state();
+  states.second = state();
+  if (has_master(slot.parameter)) states.master = state();
+  return states;
 }
 
 void AdamW::read_gradients(const runtime::GradientShares& shares) {
@@ -102,42 +137,57 @@ void AdamW::take_parameters() {
 int64_t AdamW::num_steps() const { return *num_steps_.const_data_ptr<int64_t>(); }
 
 void AdamW::step(double learning_rate, double gradient_scale) {
-  const c10::NoGradGuard no_grad;
-  const int64_t t = ++*num_steps_.data_ptr<int64_t>();
-  for (Slot& slot : slots_) {
-    const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
-    const auto update = [&]<class T>(T) {
-      nn::kernels::adamw(
-          w.data_ptr<T>(), g.const_data_ptr<T>(), slot.first.data_ptr<T>(),
-          slot.second.data_ptr<T>(), w.numel(),
-          scalars<T>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
-    };
-    if (slot.master.defined())
-      update_master(
-          slot, scalars<float>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
-    else if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
-      update(float{});
-    else if (is_plain(w, at::kDouble) && is_plain(g, at::kDouble))
-      update(double{});
-    else
-      update_any(
-          w, g, slot.first, slot.second,
-          scalars<double>(options_, slot.parameter.decays, learning_rate, gradient_scale, t));
-  }
+  ++*num_steps_.data_ptr<int64_t>();
+  learning_rate_ = learning_rate;
+  gradient_scale_ = gradient_scale;
+  if (!with_host_.empty()) return;
+  for (Slot& slot : slots_) update(slot, {slot.first, slot.second, slot.master});
 }
 
-void AdamW::update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& s) {
+void AdamW::update_layer(int32_t layer, const at::Tensor& states) {
+  PIPER_CHECK(states.numel() == host_states(layer).numel(), "other states than the layer's");
+  for (Slot& slot : slots_)
+    if (slot.parameter.layer == layer) update(slot, states_in(states, slot));
+}
+
+at::Tensor AdamW::host_states(int32_t layer) const {
+  const auto found = with_host_.find(layer);
+  return found != with_host_.end() ? found->second : at::empty({0}, at::kByte);
+}
+
+void AdamW::update(Slot& slot, const States& states) const {
+  const c10::NoGradGuard no_grad;
+  const int64_t t = num_steps();
+  const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
+  const auto scalars_of = [&]<class T>(T) {
+    return scalars<T>(options_, slot.parameter.decays, learning_rate_, gradient_scale_, t);
+  };
+  const auto update_own = [&]<class T>(T type) {
+    nn::kernels::adamw(w.data_ptr<T>(), g.const_data_ptr<T>(), states.first.data_ptr<T>(),
+                       states.second.data_ptr<T>(), w.numel(), scalars_of(type));
+  };
+  if (states.master.defined())
+    update_master(slot, states, scalars_of(float{}));
+  else if (is_plain(w, at::kFloat) && is_plain(g, at::kFloat))
+    update_own(float{});
+  else if (is_plain(w, at::kDouble) && is_plain(g, at::kDouble))
+    update_own(double{});
+  else
+    update_any(w, g, states.first, states.second, scalars_of(double{}));
+}
+
+void AdamW::update_master(Slot& slot, const States& states, const AdamWScalars<float>& s) {
   const at::Tensor &w = slot.parameter.value, &g = slot.parameter.gradient;
   if (is_plain(w, at::kBFloat16) && is_plain(g, at::kFloat)) {
-    nn::kernels::adamw_rounded(slot.master.data_ptr<float>(), g.const_data_ptr<float>(),
-                               slot.first.data_ptr<float>(), slot.second.data_ptr<float>(),
+    nn::kernels::adamw_rounded(states.master.data_ptr<float>(), g.const_data_ptr<float>(),
+                               states.first.data_ptr<float>(), states.second.data_ptr<float>(),
                                slot.parameter.value.data_ptr<c10::BFloat16>(), w.numel(), s);
     return;
   }
-  update_any(slot.master, g, slot.first, slot.second,
+  update_any(states.master, g, states.first, states.second,
              {s.keep, s.one_minus_beta1, s.beta2, s.one_minus_beta2, s.step_size,
               s.inverse_root_correction2, s.epsilon, s.gradient_scale});
-  slot.parameter.value.copy_(slot.master);
+  slot.parameter.value.copy_(states.master);
 }
 
 std::vector<NamedTensor> AdamW::state() const {

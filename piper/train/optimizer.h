@@ -11,6 +11,9 @@
 // rounded into them.
 //
 // One pass over memory and no temporaries for contiguous CPU tensors; ATen operations elsewhere.
+// The states may live with the host (ZeRO-Offload, Ren et al. 2021): of a layer they are then one
+// block there, which visits the device while the layer is updated.
+//
 // Everything here is deterministic: the same bits for the same input, whatever the number of
 // threads.
 #pragma once
@@ -22,6 +25,8 @@
 #include <piper/train/parameter_share.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -39,14 +44,21 @@ class AdamW {
  public:
   // Keeps handles of the parameters' tensors (they share storage) and allocates two moments of the
   // size and type of each gradient, and master copies.
-  AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options);
-  // Of `shares` alone.
+  // `shares`: of these alone. `with_host`: gives so many bytes of the host's memory, where the
+  // states live from now on; empty: they are where the parameters are.
+  using HostBytes = std::function<at::Tensor(int64_t bytes)>;
   AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
-        const std::vector<ParameterShare>& shares);
+        const std::optional<std::vector<ParameterShare>>& shares = {},
+        const HostBytes& with_host = {});
 
   // One update. Each gradient counts as gradient * gradient_scale (clipping), without being
-  // changed.
+  // changed. Where the states live with the host, the layers' updates make it up: step() says which
+  // update they are of, and update_layer() then updates one layer's parameters, with its states in
+  // `states`, a copy of host_states() that is to go back there.
   void step(double learning_rate, double gradient_scale = 1.0);
+  void update_layer(int32_t layer, const at::Tensor& states);
+  // Bytes, flat; none where this rank updates nothing of the layer.
+  at::Tensor host_states(int32_t layer) const;
 
   int64_t num_steps() const;
 
@@ -84,12 +96,22 @@ class AdamW {
     at::Tensor master;     // undefined: the parameter is its own
     ParameterShare share;  // of the parameter among those given
     std::optional<nn::TensorPart> part = {};
+    int64_t offset = 0;  // of its states in the layer's with the host, in bytes
+  };
+  struct States {
+    at::Tensor first, second, master;
   };
   const Slot& slot_with(const ParameterShare& elements) const;
 
-  static void update_master(Slot& slot, const nn::kernels::AdamWScalars<float>& scalars);
+  void update(Slot& slot, const States& states) const;
+  static void update_master(Slot& slot, const States& states,
+                            const nn::kernels::AdamWScalars<float>& scalars);
+  // Of a slot, in a layer's block.
+  static States states_in(const at::Tensor& block, const Slot& slot);
 
   AdamWOptions options_;
+  std::map<int32_t, at::Tensor> with_host_;  // by layer
+  double learning_rate_ = 0, gradient_scale_ = 1;  // of the update under way
   std::vector<Slot> slots_;
   at::Tensor num_steps_;  // int64, one element
   bool is_divided_ = false;

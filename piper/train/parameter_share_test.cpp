@@ -81,7 +81,7 @@ TEST_CASE("shares updated one by one are the whole updated at once, to the bit")
 
 TEST_CASE("the state of a share says which elements it is") {
   const std::vector<nn::Parameter> held = parameters();
-  const AdamW optimizer(held, {}, {{3, 10, 40}});
+  const AdamW optimizer(held, {}, std::vector<ParameterShare>{{3, 10, 40}});
   const std::vector<NamedTensor> state = optimizer.state();
   REQUIRE(state.size() == 3);  // two moments and the number of steps
   CHECK(in_file(state[0]).name == "first_moment/c [97] 0:0-97 elements 10-40");

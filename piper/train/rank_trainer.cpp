@@ -82,9 +82,19 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run, rank_));
   const std::vector<nn::Parameter>& parameters = stage_->parameters();
   norm_shares_ = own_shares(parameters, layout_, rank_);
-  optimizer_ = run.strategy.zero > 0
-                   ? std::make_unique<AdamW>(parameters, run.options.adamw, norm_shares_)
-                   : std::make_unique<AdamW>(parameters, run.options.adamw);
+  if (run.strategy.offload != strategy::Offload::kNone)
+    host_memory_ = std::make_unique<runtime::HostMemory>(
+        runtime::HostMemoryOptions{.device = device_,
+                                   .bytes_per_second = run.host_bytes_per_second,
+                                   .folder = run.host_folder,
+                                   .ended = [&transport] { transport.wake(); }});
+  AdamW::HostBytes with_host;
+  if (strategy::offloads_optimizer(run.strategy.offload))
+    with_host = [this](int64_t bytes) { return host_memory_->allocate(bytes); };
+  using Shares = std::optional<std::vector<ParameterShare>>;
+  optimizer_ = std::make_unique<AdamW>(parameters, run.options.adamw,
+                                       run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(),
+                                       with_host);
   if (run.strategy.zero >= 2) {
     gradient_shares_ = train::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
       return strategy::divides_gradients(run.strategy, run.model, layer);
@@ -114,7 +124,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
           .device_transport = device_transport_,
           .placements = &placements_,
           .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
-          .weight_shares = run.strategy.zero == 3 ? &weight_shares_ : nullptr});
+          .weight_shares = run.strategy.zero == 3 ? &weight_shares_ : nullptr,
+          .host_memory = host_memory_.get()});
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -129,6 +140,11 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   update_.num_statistics = cost::num_statistics(run.model, run.strategy);
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
   update_.apply = [this](std::span<const double> statistics) { apply(statistics); };
+  if (!with_host) return;
+  update_.host_states = [this](int32_t layer) { return optimizer_->host_states(layer); };
+  update_.update_layer = [this](int32_t layer, const at::Tensor& states) {
+    if (!outcome_.skipped) optimizer_->update_layer(layer, states);
+  };
 }
 
 RankTrainer::~RankTrainer() = default;
@@ -159,6 +175,7 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
 LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_t batch) {
   LossSum sums;
   runtime::Update look = update_;
+  look.update_layer = nullptr;
   look.apply = [&](std::span<const double> statistics) {
     sums = {statistics[kLossSum], statistics[kTargetTokens]};
   };
@@ -341,7 +358,8 @@ at::Tensor RankTrainer::take_expert(const schedule::Segment& segment,
   const int64_t index = index_on(placements_.at(segment.layer), at_.ep, segment.expert);
   std::vector<at::Tensor> parts;
   for (const ParameterShare& share : elements_of(segment.layer, index, pieces))
-    for (const at::Tensor& state : optimizer_->moving_state(share)) parts.push_back(state);
+    for (const at::Tensor& state : optimizer_->moving_state(share))
+      parts.push_back(state.to(device_));
   return at::cat(parts);
 }
 

@@ -52,6 +52,10 @@ struct RunShared {
   TrainOptions options;
   BatchSource batches;
   std::function<bool()> stop_requested;  // thread-safe; may be empty
+  // Where what lives with the host does (runtime/host_memory.h): the rate of a CPU's link to it, 0
+  // for as fast as it goes, and the folder of its files, if any.
+  double host_bytes_per_second = 0;
+  std::filesystem::path host_folder;
   // Of all ranks, for exchanges that know nodes.
   collective::Topology topology = collective::apart(strategy.mesh.world());
   // Where the experts of each layer are when the run begins; layers that are not here are plain.
@@ -178,6 +182,7 @@ class RankTrainer {
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
   std::vector<ParameterShare> norm_shares_;  // over the mesh every element once
+  std::unique_ptr<runtime::HostMemory> host_memory_;  // null where nothing lives there
   std::unique_ptr<AdamW> optimizer_;
   runtime::GradientShares gradient_shares_;  // none below ZeRO 2
   runtime::WeightShares weight_shares_;      // none below ZeRO 3

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/host_link.h>
 #include <piper/cost/trainer/rates.h>
 
 #include <algorithm>
@@ -16,7 +17,6 @@ constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing wa
 constexpr double kAttentionEfficiency = 0.55;   // likewise, of the peak, flash kernels
 constexpr double kAttentionBackward = 0.75;     // of the forward's rate
 constexpr double kStreamEfficiency = 0.8;       // of the memory's bandwidth, element-wise kernels
-constexpr double kHostBytesPerSecond = 2.5e10;  // PCIe 4 x16, as copied
 
 double number(const cluster::Cluster& cluster, const char* name, double fallback) {
   const auto found = cluster.numbers.find(name);
@@ -48,7 +48,7 @@ Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cl
   element_bytes_ = precision == Precision::kFp32 ? 4 : precision == Precision::kFp64 ? 8 : 2;
   const double link = cluster.levels.front().link.bytes_per_second;
   ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
-  host_bytes_per_second_ = number(cluster, "host_copy_bytes_per_second", kHostBytesPerSecond);
+  host_bytes_per_second_ = cost::host_bytes_per_second(cluster);
 }
 
 double Rates::product_seconds(double m, double n, double k) const {
