@@ -101,14 +101,14 @@ def cases(folder):
     whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64"]
     yield "a precision that is not trained", [*whole, "--runnable", "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--runnable", "bf16"]
     for flag, value, allowed, question in (("--tp", "2", "--tp 1", ["--paper"]), ("--cp", "2", "--cp 1", ["--paper"]),
-                                           ("--etp", "2", "--etp 1", ["--paper"]), ("--offload", "activations", "--offload none", ["--runnable", "--load", "zipf:1"]),
-                                           ("--offload", "optimizer", "--offload none", ["--runnable", "--what-if", "memory=x2"]),
+                                           ("--etp", "2", "--etp 1", ["--paper"]), ("--offload", "activations", "--offload none", ["--paper", "--load", "zipf:1"]),
+                                           ("--offload", "optimizer", "--offload none", ["--paper", "--what-if", "memory=x2"]),
                                            ("--placement", "tp-cp-ep-pp-dp", "--placement tp-cp-ep-dp-pp", ["--runnable"])):
         yield f"{flag} {value} beside {question[0]}", [*whole, flag, value, *question], [f"{flag} {value} with {question[0]}", "allowed", allowed]
     cpus = json.loads(subprocess.run([PIPER, "cluster", "dgx-h100", "--json"], capture_output=True, text=True, check=True).stdout)
     cpus = ["plan", "--model", good, "--cluster", file("cpus.json", json.dumps({**cpus, "kind": "cpu", "name": "cpus"})), "--devices", "8"]
     yield "another trainer on CPUs", [*cpus, "--trainer", "megatron"], ["--trainer is megatron", "cpus", "allowed there: piper"]
-    yield "states that are not trained, on CPUs", [*cpus, "--offload", "optimizer"], ["--offload optimizer", "this Piper trains"]
+    yield "states that are not trained, on CPUs", [*cpus, "--precision", "fp8"], ["fp8"]
     for fixed, *expected in (("--schedule zb-v --pp 1", "--schedule zb-v with --pp 1", "--pp 2"), ("--schedule interleaved --vpp 1", "--vpp 2"),
                              ("--micro-batch 0", "--micro-batch is 0"), ("--pp -1", "--pp is -1"), ("--micro-batch 7", "--micro-batch 4 or 8"),
                              ("--pp 4 --ep 8 --dp 16 --tp 8", "--tp 8 with --dp 16", "--dp 2")):

@@ -281,8 +281,8 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "tokens divided over tp between the blocks of a layer");
   command.add_option("--offload", f.offload,
-                     "none, optimizer, activations or optimizer+activations (none); priced, not "
-                     "trained");
+                     "what lives with the host: none, optimizer, activations or "
+                     "optimizer+activations (none)");
   command.add_option("--placement", f.placement,
                      "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp (the first); priced, not trained");
   command.add_option("--recompute", f.recompute,

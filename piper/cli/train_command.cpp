@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 struct Flags {
   StrategyFlags strategy;
   std::vector<std::string> data;
-  std::string run_folder = "runs/latest", weights, device = "cpu";
+  std::string run_folder = "runs/latest", weights, host_folder, device = "cpu";
   int64_t steps = 100, stop_after = 0, warmup = -1, checkpoint_every = 0, keep = 2;
   int64_t check_replicas_every = 0, validate_every = 0, validation_windows = 64;
   double validation = 0;
@@ -197,6 +197,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
   request.initial_weights = flags.weights;
   request.export_weights = flags.export_weights;
   request.deviation_bound = flags.deviation_bound;
+  request.host_folder = flags.host_folder;
   request.memory_limit_bytes = static_cast<int64_t>(flags.memory_limit_mib * (1 << 20));
   // A run whose console is gone is not watched any more: it is saved where it is.
   request.stop_requested = [] { return stop_requested() || is_output_lost(); };
@@ -348,6 +349,11 @@ Run add_train(Subcommand command) {
       .check(number_in(0.0, 1e9))
       .show_default();
   command.add_option("--weights", flags->weights, "start from this Hugging Face folder")
+      .check(existing_folder());
+  command
+      .add_option("--host-folder", flags->host_folder,
+                  "where what --offload leaves with the host is kept in files without names (the "
+                  "host's memory)")
       .check(existing_folder());
   command
       .add_option("--memory-limit-mib", flags->memory_limit_mib,

@@ -548,8 +548,8 @@ double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
 }
 
 bool ExecutorEstimator::has_closed_form(const Strategy& s) {
-  return s.mesh.vpp == 1 && !strategy::offloads_activations(s.offload) && !strategy::splits_backward(s.schedule) &&
-         s.layers_per_stage.back() > 0 &&
+  return s.mesh.vpp == 1 && !strategy::offloads_activations(s.offload) &&
+         !strategy::splits_backward(s.schedule) && s.layers_per_stage.back() > 0 &&
          std::ranges::all_of(s.recompute_per_stage,
                              [&](strategy::Recompute r) { return r == s.recompute; });
 }
@@ -660,8 +660,10 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
                             ? longest_pass
                             : std::max(0.0, std::ranges::max(finish) - m * longest_pass) /
                                   static_cast<double>(s.mesh.pp - 1);
-    estimate.seconds = std::max(
-        estimate.seconds, per_rank * ranks / static_cast<double>(cores) + (ways - 1) / 2 * idle);
+    // While states travel nobody computes but who updates.
+    const double copying = std::max(0.0, optimizer - stages[busiest].optimizer);
+    estimate.seconds = std::max(estimate.seconds, per_rank * ranks / static_cast<double>(cores) +
+                                                      (ways - 1) / 2 * idle + copying);
   }
   const Stage& of = stages[busiest];
   estimate.time = {.forward = m * of.forward,
@@ -726,7 +728,8 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
         step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
     memory.weights += held * bytes.weight;
     memory.gradients += gradients * bytes.gradient;
-    if (!strategy::offloads_optimizer(s.offload)) memory.optimizer = own * bytes.optimizer;
+    (strategy::offloads_optimizer(s.offload) ? memory.host : memory.optimizer) +=
+        own * bytes.optimizer;
     if (memory.total() > fullest.total()) fullest = memory;
   }
   fullest.in_flight =

@@ -26,6 +26,7 @@ class Walk {
       walk(task);
       start_ahead(task.id);
     }
+    fullest_.host = most_host_;
     return fullest_;
   }
 
@@ -53,6 +54,11 @@ class Walk {
   void walk(const Task& task) {
     for (const TaskId before : step_.graph.dependencies(task)) end(before);
     for (const SlotId slot : step_.graph.writes(task)) add(slot);
+    if (task.kind == TaskKind::kHostCopy && task.phase != graph::Phase::kUpdate) {
+      for (const SlotId slot : step_.graph.frees(task)) host_ += bytes(slot);
+      for (const SlotId slot : step_.graph.writes(task)) host_ -= bytes(slot);
+      most_host_ = std::max(most_host_, host_);
+    }
     if (task.kind != TaskKind::kCompute) {
       live_ += transient(task);
       in_flight_.push_back(task.id);
@@ -123,6 +129,7 @@ class Walk {
   std::vector<graph::TaskId> in_flight_;
   std::map<TaskId, std::vector<TaskId>> ahead_;  // gathers, by what they wait for
   int64_t live_ = 0, most_ = 0;
+  int64_t host_ = 0, most_host_ = 0;  // of activations
   StageMemory fullest_;
 };
 

@@ -158,7 +158,7 @@ bool tries_offload(const Request& r, const Strategy& s, Offload offload) {
   const bool of_activations =
       offload == Offload::kActivations || offload == Offload::kOptimizerAndActivations;
   return wanted(r.fixed.offload, offload) && r.offers().has(offload) &&
-         (s.mesh.pp > 1 || !of_activations) &&
+         (s.mesh.pp > 1 || !of_activations) && (!r.fixed.paper_form || offload == Offload::kNone) &&
          is_tried(r, s, [&](Strategy& with) { with.offload = offload; });
 }
 

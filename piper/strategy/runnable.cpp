@@ -72,6 +72,7 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         fmt::format("'redundant_experts' is {} beside 'zero' {}: copies of experts are priced, not "
                     "executed, where gradients are sharded; allowed: 'zero' 0 and 1",
                     s.redundant_experts, s.zero));
+  // Exact prices are of groups whose ranks are equally far apart.
   if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
   return lines;
 }

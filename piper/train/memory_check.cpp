@@ -3,8 +3,11 @@
 #include <piper/base/units.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/train/file_writer.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/rank_memory.h>
+
+#include <algorithm>
 
 namespace piper::train {
 namespace {
@@ -34,6 +37,7 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
     const cost::StageMemory& memory = stages[static_cast<size_t>(stage)];
     needed.state += memory.state();
     needed.activations += memory.total() - memory.state();
+    needed.host += memory.host;
   }
   return needed;
 }
@@ -50,6 +54,27 @@ void require_memory(const model::Model& model, const strategy::Strategy& strateg
       "it{} (`piper estimate` breaks it down)",
       model.name, ranks.size(), text(needed.state), text(needed.activations), text(available),
       needed.state <= available ? ", or --recompute full, or a smaller --micro-batch" : ""));
+}
+
+void require_host_memory(const model::Model& model, const strategy::Strategy& strategy,
+                         const std::vector<Rank>& ranks, const std::filesystem::path& folder,
+                         bool is_beside_tensors) {
+  if (strategy.offload == strategy::Offload::kNone) return;
+  const NeededMemory needed = needed_memory(model, strategy, ranks);
+  const int64_t free = !folder.empty()     ? real_disk().free_bytes(folder)
+                       : is_beside_tensors ? available_memory_bytes() - needed.total()
+                                           : available_memory_bytes();
+  if (needed.host <= free) return;
+  const auto text = [](int64_t bytes) {
+    return format_bytes(static_cast<double>(std::max<int64_t>(0, bytes)));
+  };
+  throw InvalidInput(fmt::format(
+      "--offload {} on {} ranks of this machine needs {} of the host's memory, and {} is free{}; "
+      "allowed: {}",
+      strategy::name(strategy.offload), ranks.size(), text(needed.host), text(free),
+      folder.empty() ? "" : " in " + folder.string(),
+      folder.empty() ? "--host-folder on a disk with room, or a smaller model"
+                     : "a folder on a disk with room, or a smaller model"));
 }
 
 void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,

@@ -8,6 +8,7 @@
 #include <piper/train/available_memory.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 namespace piper::train {
@@ -16,7 +17,8 @@ namespace piper::train {
 struct NeededMemory {
   int64_t state = 0;  // weights, gradients, optimizer
   int64_t activations =
-      0;  // and buffers, at the peak of each rank, with an even load of the experts
+      0;             // and buffers, at the peak of each rank, with an even load of the experts
+  int64_t host = 0;  // of what lives with the host, beside these
   int64_t total() const { return state + activations; }
 };
 
@@ -29,6 +31,12 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
 // bytes.
 void require_memory(const model::Model& model, const strategy::Strategy& strategy,
                     const std::vector<Rank>& ranks, int64_t available = available_memory_bytes());
+
+// Likewise of what lives with the host, in files of this folder or, where it is empty, beside the
+// rest in the host's memory.
+void require_host_memory(const model::Model& model, const strategy::Strategy& strategy,
+                         const std::vector<Rank>& ranks, const std::filesystem::path& folder,
+                         bool is_beside_tensors);
 
 // The same where the ranks compute: rank r on devices[r mod their number], each device by what it
 // has left; none: on the CPU.

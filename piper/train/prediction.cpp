@@ -36,10 +36,11 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kReduceScatter:
     case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
-    case graph::TaskKind::kHostCopy:
       return schedule::axis_of(task.kind, step.segment(task).kind) == strategy::Axis::kTensor
                  ? "tensor collective, exposed"
                  : "reduction, exposed";
+    case graph::TaskKind::kHostCopy:
+      return "host copy, exposed";
   }
   return "";
 }

@@ -14,6 +14,7 @@
 #include <piper/train/optimizer.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -181,7 +182,7 @@ class RankTrainer {
   strategy::RankLayout layout_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
-  std::vector<ParameterShare> norm_shares_;  // over the mesh every element once
+  std::vector<ParameterShare> norm_shares_;           // over the mesh every element once
   std::unique_ptr<runtime::HostMemory> host_memory_;  // null where nothing lives there
   std::unique_ptr<AdamW> optimizer_;
   runtime::GradientShares gradient_shares_;  // none below ZeRO 2

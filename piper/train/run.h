@@ -58,6 +58,9 @@ struct RunRequest {
   bool resume = false;  // from the newest complete checkpoint, which must exist; any mesh
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
+  // Where the optimizer states and activations that a strategy offloads are files' memory
+  // (runtime/host_memory.h); empty: the processes' own.
+  std::filesystem::path host_folder;
   int64_t memory_limit_bytes =
       0;  // of the tensors of one rank, as if its device had no more; 0 = none
   // Relative; steps whose time leaves the prediction by more are said, with the component

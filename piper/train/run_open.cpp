@@ -7,6 +7,7 @@
 #include <piper/base/json.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/expert_price.h>
+#include <piper/cost/host_link.h>
 #include <piper/cost/links.h>
 #include <piper/cost/segment_time.h>
 #include <piper/nn/product.h>
@@ -57,6 +58,8 @@ Run::Run(const RunRequest& request)
   shared_.placements = request.placements;
   shared_.devices = request.devices;
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
+  shared_.host_bytes_per_second = cost::host_bytes_per_second(request.cluster);
+  shared_.host_folder = request.host_folder;
 }
 
 void Run::check_replanning(std::vector<std::string>& problems) const {
@@ -90,6 +93,8 @@ void Run::check() const {
         "ranks on devices are threads of one process so far; allowed: --device cpu under a "
         "launcher, or one process");
   require_memory_of(request_.model, request_.strategy, world_.local_ranks(), request_.devices);
+  require_host_memory(request_.model, request_.strategy, world_.local_ranks(), request_.host_folder,
+                      request_.devices.empty());
   check_window(request_.corpus, s.sequence);
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
 }

@@ -90,9 +90,10 @@ double TrainerEstimator::update_seconds(const Strategy& s, const StageSums& sums
   return seconds + rates_.pass_seconds(updated_parameters(s, sums) * kTouched + copied);
 }
 
-// Gradients down, weights up; the host updates meanwhile.
 double TrainerEstimator::optimizer_copy_seconds(const Strategy& s, double parameters) const {
-  return strategy::offloads_optimizer(s.offload) ? rates_.host_copy_seconds(parameters * 6) : 0;
+  return strategy::offloads_optimizer(s.offload)
+             ? rates_.host_copy_seconds(parameters * trainer_.optimizer_copy_bytes)
+             : 0;
 }
 
 }  // namespace piper::cost

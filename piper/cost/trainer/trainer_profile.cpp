@@ -127,6 +127,7 @@ void read_time(ObjectReader& reader, TrainerProfile& s) {
   s.serial_seconds_per_layer =
       reader.number("serial_seconds_per_layer", 0, 1, s.serial_seconds_per_layer);
   s.division_bytes = reader.number("division_bytes", 0, 1000, s.division_bytes);
+  s.optimizer_copy_bytes = reader.number("optimizer_copy_bytes", 0, 1000, s.optimizer_copy_bytes);
   s.division_seconds_per_replica =
       reader.number("division_seconds_per_replica", 0, 1, s.division_seconds_per_replica);
   s.seconds_per_message = reader.number("seconds_per_message", 0, 1, s.seconds_per_message);

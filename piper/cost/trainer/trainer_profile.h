@@ -102,7 +102,10 @@ struct TrainerProfile {
   double host_seconds_per_mixture_layer = 0;  // the same of a layer with experts
   // Where the optimizer's states are divided (ZeRO 1 and more), every step: tensors cut for the
   // replicas and put together again.
-  double division_bytes = 0;                // read and written a parameter, beside the collectives
+  double division_bytes = 0;  // read and written a parameter, beside the collectives
+  // Between device and host a parameter whose optimizer states live there: gradients down and
+  // weights up where the host updates, the states both ways where the device does.
+  double optimizer_copy_bytes = 6;
   double division_seconds_per_replica = 0;  // of the host, a layer and replica
   bool fuses_sinks =
       true;  // attention with a learned logit a head (gpt-oss) runs in the fused kernel
