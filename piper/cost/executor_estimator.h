@@ -112,7 +112,7 @@ class ExecutorEstimator : public Estimator {
     double reductions = 0;                  // exposed
     double slowed = 0, message_slowed = 0;  // by the reductions: the last backward, what it sends
     double norm = 0, optimizer = 0;
-    double gathers = 0;  // of updated weights
+    double gathers = 0;     // of updated weights
     double kept_bytes = 0;  // of its layers, of a micro-batch
     Stage& operator+=(const Stage& next);
   };
