@@ -397,7 +397,8 @@ class StepPricer {
         : kind == SegmentKind::kUpdateLayer
             ? static_cast<double>(
                   optimized_of_layer(layout_.stage(task.rank), 0, step_.segment(task).layer))
-        : is_with_host ? 0.0  // its layers' updates follow
+        : is_with_host
+            ? 0.0  // its layers' updates follow
             : static_cast<double>(optimized_[static_cast<size_t>(layout_.stage(task.rank))]);
     return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
   }

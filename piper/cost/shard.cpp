@@ -141,8 +141,7 @@ constexpr int32_t kAllLayers = -3;
 // Of the buffers of divided layers the rank's own share, of others all.
 template <class Divides>
 int64_t held_of_divided(const model::Model& model, const strategy::Strategy& strategy,
-                        int64_t stage, int64_t member, Divides divides,
-                        int32_t only = kAllLayers) {
+                        int64_t stage, int64_t member, Divides divides, int32_t only = kAllLayers) {
   const strategy::RankLayout layout(strategy);
   int64_t held = 0;
   for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t layer) {

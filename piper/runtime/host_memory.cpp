@@ -37,17 +37,17 @@ int open_unnamed(const std::filesystem::path& folder) {
 void* map_file(const std::filesystem::path& folder, size_t bytes) {
   const int file = open_unnamed(folder);
   if (file < 0)
-    throw IoError(fmt::format("host memory: cannot make a file in {}: {}", folder.string(),
-                              reason()));
+    throw IoError(
+        fmt::format("host memory: cannot make a file in {}: {}", folder.string(), reason()));
   // Room now, or a write would end the process later.
   const int full = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  void* const place = full == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
-                                : MAP_FAILED;
+  void* const place =
+      full == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   const std::string why = full != 0 ? std::generic_category().message(full) : reason();
   ::close(file);
   if (place == MAP_FAILED)
-    throw IoError(fmt::format("host memory: no room for {} bytes in {}: {}", bytes,
-                              folder.string(), why));
+    throw IoError(
+        fmt::format("host memory: no room for {} bytes in {}: {}", bytes, folder.string(), why));
   return place;
 }
 

@@ -24,7 +24,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-TEST_CASE("what goes to the host comes back, from memory and from a file, one copy after the other") {
+TEST_CASE(
+    "what goes to the host comes back, from memory and from a file, one copy after the other") {
   for (const std::filesystem::path& folder :
        {std::filesystem::path(), std::filesystem::temp_directory_path()}) {
     std::atomic<int> ended = 0;

@@ -132,7 +132,7 @@ class Player {
       int64_t offset = 0;  // elements
       std::vector<int64_t> sizes, strides;
     };
-    std::vector<SlotValue> values;  // in the order of the slots
+    std::vector<SlotValue> values;           // in the order of the slots
     std::vector<std::optional<View>> views;  // of the tensors of all of them; none: it stayed
     std::vector<at::Tensor> memory;
   };

@@ -50,9 +50,8 @@ std::unique_ptr<comm::Operation> Player::start_host_copy(const Task& task, std::
   const at::Tensor host = update_->host_states(meaning.segment.layer);
   at::Tensor& here = value(slots.front()).tensor;
   if (brings) here = bytes_on(options_.device, host.numel());
-  return options_.host_memory->start({brings ? HostMemory::Copy{here, host}
-                                             : HostMemory::Copy{host, here}},
-                                     std::move(what));
+  return options_.host_memory->start(
+      {brings ? HostMemory::Copy{here, host} : HostMemory::Copy{host, here}}, std::move(what));
 }
 
 std::unique_ptr<comm::Operation> Player::send_away(const Task& task, std::string what) {

@@ -75,10 +75,10 @@ enum class SegmentKind : uint8_t {
   // a reduce-scatter, from the copies to their home
   kCopiedWeights,
   kCopiedGradients,
-  kHostCopy,    // activations or optimizer states, to the host or back
+  kHostCopy,     // activations or optimizer states, to the host or back
   kUpdateLayer,  // compute: AdamW of a layer whose optimizer states came from the host
-  kTakeExpert,  // compute: an expert's state into a slot; what is sent of it (migration.h)
-  kPutExpert,   // compute: an expert's state out of a slot
+  kTakeExpert,   // compute: an expert's state into a slot; what is sent of it (migration.h)
+  kPutExpert,    // compute: an expert's state out of a slot
   // compute: adds this rank's share of a layer's reduced gradients to its sums, and gives their
   // buffers back (ZeRO 2)
   kKeepGradients,

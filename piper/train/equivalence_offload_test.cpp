@@ -38,8 +38,7 @@ std::vector<Case> cases() {
   add(deepseek_like(), {.pp = 4, .ep = 2, .dp = 2}).recompute = Recompute::kExperts;
   add(qwen2_like(), {.pp = 2, .ep = 2, .dp = 2}, Schedule::kGPipe).recompute = Recompute::kFull;
   add(plain, {.pp = 2, .ep = 4, .dp = 2, .tp = 2}, Schedule::kGPipe, Precision::kFp32, 2);
-  strategy::Strategy& chunked =
-      add(plain, {.pp = 2, .ep = 2, .dp = 2, .tp = 2}, Schedule::kGPipe);
+  strategy::Strategy& chunked = add(plain, {.pp = 2, .ep = 2, .dp = 2, .tp = 2}, Schedule::kGPipe);
   chunked.sequence_parallel = false;
   chunked.moe_schedule = strategy::MoeSchedule::kMontaO2;
   chunked.moe_chunks = 2;

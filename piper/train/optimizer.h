@@ -110,7 +110,7 @@ class AdamW {
   static States states_in(const at::Tensor& block, const Slot& slot);
 
   AdamWOptions options_;
-  std::map<int32_t, at::Tensor> with_host_;  // by layer
+  std::map<int32_t, at::Tensor> with_host_;        // by layer
   double learning_rate_ = 0, gradient_scale_ = 1;  // of the update under way
   std::vector<Slot> slots_;
   at::Tensor num_steps_;  // int64, one element

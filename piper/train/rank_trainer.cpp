@@ -92,9 +92,9 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   if (strategy::offloads_optimizer(run.strategy.offload))
     with_host = [this](int64_t bytes) { return host_memory_->allocate(bytes); };
   using Shares = std::optional<std::vector<ParameterShare>>;
-  optimizer_ = std::make_unique<AdamW>(parameters, run.options.adamw,
-                                       run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(),
-                                       with_host);
+  optimizer_ =
+      std::make_unique<AdamW>(parameters, run.options.adamw,
+                              run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(), with_host);
   if (run.strategy.zero >= 2) {
     gradient_shares_ = train::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
       return strategy::divides_gradients(run.strategy, run.model, layer);

@@ -31,7 +31,8 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
               .states_have_a_stream = true, .states_beside = trainer.hidden_gradients> 0,
           .states_later = trainer.hidden_gradients < 1,
           .keeps_weights_in_pipelines = trainer.keeps_weights_in_pipelines,
-          .copies_in_turn = false, .updates_on_device = false};
+          .copies_in_turn = false,
+          .updates_on_device = false};
 }
 
 namespace {

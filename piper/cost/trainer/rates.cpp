@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/segment_time.h>
 #include <piper/cost/host_link.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/rates.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace {
 
 using strategy::Precision;
 
-constexpr double kAssumedEfficiency = 0.75;     // of the peak, where nothing was measured
-constexpr double kAttentionEfficiency = 0.55;   // likewise, of the peak, flash kernels
-constexpr double kAttentionBackward = 0.75;     // of the forward's rate
-constexpr double kStreamEfficiency = 0.8;       // of the memory's bandwidth, element-wise kernels
+constexpr double kAssumedEfficiency = 0.75;    // of the peak, where nothing was measured
+constexpr double kAttentionEfficiency = 0.55;  // likewise, of the peak, flash kernels
+constexpr double kAttentionBackward = 0.75;    // of the forward's rate
+constexpr double kStreamEfficiency = 0.8;      // of the memory's bandwidth, element-wise kernels
 
 double number(const cluster::Cluster& cluster, const char* name, double fallback) {
   const auto found = cluster.numbers.find(name);
