@@ -88,6 +88,7 @@ def cases(folder):
     yield "a misspelt drop", [*limited, "--capacity-factor", "1", "--drop", "positon"], ["--drop", "did you mean 'position'"]
     yield "a negative z-loss", ["train", "--model", good, "--z-loss", "-1"], ["--z-loss", "-1"]
     dense = file("dense.json", json.dumps(DENSE))
+    yield "a folder for nothing", ["train", "--model", good, "--cluster", "rtx4090x8", "--precision", "fp32", "--host-folder", "/"], ["--host-folder", "--offload optimizer"]
     yield "a z-loss without routers", ["train", "--model", dense, "--cluster", "dgx-h100", "--z-loss", "0.1"], ["--z-loss", "dense"]
     yield "a capacity without experts", ["estimate", "--model", dense, "--cluster", "dgx-h100", "--capacity-factor", "1"], ["--capacity-factor", "dense"]
     on_h100 = ["estimate", "--model", good, "--cluster", "dgx-h100"]

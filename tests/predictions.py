@@ -140,6 +140,10 @@ def main():
         for axes_, precision in [((1, 2, 4, "1f1b", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "full", 1), "bf16"),
                                  *(DIVIDED if in_full else [])]:
             families += [run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=zero) | {"family": f"{precision} zero {zero}"} for zero in (2, 3)]
+        # What lives with the host: optimizer states, and activations of several micro-batches.
+        families += [run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=1, offload=offload) | {"family": f"{precision} {offload}"}
+                     for axes_, precision, offload in [((1, 2, 4, "1f1b", "none", 1), "bf16", "optimizer"),
+                                                       ((2, 2, 2, "gpipe", "none", 1), "fp32", "optimizer+activations")]]
         # More ranks than the profile has: their memory and order alone.
         families += [run_one(options, "rtx4090x8", folder, a) | {"family": f"{ranks_of(a)} ranks"} for a in larger]
         # In turn, so that a busy minute of the machine does not fall on one strategy alone.
@@ -172,7 +176,7 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0, mixture=("plain", 1)):
+def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0, mixture=("plain", 1), offload="none"):
     pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens, cp = (*axes, *(1, 1, True, 1)[len(axes) - 6:])
     shared = ["--tp", tp, *(["--sequence-parallel"] if divides_tokens else [])] if tp > 1 else []
     shared += ["--etp", etp] if etp > 1 else []
@@ -180,9 +184,9 @@ def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0
     shared += ["--moe-schedule", mixture[0], "--moe-chunks", mixture[1]]
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
-                           options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero,
+                           options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero, "--offload", offload,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
-                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, *mixture, *axes])), "--fresh", "--json"))
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, offload, *mixture, *axes])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

@@ -508,36 +508,21 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
 // other.
 double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
                                            double statistics) const {
-  std::vector<int32_t> layers;
-  const auto add = [&](int64_t layer) {
-    if (std::ranges::find(layers, layer) == layers.end())
-      layers.push_back(static_cast<int32_t>(layer));
-  };
-  std::vector<int64_t> stages;
-  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
-    stages.push_back(chunk.stage);
-    if (chunk.is_first) add(-1);
-    for (int64_t i = 0; i < chunk.num_layers; ++i) add(chunk.first_layer + i);
-    if (!chunk.is_last) continue;
-    add(-2);
-    if (strategy::ends_apart(s) && model_.copies_embedding()) add(-1);
-    for (int64_t i = model_.num_layers(); i < std::ssize(model_.layers); ++i) add(i);
-  }
   const double rate = host_bytes_per_second(cluster_);
   std::vector<double> copies, updates;
-  for (const int32_t layer : layers) {
-    double parameters = 0;
-    for (const int64_t stage : stages)
-      parameters += static_cast<double>(optimized_parameters(model_, s, stage, 0, layer));
-    copies.push_back(parameters * static_cast<double>(state_bytes(precision_).optimizer) / rate);
-    updates.push_back(parameters * optimizer_per_parameter_);
-  }
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank))
+    for (const int32_t layer : schedule::state_layers(model_, s, chunk)) {
+      const auto parameters =
+          static_cast<double>(optimized_of_layer(model_, s, chunk.stage, 0, layer));
+      copies.push_back(parameters * static_cast<double>(state_bytes(precision_).optimizer) / rate);
+      updates.push_back(parameters * optimizer_per_parameter_);
+    }
   double link = 0, computed = statistics;
   std::vector<double> brought;
   const auto bring = [&] {
     if (brought.size() < copies.size()) brought.push_back(link += copies[brought.size()]);
   };
-  bring();
+  bring();  // two layers' beside the statistics
   bring();
   for (size_t i = 0; i < copies.size(); ++i) {
     computed = std::max(computed, brought[i]) + updates[i];

@@ -1,7 +1,8 @@
 // A device's link to its host during a step: copies either way, in the order in which they are
 // posted, as sim plays them.
 //
-//   a copy starts once it is posted, the one posted before it has started, and the copy it is behind has ended
+//   a copy starts once it is posted, the one posted before it has started, and the copy it is
+//   behind has ended
 //   n copies that move share the link: each goes at 1/n of its speed alone
 #pragma once
 

@@ -13,6 +13,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/shard.h>
 #include <piper/schedule/expert_copies.h>
+#include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -55,7 +56,7 @@ class StepPricer {
       here.experts += more.experts;
     }
     for (int64_t stage = 0; stage < strategy.mesh.pp; ++stage)
-      optimized_.push_back(of_rank(layout_.rank(stage, 0), all_optimized));
+      optimized_.push_back(of_rank(layout_.rank(stage, 0), optimized_parameters));
   }
 
   Prices price() {
@@ -70,13 +71,13 @@ class StepPricer {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
       const StateBytes bytes = state_bytes(strategy_.precision);
       // Buffers of divided gradients are slots.
-      prices.static_bytes.push_back(of_rank(Rank(rank), weight_parameters) * bytes.weight +
-                                    of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
-                                    of_rank(Rank(rank), copied_parameters) *
-                                        (bytes.weight + bytes.gradient) +
-                                    (strategy::offloads_optimizer(strategy_.offload)
-                                         ? 0
-                                         : of_rank(Rank(rank), all_optimized) * bytes.optimizer));
+      prices.static_bytes.push_back(
+          of_rank(Rank(rank), weight_parameters) * bytes.weight +
+          of_rank(Rank(rank), gradient_parameters) * bytes.gradient +
+          of_rank(Rank(rank), copied_parameters) * (bytes.weight + bytes.gradient) +
+          (strategy::offloads_optimizer(strategy_.offload)
+               ? 0
+               : of_rank(Rank(rank), optimized_parameters) * bytes.optimizer));
     }
     for (const Task& task : step_.graph.tasks()) {
       const TaskPrice p = of(task);
@@ -96,11 +97,6 @@ class StepPricer {
     for (int64_t rank = 0; rank < graph.num_ranks(); ++rank)
       is_here.push_back(graph.takes_part(Rank(rank)) ? 1 : 0);
     return is_here;
-  }
-
-  static int64_t all_optimized(const model::Model& model, const strategy::Strategy& s,
-                               int64_t stage, int64_t member) {
-    return optimized_parameters(model, s, stage, member);
   }
 
   struct TaskPrice {
@@ -377,11 +373,11 @@ class StepPricer {
     return parameters;
   }
 
-  int64_t optimized_of_layer(int64_t pp_rank, int64_t member, int32_t layer) const {
+  // Of its virtual stages one at most has the layer.
+  int64_t optimized_by(Rank rank, int64_t member, int32_t layer) const {
     int64_t parameters = 0;
-    for (int64_t stage = 0; stage < strategy_.mesh.num_virtual_stages(); ++stage)
-      if (schedule::rank_of_stage(strategy_.schedule, strategy_.mesh.pp, stage) == pp_rank)
-        parameters += optimized_parameters(model_, strategy_, stage, member, layer);
+    for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy_, layout_.stage(rank)))
+      parameters += optimized_of_layer(model_, strategy_, chunk.stage, member, layer);
     return parameters;
   }
 
@@ -395,8 +391,7 @@ class StepPricer {
     const double parameters =
         kind == SegmentKind::kGradientNorm ? held.of_norm(strategy_.mesh)
         : kind == SegmentKind::kUpdateLayer
-            ? static_cast<double>(
-                  optimized_of_layer(layout_.stage(task.rank), 0, step_.segment(task).layer))
+            ? static_cast<double>(optimized_by(task.rank, 0, step_.segment(task).layer))
         : is_with_host
             ? 0.0  // its layers' updates follow
             : static_cast<double>(optimized_[static_cast<size_t>(layout_.stage(task.rank))]);
@@ -530,8 +525,7 @@ class StepPricer {
     if (const schedule::SlotMeaning& meaning = step_.slots[slot.shape.index()];
         meaning.kind == SlotKind::kOptimizerStates)
       return state_bytes(strategy_.precision).optimizer *
-             optimized_of_layer(layout_.stage(slot.rank), layout_.member(slot.rank),
-                                meaning.segment.layer);
+             optimized_by(slot.rank, layout_.member(slot.rank), meaning.segment.layer);
     const uint64_t key = (static_cast<uint64_t>(slot.shape.value) << 32) |
                          static_cast<uint64_t>(place_of(slot.rank, slot.micro_batch));
     const auto [found, is_new] = slot_bytes_.try_emplace(key);

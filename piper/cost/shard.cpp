@@ -163,8 +163,8 @@ int64_t optimized_parameters(const model::Model& model, const strategy::Strategy
                          [&](int32_t) { return strategy.zero > 0; });
 }
 
-int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
-                             int64_t stage, int64_t member, int32_t layer) {
+int64_t optimized_of_layer(const model::Model& model, const strategy::Strategy& strategy,
+                           int64_t stage, int64_t member, int32_t layer) {
   return held_of_divided(
       model, strategy, stage, member, [&](int32_t) { return strategy.zero > 0; }, layer);
 }

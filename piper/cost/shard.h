@@ -50,8 +50,8 @@ int64_t optimized_parameters(const model::Model& model, const strategy::Strategy
                              int64_t stage, int64_t member);
 
 // The same of one layer, or end, of the stage (-1 embedding, -2 head).
-int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
-                             int64_t stage, int64_t member, int32_t layer);
+int64_t optimized_of_layer(const model::Model& model, const strategy::Strategy& strategy,
+                           int64_t stage, int64_t member, int32_t layer);
 
 // Of a rank's parameters those whose weights it has all step: all, or with ZeRO 3 its own share of
 // every buffer.

@@ -171,6 +171,42 @@ TEST_CASE(
       fmt::format("time {:.1f} %, memory {:.2f} % at worst", 100 * worst_time, 100 * worst_memory));
 }
 
+TEST_CASE("offload: time within 5 % and memory within three messages of the simulation") {
+  // A link so slow that a step waits for it, and one that it hardly feels.
+  const model::Model model = model::load_model("piper-10m");
+  for (const double rate : {2e8, 5e9}) {
+    cluster::Cluster cluster = example::nodes();
+    cluster.numbers["host_copy_bytes_per_second"] = rate;
+    for (const strategy::Offload offload :
+         {strategy::Offload::kOptimizer, strategy::Offload::kActivations,
+          strategy::Offload::kOptimizerAndActivations})
+      for (const strategy::Mesh& mesh : {strategy::Mesh{1, 2, 2}, {2, 2, 2}, {4, 1, 2}})
+        for (const auto schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kGPipe}) {
+          Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, 8);
+          s.schedule = schedule;
+          s.sequence = 64;
+          s.zero = 1;
+          s.offload = offload;
+          INFO(fmt::format("pp {} ep {} dp {} {} {} at {}", mesh.pp, mesh.ep, mesh.dp,
+                           strategy::name(schedule), strategy::name(offload), rate));
+          const graph::Timeline simulated = simulate(model, s, cluster);
+          const cost::ExactEstimate e = estimate(model, s, cluster);
+          CHECK(e.seconds == cost::near(simulated.seconds()).epsilon(0.05));
+          const auto message =
+              static_cast<double>(model.hidden * s.sequence * s.micro_batch_sequences * 4);
+          for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+            int64_t peak = 0;
+            for (int64_t member = 0; member < s.mesh.dp; ++member)
+              peak = std::max(
+                  peak, simulated.peak_bytes[strategy::RankLayout(s).rank(stage, member).index()]);
+            CAPTURE(stage);
+            CHECK(std::abs(static_cast<double>(e.memory[static_cast<size_t>(stage)].total() -
+                                               peak)) <= 3 * message);
+          }
+        }
+  }
+}
+
 TEST_CASE("uneven load: time within 2 % and memory within three messages of the simulation") {
   model::Model sharing = example::mixture(4);
   for (model::Layer& layer : sharing.layers) {

@@ -4,9 +4,6 @@
 namespace piper::runtime {
 namespace {
 
-constexpr graph::Stream kCommunication[] = {graph::Stream::kExchange, graph::Stream::kSend,
-                                            graph::Stream::kReceive, graph::Stream::kStates};
-
 c10::impl::VirtualGuardImpl driver(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
@@ -15,8 +12,9 @@ c10::impl::VirtualGuardImpl driver(at::Device device) {
 
 DeviceStreams::DeviceStreams(at::Device device) : device_(device) {
   if (!is_device()) return;
-  for (const graph::Stream of : kCommunication)
-    streams_[static_cast<size_t>(of)] = driver(device_).getStreamFromGlobalPool(device_);
+  for (size_t of = 0; of < streams_.size(); ++of)
+    if (of != static_cast<size_t>(graph::Stream::kCompute))
+      streams_[of] = driver(device_).getStreamFromGlobalPool(device_);
 }
 
 void DeviceStreams::start() {

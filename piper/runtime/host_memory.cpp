@@ -71,23 +71,13 @@ class HostMemory::Pool : public std::enable_shared_from_this<Pool> {
 
   at::Tensor allocate(int64_t bytes) {
     const auto [size, place] = take(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-    {
-      const std::lock_guard lock(mutex_);
-      in_use_ += bytes;
-    }
     return at::from_blob(
         place, {bytes},
-        [pool = shared_from_this(), size = size, bytes](void* given) {
+        [pool = shared_from_this(), size = size](void* given) {
           const std::lock_guard lock(pool->mutex_);
           pool->free_.emplace(size, given);
-          pool->in_use_ -= bytes;
         },
         at::TensorOptions().dtype(at::kByte));
-  }
-
-  int64_t in_use() const {
-    const std::lock_guard lock(mutex_);
-    return in_use_;
   }
 
  private:
@@ -107,9 +97,8 @@ class HostMemory::Pool : public std::enable_shared_from_this<Pool> {
   }
 
   const std::filesystem::path folder_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::multimap<size_t, void*> free_;
-  int64_t in_use_ = 0;
 };
 
 namespace {
@@ -214,8 +203,6 @@ at::Tensor HostMemory::allocate(int64_t bytes) {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   return pool_->allocate(bytes);
 }
-
-int64_t HostMemory::bytes_in_use() const { return pool_->in_use(); }
 
 std::unique_ptr<comm::Operation> HostMemory::start(std::vector<Copy> copies, std::string what) {
   for (const Copy& copy : copies)

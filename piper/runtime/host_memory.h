@@ -1,6 +1,6 @@
-// The host's memory as a rank uses it for what need not be on its device all the time (ZeRO-Offload,
-// Ren et al. 2021: optimizer states; activations between forward and backward), and the copies
-// between the two. Beside a GPU it is pinned memory. Beside a CPU, whose tensors are in the same
+// The host's memory as a rank uses it for what need not be on its device all the time (optimizer
+// states, as ZeRO-Offload, Ren et al. 2021; activations between forward and backward), and the
+// copies between the two. Beside a GPU it is pinned memory. Beside a CPU, whose tensors are in the same
 // memory, it is a pool of its own that no counter of live tensors sees, behind a link that keeps to
 // a stated rate, so that the path can be run, measured and compared with its prediction anywhere.
 //
@@ -43,9 +43,6 @@ class HostMemory {
   // So many bytes, of no certain value, until the last handle of them goes. What was given back is
   // given again. Throws IoError when there is no room.
   at::Tensor allocate(int64_t bytes);
-  // Given and not given back.
-  int64_t bytes_in_use() const;
-
   // Of as many bytes each, contiguous; one of them is the device's.
   struct Copy {
     at::Tensor to, from;

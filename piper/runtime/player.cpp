@@ -148,6 +148,11 @@ DeviceStreams::Use Player::enter(const Task& task) {
   for (const TaskId id : step_.graph.dependencies(task))
     if (own != Stream::kReceive && id.valid() && step_.graph.task(id).stream != own)
       streams_.wait(own, ends_[static_cast<size_t>(local_task_[id.index()])]);
+  // What came back from the host lies in that stream's memory, and a backward uses up its tape.
+  if (own == Stream::kCompute && options_.host_memory != nullptr)
+    for (const graph::SlotId slot : step_.graph.reads(task))
+      if (value(slot).tape != nullptr)
+        for (const at::Tensor& saved : value(slot).tape->saved) streams_.keep_for(own, saved);
   if (timeline_)
     starts_[static_cast<size_t>(local_task_[task.id.index()])] =
         streams_.record(own, /*timed=*/true);
@@ -166,8 +171,6 @@ void Player::leave(const Task& task) {
 
 void Player::keep_for(Stream stream, const SlotValue& value) const {
   streams_.keep_for(stream, value.tensor);
-  if (stream == Stream::kHost && value.tape != nullptr)
-    for (const at::Tensor& saved : value.tape->saved) streams_.keep_for(stream, saved);
   if (value.routing == nullptr) return;
   const nn::Routing& routing = *value.routing;
   for (const at::Tensor* tensor :

@@ -54,8 +54,8 @@ struct Update {
   // Reads the sums; clips and updates the parameters.
   std::function<void(std::span<const double> statistics)> apply;
   int64_t num_statistics = 0;
-  // Of layers whose optimizer states live with the host (flat, bytes): where; and their update, once
-  // the states are here. Empty: nothing is updated, as after apply() without one.
+  // Of layers whose optimizer states live with the host (flat, bytes): where; and their update,
+  // once the states are here. Empty: nothing is updated, as after apply() without one.
   std::function<at::Tensor(int32_t layer)> host_states;
   std::function<void(int32_t layer, const at::Tensor& states)> update_layer;
   // Of a migration's graph (schedule/migration.h): the state that a segment's task moves,
@@ -124,11 +124,12 @@ class Player {
     std::unique_ptr<nn::Tape> tape;
     at::Tensor sent;  // while an exchange is under way: what it reads in place of a slot
   };
-  // What slots held that are with the host: their values without the device's memory, and what of it
-  // each tensor was. Tensors that share memory share it when they are back.
+  // What slots held that are with the host: their values without the device's memory, and what of
+  // it each tensor was. Tensors that share memory share it when they are back.
   struct Away {
     struct View {
       size_t memory = 0;
+      caffe2::TypeMeta type;
       int64_t offset = 0;  // elements
       std::vector<int64_t> sizes, strides;
     };

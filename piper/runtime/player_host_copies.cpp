@@ -15,10 +15,19 @@ at::Tensor bytes_on(at::Device device, int64_t bytes) {
   return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
+// A tensor on another's memory: without a call that a device would have to know.
+at::Tensor on_memory_of(const at::Tensor& other, caffe2::TypeMeta type, int64_t offset,
+                        at::IntArrayRef sizes, at::IntArrayRef strides) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(other.storage()),
+                                                               other.key_set(), type);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
 // All memory behind a tensor.
 at::Tensor memory_of(const at::Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-  return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
+  return on_memory_of(tensor, caffe2::TypeMeta::Make<uint8_t>(), 0, {bytes}, {1});
 }
 
 }  // namespace
@@ -64,9 +73,11 @@ std::unique_ptr<comm::Operation> Player::send_away(const Task& task, std::string
     for_each_tensor(value(slot), [&](at::Tensor& tensor) {
       away.views.emplace_back();
       if (!tensor.defined() || tensor.device() != options_.device) return;
+      streams_.keep_for(graph::Stream::kHost, tensor);
       const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
       const auto found = std::ranges::find(known, storage);
       away.views.back() = {.memory = static_cast<size_t>(found - known.begin()),
+                           .type = tensor.dtype(),
                            .offset = tensor.storage_offset(),
                            .sizes = tensor.sizes().vec(),
                            .strides = tensor.strides().vec()};
@@ -95,7 +106,7 @@ std::unique_ptr<comm::Operation> Player::bring_back(const Task& task, std::strin
     SlotValue& back = value(slots[i]) = std::move(away.values[i]);
     for_each_tensor(back, [&](at::Tensor& tensor) {
       if (const auto& of = *view++)
-        tensor.set_(here[of->memory].storage(), of->offset, of->sizes, of->strides);
+        tensor = on_memory_of(here[of->memory], of->type, of->offset, of->sizes, of->strides);
     });
   }
   return options_.host_memory->start(std::move(copies), std::move(what));
@@ -114,7 +125,7 @@ void Player::end_host_copy(const Task& task) {
   for (const graph::SlotId slot : step_.graph.reads(task)) {
     away.values.push_back(std::move(value(slot)));
     for_each_tensor(away.values.back(), [&](at::Tensor& tensor) {
-      if ((view++)->has_value()) tensor = at::empty({0}, tensor.options());
+      if ((view++)->has_value()) tensor.reset();
     });
   }
 }

@@ -20,6 +20,21 @@ std::vector<RankChunk> chunks_of(const strategy::Strategy& s, int64_t pp_rank) {
   return chunks;
 }
 
+std::vector<int32_t> state_layers(const model::Model& model, const strategy::Strategy& s,
+                                  const RankChunk& chunk, bool has_modules) {
+  constexpr int32_t kEmbedding = -1, kHead = -2;
+  std::vector<int32_t> layers;
+  if (chunk.is_first) layers.push_back(kEmbedding);
+  for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
+  if (!chunk.is_last) return layers;
+  layers.push_back(kHead);
+  if (!has_modules || model.mtp_depth == 0) return layers;
+  if (model.copies_embedding() && strategy::ends_apart(s)) layers.push_back(kEmbedding);
+  for (int64_t i = 0; i < model.mtp_depth; ++i)
+    layers.push_back(static_cast<int32_t>(model.num_layers() + i));
+  return layers;
+}
+
 bool holds_an_end(const strategy::Strategy& s, int64_t pp_rank) {
   return std::ranges::any_of(chunks_of(s, pp_rank),
                              [](const RankChunk& c) { return c.is_first || c.is_last; });

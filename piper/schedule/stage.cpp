@@ -69,9 +69,10 @@ class RankLowering {
       bring_back();
       ++place_;
     }
+    std::vector<int32_t> updated;
     for (const Chunk& of : chunks_)
-      for (const States::Ahead& held : states_of(of.layers)) states_.updates(held.layer);
-    states_.write_update();
+      updated.insert(updated.end(), of.state_layers.begin(), of.state_layers.end());
+    states_.write_update(updated);
   }
 
  private:
@@ -89,6 +90,7 @@ class RankLowering {
   struct Chunk {
     int64_t stage = 0;
     ChunkLayers layers;
+    std::vector<int32_t> state_layers;
     std::vector<MicroBatch> micro_batches;
     std::vector<ChunkStep> forward, backward;
     std::optional<Action> first_forward;
@@ -116,6 +118,8 @@ class RankLowering {
                    .is_first = held.is_first,
                    .is_last = held.is_last,
                    .num_modules = has_modules ? static_cast<int32_t>(step_.model.mtp_depth) : 0},
+        .state_layers =
+            schedule::state_layers(step_.model, step_.strategy, held, step_.style.has_mtp_modules),
         .micro_batches =
             std::vector<MicroBatch>(static_cast<size_t>(step_.strategy.num_micro_batches)),
         .forward = {},
@@ -228,7 +232,7 @@ class RankLowering {
     if (is_forward) {
       mb.layers.resize(static_cast<size_t>(
           std::max(1, here.layers.last - here.layers.first + 1 + here.layers.num_modules)));
-      if (action == here.first_forward) states_.gather_ahead(states_of(here.layers));
+      if (action == here.first_forward) gather_ahead(here);
     }
     const SlotId arrived = is_forward ? mb.activation : mb.gradient;
     if (step_.style.in_order && arrived.valid()) cursor.posted.wait_for(writer_.writer(arrived));
@@ -242,19 +246,15 @@ class RankLowering {
 
   void begin(const Cursor& c) { writer_.begin(c.phase, c.action.micro_batch); }
 
-  // A chunk's layers and ends, in the order of their forwards.
-  std::vector<States::Ahead> states_of(const ChunkLayers& layers) const {
+  // The embedding of a last stage is that of its modules.
+  void gather_ahead(const Chunk& of) {
     std::vector<States::Ahead> list;
-    if (layers.is_first) list.push_back({States::kEmbedding, States::kEmbedding});
-    for (int32_t layer = layers.first; layer <= layers.last; ++layer)
-      list.push_back({layer, layer});
-    if (layers.is_last) list.push_back({States::kHead, States::kHead});
-    const auto module = static_cast<int32_t>(step_.model.num_layers());
-    if (layers.num_modules > 0 && step_.model.copies_embedding() &&
-        strategy::ends_apart(step_.strategy))
-      list.push_back({States::kEmbedding, module});
-    for (int32_t i = 0; i < layers.num_modules; ++i) list.push_back({module + i, module + i});
-    return list;
+    for (const int32_t layer : of.state_layers) {
+      const bool is_of_modules = layer == States::kEmbedding && !of.layers.is_first;
+      list.push_back(
+          {layer, is_of_modules ? static_cast<int32_t>(step_.model.num_layers()) : layer});
+    }
+    states_.gather_ahead(list);
   }
 
   // The next step; false at a turn.

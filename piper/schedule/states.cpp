@@ -81,26 +81,22 @@ void States::gather_ahead(const std::vector<Ahead>& layers) {
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
-void States::updates(int32_t layer) {
-  if (std::ranges::find(updated_, layer) == updated_.end()) updated_.push_back(layer);
-}
-
 // The first layers' states are brought while the world sums the statistics.
-void States::update_from_host(TaskId behind) {
+void States::update_from_host(const std::vector<int32_t>& layers, TaskId behind) {
   constexpr size_t kOnDevice = 2;  // layers
   std::vector<SlotId> states;
   const auto bring = [&] {
     const size_t i = states.size();
-    if (i == updated_.size()) return;
+    if (i == layers.size()) return;
     states.push_back(
-        writer_.slot(SlotKind::kOptimizerStates, {SegmentKind::kUpdateLayer, updated_[i]}));
-    writer_.host_copy(updated_[i], {.writes = {states[i]}}, {behind});
+        writer_.slot(SlotKind::kOptimizerStates, {SegmentKind::kUpdateLayer, layers[i]}));
+    writer_.host_copy(layers[i], {.writes = {states[i]}}, {behind});
   };
-  while (states.size() < std::min(kOnDevice, updated_.size())) bring();
-  for (size_t i = 0; i < updated_.size(); ++i) {
+  for (size_t i = 0; i < kOnDevice; ++i) bring();
+  for (size_t i = 0; i < layers.size(); ++i) {
     const TaskId updated =
-        writer_.compute({SegmentKind::kUpdateLayer, updated_[i]}, {.reads = {states[i]}});
-    writer_.host_copy(updated_[i], {.reads = {states[i]}, .frees = {states[i]}}, {updated});
+        writer_.compute({SegmentKind::kUpdateLayer, layers[i]}, {.reads = {states[i]}});
+    writer_.host_copy(layers[i], {.reads = {states[i]}, .frees = {states[i]}}, {updated});
     bring();
   }
 }
@@ -283,7 +279,7 @@ void States::post_rest(What what, TaskId behind) {
   }
 }
 
-void States::write_update() {
+void States::write_update(const std::vector<int32_t>& layers) {
   keep(travelling_.size());
   writer_.begin(Phase::kUpdate, -1);
   post_rest(What::kReduce, TaskId::none());
@@ -297,7 +293,7 @@ void States::write_update() {
   TaskId last = writer_.compute({SegmentKind::kOptimizer, -1}, {}, {summed});
   if (strategy::offloads_optimizer(writer_.step().strategy.offload)) {
     if (style_.updates_on_device)
-      update_from_host(norm);
+      update_from_host(layers, norm);
     else
       last = writer_.host_copy(-1, {}, {last});
   }

@@ -53,8 +53,6 @@ class States {
     int32_t layer = 0, needed_by = 0;
   };
   void gather_ahead(const std::vector<Ahead>& layers);
-  // All layers of the rank, once each, before write_update(): those that are updated.
-  void updates(int32_t layer);
   // Around the tasks of a layer in an action.
   void begin(int32_t layer, const Place& place, Posted& posted);
   void end(int32_t layer, const Place& place, Posted& posted);
@@ -66,8 +64,8 @@ class States {
 
   // After everything else of the step: what is left to reduce, the tied embedding, this rank's
   // share of the gradient norm, the statistics of the world, the optimizer with its copies, what is
-  // left to gather.
-  void write_update();
+  // left to gather. `layers`: those of the rank, and its ends (state_layers()).
+  void write_update(const std::vector<int32_t>& layers);
 
  private:
   using Tasks = std::vector<graph::TaskId>;
@@ -78,7 +76,7 @@ class States {
                          const Posted& behind, bool is_waited_for, const Slots& slots = {});
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
-  void update_from_host(graph::TaskId behind);
+  void update_from_host(const std::vector<int32_t>& layers, graph::TaskId behind);
   // Divided gradients on their way: a layer's reduce-scatters, and the buffers that they read.
   struct Travelling {
     int32_t layer = 0;
@@ -119,7 +117,6 @@ class States {
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
-  std::vector<int32_t> updated_;
 };
 
 }  // namespace piper::schedule

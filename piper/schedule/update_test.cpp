@@ -248,3 +248,20 @@ TEST_CASE("a tied embedding is summed between the two ends of each pipeline") {
   const Names alone = names_of(one_stage, 0, TaskKind::kAllReduce);
   CHECK(std::count(alone.begin(), alone.end(), "U tied embedding") == 0);
 }
+
+TEST_CASE("offloaded optimizer states come layer by layer, two layers' at once") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 2}, 2, 3);
+  s.offload = strategy::Offload::kOptimizer;
+  const StepGraph step = write_step(example::model({4, 0}), s);
+  CHECK(names_of(step, 1, TaskKind::kHostCopy) ==
+        Names{"U embedding from the host", "U L0 from the host", "U embedding to the host",
+              "U L1 from the host", "U L0 to the host", "U head from the host", "U L1 to the host",
+              "U head to the host"});
+  // The first ones travel while the world sums the statistics.
+  CHECK(after(step, find(step, 1, "U embedding from the host")) == Names{"U gradient norm"});
+  const Names update = after(step, find(step, 1, "U L1 update"));
+  CHECK(std::ranges::count(update, "U L1 from the host") == 1);
+  // A layer's place on the device is that of the layer before the last.
+  const Names brought = after(step, find(step, 1, "U head from the host"));
+  CHECK(std::ranges::count(brought, "U L0 to the host") == 1);
+}

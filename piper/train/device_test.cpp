@@ -126,6 +126,8 @@ std::vector<Case> all_cases() {
   cases.push_back(make_case(model::with_mtp(deepseek_like(), 1), mesh_of(2, 1, 1)));
   cases.push_back(make_case(small_model(), mesh_of(1, 2, 2)));
   cases.back().strategy.capacity.factor = 1;
+  cases.push_back(make_case(deepseek_like(), mesh_of(2, 2, 2), PipelineSchedule::kGPipe));
+  cases.back().strategy.offload = strategy::Offload::kOptimizerAndActivations;
   return cases;
 }
 

@@ -49,14 +49,6 @@ std::vector<Case> cases() {
   return cases;
 }
 
-int num_differing(const Trained& a, const Trained& b) {
-  REQUIRE(a.values.size() == b.values.size());
-  int differing = 0;
-  for (const auto& [name, value] : a.values)
-    differing += at::equal(value, b.values.at(name)) ? 0 : 1;
-  return differing;
-}
-
 int64_t num_copies(const model::Model& model, const strategy::Strategy& s, bool of_states) {
   const schedule::StepGraph step = schedule::write_step(model, s);
   return std::ranges::count_if(step.graph.tasks(), [&](const graph::Task& task) {

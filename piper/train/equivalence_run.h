@@ -182,6 +182,15 @@ inline double largest_difference(const std::map<std::string, at::Tensor>& a,
   return largest;
 }
 
+// Tensors that are not equal to the last bit.
+inline int num_differing(const Trained& a, const Trained& b) {
+  REQUIRE(a.values.size() == b.values.size());
+  int differing = 0;
+  for (const auto& [name, value] : a.values)
+    differing += at::equal(value, b.values.at(name)) ? 0 : 1;
+  return differing;
+}
+
 // Latent attention with yarn, sigmoid scores with a bias in groups, shared experts; and Qwen2's
 // gate and biases.
 inline model::Model deepseek_like() {

@@ -44,14 +44,6 @@ std::string text(const Case& c) {
                      strategy::name(c.reduction));
 }
 
-int num_differing(const Trained& a, const Trained& b) {
-  REQUIRE(a.values.size() == b.values.size());
-  int differing = 0;
-  for (const auto& [name, value] : a.values)
-    differing += at::equal(value, b.values.at(name)) ? 0 : 1;
-  return differing;
-}
-
 }  // namespace
 
 TEST_CASE("with divided optimizer states every weight, loss and norm is the same to the bit") {

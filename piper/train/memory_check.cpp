@@ -3,7 +3,6 @@
 #include <piper/base/units.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/strategy/rank_layout.h>
-#include <piper/train/file_writer.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/rank_memory.h>
 
@@ -58,12 +57,15 @@ void require_memory(const model::Model& model, const strategy::Strategy& strateg
 
 void require_host_memory(const model::Model& model, const strategy::Strategy& strategy,
                          const std::vector<Rank>& ranks, const std::filesystem::path& folder,
-                         bool is_beside_tensors) {
-  if (strategy.offload == strategy::Offload::kNone) return;
+                         int64_t free) {
+  if (strategy.offload == strategy::Offload::kNone) {
+    if (!folder.empty())
+      throw InvalidInput(
+          "--host-folder keeps what lives with the host, and nothing does; allowed: with "
+          "--offload optimizer, activations or optimizer+activations");
+    return;
+  }
   const NeededMemory needed = needed_memory(model, strategy, ranks);
-  const int64_t free = !folder.empty()     ? real_disk().free_bytes(folder)
-                       : is_beside_tensors ? available_memory_bytes() - needed.total()
-                                           : available_memory_bytes();
   if (needed.host <= free) return;
   const auto text = [](int64_t bytes) {
     return format_bytes(static_cast<double>(std::max<int64_t>(0, bytes)));

@@ -32,11 +32,11 @@ NeededMemory needed_memory(const model::Model& model, const strategy::Strategy& 
 void require_memory(const model::Model& model, const strategy::Strategy& strategy,
                     const std::vector<Rank>& ranks, int64_t available = available_memory_bytes());
 
-// Likewise of what lives with the host, in files of this folder or, where it is empty, beside the
-// rest in the host's memory.
+// Likewise of what lives with the host, where `free` bytes are left: in files of this folder or,
+// where it is empty, in the host's memory. Files for nothing are refused as well.
 void require_host_memory(const model::Model& model, const strategy::Strategy& strategy,
                          const std::vector<Rank>& ranks, const std::filesystem::path& folder,
-                         bool is_beside_tensors);
+                         int64_t free);
 
 // The same where the ranks compute: rank r on devices[r mod their number], each device by what it
 // has left; none: on the CPU.

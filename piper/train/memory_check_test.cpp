@@ -77,4 +77,28 @@ TEST_CASE("a run that does not fit is refused by what it needs, activations incl
   CHECK(state.find("--recompute full") == std::string::npos);
 }
 
+TEST_CASE("what is left with the host has room there, or the run says what it needs") {
+  const model::Model model = model::load_model("piper-10m");
+  strategy::Strategy s = strategy_of(model, 2, 2);
+  const std::vector<Rank> ranks = first_ranks(4);
+  CHECK_THROWS_WITH_AS(require_host_memory(model, s, ranks, "/disk", 1 << 30),
+                       doctest::Contains("--host-folder"), InvalidInput);
+  s.offload = strategy::Offload::kOptimizer;
+  // Two moments and a master copy of every parameter.
+  const NeededMemory kept = needed_memory(model, strategy_of(model, 2, 2), ranks),
+                     needed = needed_memory(model, s, ranks);
+  CHECK(kept.host == 0);
+  CHECK(needed.host == kept.state - needed.state);
+  CHECK_NOTHROW(require_host_memory(model, s, ranks, "/disk", needed.host));
+  CHECK_THROWS_WITH_AS(require_host_memory(model, s, ranks, "/disk", needed.host - 1),
+                       doctest::Contains("is free in /disk"), InvalidInput);
+  CHECK_THROWS_WITH_AS(require_host_memory(model, s, ranks, "", -1),
+                       doctest::Contains("--host-folder on a disk with room"), InvalidInput);
+  s.offload = strategy::Offload::kActivations;
+  s.schedule = strategy::PipelineSchedule::kGPipe;
+  s.num_micro_batches = 8;
+  s.global_batch_sequences = 32;
+  CHECK(needed_memory(model, s, ranks).host > 0);
+}
+
 }  // namespace piper::train

@@ -93,8 +93,15 @@ void Run::check() const {
         "ranks on devices are threads of one process so far; allowed: --device cpu under a "
         "launcher, or one process");
   require_memory_of(request_.model, request_.strategy, world_.local_ranks(), request_.devices);
-  require_host_memory(request_.model, request_.strategy, world_.local_ranks(), request_.host_folder,
-                      request_.devices.empty());
+  // On the CPU tensors are in the same memory, which is known to hold them.
+  const fs::path& folder = request_.host_folder;
+  const auto beside_tensors = [&] {
+    return needed_memory(request_.model, s, world_.local_ranks()).total();
+  };
+  require_host_memory(request_.model, s, world_.local_ranks(), folder,
+                      !folder.empty() ? request_.disk.free_bytes(folder)
+                                      : available_memory_bytes() -
+                                            (request_.devices.empty() ? beside_tensors() : 0));
   check_window(request_.corpus, s.sequence);
   if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
 }
